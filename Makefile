@@ -1,0 +1,63 @@
+# The two commands are `make demo` and `make test`; both do all of the set-up. `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench docs lock clean
+
+help: ## Show this list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+demo: $(VENV)/.demo ## Start a real engine, index real text, show a ranking table, then a prompt to search.
+	@$(BIN)/es-ttc demo $(ARGS)
+
+test: $(VENV)/.dev ## Run the whole test suite against real engines.
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev ## Lint, formatting, types, import directions.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## Format the code and mend what the linter can.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev ## Run every benchmark; the tables go to reports/.
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/.dev ## Write the generated reference pages again.
+	$(BIN)/python docs/generate.py
+
+COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+
+lock: $(VENV)/.uv ## Resolve the pinned requirements again (hash-checked, for every platform).
+	$(COMPILE) $(ARGS) requirements/tools.in -o requirements/tools.txt
+	$(COMPILE) $(ARGS) --extra demo pyproject.toml -c requirements/tools.txt -o requirements/demo.txt
+	$(COMPILE) $(ARGS) --extra dev pyproject.toml -c requirements/demo.txt -c requirements/tools.txt -o requirements/dev.txt
+
+clean: ## Remove what the other targets made here (downloads stay in the user cache).
+	rm -rf $(VENV) dist build reports .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/.uv: requirements/tools.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "es-ttc needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": run make PYTHON=python3.12")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing uv and the build tools into $(VENV)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/tools.txt
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.uv requirements/demo.txt pyproject.toml
+	@echo "installing the packages of the demo into $(VENV)"
+	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/demo.txt
+	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo requirements/dev.txt pyproject.toml
+	@echo "installing the packages of the tests into $(VENV) (torch among them: several GB, once)"
+	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@

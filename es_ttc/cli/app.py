@@ -1,0 +1,58 @@
+"""The root of the command line: registers the commands and turns every failure into one sentence on stderr."""
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from es_ttc import __version__
+from es_ttc.errors import EsTtcError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--debug", is_flag=True, help="Show the traceback when a command fails.")
+@click.version_option(__version__, prog_name="es-ttc", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(context: click.Context, debug: bool) -> None:
+    """Better ranking for the Elasticsearch or OpenSearch index you already run."""
+    context.obj = debug
+
+
+COMMANDS: tuple[click.Command, ...] = ()
+
+for command in COMMANDS:
+    cli.add_command(command)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command and exit: 0 on success, 1 on failure, 2 on wrong usage, 130 on Ctrl-C."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit status; with ``--debug`` unexpected errors keep their traceback."""
+    debug = "--debug" in arguments
+    try:
+        outcome = cli.main(arguments, prog_name="es-ttc", standalone_mode=False)
+    except click.UsageError as error:
+        hint = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
+        return _fail(error.format_message() + hint, 2)
+    except click.ClickException as error:
+        return _fail(error.format_message(), 1)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("stopped", 130)
+    except EsTtcError as error:
+        if debug:
+            raise
+        return _fail(str(error), 1)
+    except Exception as error:
+        if debug:
+            raise
+        return _fail(f"unexpected {type(error).__name__}: {error} (run `es-ttc --debug ...` for the traceback)", 1)
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _fail(sentence: str, status: int) -> int:
+    click.echo(f"es-ttc: {' '.join(sentence.split())}", err=True)
+    return status

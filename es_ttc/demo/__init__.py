@@ -1,0 +1,1 @@
+"""The demonstration: collections that every machine has or can make."""

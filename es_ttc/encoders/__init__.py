@@ -1,0 +1,1 @@
+"""Encoders: texts in; pooled vectors, token vectors and character offsets out."""

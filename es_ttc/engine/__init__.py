@@ -1,0 +1,1 @@
+"""The engine: async clients of Elasticsearch and OpenSearch behind one protocol, and an embedded node."""

@@ -1,0 +1,135 @@
+"""What es-ttc asks of an engine, whichever product it is."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+Product = Literal["opensearch", "elasticsearch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the engine at hand can do: detected, never configured.
+
+    Attributes:
+        product: Which of the two.
+        version: The version's numbers, e.g. ``(3, 5, 0)``.
+        vectors: Whether it has a vector field and kNN search (OpenSearch's k-NN plugin, Elasticsearch's dense_vector).
+        knn_engine: For OpenSearch the k-NN engine to name in mappings, ``lucene`` or ``faiss``; "" on Elasticsearch.
+        licence: Elasticsearch's licence type (``basic``, ``enterprise``...); "apache-2.0" on OpenSearch.
+        max_dims: Greatest number of components of a vector.
+        max_content_length: Greatest HTTP body in bytes.
+        nodes: Number of data nodes.
+    """
+
+    product: Product
+    version: tuple[int, ...]
+    vectors: bool
+    knn_engine: str
+    licence: str
+    max_dims: int
+    max_content_length: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BulkItem:
+    """The engine's answer to one action of a bulk.
+
+    Attributes:
+        position: Index of the action in the bulk as sent.
+        id: The document's id.
+        status: HTTP status of this action.
+        error: ``type: reason`` where it failed, else None.
+    """
+
+    position: int
+    id: str
+    status: int
+    error: str | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the document was written."""
+        return self.error is None
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same action may succeed later (the engine was busy: 429, 502, 503, 504)."""
+        return self.status in (429, 502, 503, 504)
+
+
+class Engine(Protocol):
+    """An async client of one engine.
+
+    Every call has a timeout; calls that are safe to repeat are retried with backoff and jitter on connection errors
+    and on 429, 502, 503, 504. Failures are EngineError (the engine said no) or EngineUnavailable (no answer).
+    """
+
+    @property
+    def url(self) -> str:
+        """Address without credentials, for messages."""
+        ...
+
+    async def capabilities(self) -> Capabilities:
+        """Ask the engine what it is; cached after the first answer."""
+        ...
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - handed to the client, not awaited here
+    ) -> Any:
+        """Send one JSON request and return the decoded body; the way to any API that has no method of its own."""
+        ...
+
+    async def exists(self, index: str) -> bool:
+        """Whether an index of this name exists."""
+        ...
+
+    async def create_index(self, name: str, body: Mapping[str, Any]) -> None:
+        """Create an index from settings, mappings and aliases."""
+        ...
+
+    async def delete_index(self, name: str) -> None:
+        """Delete one index; wildcards are refused."""
+        ...
+
+    async def mapping(self, index: str) -> dict[str, Any]:
+        """Return ``{concrete index: its mappings}``."""
+        ...
+
+    async def bulk(self, index: str, lines: Sequence[bytes]) -> list[BulkItem]:
+        """Send one `_bulk` and return each action's outcome, in order; no retry of single items here.
+
+        Args:
+            index: Where actions go that name no index.
+            lines: NDJSON lines without their newline: action, source, action, source...
+        """
+        ...
+
+    async def search(self, index: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
+        """Run one `_search`."""
+        ...
+
+    def scan(
+        self, index: str, query: Mapping[str, Any], *, source: Sequence[str] | bool, batch: int = 1000
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield every hit of a query in a stable order through a point in time."""
+        ...
+
+    async def refresh(self, index: str) -> None:
+        """Make everything written so far visible to search."""
+        ...
+
+    async def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
+        """Return the number of matching documents."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections."""
+        ...

@@ -1,0 +1,87 @@
+"""Every error that es-ttc raises on purpose, with the shape that the engines give theirs.
+
+A message is one sentence that names the field, the value and the fix: it is what a person reads on stderr and
+what a client reads in ``error.reason``.
+"""
+
+from typing import Any, ClassVar
+
+
+class EsTtcError(Exception):
+    """Base of all deliberate errors.
+
+    Attributes:
+        status: The HTTP status that the gateway answers with.
+        type: The engine's name for this kind of error (``error.type`` in its JSON).
+    """
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "ttc_exception"
+
+    def body(self) -> dict[str, Any]:
+        """Return the error in the engines' own JSON shape."""
+        cause = {"type": self.type, "reason": str(self)}
+        return {"error": {"root_cause": [cause], **cause}, "status": self.status}
+
+
+class InvalidRequest(EsTtcError):
+    """The caller's input cannot be meant as it stands: unknown key, wrong type, value out of range."""
+
+    status = 400
+    type = "illegal_argument_exception"
+
+
+class MissingFeature(InvalidRequest):
+    """A method needs a feature (token vectors, norms, ...) that the index does not carry."""
+
+    type = "ttc_missing_feature_exception"
+
+
+class EncoderMismatch(InvalidRequest):
+    """The query's encoder is not the one that the documents were encoded with."""
+
+    type = "ttc_encoder_mismatch_exception"
+
+
+class ConfigurationError(EsTtcError):
+    """A setting, flag, file or optional package is missing or wrong; the message says what to do."""
+
+    type = "ttc_configuration_exception"
+
+
+class EncoderError(EsTtcError):
+    """A text could not be encoded."""
+
+    type = "ttc_encoder_exception"
+
+
+class EngineError(EsTtcError):
+    """The engine answered a call of ours with an error.
+
+    Args:
+        reason: One sentence: the call and the engine's own reason.
+        upstream_status: The engine's HTTP status.
+        upstream: The engine's decoded error body, if it had one.
+    """
+
+    status = 502
+    type = "ttc_engine_exception"
+
+    def __init__(self, reason: str, *, upstream_status: int | None = None, upstream: Any = None) -> None:
+        super().__init__(reason)
+        self.upstream_status = upstream_status
+        self.upstream = upstream
+
+
+class EngineUnavailable(EngineError):
+    """The engine could not be reached, or did not answer in time."""
+
+    status = 503
+    type = "ttc_engine_unavailable_exception"
+
+
+class DeadlineExceeded(EsTtcError):
+    """Scoring did not finish inside its time budget."""
+
+    status = 503
+    type = "ttc_deadline_exceeded_exception"

@@ -1,0 +1,1 @@
+"""Evaluation on BEIR collections: datasets, metrics, bootstrap, methods, reports."""

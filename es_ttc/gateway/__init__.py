@@ -1,0 +1,1 @@
+"""The gateway: an ASGI application in front of an engine."""

@@ -1,0 +1,1 @@
+"""Ingest: documents in, encoded and written through the bulk API."""

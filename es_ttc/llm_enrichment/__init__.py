@@ -1,0 +1,1 @@
+"""Corpus enrichment by a language model, and the one weighted BM25 query."""

@@ -1,0 +1,1 @@
+"""What an index must carry: declarations, index bodies, and the spec kept in its mapping."""

@@ -1,0 +1,85 @@
+"""What an index carries for es-ttc: written into its mapping's ``_meta.ttc``, read back by ingest, gateway and CLI."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from es_ttc.encoders.base import EncoderIdentity
+from es_ttc.errors import InvalidRequest
+
+VERSION = 1
+
+ROOT = "ttc"
+VECTOR = "ttc.vector"
+TOKENS = "ttc.tokens"
+NORMS = "ttc.norms"
+OFFSETS = "ttc.offsets"
+HASH = "ttc.hash"
+ENCODER = "ttc.encoder"
+STATE = "ttc.state"
+
+TokenStorage = Literal["packed", "none"]
+Codec = Literal["float16", "int8"]
+
+DEFAULT_SCALES: tuple[float, ...] = (1, 3, 5, 7, 10, 15, 20, 30)
+"""Spectral Retrieval's default grid, section III-C."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSpec:
+    """What an index carries.
+
+    Attributes:
+        encoder: The identity of the encoder that every vector of the index comes from.
+        text_fields: The document's fields that are encoded, in this order, the non-empty ones joined by one space.
+        tokens: Storage strategy of token vectors; ``none`` keeps pooled vectors only.
+        codec: Storage type of token vectors.
+        scales: The grid whose norms are stored (L = 1 needs none); other scales are computed when asked for.
+        max_tokens: Rows kept of one document's token matrix.
+    """
+
+    encoder: EncoderIdentity
+    text_fields: tuple[str, ...] = ("title", "text")
+    tokens: TokenStorage = "packed"
+    codec: Codec = "int8"
+    scales: tuple[float, ...] = DEFAULT_SCALES
+    max_tokens: int = 1024
+
+    def as_meta(self) -> dict[str, Any]:
+        """Return the JSON-ready value of ``_meta.ttc``."""
+        return {
+            "version": VERSION,
+            "encoder": self.encoder.as_dict(),
+            "text_fields": list(self.text_fields),
+            "tokens": self.tokens,
+            "codec": self.codec,
+            "scales": list(self.scales),
+            "max_tokens": self.max_tokens,
+        }
+
+    @classmethod
+    def from_mapping(cls, index: str, mapping: Mapping[str, Any]) -> Self:
+        """Read the spec from an index's mapping.
+
+        Raises:
+            InvalidRequest: The index was not made for es-ttc, or by a newer release.
+        """
+        meta = mapping.get("_meta", {}).get(ROOT)
+        if meta is None:
+            raise InvalidRequest(
+                f"index [{index}] carries nothing of es-ttc (no [_meta.{ROOT}] in its mapping): "
+                f"make one with `es-ttc index create`"
+            )
+        if meta["version"] > VERSION:
+            raise InvalidRequest(
+                f"index [{index}] was written by a newer es-ttc (layout {meta['version']}, this one reads up to "
+                f"{VERSION}): upgrade es-ttc"
+            )
+        return cls(
+            encoder=EncoderIdentity.from_dict(meta["encoder"]),
+            text_fields=tuple(meta["text_fields"]),
+            tokens=meta["tokens"],
+            codec=meta["codec"],
+            scales=tuple(meta["scales"]),
+            max_tokens=meta["max_tokens"],
+        )

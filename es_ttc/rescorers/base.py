@@ -1,0 +1,102 @@
+"""What a rescorer is: a declaration (name, parameters, needs) and one function from a query and a window to scores."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
+
+
+class Feature(StrEnum):
+    """What a window can carry beside its documents' ids; a rescorer names the ones it needs."""
+
+    FIRST_PASS = "first_pass"
+    POOLED = "pooled"
+    TOKENS = "tokens"
+    NORMS = "norms"
+    OFFSETS = "offsets"
+    QUERY_TOKENS = "query_tokens"
+
+
+class Params(BaseModel):
+    """Base of a rescorer's parameters: immutable, unknown keys refused, every field with a description and unit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """An encoded query.
+
+    Attributes:
+        text: The query's text.
+        vectors: ``(r, d)`` float32 unit rows: one pooled vector a query text; r > 1 where the request gives several
+            (the agents' roles of Spectral Retrieval, section V-A).
+        tokens: ``(t, d)`` float32 unit rows, the token vectors of the first text; None unless
+            ``Feature.QUERY_TOKENS`` is needed.
+    """
+
+    text: str
+    vectors: Float32
+    tokens: Float32 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The documents to be rescored, with their features, in first-pass order; k documents.
+
+    A feature is None unless the rescorer needs it. Every document of a window has every feature that is present:
+    documents that lack one never reach a rescorer.
+
+    Attributes:
+        ids: The documents' ids.
+        first_pass: ``(k,)`` float32, the engine's own scores, non-increasing.
+        pooled: ``(k, d)`` float32 unit rows.
+        tokens: One :class:`TokenVectors` a document; it may have no rows (an empty document).
+        norms: One :class:`ScaleNorms` a document, or None where they must be computed from the tokens.
+        offsets: One ``(n, 3)`` int32 array a document: field ordinal, first character, end character of each token.
+    """
+
+    ids: Sequence[str]
+    first_pass: Float32
+    pooled: Float32 | None = None
+    tokens: Sequence[TokenVectors] | None = None
+    norms: Sequence[ScaleNorms] | None = None
+    offsets: Sequence[NDArray[np.int32]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+P = TypeVar("P", bound=Params, contravariant=True)
+
+
+@runtime_checkable
+class Rescorer(Protocol[P]):
+    """The contract of a rescorer; see ``es_ttc/rescorers/dense.py`` for the smallest one.
+
+    Attributes:
+        name: The ``method`` of a request. Lower case.
+        Params: The model that validates a request's ``params``.
+        needs: The features that a window and a query must carry.
+        similarity: True where scores are cosines in [-1, 1]; they are then shown as (1 + score) / 2, the engines' own
+            convention for cosine similarity. Otherwise scores must be >= 0.
+    """
+
+    name: ClassVar[str]
+    Params: ClassVar[type[Params]]
+    needs: ClassVar[frozenset[Feature]]
+    similarity: ClassVar[bool]
+
+    def score(self, query: Query, window: Window, params: P) -> Float32:
+        """Return ``(k,)`` float32 scores, greater is better; pure and deterministic."""
+        ...
+
+    def detail(self, query: Query, window: Window, params: P) -> list[dict[str, Any]]:
+        """Return for each document what the method can show about its score (JSON-ready); ``{}`` where nothing."""
+        ...

@@ -1,0 +1,31 @@
+"""Dense rescoring: the cosine of the query's and the document's pooled vectors. The smallest rescorer there is."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from es_ttc.rescorers.base import Feature, Params, Query, Window
+from es_ttc.vectors.tokens import Float32
+
+
+class DenseParams(Params):
+    """Dense rescoring has no parameters."""
+
+
+class DenseRescorer:
+    """MeanCos of Spectral Retrieval, section III-A; with several query vectors, the greatest of their cosines."""
+
+    name: ClassVar[str] = "dense"
+    Params: ClassVar[type[Params]] = DenseParams
+    needs: ClassVar[frozenset[Feature]] = frozenset({Feature.POOLED})
+    similarity: ClassVar[bool] = True
+
+    def score(self, query: Query, window: Window, params: DenseParams) -> Float32:  # noqa: ARG002
+        """Return the cosines, ``(k,)``."""
+        assert window.pooled is not None  # noqa: S101 - promised by needs
+        cosines: Float32 = np.max(window.pooled @ query.vectors.T, axis=1)
+        return cosines
+
+    def detail(self, query: Query, window: Window, params: DenseParams) -> list[dict[str, Any]]:  # noqa: ARG002
+        """A cosine of pooled vectors has nothing further to show."""
+        return [{} for _ in range(len(window))]
