@@ -1,0 +1,1 @@
+"""Benchmarks: each module prints one Markdown table with its machine, versions, data and command."""
