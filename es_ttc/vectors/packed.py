@@ -1,0 +1,200 @@
+"""One binary container for everything of a document that is stored as bytes: token vectors, norms, offsets.
+
+All numbers are little-endian. A blob is a header of 16 bytes, a small JSON object (the meta), padding up to a multiple
+of 16, then the data up to the very end::
+
+    0   4  magic "TTC" 0x01 (the last byte is the layout's version)
+    4   1  kind: 1 token vectors, 2 scale norms, 3 offsets
+    5   1  codec: 1 float32, 2 float16, 3 int8 with float32 row factors, 4 int32
+    6   2  bytes of the meta
+    8   4  rows
+    12  4  columns
+    16     meta, spaces as padding, data
+
+Data is the matrix in row order; int8 has its row factors before it. Unpacking copies nothing and trusts nothing: the
+arrays are read-only views of the blob, and a blob whose header and length disagree is a ValueError.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
+
+MAGIC = b"TTC\x01"
+
+_HEADER = struct.Struct("<4sBBHII")
+_ALIGNMENT = 16
+_MEAN = "mean"
+
+
+class _Kind(IntEnum):
+    TOKENS = 1
+    NORMS = 2
+    OFFSETS = 3
+
+
+class _Codec(IntEnum):
+    FLOAT32 = 1
+    FLOAT16 = 2
+    INT8 = 3
+    INT32 = 4
+
+
+_DTYPES: dict[_Codec, np.dtype[Any]] = {
+    _Codec.FLOAT32: np.dtype("<f4"),
+    _Codec.FLOAT16: np.dtype("<f2"),
+    _Codec.INT8: np.dtype("i1"),
+    _Codec.INT32: np.dtype("<i4"),
+}
+_CODECS = {dtype: codec for codec, dtype in _DTYPES.items()}
+_ALLOWED: dict[_Kind, frozenset[_Codec]] = {
+    _Kind.TOKENS: frozenset({_Codec.FLOAT32, _Codec.FLOAT16, _Codec.INT8}),
+    _Kind.NORMS: frozenset({_Codec.FLOAT32}),
+    _Kind.OFFSETS: frozenset({_Codec.INT32}),
+}
+
+
+def pack_tokens(tokens: TokenVectors) -> bytes:
+    """Return the blob of one document's token vectors."""
+    return _pack(_Kind.TOKENS, tokens.values, {}, row_factors=tokens.scales)
+
+
+def unpack_tokens(blob: bytes) -> TokenVectors:
+    """Read :func:`pack_tokens` back.
+
+    Raises:
+        ValueError: The blob is no such container, is truncated or too long, or holds a value that is not finite.
+    """
+    matrix, row_factors, _ = _unpack(blob, _Kind.TOKENS)
+    if matrix.shape[1] == 0:
+        raise ValueError("packed tokens: 0 columns")
+    if matrix.dtype == np.float16:
+        # As integers, and with the sign off: everything from 0x7c00 up is an infinity or NaN.
+        finite = not matrix.size or int(np.max(matrix.view(np.uint16) & np.uint16(0x7FFF))) < 0x7C00
+    else:
+        finite = bool(np.isfinite(matrix if row_factors is None else row_factors).all())
+    if not finite:
+        raise ValueError("packed tokens: a value is not finite")
+    return TokenVectors(matrix, row_factors)
+
+
+def pack_norms(norms: ScaleNorms) -> bytes:
+    """Return the blob of one document's scale norms."""
+    if len(norms.scales) != len(norms.values):
+        raise ValueError(f"one row of norms a scale: {len(norms.scales)} scales, norms of shape {norms.values.shape}")
+    scales = [_MEAN if np.isinf(scale) else scale for scale in norms.scales]
+    return _pack(_Kind.NORMS, norms.values, {"scales": scales})
+
+
+def unpack_norms(blob: bytes) -> ScaleNorms:
+    """Read :func:`pack_norms` back.
+
+    Raises:
+        ValueError: The blob is no such container, is truncated or too long, or holds no norms.
+    """
+    values, _, meta = _unpack(blob, _Kind.NORMS)
+    scales = meta.get("scales")
+    if not isinstance(scales, list) or len(scales) != len(values):
+        raise ValueError(f"packed norms: the meta must name {len(values)} scales, got {scales!r:.80}")
+    if not np.isfinite(values).all() or (values < 0).any():
+        raise ValueError("packed norms: a norm is negative or not finite")
+    return ScaleNorms(tuple(_scale(scale) for scale in scales), values)
+
+
+def pack_offsets(offsets: NDArray[np.int32], fields: Sequence[str]) -> bytes:
+    """Return the blob of where each token of a document stands in its text.
+
+    Args:
+        offsets: ``(n, 3)`` int32: ordinal of the field, first character, end character; a token that stands for no
+            text (a special one) has an empty span.
+        fields: The names that the ordinals stand for.
+    """
+    _check_offsets(offsets, len(fields))
+    return _pack(_Kind.OFFSETS, offsets, {"fields": list(fields)})
+
+
+def unpack_offsets(blob: bytes) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """Read :func:`pack_offsets` back: the ``(n, 3)`` offsets and the fields' names.
+
+    Raises:
+        ValueError: The blob is no such container, is truncated or too long, or holds an impossible span.
+    """
+    offsets, _, meta = _unpack(blob, _Kind.OFFSETS)
+    fields = meta.get("fields")
+    if not isinstance(fields, list) or not all(isinstance(field, str) for field in fields):
+        raise ValueError(f"packed offsets: the meta must name the fields, got {fields!r:.80}")
+    _check_offsets(offsets, len(fields))
+    return offsets, tuple(fields)
+
+
+def _check_offsets(offsets: NDArray[np.int32], fields: int) -> None:
+    if offsets.ndim != 2 or offsets.shape[1] != 3:
+        raise ValueError(f"packed offsets: expected three columns (field, start, end), got shape {offsets.shape}")
+    ordinal, start, end = offsets.T
+    if (ordinal < 0).any() or (ordinal >= fields).any():
+        raise ValueError(f"packed offsets: a field's ordinal is outside 0..{fields - 1}")
+    if (start < 0).any() or (end < start).any():
+        raise ValueError("packed offsets: a span starts before 0 or ends before it starts")
+
+
+def _scale(value: object) -> float:
+    if value == _MEAN:
+        return float("inf")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < float("inf"):
+        raise ValueError(f"packed norms: a scale is a number from 1 up or {_MEAN!r}, got {value!r:.80}")
+    return float(value)
+
+
+def _pack(
+    kind: _Kind, matrix: NDArray[Any], meta: Mapping[str, object], *, row_factors: Float32 | None = None
+) -> bytes:
+    codec = _CODECS.get(matrix.dtype.newbyteorder("<"))
+    if matrix.ndim != 2 or codec not in _ALLOWED[kind]:
+        raise ValueError(f"packed {kind.name.lower()}: cannot hold {matrix.dtype} of shape {matrix.shape}")
+    encoded = orjson.dumps(meta) if meta else b""
+    header = _HEADER.pack(MAGIC, kind, codec, len(encoded), *matrix.shape)
+    padding = b" " * (-(len(header) + len(encoded)) % _ALIGNMENT)
+    factors = b"" if row_factors is None else row_factors.astype("<f4", copy=False).tobytes()
+    return b"".join((header, encoded, padding, factors, matrix.astype(_DTYPES[codec], copy=False).tobytes()))
+
+
+def _unpack(blob: bytes, kind: _Kind) -> tuple[NDArray[Any], Float32 | None, dict[str, Any]]:
+    """Return the matrix, its row factors (int8 only) and the meta; every length is checked against the blob's own."""
+    what = f"packed {kind.name.lower()}"
+    if len(blob) < _HEADER.size:
+        raise ValueError(f"{what}: {len(blob)} bytes are less than a header of {_HEADER.size}")
+    magic, found, codec, meta_size, rows, columns = _HEADER.unpack_from(blob)
+    if magic != MAGIC:
+        raise ValueError(f"{what}: starts with {magic!r}, not with {MAGIC!r}")
+    if found != kind:
+        raise ValueError(f"{what}: the blob holds kind {found}, not {kind}")
+    if codec not in _ALLOWED[kind]:
+        raise ValueError(f"{what}: unknown codec {codec}")
+    dtype = _DTYPES[_Codec(codec)]
+    factors_size = 4 * rows if codec == _Codec.INT8 else 0
+    start = _HEADER.size + meta_size + -(_HEADER.size + meta_size) % _ALIGNMENT
+    expected = start + factors_size + rows * columns * dtype.itemsize
+    if len(blob) != expected:
+        raise ValueError(f"{what}: {rows} x {columns} {dtype.name} make {expected} bytes, got {len(blob)}")
+    meta = _meta(blob[_HEADER.size : _HEADER.size + meta_size], what)
+    matrix = np.frombuffer(blob, dtype, rows * columns, start + factors_size).reshape(rows, columns)
+    row_factors = np.frombuffer(blob, "<f4", rows, start) if factors_size or codec == _Codec.INT8 else None
+    return matrix, row_factors, meta
+
+
+def _meta(encoded: bytes, what: str) -> dict[str, Any]:
+    if not encoded:
+        return {}
+    try:
+        meta = orjson.loads(encoded)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"{what}: the meta is not JSON: {error}") from error
+    if not isinstance(meta, dict):
+        raise ValueError(f"{what}: the meta is not a JSON object")
+    return meta

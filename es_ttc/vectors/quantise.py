@@ -1,0 +1,77 @@
+"""Storage types of token vectors: float32, float16, and int8 with one factor a row."""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.vectors.tokens import Float32, TokenVectors
+
+Codec = Literal["float32", "float16", "int8"]
+
+_INT8_MAX = 127
+_HALF_REBIAS = np.float32(2.0**112)  # float32 and float16 exponents are biased by 127 and 15
+
+
+def quantise(matrix: Float32, codec: Codec) -> TokenVectors:
+    """Store token vectors in fewer bytes.
+
+    int8 rounds each row to 127 steps of its greatest component; its factor then restores the row's own length, so
+    that a unit row stays one and inner products with it stay cosines.
+
+    Args:
+        matrix: ``(n, d)`` float32, unit (or zero) rows; n may be 0.
+        codec: The storage type: 4, 2 or 1 bytes a component, and 4 a row for int8.
+
+    Raises:
+        ValueError: The matrix is no matrix, or holds a component that is not finite.
+    """
+    matrix = np.ascontiguousarray(matrix, dtype=np.float32)
+    if matrix.ndim != 2:
+        raise ValueError(f"token vectors must be a matrix (n, d), got shape {matrix.shape}")
+    if not np.isfinite(matrix).all():
+        raise ValueError("token vectors must be finite, got a NaN or an infinity")
+    match codec:
+        case "float32":
+            return TokenVectors(matrix)
+        case "float16":
+            return TokenVectors(matrix.astype(np.float16))
+        case "int8":
+            return _int8(matrix)
+    raise ValueError(f"unknown codec {codec!r}: use float32, float16 or int8")
+
+
+def dequantise(tokens: TokenVectors) -> Float32:
+    """Return the ``(n, d)`` float32 matrix that the stored values stand for; float32 values come back uncopied."""
+    if tokens.values.dtype == np.float32:
+        return tokens.values.astype(np.float32, copy=False)
+    matrix = np.empty(tokens.values.shape, dtype=np.float32)
+    widen(tokens.values, matrix)
+    if tokens.scales is not None:
+        matrix *= tokens.scales[:, None]
+    return matrix
+
+
+def _int8(matrix: Float32) -> TokenVectors:
+    peaks = np.max(np.abs(matrix), axis=1, initial=0.0)
+    relative = np.divide(matrix, peaks[:, None], out=np.zeros_like(matrix), where=peaks[:, None] > 0)
+    values = np.rint(relative * _INT8_MAX)
+    lengths = np.linalg.norm(values, axis=1)
+    factors = np.divide(np.linalg.norm(relative, axis=1), lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    return TokenVectors(values.astype(np.int8), peaks * factors)
+
+
+def widen(values: NDArray[np.float32] | NDArray[np.float16] | NDArray[np.int8], out: Float32) -> None:
+    """Write stored values as float32 into a buffer of the same shape; int8 rows are left without their factors.
+
+    float16 is widened by moving its bits, several times faster than a cast that handles infinities and NaN, which
+    :func:`quantise` and :func:`es_ttc.vectors.packed.unpack_tokens` keep out.
+    """
+    if values.dtype != np.float16:
+        np.copyto(out, values)
+        return
+    bits = out.view(np.int32)
+    np.copyto(bits, values.view(np.int16))  # sign-extends, so the sign stands at the top after the shift
+    np.left_shift(bits, 13, out=bits)
+    np.bitwise_and(bits, np.int32(-0x70000001), out=bits)  # 0x8fffffff: sign, exponent and mantissa
+    np.multiply(out, _HALF_REBIAS, out=out)
