@@ -13,7 +13,10 @@ from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 
 class Feature(StrEnum):
-    """What a window can carry beside its documents' ids; a rescorer names the ones it needs."""
+    """What a window can carry beside its documents' ids; a rescorer names the ones that it needs or wants.
+
+    ``OFFSETS`` never changes a score: it is read for ``detail`` only. ``QUERY_TOKENS`` belongs to the query.
+    """
 
     FIRST_PASS = "first_pass"
     POOLED = "pooled"
@@ -50,7 +53,7 @@ class Query:
 class Window:
     """The documents to be rescored, with their features, in first-pass order; k documents.
 
-    A feature is None unless the rescorer needs it. Every document of a window has every feature that is present:
+    A feature is None unless the rescorer needs or wants it. Every document of a window has every feature that is present:
     documents that lack one never reach a rescorer.
 
     Attributes:
@@ -83,15 +86,20 @@ class Rescorer(Protocol[P]):
     Attributes:
         name: The ``method`` of a request. Lower case.
         Params: The model that validates a request's ``params``.
-        needs: The features that a window and a query must carry.
+        wants: Features that are given where the index carries them and None where it does not: they make a score
+            faster (norms) or its detail richer (offsets), but never change it.
         similarity: True where scores are cosines in [-1, 1]; they are then shown as (1 + score) / 2, the engines' own
             convention for cosine similarity. Otherwise scores must be >= 0.
     """
 
     name: ClassVar[str]
     Params: ClassVar[type[Params]]
-    needs: ClassVar[frozenset[Feature]]
+    wants: ClassVar[frozenset[Feature]]
     similarity: ClassVar[bool]
+
+    def needs(self, params: P) -> frozenset[Feature]:
+        """Return the features that a window and a query must carry to be scored with these parameters."""
+        ...
 
     def score(self, query: Query, window: Window, params: P) -> Float32:
         """Return ``(k,)`` float32 scores, greater is better; pure and deterministic."""

@@ -17,8 +17,12 @@ class DenseRescorer:
 
     name: ClassVar[str] = "dense"
     Params: ClassVar[type[Params]] = DenseParams
-    needs: ClassVar[frozenset[Feature]] = frozenset({Feature.POOLED})
+    wants: ClassVar[frozenset[Feature]] = frozenset()
     similarity: ClassVar[bool] = True
+
+    def needs(self, params: DenseParams) -> frozenset[Feature]:  # noqa: ARG002
+        """The pooled vectors."""
+        return frozenset({Feature.POOLED})
 
     def score(self, query: Query, window: Window, params: DenseParams) -> Float32:  # noqa: ARG002
         """Return the cosines, ``(k,)``."""
