@@ -18,7 +18,7 @@ class Feature(StrEnum):
     ``OFFSETS`` never changes a score: it is read for ``detail`` only. ``QUERY_TOKENS`` belongs to the query.
     """
 
-    FIRST_PASS = "first_pass"
+    FIRST_PASS = "first_pass"  # noqa: S105 - no password
     POOLED = "pooled"
     TOKENS = "tokens"
     NORMS = "norms"
@@ -53,8 +53,8 @@ class Query:
 class Window:
     """The documents to be rescored, with their features, in first-pass order; k documents.
 
-    A feature is None unless the rescorer needs or wants it. Every document of a window has every feature that is present:
-    documents that lack one never reach a rescorer.
+    A feature is None unless the rescorer needs or wants it. Every document of a window has every feature that is
+    present: documents that lack one never reach a rescorer.
 
     Attributes:
         ids: The documents' ids.
