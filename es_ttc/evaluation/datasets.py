@@ -1,0 +1,185 @@
+"""BEIR collections: ``corpus.jsonl``, ``queries.jsonl`` and ``qrels/SPLIT.tsv`` in one folder.
+
+The format of Thakur et al., *BEIR* (2021): a document is ``{"_id", "title", "text"}``, a query ``{"_id", "text"}``, a
+judgement one line ``query-id TAB corpus-id TAB score`` below a header line. Ids are strings and may hold spaces.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from es_ttc.errors import ConfigurationError
+
+CORPUS = "corpus.jsonl"
+QUERIES = "queries.jsonl"
+QRELS = "qrels"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a collection."""
+
+    id: str
+    title: str
+    text: str
+
+    @property
+    def source(self) -> dict[str, str]:
+        """The document as it is indexed; the title is left out where there is none."""
+        return {"title": self.title, "text": self.text} if self.title else {"text": self.text}
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A collection with the judgements of one split.
+
+    Attributes:
+        name: The folder's name.
+        split: The split that the judgements are of.
+        documents: The corpus, in the file's order.
+        queries: Text of every query that the split judges, by id, in the file's order.
+        qrels: Judgements by query id: ``{document id: grade}``; a grade of 1 or more means relevant.
+        warnings: One sentence for each thing about the data that changes what the figures mean.
+    """
+
+    name: str
+    split: str
+    documents: tuple[Document, ...]
+    queries: Mapping[str, str]
+    qrels: Mapping[str, Mapping[str, int]]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def judgements(self) -> int:
+        """Number of judged pairs."""
+        return sum(len(judged) for judged in self.qrels.values())
+
+    @property
+    def relevant(self) -> int:
+        """Number of pairs judged relevant."""
+        return sum(grade > 0 for judged in self.qrels.values() for grade in judged.values())
+
+
+def load_collection(folder: Path, split: str = "test") -> Collection:
+    """Read a BEIR folder.
+
+    Only queries that the split judges are kept. Judged documents that the corpus lacks stay judged, as in trec_eval:
+    no ranking can reach them, so they lower every score; a warning counts them. Judged queries that ``queries.jsonl``
+    lacks cannot be asked: they are left out, and a warning counts them too.
+
+    Raises:
+        ConfigurationError: The folder, a file or the split is missing, or a line is malformed; the message names the
+            place and what is there instead.
+    """
+    _require(folder, split)
+    documents = tuple(_documents(folder / CORPUS))
+    texts = {record["_id"]: record["text"] for record in _records(folder / QUERIES)}
+    judged = _judgements(folder / QRELS / f"{split}.tsv")
+
+    queries = {query: text for query, text in texts.items() if query in judged}
+    qrels = {query: judged[query] for query in queries}
+    if not documents:
+        raise ConfigurationError(f"[{folder / CORPUS}] holds no document")
+    if not queries:
+        raise ConfigurationError(
+            f"split [{split}] of [{folder}] judges no query of {QUERIES}: "
+            f"{len(judged)} judged ids, {len(texts)} queries"
+        )
+    warnings = _warnings(documents, qrels, unknown_queries=len(judged.keys() - texts.keys()))
+    return Collection(folder.resolve().name, split, documents, queries, qrels, warnings)
+
+
+def splits(folder: Path) -> list[str]:
+    """Return the names of a folder's splits."""
+    return sorted(path.stem for path in (folder / QRELS).glob("*.tsv"))
+
+
+def _require(folder: Path, split: str) -> None:
+    if not folder.is_dir():
+        raise ConfigurationError(f"data folder [{folder}] does not exist")
+    missing = [name for name in (CORPUS, QUERIES) if not (folder / name).is_file()]
+    missing += [] if (folder / QRELS).is_dir() else [f"{QRELS}/"]
+    if missing:
+        held = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
+        raise ConfigurationError(
+            f"[{folder}] has no {' and no '.join(missing)}: it holds {held}; "
+            f"a BEIR folder holds {CORPUS}, {QUERIES} and {QRELS}/SPLIT.tsv"
+        )
+    if split not in splits(folder):
+        raise ConfigurationError(
+            f"[{folder}] has no split [{split}]: it has {', '.join(splits(folder)) or 'none'} (choose with --split)"
+        )
+
+
+def _documents(path: Path) -> Iterator[Document]:
+    for record in _records(path):
+        title = record.get("title") or ""
+        if not isinstance(title, str):
+            raise ConfigurationError(f"[{path}]: [title] of document [{record['_id']}] must be a string")
+        yield Document(record["_id"], title, record["text"])
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a JSONL file, each with a string ``_id`` of its own and a string ``text``."""
+    seen: set[str] = set()
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            place = f"[{path}] line {number}"
+            try:
+                record = orjson.loads(line.removeprefix(b"\xef\xbb\xbf"))
+            except orjson.JSONDecodeError as error:
+                raise ConfigurationError(f"{place} is not JSON: {error}") from None
+            if not isinstance(record, dict) or "_id" not in record or not isinstance(record.get("text"), str):
+                raise ConfigurationError(f"{place} must be an object with [_id] and a string [text]")
+            record["_id"] = str(record["_id"])
+            if record["_id"] in seen:
+                raise ConfigurationError(f"{place} repeats [_id] [{record['_id']}]: ids must differ")
+            seen.add(record["_id"])
+            yield record
+
+
+def _judgements(path: Path) -> dict[str, dict[str, int]]:
+    judged: dict[str, dict[str, int]] = {}
+    with path.open(encoding="utf-8-sig", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            fields = line.rstrip("\r\n").split("\t")
+            if fields == [""] or (number == 1 and not _is_integer(fields[-1])):
+                continue  # a blank line, or the header
+            if len(fields) != 3 or not _is_integer(fields[2]):
+                raise ConfigurationError(
+                    f"[{path}] line {number} must be query-id TAB corpus-id TAB whole-number score, "
+                    f"got [{line.strip()}]"
+                )
+            query, document, grade = fields[0], fields[1], int(fields[2])
+            if judged.setdefault(query, {}).setdefault(document, grade) != grade:
+                raise ConfigurationError(
+                    f"[{path}] line {number} grades [{query}] and [{document}] {grade} after {judged[query][document]}"
+                )
+    return judged
+
+
+def _is_integer(field: str) -> bool:
+    try:
+        int(field)
+    except ValueError:
+        return False
+    return True
+
+
+def _warnings(
+    documents: tuple[Document, ...], qrels: Mapping[str, Mapping[str, int]], *, unknown_queries: int
+) -> tuple[str, ...]:
+    known = {document.id for document in documents}
+    unknown = sum(document not in known for judged in qrels.values() for document in judged)
+    hopeless = sum(all(grade <= 0 for grade in judged.values()) for judged in qrels.values())
+    sentences = {
+        "judged queries are not in queries.jsonl and are left out": unknown_queries,
+        "judged documents are not in corpus.jsonl: no method can find them, so every score is lower": unknown,
+        "queries have no relevant document and count as zero": hopeless,
+    }
+    return tuple(f"{count} {sentence}" for sentence, count in sentences.items() if count)

@@ -1,0 +1,90 @@
+"""BEIR folders: what is read, what is refused, what is warned about."""
+
+from pathlib import Path
+
+import pytest
+
+from es_ttc.errors import ConfigurationError
+from es_ttc.evaluation.datasets import Document, load_collection, splits
+
+CORPUS = '{"_id": "Ada Lovelace", "title": "Ada", "text": "engine"}\n\n{"_id": 7, "text": "seven", "metadata": {}}\n'
+QUERIES = '{"_id": "q 1", "text": "who"}\n{"_id": "q2", "text": "what"}\n{"_id": "q3", "text": "unjudged"}\n'
+QRELS = "query-id\tcorpus-id\tscore\nq2\tAda Lovelace\t2\nq 1\t7\t1\nq 1\tAda Lovelace\t0\n"
+
+
+def write(folder: Path, **changes: str | None) -> Path:
+    files: dict[str, str | None] = {"corpus": CORPUS, "queries": QUERIES, "test": QRELS, **changes}
+    (folder / "qrels").mkdir(parents=True)
+    for name, text in files.items():
+        path = folder / (f"{name}.jsonl" if name in ("corpus", "queries") else f"qrels/{name}.tsv")
+        if text is not None:
+            path.write_bytes(text.encode("utf-8"))
+    return folder
+
+
+def test_a_folder_is_read_in_its_own_order(tmp_path: Path) -> None:
+    collection = load_collection(write(tmp_path / "small set"))
+    assert collection.name == "small set"
+    assert collection.documents == (Document("Ada Lovelace", "Ada", "engine"), Document("7", "", "seven"))
+    assert [document.source for document in collection.documents] == [
+        {"title": "Ada", "text": "engine"},
+        {"text": "seven"},
+    ]
+    assert dict(collection.queries) == {"q 1": "who", "q2": "what"}
+    assert list(collection.queries) == ["q 1", "q2"]
+    assert dict(collection.qrels) == {"q 1": {"7": 1, "Ada Lovelace": 0}, "q2": {"Ada Lovelace": 2}}
+    assert collection.warnings == ()
+    assert (collection.judgements, collection.relevant) == (3, 2)
+
+
+def test_only_queries_of_the_split_are_kept(tmp_path: Path) -> None:
+    folder = write(tmp_path / "c", dev="query-id\tcorpus-id\tscore\nq3\t7\t1\n")
+    assert splits(folder) == ["dev", "test"]
+    assert list(load_collection(folder, "dev").queries) == ["q3"]
+
+
+def test_byte_order_marks_windows_lines_and_a_missing_header_do_not_lose_a_line(tmp_path: Path) -> None:
+    qrels = "q2\tAda Lovelace\t2\r\nq 1\t7\t1\r\n"
+    folder = write(tmp_path / "c", corpus="\ufeff" + CORPUS, test="\ufeff" + qrels)
+    assert load_collection(folder).judgements == 2
+
+
+def test_warnings_count_what_changes_the_figures(tmp_path: Path) -> None:
+    qrels = "query-id\tcorpus-id\tscore\nq 1\tnowhere\t1\nq2\t7\t0\nghost\t7\t1\n"
+    collection = load_collection(write(tmp_path / "c", test=qrels))
+    assert list(collection.queries) == ["q 1", "q2"]
+    assert collection.qrels["q 1"] == {"nowhere": 1}
+    found = "\n".join(collection.warnings)
+    assert "1 judged queries are not in queries.jsonl" in found
+    assert "1 judged documents are not in corpus.jsonl" in found
+    assert "1 queries have no relevant document" in found
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"corpus": None}, r"has no corpus\.jsonl: it holds qrels, queries\.jsonl; a BEIR folder holds"),
+        ({"corpus": None, "queries": None}, r"has no corpus\.jsonl and no queries\.jsonl: it holds qrels"),
+        ({"test": None}, r"has no split \[test\]: it has none"),
+        ({"test": None, "dev": QRELS}, r"has no split \[test\]: it has dev \(choose with --split\)"),
+        ({"corpus": "\n"}, r"holds no document"),
+        ({"corpus": "{"}, r"corpus\.jsonl\] line 1 is not JSON"),
+        ({"corpus": '{"_id": "a"}'}, r"corpus\.jsonl\] line 1 must be an object with \[_id\] and a string \[text\]"),
+        ({"corpus": "[1]"}, r"line 1 must be an object"),
+        ({"corpus": CORPUS + '{"_id": "7", "text": ""}'}, r"line 4 repeats \[_id\] \[7\]"),
+        ({"corpus": '{"_id": "a", "title": 1, "text": ""}'}, r"\[title\] of document \[a\] must be a string"),
+        ({"queries": '{"_id": "q", "text": null}'}, r"queries\.jsonl\] line 1 must be an object"),
+        ({"test": QRELS + "q2 0 7 1\n"}, r"test\.tsv\] line 5 must be query-id TAB corpus-id TAB .* got \[q2 0 7 1\]"),
+        ({"test": QRELS + "q2\t7\thigh\n"}, r"line 5 must be"),
+        ({"test": QRELS + "q2\tAda Lovelace\t1\n"}, r"line 5 grades \[q2\] and \[Ada Lovelace\] 1 after 2"),
+        ({"test": "query-id\tcorpus-id\tscore\nx\t7\t1\n"}, r"judges no query of queries\.jsonl: 1 judged ids"),
+    ],
+)
+def test_a_malformed_folder_is_one_clear_sentence(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load_collection(write(tmp_path / "c", **changes))
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"data folder \[.*nowhere\] does not exist"):
+        load_collection(tmp_path / "nowhere")

@@ -1,0 +1,100 @@
+"""Metrics against formulas written out by hand."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_ttc.evaluation.metrics import CUTOFFS, complete, headline_metrics, metric_names, score
+
+GRADES = st.dictionaries(st.sampled_from("abcdefghij"), st.integers(0, 3), min_size=1)
+RANKING = st.permutations("abcdefghijkl").flatmap(lambda docs: st.integers(0, 12).map(lambda n: docs[:n]))
+
+
+def gain(grades: dict[str, int], ranking: Sequence[str], k: int) -> float:
+    return sum(grades.get(doc, 0) / math.log2(rank + 1) for rank, doc in enumerate(ranking[:k], 1))
+
+
+def ndcg(grades: dict[str, int], ranking: Sequence[str], k: int) -> float:
+    ideal = gain(grades, sorted(grades, key=lambda doc: -grades[doc]), k)
+    return gain(grades, ranking, k) / ideal if ideal else 0.0
+
+
+def average_precision(relevant: set[str], ranking: Sequence[str]) -> float:
+    hits = [rank for rank, doc in enumerate(ranking, 1) if doc in relevant]
+    return sum(i / rank for i, rank in enumerate(hits, 1)) / len(relevant) if relevant else 0.0
+
+
+def reciprocal_rank(relevant: set[str], ranking: Sequence[str]) -> float:
+    return next((1 / rank for rank, doc in enumerate(ranking, 1) if doc in relevant), 0.0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(qrels=st.lists(GRADES, min_size=1, max_size=4), rankings=st.lists(RANKING, min_size=4, max_size=4))
+def test_every_metric_equals_its_formula(qrels: list[dict[str, int]], rankings: list[list[str]]) -> None:
+    judged = {f"query {i}": grades for i, grades in enumerate(qrels)}
+    run = dict(zip(judged, rankings, strict=False))
+    scores = score(judged, run, k=4)
+    assert scores.queries == tuple(judged)
+    for i, (query, grades) in enumerate(judged.items()):
+        relevant = {doc for doc, grade in grades.items() if grade > 0}
+        found = [len(relevant & set(run[query][:k])) for k in (4, *CUTOFFS)]
+        expected = {"map": average_precision(relevant, run[query]), "mrr": reciprocal_rank(relevant, run[query])}
+        for k, n in zip((4, *CUTOFFS), found, strict=True):
+            expected[f"ndcg@{k}"] = ndcg(grades, run[query], k)
+            expected[f"recall@{k}"] = n / len(relevant) if relevant else 0.0
+            expected[f"success@{k}"] = float(n > 0)
+            expected[f"comp@{k}"] = float(0 < len(relevant) == n)
+        assert set(expected) == set(scores.values) == set(metric_names(4))
+        for name, value in expected.items():
+            assert scores.values[name][i] == pytest.approx(value, abs=1e-9), name
+
+
+def test_the_rank_is_the_place_in_the_ranking_whatever_the_ids() -> None:
+    # trec_eval breaks ties by descending id: with equal scores it would put z before a.
+    for first, second in (("a", "z"), ("z", "a")):
+        assert score({"q": {first: 1}}, {"q": [first, second]}).mean("mrr") == 1.0
+        assert score({"q": {first: 1}}, {"q": [second, first]}).mean("mrr") == 0.5
+
+
+def test_long_rankings_keep_their_order() -> None:
+    ranking = [f"d{i:05}" for i in range(20_000)]
+    assert score({"q": {ranking[-1]: 1}}, {"q": ranking}).mean("mrr") == pytest.approx(1 / 20_000)
+
+
+def test_a_query_without_a_result_counts_as_zero() -> None:
+    scores = score({"found": {"a": 1}, "empty": {"a": 1}, "absent": {"a": 1}}, {"found": ["a"], "empty": []})
+    assert scores.mean("ndcg@10") == pytest.approx(1 / 3)
+    assert score({"q": {"a": 1}}, {}).means() == dict.fromkeys(metric_names(), 0.0)
+
+
+def test_only_judged_queries_count() -> None:
+    assert score({"q": {"a": 1}}, {"q": ["a"], "other": ["b"]}).queries == ("q",)
+
+
+def test_unjudged_and_irrelevant_documents_take_a_place() -> None:
+    assert score({"q": {"a": 1, "b": 0}}, {"q": ["b", "x", "a"]}).mean("mrr") == pytest.approx(1 / 3)
+
+
+def test_a_ranking_with_a_document_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="query \\[q 1\\] names a document twice"):
+        score({"q 1": {"a": 1}}, {"q 1": ["a", "b", "a"]})
+
+
+def test_a_cutoff_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="k must be 1 or more, got 0"):
+        score({"q": {"a": 1}}, {"q": ["a"]}, k=0)
+
+
+def test_complete_needs_every_relevant_document() -> None:
+    judged = {"a": 1, "b": 2, "c": 0}
+    assert complete(judged, ["x", "b", "a"], 3)
+    assert not complete(judged, ["x", "b", "a"], 2)
+    assert not complete({"c": 0}, ["c"], 1)
+
+
+def test_headline_metrics_are_computed() -> None:
+    for k in (1, 7, 10, 100):
+        assert set(headline_metrics(k)) <= set(metric_names(k))
