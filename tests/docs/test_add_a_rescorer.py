@@ -23,7 +23,7 @@ def test_the_example_scores_a_window() -> None:
     vector = np.array([[0.6, 0.8]], dtype=np.float32)
     tokens = [quantise(np.repeat(vector, n, axis=0), "int8") for n in (100, 10)]
     window = Window(["long", "short"], np.ones(2, np.float32), np.repeat(vector, 2, axis=0), tokens)
-    params = rescorer.Params(penalty=0.1)
+    params = rescorer.Params.model_validate({"penalty": 0.1})
     assert rescorer.needs(params) == {Feature.POOLED, Feature.TOKENS}
     scores = rescorer.score(Query("text", vector), window, params)
     np.testing.assert_allclose(scores, [0.8, 0.9], atol=1e-6)
