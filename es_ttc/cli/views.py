@@ -1,0 +1,221 @@
+"""Rankings for the terminal: one list, or several side by side, and passages with the matching span marked.
+
+Documents are other people's text: whatever a terminal would obey (escape sequences, direction overrides) is replaced
+before anything is shown, one character by one, so that offsets keep their meaning.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+MATCH = "black on yellow"
+UP = "green"
+DOWN = "red"
+FAINT = "dim"
+RELEVANT = "bold green"
+NARROWEST_COLUMN = 20
+"""Cells below which rankings stand under each other and not side by side."""
+
+_OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_SPACES = frozenset("\t\n\v\f\r\x85\u2028\u2029")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a method found its match.
+
+    Attributes:
+        field: Name of the document's field.
+        start: First character in that field.
+        end: Character after the last.
+    """
+
+    field: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One document of a ranking.
+
+    Attributes:
+        id: Its id.
+        score: Its score, as the engine or the method gave it; None where there is none (sorted by a field).
+        fields: Its text fields, by name, in the order in which they are shown.
+        span: What the method matched, where it can tell.
+    """
+
+    id: str
+    score: float | None
+    fields: Mapping[str, str]
+    span: Span | None = None
+
+    @property
+    def label(self) -> str:
+        """What people know the document by: its title where it has one, else its id."""
+        return self.fields.get("title") or self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What one method answered, best first; it may hold more hits than are shown, to tell moves by."""
+
+    heading: str
+    hits: Sequence[Hit]
+
+    def ranks(self) -> dict[str, int]:
+        """Return each document's place, from 1."""
+        return {hit.id: place for place, hit in enumerate(self.hits, 1)}
+
+
+def clean(text: str) -> str:
+    """Return a text that a terminal shows and does not obey; the same length, character for character."""
+    return _OBEYED.sub(lambda match: " " if match[0] in _SPACES else "\N{REPLACEMENT CHARACTER}", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """The part of a document around its match, in as many lines as given; without a match, its beginning.
+
+    The match is coloured; where there is no colour it stands in « ».
+    """
+
+    hit: Hit
+    lines: int = 2
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Cut the text so that it fills the lines."""
+        cells = self.lines * max(16, options.max_width - 8)  # wrapping at words leaves some of every line empty
+        before, match, after = _around(self.hit, cells)
+        text = Text(overflow="fold")
+        text.append(before, FAINT)
+        if match and console.color_system is None:
+            match = f"«{match}»"
+        text.append(match, MATCH)
+        text.append(after, FAINT)
+        yield text
+
+
+def listing(ranking: Ranking, *, size: int, lines: int = 2, relevant: Collection[str] = ()) -> RenderableType:
+    """Show a ranking as a list: rank, score, label, and below them the passage that matched."""
+    if not ranking.hits:
+        return Text("nothing was found", FAINT)
+    entries: list[RenderableType] = []
+    for place, hit in enumerate(ranking.hits[:size], 1):
+        head = Text.assemble((f"{place:>3}  ", FAINT), _labelled(hit, relevant))
+        if hit.score is not None:
+            head.append(f"  {hit.score:.4f}", FAINT)
+        entries.append(head)
+        entries.append(Padding(Passage(hit, lines), (0, 0, 0, 5)))
+    return Group(*entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Rankings side by side, each place a row; from the second on, every document's move against the first.
+
+    Attributes:
+        rankings: At least one; the first is what the others are compared with.
+        size: Places shown.
+        relevant: Ids known to be relevant, marked by a dot.
+    """
+
+    rankings: Sequence[Ranking]
+    size: int = 10
+    relevant: Collection[str] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Side by side where every ranking gets a readable column, under each other where not."""
+        if options.max_width // len(self.rankings) >= NARROWEST_COLUMN:
+            yield self._table(self.rankings, options.max_width)
+            return
+        for ranking in self.rankings:
+            yield self._table([ranking], options.max_width)
+
+    def _table(self, rankings: Sequence[Ranking], width: int) -> Table:
+        base = self.rankings[0]
+        places = base.ranks()
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, width=width)
+        table.add_column("", justify="right", style=FAINT, width=len(str(self.size)))
+        for ranking in rankings:
+            table.add_column(Text(ranking.heading), ratio=1, no_wrap=True, overflow="ellipsis")
+            if ranking is not base:
+                table.add_column("", justify="right", no_wrap=True, width=5)
+        shown = min(self.size, max(len(ranking.hits) for ranking in rankings))
+        for place in range(1, shown + 1):
+            row: list[RenderableType] = [str(place)]
+            for ranking in rankings:
+                hit = ranking.hits[place - 1] if place <= len(ranking.hits) else None
+                row.append(_labelled(hit, self.relevant) if hit else "")
+                if ranking is not base:
+                    row.append(_move(places.get(hit.id), place) if hit else "")
+            table.add_row(*row)
+        return table
+
+
+def _labelled(hit: Hit, relevant: Collection[str]) -> Text:
+    if hit.id in relevant:
+        return Text(f"● {clean(hit.label)}", RELEVANT, no_wrap=True, overflow="ellipsis")
+    return Text(f"{'  ' if relevant else ''}{clean(hit.label)}", no_wrap=True, overflow="ellipsis")
+
+
+def _move(before: int | None, now: int) -> Text:
+    """Mark how far a document has come: ▲ up, ▼ down, = unmoved, new where the first ranking lacks it."""
+    if before is None:
+        return Text("new", UP)
+    if before == now:
+        return Text("=", FAINT)
+    return Text(f"▲{before - now}", UP) if before > now else Text(f"▼{now - before}", DOWN)
+
+
+def _around(hit: Hit, cells: int) -> tuple[str, str, str]:
+    """Return what stands before the match, the match, and what stands after it, together in so many cells."""
+    field, start, end = _place(hit)
+    text = clean(hit.fields.get(field, ""))
+    before, match, after = (_squeezed(part) for part in (text[:start], text[start:end], text[end:]))
+    match = _head(match, cells)
+    room = max(0, cells - cell_len(match))
+    if cell_len(after) < room // 2:
+        before = _tail(before, room - cell_len(after))
+    else:
+        before = _tail(before, min(room // 2, cells // 3))
+    return before, match, _head(after, room - cell_len(before))
+
+
+def _place(hit: Hit) -> tuple[str, int, int]:
+    if hit.span is not None and hit.span.field in hit.fields:
+        return hit.span.field, hit.span.start, hit.span.end
+    field = next((name for name in hit.fields if name != "title"), "title")
+    return field, 0, 0
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+def _head(text: str, cells: int) -> str:
+    """Return the beginning of a text, in so many cells, with … where something was cut."""
+    return text if cell_len(text) <= cells else "".join(_fitting(text, cells - 1)) + "…" * (cells > 0)
+
+
+def _tail(text: str, cells: int) -> str:
+    """Return the end of a text, in so many cells, with … where something was cut."""
+    if cell_len(text) <= cells:
+        return text
+    return "…" * (cells > 0) + "".join(reversed(list(_fitting(reversed(text), cells - 1))))
+
+
+def _fitting(characters: Iterable[str], cells: int) -> Iterable[str]:
+    for character in characters:
+        cells -= cell_len(character)
+        if cells < 0:
+            return
+        yield character
