@@ -31,6 +31,20 @@ class InvalidRequest(EsTtcError):
     type = "illegal_argument_exception"
 
 
+class RequestTooLarge(InvalidRequest):
+    """A request's body is longer than what is read of it."""
+
+    status = 413
+    type = "content_too_long_exception"
+
+
+class TooManyRequests(EsTtcError):
+    """More requests or windows are in flight than allowed."""
+
+    status = 429
+    type = "rejected_execution_exception"
+
+
 class MissingFeature(InvalidRequest):
     """A method needs a feature (token vectors, norms, ...) that the index does not carry."""
 
@@ -85,3 +99,18 @@ class DeadlineExceeded(EsTtcError):
 
     status = 503
     type = "ttc_deadline_exceeded_exception"
+
+
+class NodeError(EsTtcError):
+    """The embedded engine node could not be fetched, started or stopped.
+
+    Args:
+        reason: One sentence: what failed and why.
+        log_tail: The last lines of the node's log, where it had begun to write one.
+    """
+
+    type = "ttc_node_exception"
+
+    def __init__(self, reason: str, *, log_tail: str = "") -> None:
+        super().__init__(reason)
+        self.log_tail = log_tail

@@ -1,0 +1,84 @@
+"""Plain HTTP to the engine, for what its own clients cannot do: pass-through, CBOR, a caller's own credentials."""
+
+import base64
+import ssl
+from collections.abc import Mapping
+
+import aiohttp
+from yarl import URL
+
+from es_ttc.errors import ConfigurationError
+from es_ttc.settings import EngineSettings
+
+_AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_KEEPALIVE_SECONDS = 30
+_LONGEST_HEADER = 64 * 1024
+
+
+def base_url(settings: EngineSettings) -> str:
+    """Return the engine's address without credentials and without a slash at its end.
+
+    Raises:
+        ConfigurationError: It is no http or https URL.
+    """
+    try:
+        url = URL(settings.engine)
+    except ValueError as error:
+        raise ConfigurationError(f"[engine] is no URL, got [{settings.engine}]: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigurationError(f"[engine] must be an http or https URL such as http://127.0.0.1:9200, got [{url}]")
+    return str(url.with_user(None).with_query(None).with_fragment(None)).rstrip("/")
+
+
+def service_headers(settings: EngineSettings) -> dict[str, str]:
+    """Return the headers that sign in with the settings' own credentials; none where there are none."""
+    if settings.api_key is not None:
+        return {"Authorization": f"ApiKey {settings.api_key.get_secret_value()}"}
+    if settings.bearer_token is not None:
+        return {"Authorization": f"Bearer {settings.bearer_token.get_secret_value()}"}
+    url = URL(settings.engine)
+    user = settings.username or url.user
+    password = settings.password.get_secret_value() if settings.password else url.password
+    if user is None:
+        return {}
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password or ''}".encode()).decode()}
+
+
+def open_session(settings: EngineSettings, *, connections: int = 100) -> aiohttp.ClientSession:
+    """Open a session that adds nothing of its own: no headers, no cookies, no decompression, no overall timeout.
+
+    Args:
+        settings: Certificates and the time allowed for connecting.
+        connections: Connections kept open at most.
+    """
+    connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=_tls(settings))
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        skip_auto_headers=_AUTOMATIC,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.request_timeout),
+        max_line_size=_LONGEST_HEADER,
+        max_field_size=_LONGEST_HEADER,
+    )
+
+
+def request_timeout(settings: EngineSettings) -> aiohttp.ClientTimeout:
+    """Return the timeout of a call of our own."""
+    return aiohttp.ClientTimeout(total=settings.request_timeout)
+
+
+def is_elasticsearch(headers: Mapping[str, str]) -> bool:
+    """Whether an answer comes from Elasticsearch, which says so in every one."""
+    return "X-Elastic-Product" in headers
+
+
+def _tls(settings: EngineSettings) -> ssl.SSLContext | bool:
+    if not settings.verify_certs:
+        return False
+    if settings.ca_certs is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=settings.ca_certs)
+    except OSError as error:
+        raise ConfigurationError(f"[ca_certs] cannot be read, got [{settings.ca_certs}]: {error}") from error

@@ -1,0 +1,48 @@
+"""A least-recently-used cache with a bound on what its values weigh."""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class LruCache(Generic[K, V]):
+    """Keeps what was used last, up to a total weight. Not thread-safe: it belongs to the event loop.
+
+    Args:
+        capacity: Greatest total weight; a value heavier than this is not kept.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.weight = 0
+        self.hits = 0
+        self.misses = 0
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: K) -> V | None:
+        """Return the value and mark it as used, or None."""
+        entry = self._entries.get(key)
+        if entry is None:
+            self.misses += 1
+            return None
+        self.hits += 1
+        self._entries.move_to_end(key)
+        return entry[0]
+
+    def put(self, key: K, value: V, weight: int = 1) -> None:
+        """Keep a value, in place of what the key had, and drop the least recently used ones beyond the capacity."""
+        if key in self._entries:
+            self.weight -= self._entries.pop(key)[1]
+        if weight > self.capacity:
+            return
+        self._entries[key] = value, weight
+        self.weight += weight
+        while self.weight > self.capacity:
+            _, (_, dropped) = self._entries.popitem(last=False)
+            self.weight -= dropped

@@ -1,0 +1,121 @@
+"""Which encoder serves a query, and the query's vectors."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import EncoderMismatch
+from es_ttc.gateway.cache import LruCache
+from es_ttc.gateway.pool import BoundedPool
+from es_ttc.rescorers.base import Query
+
+_QUERIES_BYTES = 32 * 2**20
+
+Loader = Callable[[str, Path], Encoder]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedQuery:
+    """A query's vectors.
+
+    Attributes:
+        query: The vectors.
+        key: Identity of the encoder that they come from.
+        seconds: What encoding took; 0 where they were in memory.
+    """
+
+    query: Query
+    key: str
+    seconds: float
+
+
+class Encoders:
+    """The encoders that the gateway may load, each loaded when first needed, off the event loop.
+
+    Args:
+        names: Their names; the first one serves where nothing else is known.
+        cache_dir: Where downloads are kept.
+        load: Makes an encoder from its name.
+        pool: Where loading and encoding run.
+    """
+
+    def __init__(self, names: Sequence[str], cache_dir: Path, load: Loader, pool: BoundedPool) -> None:
+        self.names = tuple(dict.fromkeys(names))
+        self._cache_dir = cache_dir
+        self._load = load
+        self._pool = pool
+        self._loading: dict[str, asyncio.Task[Encoder]] = {}
+        self._queries: LruCache[tuple[str, tuple[str, ...], bool], Query] = LruCache(_QUERIES_BYTES)
+        self._encoding: set[asyncio.Task[EncodedQuery]] = set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the first encoder is loaded."""
+        task = self._loading.get(self.names[0])
+        return task is not None and task.done() and not task.cancelled() and task.exception() is None
+
+    async def first(self) -> Encoder:
+        """Return the encoder that serves where nothing else is known.
+
+        Raises:
+            ConfigurationError: It cannot be loaded.
+        """
+        return await self._loaded(self.names[0])
+
+    async def serving(self, key: str, index: str) -> Encoder:
+        """Return the encoder with this identity.
+
+        Args:
+            key: The identity that the documents carry.
+            index: Where they are, for the message.
+
+        Raises:
+            EncoderMismatch: None of the encoders that may be loaded has it.
+            ConfigurationError: An encoder cannot be loaded.
+        """
+        ours = []
+        for name in self.names:
+            encoder = await self._loaded(name)
+            if encoder.identity.key == key:
+                return encoder
+            ours.append(encoder.identity.key)
+        model = key.partition("@")[0]
+        raise EncoderMismatch(
+            f"index [{index}] was encoded by [{key}] and this gateway has [{', '.join(ours)}]: start it with "
+            f"`es-ttc serve --encoder {model}`"
+        )
+
+    async def encode(self, encoder: Encoder, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
+        """Return the vectors of a query's texts; encoding goes on for the next caller when this one leaves.
+
+        Raises:
+            EncoderError: A text could not be encoded.
+            TooManyRequests: Too many texts are waiting already.
+        """
+        key = encoder.identity.key
+        known = self._queries.get((key, texts, tokens))
+        if known is not None:
+            return EncodedQuery(known, key, 0.0)
+        task = asyncio.create_task(self._encode(encoder, texts, tokens))
+        self._encoding.add(task)
+        task.add_done_callback(self._encoding.discard)
+        return await asyncio.shield(task)
+
+    async def _encode(self, encoder: Encoder, texts: tuple[str, ...], tokens: bool) -> EncodedQuery:
+        started = time.perf_counter()
+        encodings = await self._pool.run(encoder.encode, texts, role="query", tokens=tokens)
+        query = Query(texts[0], encodings.pooled, encodings.tokens[0] if tokens else None)
+        key = encoder.identity.key
+        weight = query.vectors.nbytes + (0 if query.tokens is None else query.tokens.nbytes) + sum(map(len, texts))
+        self._queries.put((key, texts, tokens), query, weight)
+        return EncodedQuery(query, key, time.perf_counter() - started)
+
+    async def _loaded(self, name: str) -> Encoder:
+        task = self._loading.get(name)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = asyncio.create_task(self._pool.run(self._load, name, self._cache_dir))
+            self._loading[name] = task
+        return await asyncio.shield(task)

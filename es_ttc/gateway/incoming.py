@@ -1,0 +1,124 @@
+"""One request as it came in: bytes, not yet decoded."""
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator
+
+from starlette.types import Receive, Scope
+
+from es_ttc.errors import InvalidRequest, RequestTooLarge
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+class Disconnected(Exception):
+    """The client went away before its request was complete."""
+
+
+class Incoming:
+    """A request's method, target and headers byte for byte, and its body as a stream.
+
+    Attributes:
+        method: The HTTP method.
+        raw_path: The path as it came, still percent-encoded.
+        query_string: The query string as it came, without its question mark.
+        headers: Header names in lower case, with their values.
+        gone: Whether the client has gone away.
+        answered: Set once the answer is complete: the end of the connection then means nothing.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.method: str = scope["method"]
+        self.raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        self.query_string: bytes = scope["query_string"]
+        self.headers: RawHeaders = scope["headers"]
+        self.gone = False
+        self.answered = False
+        self._receive = receive
+        self._complete = asyncio.Event()
+
+    def header(self, name: bytes) -> str:
+        """Return a header's first value, or an empty string."""
+        return next((value.decode("latin-1") for key, value in self.headers if key == name), "")
+
+    @property
+    def segments(self) -> list[str]:
+        """The path's parts that are not empty."""
+        return [part for part in self.raw_path.decode("latin-1").split("/") if part]
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the headers announce a body."""
+        return any(
+            name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
+            for name, value in self.headers
+        )
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives.
+
+        Raises:
+            Disconnected: The client went away in the middle.
+        """
+        while not self._complete.is_set():
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.gone = True
+                raise Disconnected
+            if not message.get("more_body", False):
+                self._complete.set()
+            if message.get("body"):
+                yield message["body"]
+
+    async def read(self, limit: int) -> bytes:
+        """Return the whole body.
+
+        Raises:
+            RequestTooLarge: It is longer than ``limit`` bytes.
+            Disconnected: The client went away in the middle.
+        """
+        parts: list[bytes] = []
+        size = 0
+        async for chunk in self.chunks():
+            size += len(chunk)
+            if size > limit:
+                raise _too_large(limit)
+            parts.append(chunk)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def watch(self, owner: "asyncio.Task[None]") -> None:
+        """Cancel the task that answers as soon as the client has gone away."""
+        await self._complete.wait()
+        message = await self._receive()
+        if message["type"] == "http.disconnect" and not self.answered:
+            self.gone = True
+            owner.cancel()
+
+
+def decompressed(body: bytes, encoding: str, limit: int) -> bytes | None:
+    """Return a body as it was before its Content-Encoding, or None for an encoding that we leave to the engine.
+
+    Raises:
+        InvalidRequest: It is not what its Content-Encoding says.
+        RequestTooLarge: It is longer than ``limit`` bytes once decompressed.
+    """
+    if encoding.strip().lower() in ("", "identity"):
+        return body
+    if encoding.strip().lower() not in ("gzip", "x-gzip"):
+        return None
+    inflate = zlib.decompressobj(wbits=31)
+    try:
+        plain = inflate.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise InvalidRequest(f"the body is not the gzip that its Content-Encoding says: {error}") from error
+    if len(plain) > limit:
+        raise _too_large(limit)
+    if not inflate.eof:
+        raise InvalidRequest("the body's gzip stream ends too early")
+    return plain
+
+
+def _too_large(limit: int) -> RequestTooLarge:
+    return RequestTooLarge(
+        f"the body is longer than {limit} bytes, the most that the gateway reads of a search (max_body_mb)"
+    )

@@ -1,0 +1,56 @@
+"""JSON in and out without losing anything that an engine's document may hold: long integers, lone surrogates."""
+
+import json
+from typing import Any, NoReturn
+
+import orjson
+
+from es_ttc.errors import InvalidRequest
+
+_DIGITS_TO_ZERO = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
+_LONG_NUMBER = b"0" * 19  # from 19 digits on an integer may not fit into 64 bits
+
+
+def loads(raw: bytes) -> Any:
+    """Decode JSON; integers are exact whatever their length, lone surrogates survive.
+
+    Raises:
+        ValueError: It is not JSON (NaN and Infinity are not), or nested too deeply to be read.
+    """
+    if _LONG_NUMBER not in raw.translate(_DIGITS_TO_ZERO):
+        try:
+            return orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            pass  # orjson is stricter than the engines: ask the standard library before giving up
+    try:
+        return json.loads(raw, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+
+
+def dumps(data: Any, *, pretty: bool = False) -> bytes:
+    """Encode JSON; the reverse of :func:`loads`."""
+    try:
+        return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE if pretty else None)
+    except TypeError:  # integers beyond 64 bits, lone surrogates
+        separators = None if pretty else (",", ":")
+        return json.dumps(data, indent=2 if pretty else None, separators=separators).encode()
+
+
+def loads_object(raw: bytes, what: str) -> dict[str, Any]:
+    """Decode one JSON object that a caller sent.
+
+    Raises:
+        InvalidRequest: It is not JSON, or not an object.
+    """
+    try:
+        data = loads(raw)
+    except ValueError as error:
+        raise InvalidRequest(f"{what} is not valid JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise InvalidRequest(f"{what} must be a JSON object, got {type(data).__name__}")
+    return data
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,51 @@
+"""Structured logs: JSON lines, or colours on a terminal. Never a body, a query string or a credential."""
+
+import logging
+import re
+import sys
+import uuid
+
+import structlog
+
+_UNFIT = re.compile(r"[^\x21-\x7e]+")
+_LONGEST_ID = 128
+
+log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("es_ttc.gateway")
+
+
+def configure_logs(log_format: str, level: int = logging.INFO) -> None:
+    """Send all logs to standard error.
+
+    Args:
+        log_format: ``json``, ``console``, or ``auto``: console on a terminal, else JSON.
+        level: Least severe level that is shown.
+    """
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
+    renderer = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+
+
+def request_id(*candidates: str) -> str:
+    """Return the first id that a caller gave, cut to what a log line can hold, or a new one."""
+    for candidate in candidates:
+        fit = _UNFIT.sub("", candidate)[:_LONGEST_ID]
+        if fit:
+            return fit
+    return uuid.uuid4().hex

@@ -1,0 +1,132 @@
+"""From scores to a page: combining, reordering inside blocks, and scores that never rise down the page. Pure numpy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.gateway.section import ScoreMode
+from es_ttc.vectors.tokens import Float32
+
+Ints = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The whole of the first pass, reordered.
+
+    Attributes:
+        order: ``(n,)`` first-pass ranks, best first: a permutation.
+        scores: ``(n,)`` float32, the score of each place: non-negative, never rising.
+    """
+
+    order: Ints
+    scores: Float32
+
+
+def shown_similarity(cosines: Float32) -> Float32:
+    """Map cosines in [-1, 1] to [0, 1], the engines' own convention: (1 + cosine) / 2."""
+    return np.clip((np.float32(1) + cosines) / np.float32(2), np.float32(0), np.float32(1), dtype=np.float32)
+
+
+def combine(
+    mode: ScoreMode, first_pass: Float32, rescored: Float32, *, query_weight: float, rescore_query_weight: float
+) -> Float32:
+    """Combine both scores as the engines' QueryRescorer does: weighted first, in float32.
+
+    Args:
+        mode: ``replace`` takes the weighted rescored score alone.
+        first_pass: ``(k,)`` the engine's scores.
+        rescored: ``(k,)`` the method's scores, not negative.
+        query_weight: Factor of the engine's scores.
+        rescore_query_weight: Factor of the method's scores.
+    """
+    first = first_pass * np.float32(query_weight)
+    second = rescored * np.float32(rescore_query_weight)
+    match mode:
+        case ScoreMode.REPLACE:
+            return second
+        case ScoreMode.TOTAL:
+            return first + second
+        case ScoreMode.MULTIPLY:
+            return first * second
+        case ScoreMode.AVG:
+            return (first + second) / np.float32(2)
+        case ScoreMode.MAX:
+            return np.maximum(first, second)
+        case ScoreMode.MIN:
+            return np.minimum(first, second)
+
+
+def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], block: int) -> Ranking:
+    """Reorder a first pass block by block.
+
+    Inside a block the scored documents come first, by final score (equal ones in first-pass order), then the others in
+    first-pass order. No document leaves its block, so pages of one size cut from the result never repeat or lose one.
+    A run of scores that would begin above the place before it is scaled down as a whole.
+
+    Args:
+        first_pass: ``(n,)`` the engine's scores, finite and not negative.
+        final: ``(n,)`` final scores, finite and not negative; ignored where not scored.
+        scored: ``(n,)`` which documents have a final score.
+        block: Ranks of a block, 1 or more.
+    """
+    order = np.empty(len(first_pass), dtype=np.intp)
+    scores = np.empty(len(first_pass), dtype=np.float32)
+    floor = np.float32(np.inf)
+    for start in range(0, len(first_pass), block):
+        ranks = np.arange(start, min(start + block, len(first_pass)))
+        with_score, without = ranks[scored[ranks]], ranks[~scored[ranks]]
+        by_score = with_score[np.argsort(-final[with_score], kind="stable")]
+        place = start
+        for run, values in ((by_score, final), (without, first_pass)):
+            if len(run):
+                places = slice(place, place + len(run))
+                order[places] = run
+                scores[places] = below(values[run], floor)
+                floor = scores[places][-1]
+                place += len(run)
+    return Ranking(order, scores)
+
+
+def below(scores: Float32, floor: np.float32) -> Float32:
+    """Return the scores, scaled down where needed so that the first is no greater than ``floor``; none ever rises.
+
+    Args:
+        scores: ``(m,)``, m >= 1, not negative; the first-pass order of a run may rise (several indices, boosts).
+        floor: What the place before has.
+    """
+    falling = np.minimum.accumulate(scores)
+    if falling[0] <= floor:
+        return falling
+    return np.minimum(falling * (floor / falling[0]), floor)
+
+
+def explained(value: float, method: str, mode: ScoreMode, rescored: float | None, engine: Any) -> dict[str, Any]:
+    """Return the explanation of a final score, with the engine's own explanation of the first pass inside.
+
+    Args:
+        value: The score that the hit shows.
+        method: The method's name.
+        mode: How scores were combined.
+        rescored: The method's score of this document, or None where it has no features.
+        engine: The engine's `_explanation` of the hit, or None.
+    """
+    first_pass = [] if engine is None else [without_guard(engine)]
+    if rescored is None:
+        description = f"ttc [{method}]: no features, kept below the scored documents of its block in first-pass order"
+        return {"value": value, "description": description, "details": first_pass}
+    scored = {"value": rescored, "description": f"score of method [{method}]", "details": []}
+    description = f"ttc [{method}], score_mode [{mode}], from:"
+    return {"value": value, "description": description, "details": [scored, *first_pass]}
+
+
+def without_guard(explanation: Any) -> Any:
+    """Take off the node of the native rescorer that stood in for ours: a product of the score and 1."""
+    if isinstance(explanation, dict) and explanation.get("description") == "product of:":
+        details: Sequence[Any] = explanation.get("details", ())
+        if len(details) == 2 and isinstance(details[1], dict) and details[1].get("description") == "primaryWeight":
+            return details[0]
+    return explanation

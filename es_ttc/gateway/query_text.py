@@ -1,0 +1,56 @@
+"""Finding the text of a native query, so that a request need not say it twice."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+# Leaf queries, by where their text stands.
+_TEXT_BY_FIELD = {
+    "match": "query",
+    "match_phrase": "query",
+    "match_phrase_prefix": "query",
+    "match_bool_prefix": "query",
+    "neural": "query_text",
+    "neural_sparse": "query_text",
+    "text_expansion": "model_text",
+}
+_TEXT_IN_QUERY = frozenset(
+    {"multi_match", "combined_fields", "query_string", "simple_query_string", "semantic", "sparse_vector"}
+)
+# Compound queries, by where their ranking parts stand; filters and must_not choose documents, they say nothing of rank.
+_PARTS = {
+    "bool": ("must", "should"),
+    "dis_max": ("queries",),
+    "hybrid": ("queries",),
+    "boosting": ("positive",),
+    "constant_score": ("filter",),
+    "function_score": ("query",),
+    "script_score": ("query",),
+    "nested": ("query",),
+    "has_child": ("query",),
+    "has_parent": ("query",),
+    "pinned": ("organic",),
+}
+
+
+def texts_of(query: Any) -> Iterator[str]:
+    """Yield every text that a native query ranks by, in order; nothing for a query of another kind or shape."""
+    if not isinstance(query, Mapping):
+        return
+    for kind, inner in query.items():
+        if not isinstance(inner, Mapping):
+            continue
+        if kind in _TEXT_IN_QUERY:
+            yield from _text(inner.get("query"))
+        elif kind in _TEXT_BY_FIELD:
+            for value in inner.values():
+                yield from _text(value.get(_TEXT_BY_FIELD[kind]) if isinstance(value, Mapping) else value)
+        else:
+            for part in _PARTS.get(kind, ()):
+                clauses = inner.get(part)
+                for clause in clauses if isinstance(clauses, list) else [clauses]:
+                    yield from texts_of(clause)
+
+
+def _text(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and value.strip():
+        yield value

@@ -1,0 +1,151 @@
+"""The ``ttc`` section: the one object that a request opts in with, whichever hook it stands in."""
+
+import math
+import re
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any, Literal, TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from es_ttc.errors import InvalidRequest
+
+KEY = "ttc"
+
+_UNIT_MS = {"nanos": 1e-6, "micros": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(nanos|micros|ms|s|m|h|d)")
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class ScoreMode(StrEnum):
+    """How the first-pass score and the method's score become one; all but ``replace`` are the engines' own."""
+
+    REPLACE = "replace"
+    TOTAL = "total"
+    MULTIPLY = "multiply"
+    AVG = "avg"
+    MAX = "max"
+    MIN = "min"
+
+
+class Section(BaseModel):
+    """What a request may say to us."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str = Field(min_length=1, max_length=100, description="Name of the method.")
+    query_text: str | None = Field(
+        None, description="The query's text; may be left out where the body's query has exactly one text."
+    )
+    query_texts: tuple[str, ...] | None = Field(
+        None, min_length=1, max_length=64, description="Several texts of one query (agents' roles); the best one counts."
+    )
+    params: dict[str, Any] = Field(default_factory=dict, description="The method's own parameters.")
+    timeout: str | None = Field(None, description="Scoring budget in the engines' time units, e.g. 200ms.")
+    on_error: Literal["first_pass", "fail"] = Field(
+        "first_pass", description="What is answered when scoring fails or is late: the engine's ranking, or an error."
+    )
+    detail: bool = Field(False, description="Whether hits show their first-pass rank and what the method can show.")
+    score_mode: ScoreMode = Field(ScoreMode.REPLACE, description="How both scores are combined.", strict=False)
+    query_weight: float = Field(1.0, ge=0, allow_inf_nan=False, description="Weight of the first-pass score.")
+    rescore_query_weight: float = Field(1.0, ge=0, allow_inf_nan=False, description="Weight of the method's score.")
+
+    @field_validator("query_text")
+    @classmethod
+    def _has_text(cls, text: str | None) -> str | None:
+        return None if text is None else _non_empty(text)
+
+    @field_validator("query_texts")
+    @classmethod
+    def _have_text(cls, texts: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if texts is None else tuple(map(_non_empty, texts))
+
+    @field_validator("timeout")
+    @classmethod
+    def _is_time(cls, timeout: str | None) -> str | None:
+        if timeout is not None and not milliseconds(timeout) > 0:
+            raise ValueError("must be longer than nothing")
+        return timeout
+
+    @property
+    def timeout_ms(self) -> float | None:
+        """The scoring budget in milliseconds, or None where the request names none."""
+        return None if self.timeout is None else milliseconds(self.timeout)
+
+
+def parse_section(data: Any) -> Section:
+    """Validate a ``ttc`` section.
+
+    Raises:
+        InvalidRequest: Not an object, an unknown key (the nearest valid one is named), a wrong type or value; both
+            ``query_text`` and ``query_texts``.
+    """
+    if not isinstance(data, dict):
+        raise InvalidRequest(f"[{KEY}] must be an object such as {{\"method\": \"spectral\"}}, got {shown(data)}")
+    section = validated(Section, data, KEY)
+    if section.query_text is not None and section.query_texts is not None:
+        raise InvalidRequest(f"[{KEY}] takes [query_text] or [query_texts], not both")
+    return section
+
+
+def milliseconds(time: str) -> float:
+    """Read a time as the engines write it: ``500ms``, ``1.5s``, ``2m``.
+
+    Raises:
+        ValueError: It has no unit, or is no time at all.
+    """
+    match = _TIME.fullmatch(time.strip().lower())
+    if match is None:
+        raise ValueError("must be a number with a unit (nanos, micros, ms, s, m, h, d), e.g. 200ms")
+    value = float(match[1]) * _UNIT_MS[match[2]]
+    if not math.isfinite(value):
+        raise ValueError("is too long")
+    return value
+
+
+def validated(model: type[M], data: dict[str, Any], where: str) -> M:
+    """Validate a JSON object strictly: no text for a number, no true for 1.
+
+    Raises:
+        InvalidRequest: One sentence about the first thing that is wrong: the field, the value, the fix.
+    """
+    try:
+        return model.model_validate_json(orjson.dumps(data), strict=True)
+    except (TypeError, RecursionError) as error:  # a number beyond 64 bits, a lone surrogate
+        raise InvalidRequest(f"[{where}] holds a value that cannot be read: {error}") from error
+    except ValidationError as error:
+        raise InvalidRequest(_sentence(error, model, where)) from error
+
+
+def unknown_key(key: str, known: list[str], where: str) -> InvalidRequest:
+    """Return the error for a key that does not exist, naming the nearest one that does."""
+    near = get_close_matches(key.lower(), known, n=1, cutoff=0.5)
+    fix = f"did you mean [{near[0]}]?" if near else f"known fields are [{', '.join(sorted(known))}]"
+    return InvalidRequest(f"[{where}] unknown field [{key}], {fix}")
+
+
+def shown(value: Any) -> str:
+    """Return a value as it may stand in a message: short, on one line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _sentence(error: ValidationError, model: type[BaseModel], where: str) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    path = [str(part) for part in first["loc"]]
+    if first["type"] == "extra_forbidden" and len(path) == 1:
+        return str(unknown_key(path[0], list(model.model_fields), where))
+    field = f"[{where}.{path[0]}]" if path else f"[{where}]"
+    if first["type"] == "missing":
+        return f"{field} is missing: give it beside the other fields of [{where}]"
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    return f"{field} is wrong, got {shown(first['input'])}: {message}"
+
+
+def _non_empty(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must hold some text")
+    return text
