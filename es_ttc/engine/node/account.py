@@ -1,0 +1,65 @@
+"""The user that a node runs as: engines refuse to run as root, so root hands them to an unprivileged user."""
+
+import os
+import pwd
+import shutil
+import stat
+from pathlib import Path
+
+import platformdirs
+
+from es_ttc.engine.node.files import link_or_copy, make_folder
+from es_ttc.errors import ConfigurationError
+
+UNPRIVILEGED = "nobody"
+
+
+def run_as() -> str | None:
+    """Return the user to switch to, or None where the current one will do.
+
+    Raises:
+        ConfigurationError: We are root and there is no other user to run as.
+    """
+    if os.geteuid() != 0:
+        return None
+    try:
+        pwd.getpwnam(UNPRIVILEGED)
+    except KeyError:
+        raise ConfigurationError(
+            f"the engine refuses to run as root and there is no user [{UNPRIVILEGED}]: run es-ttc as another user"
+        ) from None
+    return UNPRIVILEGED
+
+
+def reachable(path: Path, user: str | None) -> bool:
+    """Whether the node's user can enter every folder on the way to `path`."""
+    if user is None:
+        return True
+    folders = [folder for folder in (path, *path.parents) if folder.is_dir()]
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)
+
+
+def base_folder(cache: Path, user: str | None) -> Path:
+    """Return the folder for everything of the nodes: `cache`, or the system's cache where the user cannot enter it."""
+    chosen = cache if reachable(cache, user) else Path(platformdirs.site_cache_dir("es-ttc"))
+    return make_folder(chosen.absolute())
+
+
+def give(folder: Path, user: str | None) -> None:
+    """Make the node's user the owner of a folder."""
+    if user is not None:
+        account = pwd.getpwnam(user)
+        os.chown(folder, account.pw_uid, account.pw_gid, follow_symlinks=False)
+
+
+def reachable_copy(folder: Path, base: Path, user: str | None) -> Path:
+    """Return `folder`, or its copy below `base` where the node's user cannot enter the original."""
+    if reachable(folder, user):
+        return folder
+    copy = base / "java" / f"{folder.name}-{folder.stat().st_mtime_ns:x}"
+    if not copy.exists():
+        staged = copy.with_name(copy.name + f".{os.getpid()}")
+        shutil.copytree(folder, make_folder(staged.parent) / staged.name, copy_function=link_or_copy, symlinks=True)
+        staged.chmod(0o755)
+        staged.rename(copy)
+    return copy

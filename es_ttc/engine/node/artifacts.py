@@ -1,0 +1,153 @@
+"""Fetches pinned artifacts into a cache: in parallel, checked by SHA-256, each at most once.
+
+`jgo` knows where the repositories are, mirrors included: those stand in jgo's own settings file.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import stamina
+from filelock import FileLock
+
+from es_ttc.engine.node.files import make_folder, sha256, staging_folder
+from es_ttc.engine.node.parts import Artifact, Pinned
+from es_ttc.engine.node.progress import Progress, ProgressCallback, ignore
+from es_ttc.errors import ConfigurationError, NodeError
+
+logger = logging.getLogger(__name__)
+
+CONNECTIONS = 8
+TIMEOUT_SECONDS = 60
+ATTEMPTS = 4
+
+
+class _Corrupt(Exception):
+    """What arrived is not what is pinned."""
+
+
+def fetch(pins: Sequence[Pinned], cache: Path, on_progress: ProgressCallback = ignore) -> dict[Artifact, Path]:
+    """Return each artifact's file in the cache, downloading what is missing or damaged.
+
+    Two processes that fetch at once take turns; the second finds everything there.
+
+    Args:
+        pins: What to fetch.
+        cache: Folder of the cache; made where it does not exist.
+        on_progress: Told of bytes fetched, from several threads but never at the same time.
+
+    Raises:
+        NodeError: A file could not be had, or what came is not what is pinned.
+        ConfigurationError: jgo is not installed.
+    """
+    make_folder(cache)
+    with FileLock(cache / "fetch.lock"):
+        paths = {pin.artifact: cache / pin.artifact.group / pin.artifact.filename for pin in pins}
+        missing = [pin for pin in pins if not _intact(paths[pin.artifact], pin)]
+        if missing:
+            _fetch_all(missing, paths, on_progress)
+        return paths
+
+
+def download(artifact: Artifact, folder: Path, on_bytes: Callable[[int], None] | None = None) -> Path:
+    """Download one artifact below an empty folder and return its path there; nothing is checked.
+
+    Args:
+        artifact: What to ask the repositories for.
+        folder: Where it goes, in the layout of a Maven repository.
+        on_bytes: Told of the size of each piece that arrives.
+
+    Raises:
+        ConfigurationError: jgo is not installed.
+    """
+    try:
+        from jgo.maven import MavenContext, PythonResolver
+    except ImportError as error:
+        raise ConfigurationError(
+            "the embedded engine needs the package jgo: install it with `pip install 'es-ttc[node]'`"
+        ) from error
+
+    @contextmanager
+    def report(_filename: str, _size: int) -> Iterator[Callable[[int], None]]:
+        yield on_bytes or (lambda _: None)
+
+    context = MavenContext(
+        resolver=PythonResolver(progress_callback=report),
+        repo_cache=folder,
+        remote_repos=repositories(),
+        timeout=TIMEOUT_SECONDS,
+    )
+    component = context.project(artifact.group, artifact.name).at_version(artifact.version)
+    path: Path = component.artifact(packaging=artifact.packaging).resolve()
+    return path
+
+
+def repositories() -> dict[str, str]:
+    """Return the Maven repositories to ask, by name: jgo's default and those in jgo's settings file."""
+    from jgo.config import GlobalSettings
+    from jgo.constants import MAVEN_CENTRAL_URL
+
+    return {"central": MAVEN_CENTRAL_URL, **GlobalSettings.load().repositories}
+
+
+def _intact(path: Path, pin: Pinned) -> bool:
+    if not path.is_file():
+        return False
+    if path.stat().st_size == pin.size and sha256(path) == pin.sha256:
+        return True
+    logger.warning("%s in the cache is damaged: fetching it again", path.name)
+    return False
+
+
+def _fetch_all(pins: Sequence[Pinned], paths: dict[Artifact, Path], on_progress: ProgressCallback) -> None:
+    total = sum(pin.size for pin in pins)
+    files = fetched = 0
+    lock = threading.Lock()
+
+    def report(more_bytes: int, more_files: int = 0) -> None:
+        nonlocal files, fetched
+        with lock:
+            fetched += more_bytes
+            files += more_files
+            on_progress(Progress("fetch", fetched, total, f"{files} of {len(pins)} files"))
+
+    def fetch_one(pin: Pinned) -> None:
+        _fetch_one(pin, paths[pin.artifact], report)
+        report(0, 1)
+
+    report(0)
+    with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="fetch") as pool:
+        try:
+            for _ in pool.map(fetch_one, pins):
+                pass
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _fetch_one(pin: Pinned, path: Path, on_bytes: Callable[[int], None]) -> None:
+    from requests import RequestException
+
+    arrived = 0
+
+    def count(size: int) -> None:
+        nonlocal arrived
+        arrived += size
+        on_bytes(size)
+
+    try:
+        # jgo raises RuntimeError for every answer but 200, so a busy repository looks like a missing file.
+        for attempt in stamina.retry_context(on=(RequestException, RuntimeError, _Corrupt), attempts=ATTEMPTS):
+            with attempt, staging_folder(path) as folder:
+                on_bytes(-arrived)
+                arrived = 0
+                staged = download(pin.artifact, folder, count)
+                if (found := sha256(staged)) != pin.sha256:
+                    raise _Corrupt(f"its SHA-256 is {found}, pinned is {pin.sha256}")
+                staged.chmod(0o644)
+                staged.replace(path)
+    except (RequestException, RuntimeError, _Corrupt, OSError) as error:
+        raise NodeError(f"could not fetch {pin.artifact}: {error}") from error

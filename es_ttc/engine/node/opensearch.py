@@ -1,0 +1,131 @@
+"""The OpenSearch node: built from the artifacts in `opensearch.toml`, in the layout of the official archive."""
+
+import os
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from es_ttc.engine.node import artifacts, java, parts
+from es_ttc.engine.node.distribution import Command, NodeFolder
+from es_ttc.engine.node.files import link_or_copy, make_folder, staging_folder, write_atomically
+from es_ttc.engine.node.java import Java
+from es_ttc.engine.node.parts import Artifact, Part
+from es_ttc.engine.node.progress import ProgressCallback
+from es_ttc.errors import NodeError
+
+DESCRIPTOR = "plugin-descriptor.properties"
+VECTOR_MODULE = "jdk.incubator.vector"
+
+
+class OpenSearchDistribution:
+    """OpenSearch with k-NN, fetched and built at the first use."""
+
+    product = "opensearch"
+
+    def __init__(self) -> None:
+        self._parts = parts.read_parts()
+
+    @property
+    def version(self) -> str:
+        """The product's version."""
+        return self._parts.version
+
+    def java(self) -> Java:
+        """Return any Java that is new enough."""
+        return java.find()
+
+    def install(self, base: Path, on_progress: ProgressCallback) -> Path:
+        """Fetch what is missing, build the home where it does not stand yet, and return it.
+
+        Raises:
+            NodeError: A file could not be fetched, or is not what the lock file pins.
+        """
+        lock = parts.read_lock()
+        unpinned = [artifact for artifact in self._parts.artifacts if artifact not in lock]
+        if unpinned:
+            raise NodeError(f"{unpinned[0]} is not pinned: run `python -m es_ttc.engine.node.lock`")
+        pins = [lock[artifact] for artifact in self._parts.artifacts]
+        files = artifacts.fetch(pins, base / "artifacts", on_progress)
+        home = base / "homes" / f"opensearch-{self.version}-{parts.digest()}"
+        if not home.exists():
+            build_home(self._parts, files, home)
+        return home
+
+    def settings(self) -> Mapping[str, str]:
+        """Return nothing: the common settings are all."""
+        return {}
+
+    def configure(self, home: Path, folder: NodeFolder) -> None:
+        """Add nothing."""
+
+    def command(self, home: Path, folder: NodeFolder, java: Java, heap: str) -> Command:
+        """Return the command that the product's own start script would run."""
+        vector = [f"--add-modules={VECTOR_MODULE}"] if VECTOR_MODULE in java.modules else []
+        arguments = [
+            str(java.executable),
+            f"-Xms{heap}",
+            f"-Xmx{heap}",
+            "-Xss1m",
+            "-XX:-OmitStackTraceInFastThrow",
+            f"-Djava.io.tmpdir={folder.temporary}",
+            # The break iterators of icu4j stand in for those that small runtimes lack (Thai).
+            "-Djava.locale.providers=CLDR,SPI",
+            "-Djava.awt.headless=true",
+            "-Dfile.encoding=UTF-8",
+            "-Djna.nosys=true",
+            "-Dio.netty.noUnsafe=true",
+            "-Dlog4j.shutdownHookEnabled=false",
+            "-Dlog4j2.disable.jmx=true",
+            f"-Dopensearch.path.home={home}",
+            f"-Dopensearch.path.conf={folder.config}",
+            "-Dopensearch.distribution.type=tar",
+            "-Dopensearch.bundled_jdk=false",
+            "--enable-native-access=ALL-UNNAMED",
+            *vector,
+            "-cp",
+            str(home / "lib" / "*"),
+            "org.opensearch.bootstrap.OpenSearch",
+        ]
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
+        return Command(tuple(arguments), environment, folder.path)
+
+
+def build_home(node: parts.Parts, files: Mapping[Artifact, Path], home: Path) -> None:
+    """Lay the files out as the official archive does; the home appears whole or not at all."""
+    with staging_folder(home) as staging:
+        make_folder(staging / "bin")  # The node insists on it.
+        for part in node.parts:
+            _build_part(part, node.version, files, staging)
+        for folder in (staging, *(path for path in staging.rglob("*") if path.is_dir())):
+            folder.chmod(0o755)
+        try:
+            staging.rename(home)
+        except OSError:  # Another process built the same home in the meantime.
+            if not home.exists():
+                raise
+
+
+def _build_part(part: Part, version: str, files: Mapping[Artifact, Path], home: Path) -> None:
+    folder = make_folder(home / part.folder)
+    for artifact in part.artifacts:
+        if artifact.packaging == "zip":
+            _unpack(files[artifact], folder)
+        else:
+            link_or_copy(files[artifact], folder / artifact.filename)
+    if part.classname:
+        write_atomically(folder / DESCRIPTOR, part.descriptor(version))
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Unpack a plugin's archive; ours describes the plugin in place of the descriptor inside."""
+    with zipfile.ZipFile(archive) as content:
+        for member in content.infolist():
+            if member.is_dir() or member.filename == DESCRIPTOR:
+                continue
+            target = make_folder((folder / member.filename).parent) / Path(member.filename).name
+            if not target.resolve().is_relative_to(folder.resolve()):
+                raise NodeError(f"{archive.name} holds a path that leaves its folder: {member.filename}")
+            with content.open(member) as source, target.open("wb") as sink:
+                shutil.copyfileobj(source, sink)
+            target.chmod(0o644)

@@ -1,0 +1,294 @@
+"""Starts, finds and stops nodes.
+
+A node has a name; its folder below the cache holds its configuration, data and logs. Starting a name that already
+runs gives the running node. A node that is `owned` ends with the process that started it, however that one ends.
+"""
+
+import dataclasses
+import http.client
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+from filelock import FileLock
+
+from es_ttc.engine.node import account, checks
+from es_ttc.engine.node.configuration import prepare
+from es_ttc.engine.node.distribution import Distribution, NodeFolder
+from es_ttc.engine.node.files import make_folder, remove
+from es_ttc.engine.node.opensearch import OpenSearchDistribution
+from es_ttc.engine.node.progress import Progress, ProgressCallback, ignore
+from es_ttc.engine.node.spec import NodeSpec, check_name
+from es_ttc.engine.node.state import HOST, State, log_tail, open_folder, read_port
+from es_ttc.engine.node.supervisor import GRACE_SECONDS, Launch, ProcessId
+from es_ttc.errors import InvalidRequest, NodeError
+
+POLL_SECONDS = 0.1
+ANSWER_SECONDS = 10
+LOG_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node that answers. As a context manager it is stopped at the end, unless it ran before.
+
+    Attributes:
+        state: What is noted of it.
+        folder: Where it keeps its own.
+        port: The HTTP port that it listens on.
+        reused: Whether it ran already when it was asked for.
+    """
+
+    state: State
+    folder: NodeFolder
+    port: int
+    reused: bool = False
+
+    @property
+    def url(self) -> str:
+        """The node's address."""
+        return f"http://{HOST}:{self.port}"
+
+    def stop(self, *, drop_data: bool = False) -> None:
+        """Stop it; data that are not to be kept are removed in any case."""
+        _stop(self.state, self.folder, drop_data=drop_data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self.reused:
+            self.stop()
+
+
+def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: Distribution | None = None) -> Node:
+    """Return a node that answers, starting it unless one of this name runs already.
+
+    Args:
+        spec: Which node and how.
+        on_progress: Told of bytes fetched, then of seconds waited.
+        distribution: The product; OpenSearch where none is given.
+
+    Raises:
+        InvalidRequest: A value of the spec cannot work, or a node of this name runs with others.
+        NodeError: It could not be fetched or did not start; carries the end of its log.
+        ConfigurationError: There is no Java for it.
+    """
+    spec.check()
+    product = distribution or OpenSearchDistribution()
+    user = account.run_as()
+    base = account.base_folder(spec.cache_dir, user)
+    folder = open_folder(base, spec.name, spec.data_dir.absolute() if spec.data_dir else None)
+    make_folder(folder.path.parent)
+    with FileLock(folder.path.parent / f"{spec.name}.lock"):
+        running = State.read(folder.state)
+        if running and running.lives:
+            return _reuse(running, folder, spec, product, on_progress)
+        checks.port_is_free(spec.port)
+        checks.data_is_ours(folder, product, user)
+        java = product.java()
+        java = dataclasses.replace(java, home=account.reachable_copy(java.home, base, user))
+        home = product.install(base, on_progress)
+        prepare(folder, spec, product, home, user)
+        command = product.command(home, folder, java, spec.heap)
+        launch = Launch(
+            arguments=list(command.arguments),
+            environment=dict(command.environment),
+            folder=str(command.folder),
+            user=user,
+            log=str(folder.log),
+            state=str(folder.state),
+            owner=ProcessId.of(os.getpid()) if spec.owned else None,
+            remove=[] if spec.keep_data else [str(path) for path in folder.all],
+        )
+        state = State(
+            name=spec.name,
+            product=product.product,
+            version=product.version,
+            data=str(folder.data),
+            heap=spec.heap,
+            keep_data=spec.keep_data,
+            owner=launch.owner,
+        )
+        state.write(folder.state)
+        return _launch(launch, state, folder, spec.timeout, on_progress)
+
+
+def find(name: str, cache_dir: Path) -> Node | None:
+    """Return the running node of this name; None where none runs or it is still starting."""
+    folder = node_folder(name, cache_dir)
+    state = State.read(folder.state)
+    port = read_port(folder)
+    return Node(state, folder, port, reused=True) if state and state.lives and port else None
+
+
+def names(cache_dir: Path) -> list[str]:
+    """Return the names of all nodes that have a folder, running or not."""
+    nodes = account.base_folder(cache_dir, account.run_as()) / "nodes"
+    return sorted(note.stem for note in nodes.glob("*.json"))
+
+
+def node_folder(name: str, cache_dir: Path) -> NodeFolder:
+    """Return where the node of this name keeps its own, whether it runs or not.
+
+    Raises:
+        InvalidRequest: It could not be a node's name.
+    """
+    check_name(name)
+    return open_folder(account.base_folder(cache_dir, account.run_as()), name)
+
+
+def stop(name: str, cache_dir: Path, *, drop_data: bool = False) -> bool:
+    """Stop a node.
+
+    Args:
+        name: Which one.
+        cache_dir: Folder of downloads and nodes.
+        drop_data: Whether its data and its folder are removed.
+
+    Returns:
+        Whether it ran.
+
+    Raises:
+        NodeError: It did not end.
+    """
+    folder = node_folder(name, cache_dir)
+    state = State.read(folder.state)
+    if state is None:
+        return False
+    ran = state.lives
+    _stop(state, folder, drop_data=drop_data)
+    return ran
+
+
+def _reuse(
+    state: State, folder: NodeFolder, spec: NodeSpec, product: Distribution, on_progress: ProgressCallback
+) -> Node:
+    """Return the node that runs, once it answers, if it is the one that was asked for."""
+    node = Node(state, folder, _await(folder, state, spec.timeout, on_progress, lambda: state.lives), reused=True)
+    asked_and_running = {
+        "product": (product.product, state.product),
+        "port": (spec.port or node.port, node.port),
+        "data folder": (str(spec.data_dir.absolute()) if spec.data_dir else state.data, state.data),
+    }
+    for what, (asked, running) in asked_and_running.items():
+        if asked != running:
+            raise InvalidRequest(
+                f"node [{spec.name}] runs already with {what} [{running}], not [{asked}]: "
+                f"stop it first or choose another --name"
+            )
+    if state.owner and not spec.owned:
+        raise InvalidRequest(
+            f"node [{spec.name}] runs already and ends with process {state.owner.pid}: choose another --name"
+        )
+    return node
+
+
+def _launch(launch: Launch, state: State, folder: NodeFolder, timeout: float, on_progress: ProgressCallback) -> Node:
+    with folder.supervisor_log.open("wb") as errors:
+        supervisor = subprocess.Popen(
+            [sys.executable, "-m", "es_ttc.engine.node.supervisor"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            cwd=folder.path,
+            start_new_session=True,
+        )
+    _supervisors[supervisor.pid] = supervisor
+    if supervisor.stdin:
+        with supervisor.stdin as stdin:
+            stdin.write(launch.to_json().encode())
+    try:
+        port = _await(folder, state, timeout, on_progress, lambda: supervisor.poll() is None)
+    except BaseException:
+        supervisor.terminate()
+        supervisor.wait()
+        if not state.keep_data:
+            remove(folder.all)
+        raise
+    started = State.read(folder.state)
+    if started is None:
+        raise NodeError(f"node [{state.name}] was removed while it started: start it again")
+    return Node(started, folder, port)
+
+
+# Supervisors that this process started, so that they are reaped when they end.
+_supervisors: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def _await(
+    folder: NodeFolder, state: State, timeout: float, on_progress: ProgressCallback, lives: Callable[[], bool]
+) -> int:
+    """Wait until the node answers and return its port."""
+    began = time.monotonic()
+    detail = f"{state.product} {state.version}, node [{state.name}]"
+    while (elapsed := time.monotonic() - began) < timeout:
+        on_progress(Progress("start", elapsed, timeout, detail))
+        port = read_port(folder)
+        if port and _answers(port):
+            return port
+        if not lives():
+            raise NodeError(
+                f"node [{state.name}] did not start: {_reason(folder)}", log_tail=log_tail(folder.log, LOG_LINES)
+            )
+        time.sleep(POLL_SECONDS)
+    raise NodeError(
+        f"node [{state.name}] did not answer within {timeout:.0f} seconds (log: {folder.log})",
+        log_tail=log_tail(folder.log, LOG_LINES),
+    )
+
+
+def _answers(port: int) -> bool:
+    """Whether the node has a master and its indices are open."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=ANSWER_SECONDS)
+    try:
+        connection.request("GET", "/_cluster/health?wait_for_status=yellow&timeout=2s")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _reason(folder: NodeFolder) -> str:
+    """Return the last line of the log that names an error, else its last line."""
+    lines = log_tail(folder.log, 200).splitlines() or log_tail(folder.supervisor_log, 200).splitlines()
+    telling = [line for line in lines if re.search(r"Exception|Error:|ERROR|fatal", line) and "\tat " not in line]
+    return (telling or lines or ["it wrote no log"])[-1].strip()
+
+
+def _stop(state: State, folder: NodeFolder, *, drop_data: bool) -> None:
+    for identity in (state.supervisor, state.node):
+        process = identity.process() if identity else None
+        if process:
+            _end(process, state.name)
+    if drop_data or not state.keep_data:
+        remove(folder.all)
+
+
+def _end(process: psutil.Process, name: str) -> None:
+    """Ask a process to end, and make it after a while."""
+    try:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            process.send_signal(number)
+            try:
+                process.wait(GRACE_SECONDS + 10)
+            except psutil.TimeoutExpired:
+                continue
+            return
+    except psutil.NoSuchProcess:
+        return
+    except psutil.AccessDenied as error:
+        raise NodeError(f"node [{name}] belongs to another user: stop it as that user") from error
+    raise NodeError(f"node [{name}] does not end: process {process.pid} survived being killed")

@@ -1,0 +1,57 @@
+"""How a node is to be started."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from es_ttc.errors import InvalidRequest
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+HEAP = re.compile(r"[1-9][0-9]*[mgMG]")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """How a node is to be started.
+
+    Attributes:
+        cache_dir: Folder of downloads and nodes (`Settings.cache_dir`).
+        name: Tells nodes apart; lower-case letters, digits, ``_`` and ``-``.
+        port: HTTP port; None takes 9200 or the next free one, 0 any free one.
+        data_dir: Where the data goes; None is the node's own folder.
+        heap: Java heap, e.g. ``1g`` or ``512m``.
+        owned: Whether the node ends with this process, however that ends.
+        keep_data: Whether the data outlives the node; False removes them when it is stopped.
+        timeout: Seconds until starting is given up, fetching not counted.
+    """
+
+    cache_dir: Path
+    name: str = "default"
+    port: int | None = None
+    data_dir: Path | None = None
+    heap: str = "1g"
+    owned: bool = False
+    keep_data: bool = True
+    timeout: float = 180.0
+
+    def check(self) -> None:
+        """Refuse values that cannot work.
+
+        Raises:
+            InvalidRequest: Naming the field, the value and what is allowed.
+        """
+        check_name(self.name)
+        if not HEAP.fullmatch(self.heap):
+            raise InvalidRequest(f"heap [{self.heap}] is not a size: give a number with m or g, such as 1g")
+        if self.port is not None and not 0 <= self.port <= 65535:
+            raise InvalidRequest(f"port [{self.port}] is not a port: give 0 to 65535")
+
+
+def check_name(name: str) -> None:
+    """Refuse a node name that could not be a folder's.
+
+    Raises:
+        InvalidRequest: Naming what is allowed.
+    """
+    if not NAME.fullmatch(name):
+        raise InvalidRequest(f"node name [{name}] is not allowed: use lower-case letters, digits, _ and -")

@@ -1,0 +1,89 @@
+"""What is noted of a node in its folder, and how its process, port and log are found from there."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+
+from es_ttc.engine.node.distribution import NodeFolder
+from es_ttc.engine.node.files import write_atomically
+from es_ttc.engine.node.supervisor import ProcessId
+
+HOST = "127.0.0.1"
+LOG_TAIL_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The note.
+
+    Attributes:
+        name: The node's name.
+        product: ``opensearch`` or ``elasticsearch``.
+        version: The product's version.
+        data: Folder of the data.
+        heap: Java heap.
+        keep_data: Whether the data stay when it is stopped.
+        owner: Process that it ends with, or None.
+        supervisor: Its supervisor, once started.
+        node: The engine's own process, once started.
+    """
+
+    name: str
+    product: str
+    version: str
+    data: str
+    heap: str
+    keep_data: bool
+    owner: ProcessId | None
+    supervisor: ProcessId | None = None
+    node: ProcessId | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """Read the note; None where there is none."""
+        try:
+            fields: dict[str, Any] = orjson.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        for key in ("owner", "supervisor", "node"):
+            fields[key] = ProcessId(**fields[key]) if fields.get(key) else None
+        return cls(**fields)
+
+    def write(self, path: Path) -> None:
+        """Note it."""
+        write_atomically(path, orjson.dumps(self, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+    @property
+    def lives(self) -> bool:
+        """Whether the engine's process lives; it may still be starting."""
+        return self.node is not None and self.node.process() is not None
+
+
+def open_folder(base: Path, name: str, data: Path | None = None) -> NodeFolder:
+    """Return a node's folder below `base`, with its data at `data`, else where its note says, else inside."""
+    path = base / "nodes" / name
+    inside = NodeFolder(path, path / "data")
+    state = State.read(inside.state) if data is None else None
+    return NodeFolder(path, data or (Path(state.data) if state else inside.data))
+
+
+def read_port(folder: NodeFolder) -> int | None:
+    """Return the port that the node wrote down once it listened, or None."""
+    try:
+        addresses = folder.ports.read_text().split()
+    except FileNotFoundError:
+        return None
+    return next((int(address.rpartition(":")[2]) for address in addresses if address.startswith(HOST)), None)
+
+
+def log_tail(path: Path, lines: int) -> str:
+    """Return a log's last lines, from no more than its last MiB; "" where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:]) if lines > 0 else ""

@@ -1,0 +1,142 @@
+"""The process beside every node: it starts the node, notes how to reach it, and ends it when its owner is gone.
+
+Run as ``python -m es_ttc.engine.node.supervisor`` with a `Launch` as JSON on standard input. It imports little, so
+that it costs little while the node runs.
+"""
+
+import json
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psutil
+
+from es_ttc.engine.node.files import remove
+
+POLL_SECONDS = 0.25
+GRACE_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process, told apart from a later one with the same number by the time it was created."""
+
+    pid: int
+    created: float
+
+    @classmethod
+    def of(cls, pid: int) -> "ProcessId":
+        """Identify a living process."""
+        return cls(pid, psutil.Process(pid).create_time())
+
+    def process(self) -> psutil.Process | None:
+        """Return the process if it still lives."""
+        try:
+            process = psutil.Process(self.pid)
+            # The clock that creation times are told by may be corrected by a little.
+            same = abs(process.create_time() - self.created) < 2
+            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.NoSuchProcess:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What the supervisor is to do.
+
+    Attributes:
+        arguments: The node's command line.
+        environment: Its environment.
+        folder: Its working folder.
+        user: The user to run it as, or None for the current one.
+        log: Where its output goes.
+        state: File where the processes are noted.
+        owner: Process whose end is the node's end; None for a node that stays.
+        remove: Files and folders to remove once the node was stopped.
+    """
+
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str
+    user: str | None
+    log: str
+    state: str
+    owner: ProcessId | None
+    remove: list[str]
+
+    def to_json(self) -> str:
+        """Write it for `from_json`."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Launch":
+        """Read what `to_json` wrote."""
+        fields: dict[str, Any] = json.loads(text)
+        owner = fields.pop("owner")
+        return cls(owner=ProcessId(**owner) if owner else None, **fields)
+
+
+class _Supervisor:
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._stopping = False
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        user = self._launch.user
+        with Path(self._launch.log).open("wb") as log:
+            node = subprocess.Popen(  # noqa: S603 - the command line is ours
+                self._launch.arguments,
+                env=self._launch.environment,
+                cwd=self._launch.folder,
+                user=user,
+                group=pwd.getpwnam(user).pw_gid if user else None,
+                extra_groups=[] if user else None,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._note(node.pid)
+        while node.poll() is None and not self._stopping and self._owner_lives():
+            time.sleep(POLL_SECONDS)
+        if node.poll() is not None:
+            return node.returncode
+        self._end(node)
+        remove(self._launch.remove)
+        return 0
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+
+    def _owner_lives(self) -> bool:
+        return self._launch.owner is None or self._launch.owner.process() is not None
+
+    def _note(self, pid: int) -> None:
+        path = Path(self._launch.state)
+        state = json.loads(path.read_text())
+        state |= {"supervisor": asdict(ProcessId.of(os.getpid())), "node": asdict(ProcessId.of(pid))}
+        staged = path.with_suffix(".new")
+        staged.write_text(json.dumps(state, indent=2) + "\n")
+        staged.replace(path)
+
+    def _end(self, node: subprocess.Popen[bytes]) -> None:
+        """Ask the node's whole process group to end, and make it after a while."""
+        os.killpg(node.pid, signal.SIGTERM)
+        try:
+            node.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(node.pid, signal.SIGKILL)
+            node.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(_Supervisor(Launch.from_json(sys.stdin.read())).run() & 0xFF)
