@@ -17,6 +17,8 @@ OFFSETS = "ttc.offsets"
 HASH = "ttc.hash"
 ENCODER = "ttc.encoder"
 STATE = "ttc.state"
+DOCUMENT = "ttc.document"
+"""blake2b-128 of the whole document as it was sent: tells ingest that nothing of it has changed."""
 
 TokenStorage = Literal["packed", "none"]
 Codec = Literal["float16", "int8"]

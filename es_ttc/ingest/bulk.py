@@ -1,0 +1,169 @@
+"""Writing actions in bulks: batches bounded in size and time, every item's own outcome, patience with a busy engine."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+
+from es_ttc.engine.protocol import BulkItem, Engine
+from es_ttc.errors import EngineError, EngineUnavailable
+from es_ttc.ingest.prepare import Prepared
+
+_BUSY = (429, 502, 503, 504)
+_REFUSED = (401, 403, 404)
+"""Not this document's fault: no right to write, a blocked index, no index. Every other one would meet the same."""
+_TOO_MUCH = (400, 413)
+"""A whole bulk refused for what one of its documents is, or for its size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One document on its way into the index.
+
+    Attributes:
+        prepared: The document.
+        lines: Its action line and source line.
+        empty: Whether it has no text.
+        truncated: Whether its text was cut at the index's ``max_tokens``.
+    """
+
+    prepared: Prepared
+    lines: tuple[bytes, bytes]
+    empty: bool
+    truncated: bool
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the bulk, newlines included."""
+        return len(self.lines[0]) + len(self.lines[1]) + 2
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """When a batch is full.
+
+    Attributes:
+        bytes: Its size.
+        actions: Its number of documents.
+        seconds: Time since its first document came.
+    """
+
+    bytes: int = 8 * 2**20
+    actions: int = 1000
+    seconds: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a busy or absent engine is waited for: about two and a half minutes.
+
+    Attributes:
+        attempts: Times that one document is sent.
+        first_wait: Seconds before the second attempt; each further wait is twice as long.
+        longest_wait: Greatest wait in seconds.
+    """
+
+    attempts: int = 10
+    first_wait: float = 0.5
+    longest_wait: float = 30.0
+
+    def wait(self, attempt: int) -> float:
+        """Return the seconds to wait after the given attempt (from 1), between a half and all of its share."""
+        return min(self.first_wait * 2.0 ** (attempt - 1), self.longest_wait) * random.uniform(0.5, 1.0)  # noqa: S311
+
+
+async def batches(queue: asyncio.Queue[Sequence[Action] | None], limits: BatchLimits) -> AsyncIterator[list[Action]]:
+    """Cut a queue of actions into batches, until None comes.
+
+    No batch holds an id twice: should the engine refuse the first of two for now and take the second, sending the
+    first again would bring back the older document.
+    """
+    clock = asyncio.get_running_loop().time
+    batch: list[Action] = []
+    ids: set[str] = set()
+    size = 0
+    deadline = 0.0
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline if batch else None):
+                actions = await queue.get()
+        except TimeoutError:
+            actions = ()
+        for action in actions or ():
+            full = size + action.nbytes > limits.bytes or len(batch) == limits.actions
+            if batch and (full or action.prepared.id in ids):
+                yield batch
+                batch, ids, size = [], set(), 0
+            if not batch:
+                deadline = clock() + limits.seconds
+            batch.append(action)
+            ids.add(action.prepared.id)
+            size += action.nbytes
+        if batch and (actions is None or clock() >= deadline):
+            yield batch
+            batch, ids, size = [], set(), 0
+        if actions is None:
+            return
+
+
+async def write(engine: Engine, index: str, actions: Sequence[Action], patience: Patience) -> list[BulkItem]:
+    """Write one batch; what the engine was too busy for is sent again, alone, after a wait.
+
+    Sending twice is safe: every action names its document's id.
+
+    Returns:
+        Each action's outcome, in order: written, or refused for good.
+
+    Raises:
+        EngineUnavailable: The engine stayed busy or absent for all attempts.
+        EngineError: It refuses writing as such.
+    """
+    outcomes: dict[int, BulkItem] = {}
+    pending = list(range(len(actions)))
+    reason, status = "", None
+    for attempt in range(1, patience.attempts + 1):
+        try:
+            items = await _send(engine, index, [actions[position] for position in pending])
+        except EngineError as error:
+            if not isinstance(error, EngineUnavailable) and error.upstream_status not in _BUSY:
+                raise
+            reason, status = str(error), error.upstream_status
+        else:
+            for position, item in zip(pending, items, strict=True):
+                if item.status in _REFUSED:
+                    raise EngineError(
+                        f"the engine at {engine.url} refuses to write to [{index}]: {item.error}",
+                        upstream_status=item.status,
+                    )
+                if item.retryable and not item.ok:
+                    reason, status = item.error or "", item.status
+                else:
+                    outcomes[position] = replace(item, position=position)
+            pending = [position for position in pending if position not in outcomes]
+        if not pending:
+            return [outcomes[position] for position in range(len(actions))]
+        if attempt < patience.attempts:
+            await asyncio.sleep(patience.wait(attempt))
+    raise EngineUnavailable(
+        f"the engine at {engine.url} took none of {len(pending)} documents in {patience.attempts} attempts: {reason}",
+        upstream_status=status,
+    )
+
+
+async def _send(engine: Engine, index: str, actions: Sequence[Action]) -> list[BulkItem]:
+    """Send one bulk; one that is refused as a whole is halved until the document to blame stands alone."""
+    try:
+        items = await engine.bulk(index, [line for action in actions for line in action.lines])
+    except EngineError as error:
+        if error.upstream_status not in _TOO_MUCH:
+            raise
+        if len(actions) == 1:
+            return [BulkItem(0, actions[0].prepared.id, error.upstream_status, str(error))]
+        middle = len(actions) // 2
+        return [
+            *await _send(engine, index, actions[:middle]),
+            *await _send(engine, index, actions[middle:]),
+        ]
+    if len(items) != len(actions):
+        raise EngineError(f"the engine at {engine.url} answered {len(items)} of {len(actions)} actions of a bulk")
+    return items

@@ -1,0 +1,109 @@
+"""Which stored fields carry which feature: the one table that index bodies, ingest and readers go by.
+
+Nothing below ``ttc`` stands in ``_source``: hits stay small, and a write of the document by anyone else (an index call,
+``_update``, ``_reindex``) drops all of it at once. A document therefore never carries the features of a text that it
+no longer has; it lacks them, which ``ttc.state`` shows and the next ingest mends.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from es_ttc.engine.protocol import Capabilities
+from es_ttc.errors import ConfigurationError
+from es_ttc.mappings.spec import DOCUMENT, ENCODER, HASH, NORMS, OFFSETS, STATE, TOKENS, VECTOR, IndexSpec
+from es_ttc.rescorers.base import Feature
+
+Kind = Literal["vector", "blob", "keyword"]
+
+READY = "ready"
+"""``ttc.state`` of a document with all its features."""
+EMPTY = "empty"
+"""``ttc.state`` of a document without text: it has no features, and needs none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field below ``ttc``.
+
+    Attributes:
+        name: Its full name.
+        kind: ``vector`` (kNN field), ``blob`` (stored binary without doc values) or ``keyword`` (doc values).
+    """
+
+    name: str
+    kind: Kind
+
+    @property
+    def leaf(self) -> str:
+        """Its name inside the ``ttc`` object."""
+        return self.name.partition(".")[2]
+
+
+FEATURES: Mapping[Feature, Field] = {
+    Feature.POOLED: Field(VECTOR, "vector"),
+    Feature.TOKENS: Field(TOKENS, "blob"),
+    Feature.NORMS: Field(NORMS, "blob"),
+    Feature.OFFSETS: Field(OFFSETS, "blob"),
+}
+"""The field that each stored feature needs."""
+
+BOOKKEEPING: tuple[Field, ...] = tuple(Field(name, "keyword") for name in (HASH, ENCODER, STATE, DOCUMENT))
+"""What every index needs beside its features."""
+
+
+def carried(spec: IndexSpec) -> dict[Feature, Field]:
+    """Return the features that an index of this spec carries, with their fields."""
+    if spec.tokens == "none":
+        return {Feature.POOLED: FEATURES[Feature.POOLED]}
+    return {
+        feature: field for feature, field in FEATURES.items() if feature is not Feature.NORMS or stored_scales(spec)
+    }
+
+
+def stored_scales(spec: IndexSpec) -> tuple[float, ...]:
+    """Return the scales whose norms are stored: all but L = 1, whose norms are those of the tokens themselves."""
+    return tuple(scale for scale in spec.scales if scale != 1)
+
+
+def field_mapping(field: Field, spec: IndexSpec, capabilities: Capabilities) -> dict[str, Any]:
+    """Return one field's mapping.
+
+    Raises:
+        ConfigurationError: The engine has no vector field, or none for this many dimensions.
+    """
+    match field.kind:
+        case "vector":
+            return _vector(spec.encoder.dims, capabilities)
+        case "blob":
+            return {"type": "binary", "store": True, "doc_values": False}
+        case "keyword":
+            return {"type": "keyword"}
+
+
+def _vector(dims: int, capabilities: Capabilities) -> dict[str, Any]:
+    """Cosine on both products, so a kNN score is (1 + cosine) / 2 on either.
+
+    The algorithm is always named: Elasticsearch's default quantises to one bit and loses recall, and OpenSearch's
+    default engine is faiss, which kills the shard where its native library is absent.
+    """
+    if not capabilities.vectors:
+        raise ConfigurationError(
+            f"this {capabilities.product} has no vector field: install the k-NN plugin (opensearch-plugin install "
+            "opensearch-knn)"
+        )
+    if dims > capabilities.max_dims:
+        raise ConfigurationError(
+            f"the encoder's vectors have {dims} dimensions, and this {capabilities.product} takes up to "
+            f"{capabilities.max_dims}: choose fewer with --dims"
+        )
+    if capabilities.product == "elasticsearch":
+        return {
+            "type": "dense_vector",
+            "dims": dims,
+            "index": True,
+            "similarity": "cosine",
+            "index_options": {"type": "hnsw"},
+        }
+    method = {"name": "hnsw", "engine": capabilities.knn_engine, "space_type": "cosinesimil"}
+    return {"type": "knn_vector", "dimension": dims, "method": method}

@@ -1,0 +1,98 @@
+"""Index bodies for both products, and the spec read back from an index or an alias of one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from es_ttc.engine.protocol import Capabilities, Engine
+from es_ttc.errors import InvalidRequest
+from es_ttc.mappings.fields import BOOKKEEPING, carried, field_mapping
+from es_ttc.mappings.spec import ROOT, IndexSpec
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOptions:
+    """What is chosen once, when the index is made.
+
+    Attributes:
+        analyzer: Of the text fields. ``english`` (stemming, stop words) is what BM25 baselines on these engines use,
+            BEIR's own among them; ``standard`` for text in other languages without an analyzer of their own.
+        shards: Primary shards; None leaves the engine's default.
+        replicas: Copies of each shard; None keeps one as soon as a second node is there to hold it.
+    """
+
+    analyzer: str = "english"
+    shards: int | None = None
+    replicas: int | None = None
+
+
+def index_body(spec: IndexSpec, capabilities: Capabilities, options: IndexOptions | None = None) -> dict[str, Any]:
+    """Return settings and mappings of an index that carries the spec; fields of the user's own stay dynamic.
+
+    Raises:
+        InvalidRequest: A text field's name cannot be mapped.
+        ConfigurationError: The engine cannot hold the encoder's vectors.
+    """
+    options = options or IndexOptions()
+    fields = (*carried(spec).values(), *BOOKKEEPING)
+    ours = {field.leaf: field_mapping(field, spec, capabilities) for field in fields}
+    text = _text_properties(spec.text_fields, {"type": "text", "analyzer": options.analyzer})
+    return {
+        "settings": {"index": _settings(capabilities, options)},
+        "mappings": {
+            "_meta": {ROOT: spec.as_meta()},
+            "_source": {"excludes": [ROOT]},
+            "properties": {**text, ROOT: {"type": "object", "dynamic": "strict", "properties": ours}},
+        },
+    }
+
+
+async def create_index(engine: Engine, name: str, spec: IndexSpec, options: IndexOptions | None = None) -> None:
+    """Create an index that carries the spec."""
+    await engine.create_index(name, index_body(spec, await engine.capabilities(), options))
+
+
+async def resolve_index(engine: Engine, name: str) -> tuple[str, IndexSpec]:
+    """Return the concrete index behind a name or alias, and its spec.
+
+    Raises:
+        InvalidRequest: The name stands for several indices, or the index carries nothing of es-ttc.
+    """
+    mappings: Mapping[str, Any] = await engine.mapping(name)
+    if len(mappings) != 1:
+        raise InvalidRequest(f"[{name}] stands for {len(mappings)} indices ({', '.join(sorted(mappings))}): name one")
+    [(concrete, mapping)] = mappings.items()
+    return concrete, IndexSpec.from_mapping(concrete, mapping)
+
+
+def _settings(capabilities: Capabilities, options: IndexOptions) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if options.shards is not None:
+        settings["number_of_shards"] = options.shards
+    if options.replicas is None:
+        settings["auto_expand_replicas"] = "0-1"
+    else:
+        settings["number_of_replicas"] = options.replicas
+    if capabilities.product == "opensearch":
+        settings["knn"] = True
+    return settings
+
+
+def _text_properties(names: tuple[str, ...], mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Nest dotted names as the engines' mappings do."""
+    if not names:
+        raise InvalidRequest("an index needs at least one text field: name them with --text-fields")
+    root: dict[str, Any] = {}
+    for name in names:
+        *parents, leaf = name.split(".")
+        if not leaf or not all(parents) or name.startswith("_") or name.split(".")[0] == ROOT:
+            raise InvalidRequest(f"text field [{name}] cannot be used: its name is empty, starts with _ or is [{ROOT}]")
+        level = root
+        for parent in parents:
+            level = level.setdefault(parent, {"properties": {}}).get("properties")
+            if level is None:
+                raise InvalidRequest(f"text field [{name}] lies inside another text field [{parent}]: name one of them")
+        if leaf in level:
+            raise InvalidRequest(f"text field [{name}] is named twice, or holds another text field: name one of them")
+        level[leaf] = dict(mapping)
+    return root
