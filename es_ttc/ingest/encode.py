@@ -15,7 +15,7 @@ from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.ingest.compose import Document, Span, compose, content_hash, locate
 from es_ttc.mappings.fields import EMPTY, READY, stored_scales
 from es_ttc.mappings.spec import IndexSpec
-from es_ttc.rescorers.spectral import scale_norms
+from es_ttc.rescorers.spectral.norms import scale_norms
 from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_tokens
 from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
@@ -117,6 +117,7 @@ def action_lines(
     }
     if features.pooled is not None:
         stored["vector"] = features.pooled
+        stored["pooled"] = _base64(pack_tokens(TokenVectors(features.pooled[np.newaxis])))
     if features.tokens is not None:
         stored["tokens"] = _base64(pack_tokens(features.tokens.vectors))
         stored["offsets"] = _base64(pack_offsets(features.tokens.offsets, spec.text_fields))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from es_ttc.engine.protocol import Capabilities
 from es_ttc.errors import ConfigurationError
-from es_ttc.mappings.spec import DOCUMENT, ENCODER, HASH, NORMS, OFFSETS, STATE, TOKENS, VECTOR, IndexSpec
+from es_ttc.mappings.spec import DOCUMENT, ENCODER, HASH, NORMS, OFFSETS, POOLED, STATE, TOKENS, VECTOR, IndexSpec
 from es_ttc.rescorers.base import Feature
 
 Kind = Literal["vector", "blob", "keyword"]
@@ -41,15 +41,18 @@ class Field:
 
 
 FEATURES: Mapping[Feature, Field] = {
-    Feature.POOLED: Field(VECTOR, "vector"),
+    Feature.POOLED: Field(POOLED, "blob"),
     Feature.TOKENS: Field(TOKENS, "blob"),
     Feature.NORMS: Field(NORMS, "blob"),
     Feature.OFFSETS: Field(OFFSETS, "blob"),
 }
 """The field that each stored feature needs."""
 
-BOOKKEEPING: tuple[Field, ...] = tuple(Field(name, "keyword") for name in (HASH, ENCODER, STATE, DOCUMENT))
-"""What every index needs beside its features."""
+BOOKKEEPING: tuple[Field, ...] = (
+    Field(VECTOR, "vector"),
+    *(Field(name, "keyword") for name in (HASH, ENCODER, STATE, DOCUMENT)),
+)
+"""What every index needs beside its features: the vector that the engine's own kNN searches, and keywords."""
 
 
 def carried(spec: IndexSpec) -> dict[Feature, Field]:

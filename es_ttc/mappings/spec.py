@@ -11,6 +11,8 @@ VERSION = 1
 
 ROOT = "ttc"
 VECTOR = "ttc.vector"
+POOLED = "ttc.pooled"
+"""The pooled vector again, as a packed blob: OpenSearch gives a knn_vector outside of `_source` to no reader."""
 TOKENS = "ttc.tokens"
 NORMS = "ttc.norms"
 OFFSETS = "ttc.offsets"
