@@ -1,0 +1,156 @@
+import datetime
+import gzip
+import io
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.ingest.readers import Documents, Inputs, JsonLines, Record, open_source
+
+
+def read(path: Path, skip: int = 0) -> list[Record]:
+    return list(Inputs([open_source(str(path))]).records(skip))
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_json_lines_with_bom_crlf_blank_lines_and_no_last_newline(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", b'\xef\xbb\xbf{"a": 1}\r\n\r\n  \n{"b": {"c": [2]}}')
+    assert [(each.number, each.document) for each in read(path)] == [(1, {"a": 1}), (4, {"b": {"c": [2]}})]
+
+
+def test_malformed_lines_come_out_with_number_reason_and_text(tmp_path: Path) -> None:
+    lines = ['{"a": 1}', '{"a": ', "[1]", '{"a": "\\ud800"}', '{"a": NaN}', '{"a": 2}']
+    path = write(tmp_path / "a.ndjson", "\n".join(lines).encode() + b'\n{"a": "\xff"}\n')
+    records = read(path)
+    assert [each.document for each in records] == [{"a": 1}, None, None, None, None, {"a": 2}, None]
+    bad = [each for each in records if each.error]
+    assert [each.number for each in bad] == [2, 3, 4, 5, 7]
+    assert [each.raw for each in bad] == [*lines[1:5], '{"a": "\\xff"}']
+    assert "not an object" in str(bad[1].error)
+    assert all("not JSON" in str(each.error) for each in (bad[0], *bad[2:]))
+
+
+def test_an_overlong_line_is_rejected_without_its_neighbours(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"a": 1}\n{"a": "' + "x" * 500 + '"}\n{"a": 2}\n')
+    source = JsonLines(str(path), limit=100)
+    records = [source.decode(*row) for row in source.rows()]
+    assert [each.document for each in records] == [{"a": 1}, None, {"a": 2}]
+    assert records[1].number == 2
+    assert "longer than 100 bytes" in str(records[1].error)
+
+
+def test_a_last_line_of_exactly_the_limit_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"a": 1}')
+    source = JsonLines(str(path), limit=8)
+    assert [source.decode(*row).document for row in source.rows()] == [{"a": 1}]
+
+
+def test_gzip_is_read_by_its_suffix(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a": 1}\n{"a": 2}\n'))
+    assert [each.document for each in read(path)] == [{"a": 1}, {"a": 2}]
+
+
+def test_a_truncated_gzip_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a": 1}\n' * 1000)[:-12])
+    with pytest.raises(InvalidRequest, match="cannot be read on"):
+        read(path)
+
+
+def test_csv_quotes_empty_cells_bom_and_blank_lines(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", '\ufeffid,title,text\r\n1,"a, ""b""","two\nlines"\r\n\r\n2,,ไทย\r\n')
+    records = read(path)
+    assert [each.document for each in records] == [
+        {"id": "1", "title": 'a, "b"', "text": "two\nlines"},
+        {"id": "2", "text": "ไทย"},
+    ]
+    assert [each.number for each in records] == [3, 5]
+
+
+def test_csv_rows_that_do_not_fit_are_rejected_alone(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'id,text\n1,a\n2\n3,b,c\n4,"a"b\n5,e\n')
+    records = read(path)
+    assert [each.document for each in records] == [{"id": "1", "text": "a"}, None, None, None, {"id": "5", "text": "e"}]
+    assert "1 cells, and the header 2" in str(records[1].error)
+    assert "not CSV" in str(records[3].error)
+
+
+def test_csv_cells_may_be_long_and_tabs_may_separate(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "id\ttext\n1\t" + "x" * 300_000 + "\n")
+    [record] = read(path)
+    assert record.document is not None
+    assert len(record.document["text"]) == 300_000
+
+
+@pytest.mark.parametrize(("header", "message"), [("a,b,a", r"two columns called \[a\]"), ("a,,b", "without a name")])
+def test_csv_headers_that_name_no_field_are_refused(tmp_path: Path, header: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        read(write(tmp_path / "a.csv", f"{header}\n1,2,3\n"))
+
+
+def test_parquet_values_become_json_values(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    moment = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+    rows = [
+        {"id": 1, "price": Decimal("1.50"), "at": moment, "raw": b"\x00\x01", "tags": ["a"], "in": {"x": 1, "y": None}},
+        {"id": 2, "price": None, "at": None, "raw": None, "tags": None, "in": None},
+    ]
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    first, second = read(path)
+    assert first.document == {
+        "id": 1,
+        "price": 1.5,
+        "at": "2026-01-02T03:04:05+00:00",
+        "raw": "AAE=",
+        "tags": ["a"],
+        "in": {"x": 1, "y": None},
+    }
+    assert second.document == {"id": 2}
+
+
+def test_what_is_no_parquet_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    with pytest.raises(InvalidRequest, match="is not Parquet"):
+        open_source(str(write(tmp_path / "a.parquet", "no")))
+
+
+@pytest.mark.parametrize("name", ["absent.jsonl", "a.json", "a.txt", "a.gz"])
+def test_files_that_cannot_be_read_are_named(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if not name.startswith("absent"):
+        path.write_text("{}")
+    with pytest.raises(InvalidRequest, match=name):
+        open_source(str(path))
+
+
+def test_standard_input_is_json_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"a": 1}\n')))
+    inputs = Inputs([open_source("-")])
+    assert inputs.fraction is None
+    assert [each.document for each in inputs.records()] == [{"a": 1}]
+
+
+def test_skipping_and_peeking_go_over_several_files(tmp_path: Path) -> None:
+    names = [write(tmp_path / f"{name}.jsonl", f'{{"a": "{name}1"}}\n{{"a": "{name}2"}}\n') for name in "xyz"]
+    inputs = Inputs([open_source(str(name)) for name in names])
+    assert inputs.fraction == 0
+    assert [each.document for each in inputs.peek(1)] == [{"a": "x1"}]
+    assert [(each.document or {})["a"] for each in inputs.records(skip=3)] == ["y2", "z1", "z2"]
+    assert inputs.fraction == 1
+
+
+def test_documents_in_memory_are_a_source() -> None:
+    inputs = Inputs([Documents([{"a": 1}, {"a": 2}], total=2)])
+    assert [each.document for each in inputs.records()] == [{"a": 1}, {"a": 2}]
+    assert inputs.fraction == 1
