@@ -1,5 +1,6 @@
 """What an index carries for es-ttc: written into its mapping's ``_meta.ttc``, read back by ingest, gateway and CLI."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -24,6 +25,9 @@ DOCUMENT = "ttc.document"
 
 TokenStorage = Literal["packed", "none"]
 Codec = Literal["float16", "int8"]
+
+MEAN = "mean"
+"""How the scale L = inf is written in JSON and on the command line."""
 
 DEFAULT_SCALES: tuple[float, ...] = (1, 3, 5, 7, 10, 15, 20, 30)
 """Spectral Retrieval's default grid, section III-C."""
@@ -57,7 +61,7 @@ class IndexSpec:
             "text_fields": list(self.text_fields),
             "tokens": self.tokens,
             "codec": self.codec,
-            "scales": list(self.scales),
+            "scales": [MEAN if math.isinf(scale) else scale for scale in self.scales],
             "max_tokens": self.max_tokens,
         }
 
@@ -84,6 +88,6 @@ class IndexSpec:
             text_fields=tuple(meta["text_fields"]),
             tokens=meta["tokens"],
             codec=meta["codec"],
-            scales=tuple(meta["scales"]),
+            scales=tuple(math.inf if scale == MEAN else scale for scale in meta["scales"]),
             max_tokens=meta["max_tokens"],
         )

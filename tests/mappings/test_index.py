@@ -1,0 +1,59 @@
+from dataclasses import replace
+
+import pytest
+
+from es_ttc.encoders.base import EncoderIdentity
+from es_ttc.engine.protocol import Capabilities
+from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.mappings.fields import carried, stored_scales
+from es_ttc.mappings.index import IndexOptions, index_body
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.rescorers.base import Feature
+
+SPEC = IndexSpec(EncoderIdentity("m", "r", 384, 256))
+OPENSEARCH = Capabilities("opensearch", (3, 5, 0), True, "lucene", "apache-2.0", 16_000, 10**8, 1)
+ELASTICSEARCH = Capabilities("elasticsearch", (9, 4, 3), True, "", "basic", 4096, 10**8, 1)
+
+
+def test_the_vector_names_its_engine_and_algorithm() -> None:
+    ours = index_body(SPEC, OPENSEARCH)["mappings"]["properties"]["ttc"]["properties"]
+    assert ours["vector"]["method"] == {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
+    faiss = index_body(SPEC, replace(OPENSEARCH, knn_engine="faiss"))["mappings"]["properties"]["ttc"]["properties"]
+    assert faiss["vector"]["method"]["engine"] == "faiss"
+    theirs = index_body(SPEC, ELASTICSEARCH)["mappings"]["properties"]["ttc"]["properties"]
+    assert theirs["vector"]["index_options"] == {"type": "hnsw"}
+    assert theirs["vector"]["similarity"] == "cosine"
+
+
+def test_text_fields_nest_and_take_the_analyzer() -> None:
+    spec = replace(SPEC, text_fields=("title", "body.text", "body.more"))
+    properties = index_body(spec, OPENSEARCH, IndexOptions(analyzer="standard"))["mappings"]["properties"]
+    text = {"type": "text", "analyzer": "standard"}
+    assert properties["title"] == text
+    assert properties["body"] == {"properties": {"text": text, "more": text}}
+
+
+@pytest.mark.parametrize("fields", [(), ("",), ("a", "a"), ("a", "a.b"), ("a.b", "a"), ("_id",), ("ttc.x",), ("a..b",)])
+def test_text_fields_that_cannot_be_mapped_are_refused(fields: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidRequest, match="text field"):
+        index_body(replace(SPEC, text_fields=fields), OPENSEARCH)
+
+
+def test_replicas_follow_the_nodes_unless_told() -> None:
+    assert index_body(SPEC, OPENSEARCH)["settings"]["index"] == {"auto_expand_replicas": "0-1", "knn": True}
+    told = index_body(SPEC, ELASTICSEARCH, IndexOptions(shards=3, replicas=2))["settings"]["index"]
+    assert told == {"number_of_shards": 3, "number_of_replicas": 2}
+
+
+def test_features_follow_the_spec() -> None:
+    assert set(carried(SPEC)) == {Feature.POOLED, Feature.TOKENS, Feature.NORMS, Feature.OFFSETS}
+    assert set(carried(replace(SPEC, scales=(1,)))) == {Feature.POOLED, Feature.TOKENS, Feature.OFFSETS}
+    assert set(carried(replace(SPEC, tokens="none"))) == {Feature.POOLED}
+    assert stored_scales(SPEC) == (3, 5, 7, 10, 15, 20, 30)
+
+
+def test_an_engine_that_cannot_hold_the_vectors_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="k-NN plugin"):
+        index_body(SPEC, replace(OPENSEARCH, vectors=False))
+    with pytest.raises(ConfigurationError, match=r"384 dimensions.*--dims"):
+        index_body(SPEC, replace(OPENSEARCH, max_dims=128))
