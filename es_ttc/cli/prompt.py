@@ -1,0 +1,147 @@
+"""A prompt to search with: plain text is a query, a line that begins with a colon is a command."""
+
+import contextlib
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from es_ttc.errors import EsTtcError
+
+SIZES = range(1, 51)
+
+
+@dataclass(slots=True)
+class Choices:
+    """What the next query is asked with.
+
+    Attributes:
+        index: The index that is searched.
+        method: The method that ranks.
+        size: Hits shown.
+        compare: Whether the engine's own rankings stand beside the method's.
+    """
+
+    index: str
+    method: str
+    size: int = 5
+    compare: bool = False
+
+
+Answer = Callable[[str, Choices], RenderableType]
+"""Answers a query as it is to be shown."""
+
+
+class Prompt:
+    """Reads lines until it is told to end: `:quit`, Ctrl-D or Ctrl-C.
+
+    Args:
+        choices: What to begin with.
+        indices: Names that `:index` takes.
+        methods: Names that `:method` takes.
+        answer: Answers a query.
+        curl: Returns the command line that asks the same of the gateway.
+        console: Where answers are shown.
+        read: Reads a line; raises EOFError at the end of input.
+    """
+
+    def __init__(
+        self,
+        choices: Choices,
+        *,
+        indices: Sequence[str],
+        methods: Sequence[str],
+        answer: Answer,
+        curl: Callable[[str, Choices], str],
+        console: Console,
+        read: Callable[[str], str] = input,
+    ) -> None:
+        self.choices = choices
+        self._indices = indices
+        self._methods = methods
+        self._answer = answer
+        self._curl = curl
+        self._console = console
+        self._read = read
+        self._last = ""
+
+    def run(self) -> None:
+        """Answer line after line."""
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401 - importing it gives input() a history and line editing
+
+        while True:
+            try:
+                line = self._read(f"{self.choices.index} · {self.choices.method} > ").strip()
+            except (EOFError, KeyboardInterrupt):
+                self._console.print()
+                return
+            if line in (":quit", ":q", ":exit"):
+                return
+            if line:
+                self._obey(line)
+
+    def _obey(self, line: str) -> None:
+        try:
+            if line.startswith(":"):
+                name, _, argument = line[1:].partition(" ")
+                self._command(name.strip().lower(), argument.strip())
+            else:
+                self._last = line
+                self._console.print(self._answer(line, self.choices))
+        except EsTtcError as error:
+            self._say(str(error))
+        except KeyboardInterrupt:
+            self._say("stopped")
+
+    def _command(self, name: str, argument: str) -> None:
+        match name:
+            case "help" | "h" | "":
+                self._console.print(self._help())
+            case "method":
+                self.choices.method = self._chosen(argument, self._methods, self.choices.method)
+            case "index":
+                self.choices.index = self._chosen(argument, self._indices, self.choices.index)
+            case "size":
+                self._resize(argument)
+            case "compare":
+                self.choices.compare = not self.choices.compare
+                self._say("the engine's own rankings are shown " + ("too" if self.choices.compare else "no longer"))
+            case "curl":
+                self._console.print(self._curl(self._last or "your query", self.choices), markup=False, soft_wrap=True)
+            case _:
+                self._say(f"there is no :{name}; :help lists what there is")
+
+    def _chosen(self, wanted: str, known: Sequence[str], current: str) -> str:
+        if wanted in known:
+            return wanted
+        nearest = difflib.get_close_matches(wanted, known, n=1)
+        hint = f"did you mean {nearest[0]}? " if nearest else ""
+        self._say(f"{hint}choose one of {', '.join(known)} (now {current})")
+        return current
+
+    def _resize(self, argument: str) -> None:
+        if argument.isdecimal() and int(argument) in SIZES:
+            self.choices.size = int(argument)
+        else:
+            self._say(f"choose {SIZES.start} to {SIZES.stop - 1} (now {self.choices.size})")
+
+    def _help(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        for command, meaning in (
+            ("some words", "search"),
+            (":compare", "show the engine's BM25 and dense rankings beside the method's, or no longer"),
+            (":method NAME", ", ".join(self._methods)),
+            (":index NAME", ", ".join(self._indices)),
+            (":size N", "hits shown"),
+            (":curl", "the same search as a curl command"),
+            (":quit", "end (Ctrl-D too)"),
+        ):
+            table.add_row(f"[bold]{escape(command)}[/bold]", escape(meaning))
+        return table
+
+    def _say(self, sentence: str) -> None:
+        self._console.print(sentence, style="yellow", markup=False, highlight=False)
