@@ -1,0 +1,122 @@
+"""The cosines of the query with every smoothed row of every document of a window: the kernel of the spectral score."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.rescorers.scratch import Scratch
+from es_ttc.rescorers.similarity import token_similarities
+from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN
+from es_ttc.rescorers.spectral.norms import norms_of_scales
+from es_ttc.rescorers.spectral.smoothing import smooth, transform_size
+from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
+
+NORM_FLOOR = np.float32(1e-5)
+"""Least length that a smoothed row is divided by: where tokens cancel each other out only rounding is left, and the
+cosine of a vanishing row is taken as 0, like that of a zero vector."""
+
+_BLOCK_BYTES = 2**20
+
+_scratch = Scratch()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Documents of about the same length, at every scale.
+
+    Attributes:
+        documents: ``(b,)`` their places in the window.
+        lengths: ``(b,)`` their numbers of tokens, 1 or more.
+        cosines: ``(b, r, s, width)`` float32: document, query vector, scale, position; NaN after the last position.
+            Valid until the next block is asked for.
+    """
+
+    documents: NDArray[np.intp]
+    lengths: NDArray[np.intp]
+    cosines: Float32
+
+
+def blocks(
+    vectors: Float32, tokens: Sequence[TokenVectors], norms: Sequence[ScaleNorms] | None, scales: tuple[float, ...]
+) -> Iterator[Block]:
+    """Yield the cosines of a window's documents, those without any token left out.
+
+    A document's cosines do not depend on what else is in the window.
+
+    Args:
+        vectors: ``(r, d)`` float32 unit rows.
+        tokens: One :class:`TokenVectors` a document.
+        norms: One :class:`ScaleNorms` a document; scales that it lacks are computed from the tokens.
+        scales: s ascending scales, ``inf`` for the mean.
+    """
+    for size, places in _by_transform_size(tokens).items():
+        block = max(1, _BLOCK_BYTES // (4 * size * len(vectors) * len(scales)))
+        for start in range(0, len(places), block):
+            documents = places[start : start + block]
+            yield _block(
+                vectors,
+                [tokens[place] for place in documents],
+                [None if norms is None else norms[place] for place in documents],
+                scales,
+                size,
+                np.array(documents, dtype=np.intp),
+            )
+
+
+def _by_transform_size(tokens: Sequence[TokenVectors]) -> dict[int, list[int]]:
+    """Return the places of the documents that share a transform size, equal lengths side by side."""
+    shared: dict[int, list[int]] = defaultdict(list)
+    for place in sorted(range(len(tokens)), key=lambda place: len(tokens[place])):
+        if len(tokens[place]):
+            shared[transform_size(len(tokens[place]))].append(place)
+    return shared
+
+
+def _block(
+    vectors: Float32,
+    tokens: Sequence[TokenVectors],
+    norms: Sequence[ScaleNorms | None],
+    scales: tuple[float, ...],
+    size: int,
+    documents: NDArray[np.intp],
+) -> Block:
+    lengths = [len(document) for document in tokens]
+    counts = np.array(lengths, dtype=np.intp)
+    width = lengths[-1]
+    narrowest, widest = scales[0] == IDENTITY, scales[-1] == MEAN
+    smoothing = slice(int(narrowest), len(scales) - int(widest))
+
+    signals: Float32 = _scratch.array("signals", (len(tokens), len(vectors), size), np.float32)
+    signals.fill(0)
+    for signal, document in zip(signals, tokens, strict=True):
+        token_similarities(vectors, document, signal[:, : len(document)])
+
+    row_lengths = _row_lengths(tokens, norms, scales, width)[:, None]
+    cosines: Float32 = _scratch.array("cosines", (len(tokens), len(vectors), len(scales), width), np.float32)
+    if narrowest:
+        cosines[:, :, 0] = signals[..., :width]
+    if scales[smoothing]:
+        smoothed = smooth(signals, lengths, scales[smoothing], _scratch)
+        np.divide(smoothed[..., :width], row_lengths[:, :, smoothing], out=cosines[:, :, smoothing])
+    if widest:
+        means = signals.sum(axis=-1, keepdims=True) / counts[:, None, None].astype(np.float32)
+        np.divide(means, row_lengths[:, :, -1], out=cosines[:, :, -1])
+    after_the_last = np.arange(width) >= counts[:, None]
+    np.copyto(cosines, np.nan, where=after_the_last[:, None, None, :])
+    return Block(documents, counts, cosines)
+
+
+def _row_lengths(
+    tokens: Sequence[TokenVectors], norms: Sequence[ScaleNorms | None], scales: tuple[float, ...], width: int
+) -> Float32:
+    """Return ``(b, s, width)`` lengths of the smoothed rows, floored; 1 after a document's last position."""
+    padded: Float32 = _scratch.array("norms", (len(tokens), len(scales), width), np.float32)
+    padded.fill(1)
+    first = int(scales[0] == IDENTITY)
+    if first < len(scales):
+        for row, document, stored in zip(padded[:, first:], tokens, norms, strict=True):
+            np.maximum(norms_of_scales(document, stored, scales[first:]), NORM_FLOOR, out=row[:, : len(document)])
+    return padded

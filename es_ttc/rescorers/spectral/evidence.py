@@ -1,0 +1,65 @@
+"""What a spectral score came from: the scale, the position, and the text under the kernel's main lobe."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN
+from es_ttc.vectors.tokens import Float32
+
+
+def evidence(
+    scores: Float32, cosines: Float32, scales: tuple[float, ...], offsets: NDArray[np.int32] | None
+) -> dict[str, Any]:
+    """Describe one document's score for one query vector, JSON-ready.
+
+    Args:
+        scores: ``(s,)`` the aggregated cosine of each scale.
+        cosines: ``(s, n)`` the cosines behind them, n 1 or more.
+        scales: The s scales.
+        offsets: ``(n, 3)`` int32 field ordinal, start and end character of each token, if the index has them.
+
+    Returns:
+        ``score``; ``scale`` (a number of tokens, or ``"mean"``) that gave it; the ``position`` of that scale's
+        greatest cosine and this ``cosine``; ``tokens`` ``[first, end)`` under the main lobe there; and, given offsets
+        and at least one token with text of its own, ``field`` (ordinal), ``start`` and ``end`` (characters).
+    """
+    best = int(np.argmax(scores))
+    position = int(np.argmax(cosines[best]))
+    first, end = main_lobe(cosines.shape[1], scales[best], position)
+    shown: dict[str, Any] = {
+        "score": float(scores[best]),
+        "scale": "mean" if scales[best] == MEAN else scales[best],
+        "position": position,
+        "cosine": float(cosines[best, position]),
+        "tokens": [first, end],
+    }
+    return shown if offsets is None else shown | _characters(offsets, first, end, position)
+
+
+def main_lobe(length: int, scale: float, position: int) -> tuple[int, int]:
+    """Return the tokens ``[first, end)`` that count positively and most: those nearer to the centre than L.
+
+    For a document of even length the kernel's centre stands half a token before the position (see
+    :func:`es_ttc.rescorers.spectral.kernel.same_start`).
+    """
+    if scale == IDENTITY:
+        return position, position + 1
+    if scale == MEAN:
+        return 0, length
+    centre = position - (0.5 if length % 2 == 0 else 0.0)
+    return max(0, math.floor(centre - scale) + 1), min(length, math.ceil(centre + scale))
+
+
+def _characters(offsets: NDArray[np.int32], first: int, end: int, position: int) -> dict[str, int]:
+    """Return the text under tokens ``[first, end)``, in the field of the token with text nearest to the position."""
+    spans = offsets[first:end]
+    with_text = np.flatnonzero(spans[:, 2] > spans[:, 1])
+    if not len(with_text):
+        return {}
+    nearest = with_text[np.argmin(np.abs(with_text + first - position))]
+    field = int(spans[nearest, 0])
+    inside = spans[with_text][spans[with_text, 0] == field]
+    return {"field": field, "start": int(inside[:, 1].min()), "end": int(inside[:, 2].max())}

@@ -1,0 +1,121 @@
+"""Convolution of token-wise signals with a bank of sinc kernels, for documents of many lengths at once.
+
+Each document has kernels of its own length. Lengths share a few transform sizes, so that a window of ragged documents
+takes a handful of batched Fourier transforms; the kernels' spectra are kept between calls.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.rescorers.scratch import Scratch
+from es_ttc.rescorers.spectral.kernel import kernel_bank, same_start
+from es_ttc.vectors.tokens import Float32
+
+Complex64 = NDArray[np.complex64]
+
+_SIZE_STEPS = (4, 5, 6)  # transform sizes are these times a power of two: at most a third too long
+
+
+@lru_cache(maxsize=4096)
+def transform_size(length: int) -> int:
+    """Return the transform size for documents of a length: long enough that wrapping never reaches the ``same`` part.
+
+    The full convolution has ``2N - 1`` elements, and those past the size wrap to the start, of which the first
+    ``same_start(N)`` are thrown away anyway; so about 1.5 N are enough.
+    """
+    needed = 2 * length - 1 - same_start(length)
+    power = 1
+    while True:
+        for step in _SIZE_STEPS:
+            if step * power >= needed:
+                return step * power
+        power *= 2
+
+
+def smooth(signals: Float32, lengths: Sequence[int], scales: tuple[float, ...], scratch: Scratch) -> Float32:
+    """Convolve the signals of several documents with the kernels of their own lengths (``same``, zeros outside).
+
+    Args:
+        signals: ``(b, r, size)`` float32: r signals a document, zero from the document's length on; ``size`` is the
+            :func:`transform_size` of every length.
+        lengths: The b documents' numbers of tokens. Equal ones are cheapest side by side.
+        scales: s finite scales above 1.
+        scratch: Where the result lives.
+
+    Returns:
+        ``(b, r, s, size)`` float32, valid until the thread's next call with the same scratch; a document's values
+        stand at its positions, and what follows them has no meaning.
+    """
+    documents, roles, size = signals.shape
+    bins = size // 2 + 1
+    spectra = scratch.array("spectra", (documents, roles, bins), np.complex64)
+    np.fft.rfft(signals, axis=-1, out=spectra)
+    product = scratch.array("product", (documents, roles, len(scales), bins), np.complex64)
+    for length, rows in _runs(lengths):
+        np.multiply(spectra[rows, :, None], kernel_spectra(length, scales), out=product[rows])
+    smoothed = scratch.array("smoothed", (documents, roles, len(scales), size), np.float32)
+    np.fft.irfft(product, size, axis=-1, out=smoothed)
+    return smoothed
+
+
+def _runs(lengths: Sequence[int]) -> Iterator[tuple[int, slice]]:
+    """Yield each run of equal lengths with its place."""
+    start = 0
+    for length, run in groupby(lengths):
+        stop = start + len(list(run))
+        yield length, slice(start, stop)
+        start = stop
+
+
+def kernel_spectra(length: int, scales: tuple[float, ...]) -> Complex64:
+    """Return the spectra of a document length's kernels, ``(s, transform_size // 2 + 1)`` complex64; kept for reuse."""
+    spectra = _kept.get((length, scales))
+    if spectra is None:
+        spectra = _spectra(length, scales)
+        _kept.put((length, scales), spectra)
+    return spectra
+
+
+def _spectra(length: int, scales: tuple[float, ...]) -> Complex64:
+    # Shifted by the start of the `same` part, so that the inverse transform begins with position 0.
+    shifted = np.zeros((len(scales), transform_size(length)))
+    shifted[:, :length] = kernel_bank(length, scales)
+    spectra: Complex64 = np.fft.rfft(np.roll(shifted, -same_start(length), axis=1)).astype(np.complex64)
+    spectra.flags.writeable = False
+    return spectra
+
+
+class _SpectraCache:
+    """The spectra used last, up to a number of bytes. Threads may compute the same one twice; either is right."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._items: OrderedDict[tuple[int, tuple[float, ...]], Complex64] = OrderedDict()
+
+    def get(self, key: tuple[int, tuple[float, ...]]) -> Complex64 | None:
+        with self._lock:
+            item = self._items.get(key)
+            if item is not None:
+                self._items.move_to_end(key)
+            return item
+
+    def put(self, key: tuple[int, tuple[float, ...]], item: Complex64) -> None:
+        with self._lock:
+            if key in self._items or item.nbytes > self._max_bytes:
+                return
+            self._items[key] = item
+            self._bytes += item.nbytes
+            while self._bytes > self._max_bytes:
+                _, dropped = self._items.popitem(last=False)
+                self._bytes -= dropped.nbytes
+
+
+_kept = _SpectraCache(max_bytes=64 * 2**20)
