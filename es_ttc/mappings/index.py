@@ -9,6 +9,9 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.mappings.fields import BOOKKEEPING, carried, field_mapping
 from es_ttc.mappings.spec import ROOT, IndexSpec
 
+_VECTORS_OUTSIDE_SOURCE = (9, 2)
+"""First Elasticsearch that keeps vectors out of `_source` and puts them back on `_update` and `_reindex`."""
+
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
@@ -75,6 +78,9 @@ def _settings(capabilities: Capabilities, options: IndexOptions) -> dict[str, An
         settings["number_of_replicas"] = options.replicas
     if capabilities.product == "opensearch":
         settings["knn"] = True
+    elif capabilities.version >= _VECTORS_OUTSIDE_SOURCE:
+        # Else `_update` would bring the vector back, and it alone: that of a text which may just have changed.
+        settings["mapping"] = {"exclude_source_vectors": False}
     return settings
 
 
