@@ -56,9 +56,14 @@ class NodeFolder:
         return self.path.with_suffix(".json")
 
     @property
+    def lock(self) -> Path:
+        """Held while the node is being started."""
+        return self.path.with_suffix(".lock")
+
+    @property
     def all(self) -> tuple[Path, ...]:
         """Everything that is removed with the node."""
-        return self.data, self.path, self.state
+        return self.data, self.path, self.state, self.lock
 
 
 @dataclass(frozen=True, slots=True)

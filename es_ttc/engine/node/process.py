@@ -91,7 +91,7 @@ def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: 
     base = account.base_folder(spec.cache_dir, user)
     folder = open_folder(base, spec.name, spec.data_dir.absolute() if spec.data_dir else None)
     make_folder(folder.path.parent)
-    with FileLock(folder.path.parent / f"{spec.name}.lock"):
+    with FileLock(folder.lock):
         running = State.read(folder.state)
         if running and running.lives:
             return _reuse(running, folder, spec, product, on_progress)
@@ -273,6 +273,9 @@ def _stop(state: State, folder: NodeFolder, *, drop_data: bool) -> None:
         process = identity.process() if identity else None
         if process:
             _end(process, state.name)
+    own = _supervisors.pop(state.supervisor.pid, None) if state.supervisor else None
+    if own:
+        own.wait()
     if drop_data or not state.keep_data:
         remove(folder.all)
 
