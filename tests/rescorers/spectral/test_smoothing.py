@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_ttc.rescorers.scratch import Scratch
+from es_ttc.rescorers.spectral import smoothing
+from es_ttc.rescorers.spectral.kernel import same_start, sinc_kernel
+from es_ttc.rescorers.spectral.smoothing import kernel_spectra, smooth, transform_size
+
+SCALES = (2.5, 3.0, 30.0, 400.0)
+
+
+def test_transforms_are_long_enough_and_at_most_a_third_too_long() -> None:
+    for length in range(1, 5000):
+        needed = 2 * length - 1 - same_start(length)
+        assert needed <= transform_size(length) <= max(4, needed * 4 / 3)
+
+
+@given(st.data(), st.integers(0, 2**32 - 1))
+def test_it_is_numpys_same_convolution(data: st.DataObject, seed: int) -> None:
+    longest = data.draw(st.integers(1, 300))
+    size = transform_size(longest)
+    lengths = [n for n in range(1, longest + 1) if transform_size(n) == size]
+    lengths = sorted(data.draw(st.lists(st.sampled_from(lengths), min_size=1, max_size=6)))
+    random = np.random.default_rng(seed)
+    signals = np.zeros((len(lengths), 2, size), np.float32)
+    for signal, length in zip(signals, lengths, strict=True):
+        signal[:, :length] = random.uniform(-1, 1, (2, length))
+    smoothed = smooth(signals, lengths, SCALES, Scratch())
+    for document, length in enumerate(lengths):
+        for role in range(2):
+            for place, scale in enumerate(SCALES):
+                wanted = np.convolve(signals[document, role, :length], sinc_kernel(length, scale), "same")
+                np.testing.assert_allclose(smoothed[document, role, place, :length], wanted, atol=5e-7)
+
+
+def test_spectra_are_kept_up_to_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = kernel_spectra(100, SCALES)
+    assert kernel_spectra(100, SCALES) is one
+    assert not one.flags.writeable
+    monkeypatch.setattr(smoothing, "_kept", smoothing._SpectraCache(max_bytes=2 * one.nbytes))
+    first, second = kernel_spectra(100, SCALES), kernel_spectra(101, SCALES)
+    assert kernel_spectra(100, SCALES) is first
+    assert kernel_spectra(102, SCALES) is not None  # drops the one used longest ago
+    assert kernel_spectra(100, SCALES) is first
+    assert kernel_spectra(101, SCALES) is not second
+    assert kernel_spectra(900, SCALES) is not kernel_spectra(900, SCALES)  # larger than all that may be kept
