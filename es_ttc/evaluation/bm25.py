@@ -1,0 +1,61 @@
+"""BM25 in memory, by bm25s: the same formula, analysis and defaults as the engines' ``english`` text fields."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from es_ttc.errors import ConfigurationError
+from es_ttc.vectors.tokens import Float32
+
+K1 = 1.2
+B = 0.75
+"""Lucene's defaults, which both engines keep."""
+
+_WORD = r"(?u)\b\w+\b"
+
+
+class Bm25:
+    """An index over texts: lower case, Lucene's English stop words, Snowball English stems, Lucene's BM25.
+
+    Args:
+        texts: The corpus.
+        k1: Saturation of term frequency, 0 or more.
+        b: Weight of document length, in [0, 1].
+    """
+
+    def __init__(self, texts: Sequence[str], *, k1: float = K1, b: float = B) -> None:
+        try:
+            import bm25s
+            import Stemmer
+        except ImportError as error:
+            raise ConfigurationError("bm25 in memory needs bm25s: pip install 'es-ttc[evaluate]'") from error
+        self._tokenize = bm25s.tokenize
+        self._stemmer = Stemmer.Stemmer("english")
+        self._size = len(texts)
+        tokens = self._words(texts)
+        self._index: Any = None
+        if any(tokens):  # bm25s takes no corpus without a word
+            self._index = bm25s.BM25(k1=k1, b=b, method="lucene")
+            self._index.index(tokens, show_progress=False)
+
+    def scores(self, query: str) -> Float32:
+        """Return every document's score, ``(n,)`` float32; 0 for documents without a word of the query."""
+        [words] = self._words([query])
+        known = [word for word in words if word and self._index is not None and word in self._index.vocab_dict]
+        if not known:
+            return np.zeros(self._size, dtype=np.float32)
+        scores: Float32 = self._index.get_scores(known)
+        return scores
+
+    def _words(self, texts: Sequence[str]) -> list[list[str]]:
+        words: list[list[str]] = self._tokenize(
+            list(texts),
+            token_pattern=_WORD,
+            stopwords="en",
+            stemmer=self._stemmer,
+            return_ids=False,
+            show_progress=False,
+            allow_empty=False,
+        )
+        return words

@@ -1,0 +1,98 @@
+"""A collection's documents and queries as arrays: what an index would hold, kept in memory in the index's codec."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.evaluation.datasets import Document
+from es_ttc.evaluation.rankings import Positions
+from es_ttc.evaluation.searcher import Progress, silent
+from es_ttc.ingest.encode import DocumentFeatures, encode_documents
+from es_ttc.mappings.fields import stored_scales
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
+
+_BATCH = 128
+"""Texts handed to the encoder at once: enough to sort by length, little enough to hold in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusFeatures:
+    """The features of all documents, in the collection's order.
+
+    Attributes:
+        ids: The documents' ids.
+        present: ``(n,)`` bool: False for a document without text, which has no features and is never scored.
+        pooled: ``(n, d)`` float32 unit rows; zero where not present.
+        tokens: One a document; empty where no method needs token vectors.
+        norms: One a document; empty where no method needs token vectors.
+    """
+
+    ids: Sequence[str]
+    present: NDArray[np.bool_]
+    pooled: Float32
+    tokens: Sequence[TokenVectors] = ()
+    norms: Sequence[ScaleNorms] = ()
+
+    def window(self, documents: Positions, first_pass: Float32, features: frozenset[Feature]) -> Window:
+        """Return some documents as a rescorer takes them.
+
+        Args:
+            documents: ``(k,)`` positions of documents that are present.
+            first_pass: ``(k,)`` their first-pass scores.
+            features: What the rescorer needs or wants; what it does not stays None.
+        """
+        return Window(
+            ids=[self.ids[i] for i in documents],
+            first_pass=first_pass,
+            pooled=self.pooled[documents] if Feature.POOLED in features else None,
+            tokens=[self.tokens[i] for i in documents] if Feature.TOKENS in features else None,
+            norms=[self.norms[i] for i in documents] if Feature.NORMS in features and self.norms else None,
+        )
+
+
+def encode_corpus(
+    documents: Sequence[Document], spec: IndexSpec, encoder: Encoder, progress: Progress = silent
+) -> CorpusFeatures:
+    """Encode documents as ingest does for an index of this spec."""
+    features: list[DocumentFeatures] = []
+    for start in range(0, len(documents), _BATCH):
+        batch = [document.source for document in documents[start : start + _BATCH]]
+        features += encode_documents(batch, spec, encoder)
+        progress("encoding documents", len(features), len(documents))
+    dims = spec.encoder.dims
+    nothing = TokenVectors(np.zeros((0, dims), dtype=np.float32))
+    no_norms = ScaleNorms(stored_scales(spec), np.zeros((len(stored_scales(spec)), 0), dtype=np.float32))
+    stored = spec.tokens != "none"
+    return CorpusFeatures(
+        ids=[document.id for document in documents],
+        present=np.array([one.pooled is not None for one in features]),
+        pooled=np.stack([np.zeros(dims, np.float32) if one.pooled is None else one.pooled for one in features]),
+        tokens=[one.tokens.vectors if one.tokens else nothing for one in features] if stored else (),
+        norms=[one.tokens.norms if one.tokens else no_norms for one in features] if stored else (),
+    )
+
+
+def encode_queries(texts: Sequence[str], encoder: Encoder, *, tokens: bool, progress: Progress = silent) -> list[Query]:
+    """Encode queries as the gateway does.
+
+    Args:
+        texts: The queries' texts.
+        encoder: The index's encoder.
+        tokens: Whether a method needs the queries' token vectors.
+        progress: Told about every batch.
+    """
+    queries: list[Query] = []
+    for start in range(0, len(texts), _BATCH):
+        batch = texts[start : start + _BATCH]
+        encodings = encoder.encode(batch, role="query", tokens=tokens)
+        queries += [
+            Query(text, encodings.pooled[i : i + 1], encodings.tokens[i] if tokens else None)
+            for i, text in enumerate(batch)
+        ]
+        progress("encoding queries", len(queries), len(texts))
+    return queries

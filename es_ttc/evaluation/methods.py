@@ -1,0 +1,97 @@
+"""Methods by name: the three retrieval methods, and every rescorer of the registry, with their parameters."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from pydantic import Field
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.evaluation import bm25
+from es_ttc.gateway.section import validated
+from es_ttc.rescorers.base import Feature, Params, Rescorer
+from es_ttc.rescorers.dense import DenseParams
+from es_ttc.rescorers.registry import did_you_mean, load, parse_params
+from es_ttc.rescorers.registry import names as rescorers
+
+FirstPass = Literal["dense", "bm25", "hybrid"]
+FIRST_PASSES: tuple[FirstPass, ...] = get_args(FirstPass)
+
+
+class Bm25Params(Params):
+    """BM25's two constants; in memory only (an index has its own)."""
+
+    k1: float = Field(bm25.K1, ge=0, description="Saturation of term frequency.")
+    b: float = Field(bm25.B, ge=0, le=1, description="Weight of document length.")
+
+
+class HybridParams(Params):
+    """Reciprocal rank fusion of bm25 and dense."""
+
+    k: int = Field(60, ge=1, description="Constant added to every rank.")
+
+
+RETRIEVAL: Mapping[str, type[Params]] = {"bm25": Bm25Params, "dense": DenseParams, "hybrid": HybridParams}
+"""Methods that find documents themselves; all others rescore the window that one of these found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method with its parameters.
+
+    Attributes:
+        name: As in a request's ``method``.
+        params: Validated parameters.
+        rescorer: What scores the window; None for the methods of :data:`RETRIEVAL`.
+    """
+
+    name: str
+    params: Params
+    rescorer: Rescorer[Any] | None = None
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """Features of documents and queries that the method reads, apart from its first pass's."""
+        if self.rescorer is not None:
+            return self.rescorer.needs(self.params) | self.rescorer.wants - {Feature.OFFSETS}
+        return frozenset({Feature.POOLED}) if self.name in ("dense", "hybrid") else frozenset()
+
+
+def names() -> tuple[str, ...]:
+    """Return every method's name: retrieval first, then the registry's rescorers."""
+    return (*RETRIEVAL, *(name for name in rescorers() if name not in RETRIEVAL))
+
+
+def resolve(wanted: Sequence[str], params: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[Method, ...]:
+    """Return methods by name, in the order given, each once.
+
+    Args:
+        wanted: Names.
+        params: Parameters by method name; a method without any takes its defaults.
+
+    Raises:
+        InvalidRequest: A name is unknown (the message names the nearest), parameters are given for a method that is
+            not evaluated, or do not fit it.
+    """
+    params = params or {}
+    methods = tuple(resolve_one(name, params.get(name, {})) for name in dict.fromkeys(wanted))
+    for name in params:
+        if name not in wanted:
+            raise InvalidRequest(f"params are given for [{name}], which is not among the methods: {', '.join(wanted)}")
+    return methods
+
+
+def resolve_one(name: str, params: Mapping[str, Any] | None = None) -> Method:
+    """Return one method by name; see :func:`resolve`."""
+    if name in RETRIEVAL:
+        return Method(name, validated(RETRIEVAL[name], dict(params or {}), f"params of {name}"))
+    if name not in names():
+        raise InvalidRequest(f"unknown method [{name}]{did_you_mean(name, names())}")
+    rescorer = load(name)
+    return Method(name, parse_params(rescorer, params or {}), rescorer)
+
+
+def retrieval(methods: Sequence[Method]) -> dict[str, Method]:
+    """Return the retrieval methods by name: as given where they are among the methods, else with their defaults."""
+    given = {method.name: method for method in methods if method.rescorer is None}
+    return {name: given.get(name) or resolve_one(name) for name in RETRIEVAL}

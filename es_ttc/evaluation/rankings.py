@@ -1,0 +1,92 @@
+"""Rankings: the best of many scores, several rankings fused into one, a window reordered."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.vectors.tokens import Float32
+
+Positions = NDArray[np.intp]
+T = TypeVar("T", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Documents of one query, best first.
+
+    Attributes:
+        documents: ``(n,)`` positions in the corpus, each once.
+        scores: ``(m,)`` float32, m <= n, non-increasing: the scores of the first m documents. The others stand behind
+            them in the order of an earlier stage.
+    """
+
+    documents: Positions
+    scores: Float32
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one method returned for all queries of a collection.
+
+    Attributes:
+        rankings: Document ids by query id, best first.
+        scores: By query id the scores of the ranking's first documents, as in :class:`Ranking`.
+        seconds: ``(q,)`` float64, the time each query took, in the collection's order of queries. Where a stage works
+            on all queries at once each is given an equal share of it.
+    """
+
+    rankings: Mapping[str, Sequence[str]]
+    scores: Mapping[str, Float32]
+    seconds: NDArray[np.float64]
+
+
+def top(scores: Float32, depth: int) -> Ranking:
+    """Return the ``depth`` greatest of ``(n,)`` scores; equal scores keep the corpus's order."""
+    if depth < len(scores):
+        least = np.partition(scores, len(scores) - depth)[len(scores) - depth]
+        candidates = np.flatnonzero(scores >= least)
+    else:
+        candidates = np.arange(len(scores))
+    best = candidates[np.argsort(-scores[candidates], kind="stable")[:depth]]
+    return Ranking(best, scores[best])
+
+
+def shown(cosines: Float32) -> Float32:
+    """Return cosines as both engines show them, (1 + cosine) / 2."""
+    scores: Float32 = ((1 + cosines) / 2).astype(np.float32, copy=False)
+    return scores
+
+
+def reciprocal_rank_fusion(rankings: Iterable[Sequence[T]], k: int = 60) -> list[tuple[T, float]]:
+    """Fuse rankings: a document's score is the sum of 1 / (k + rank) over the rankings that hold it.
+
+    Cormack, Clarke and Buettcher, *Reciprocal rank fusion outperforms Condorcet and individual rank learning methods*
+    (SIGIR 2009), whose k is 60. Equal scores keep the order in which the documents are first met.
+
+    Returns:
+        (document, score) pairs, best first.
+    """
+    scores: dict[T, float] = {}
+    for ranking in rankings:
+        for rank, document in enumerate(ranking, 1):
+            scores[document] = scores.get(document, 0.0) + 1 / (k + rank)
+    return sorted(scores.items(), key=lambda item: -item[1])
+
+
+def reorder(first: Ranking, window: Positions, scores: Float32) -> Ranking:
+    """Put a window's documents in the order of their new scores; the others follow in first-pass order.
+
+    Args:
+        first: The first pass.
+        window: Documents of the first pass that were scored anew, in its order; ties keep it.
+        scores: Their new scores.
+    """
+    order = np.argsort(-scores, kind="stable")
+    rest = first.documents[~np.isin(first.documents, window)]
+    return Ranking(np.concatenate([window[order], rest]), scores[order])
