@@ -1,6 +1,8 @@
 """What the commands share: flags with one meaning everywhere, JSON output, consoles and progress bars."""
 
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
@@ -17,6 +19,11 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from es_ttc.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from es_ttc.engine.protocol import Engine
+
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 engine_flag = click.option(
     "--engine",
@@ -29,6 +36,23 @@ encoder_flag = click.option(
 
 stdout = Console()
 stderr = Console(stderr=True)
+
+
+def given(**flags: Any) -> dict[str, Any]:
+    """Return the flags that were given, for settings and other things with defaults of their own."""
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+@asynccontextmanager
+async def connected(settings: EngineSettings) -> "AsyncIterator[Engine]":
+    """Give a client of the settings' engine, and close it afterwards."""
+    from es_ttc.engine.clients import connect
+
+    engine = await connect(settings)
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
 def print_json(data: Any) -> None:

@@ -1,0 +1,210 @@
+"""`es-ttc index`: make, show and delete indices that carry features."""
+
+import asyncio
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from es_ttc.cli.common import connected, encoder_flag, engine_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.settings import Settings
+
+if TYPE_CHECKING:
+    from es_ttc.mappings.index import IndexOptions
+    from es_ttc.mappings.spec import IndexSpec
+
+
+def _scales(context: click.Context, option: click.Parameter, value: str | None) -> tuple[float, ...] | None:
+    return None if value is None else tuple(_scale(part.strip(), context, option) for part in value.split(","))
+
+
+def _scale(value: str, context: click.Context, option: click.Parameter) -> float:
+    if value == "mean":
+        return math.inf
+    try:
+        scale = float(value)
+    except ValueError:
+        scale = math.nan
+    if not 1 <= scale < math.inf:
+        raise click.BadParameter(f"[{value}] is no scale: give numbers from 1, or mean", context, option)
+    return scale
+
+
+def _names(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    names = tuple(part.strip() for part in value.split(","))
+    if not all(names):
+        raise click.BadParameter(f"[{value}] holds an empty name", context, option)
+    return names
+
+
+text_fields_flag = click.option(
+    "--text-fields",
+    callback=_names,
+    metavar="FIELD,...",
+    help="Fields that are encoded, in this order. Default: title,text.",
+)
+
+
+@click.group()
+def index() -> None:
+    """Make, show and delete indices that carry features."""
+
+
+@index.command()
+@click.argument("name")
+@engine_flag
+@encoder_flag
+@click.option("--dims", type=click.IntRange(1), help="Keep the vectors' first so many dimensions (Matryoshka models).")
+@click.option(
+    "--tokens",
+    type=click.Choice(["packed", "none"]),
+    default="packed",
+    show_default=True,
+    help="How token vectors are stored; `none` leaves pooled vectors only.",
+)
+@click.option(
+    "--codec",
+    type=click.Choice(["int8", "float16"]),
+    default="int8",
+    show_default=True,
+    help="Storage type of token vectors: 1 or 2 bytes a component.",
+)
+@click.option(
+    "--scales",
+    callback=_scales,
+    metavar="L,...",
+    help="Scales whose norms are stored, `mean` among them. Default: 1,3,5,7,10,15,20,30.",
+)
+@text_fields_flag
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(1, 65_536),
+    default=1024,
+    show_default=True,
+    help="Token vectors kept of one document.",
+)
+@click.option("--shards", type=click.IntRange(1), help="Primary shards. Default: the engine's own.")
+@click.option("--replicas", type=click.IntRange(0), help="Replicas. Default: one, once there is a second node.")
+@click.option(
+    "--analyzer",
+    default="english",
+    show_default=True,
+    help="Analyzer of the text fields; `standard` for other languages.",
+)
+@json_flag
+def create(
+    name: str,
+    engine: str | None,
+    encoder: str | None,
+    dims: int | None,
+    tokens: Any,
+    codec: Any,
+    scales: tuple[float, ...] | None,
+    text_fields: tuple[str, ...] | None,
+    max_tokens: int,
+    shards: int | None,
+    replicas: int | None,
+    analyzer: str,
+    as_json: bool,
+) -> None:
+    """Make the index NAME with the fields that its features need; your own fields stay dynamic."""
+    from es_ttc.encoders import load_encoder
+    from es_ttc.mappings.index import IndexOptions
+    from es_ttc.mappings.spec import IndexSpec
+
+    settings = Settings(**given(engine=engine, encoder=encoder))
+    with stderr.status("loading the encoder"):
+        identity = load_encoder(settings.encoder, cache_dir=settings.cache_dir, dims=dims).identity
+    chosen = given(scales=scales, text_fields=text_fields)
+    spec = IndexSpec(identity, tokens=tokens, codec=codec, max_tokens=max_tokens, **chosen)
+    asyncio.run(_create(settings, name, spec, IndexOptions(analyzer, shards, replicas)))
+    if as_json:
+        print_json({"index": name, "spec": spec.as_meta()})
+    else:
+        click.echo(f"made index [{name}], encoder {identity.key}")
+
+
+@index.command()
+@click.argument("name")
+@engine_flag
+@json_flag
+def show(name: str, engine: str | None, as_json: bool) -> None:
+    """Show what the index NAME carries, and which of its documents lack it."""
+    found = asyncio.run(_show(Settings(**given(engine=engine)), name))
+    if as_json:
+        print_json(found)
+    else:
+        stdout.print(_report(found))
+
+
+@index.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@engine_flag
+@json_flag
+def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
+    """Delete the index NAME with all its documents; only indices made by es-ttc are deleted."""
+    if not yes:
+        if as_json or not sys.stdin.isatty():
+            raise click.UsageError(f"deleting index [{name}] needs --yes where nobody can be asked")
+        click.confirm(f"Delete index [{name}] with all its documents?", abort=True, err=True)
+    asyncio.run(_delete(Settings(**given(engine=engine)), name))
+    if as_json:
+        print_json({"index": name, "deleted": True})
+    else:
+        click.echo(f"deleted index [{name}]")
+
+
+async def _create(settings: Settings, name: str, spec: "IndexSpec", options: "IndexOptions") -> None:
+    from es_ttc.errors import InvalidRequest
+    from es_ttc.mappings.index import create_index
+
+    async with connected(settings) as engine:
+        if await engine.exists(name):
+            raise InvalidRequest(f"index [{name}] exists already: see `es-ttc index show {name}`, or choose a name")
+        await create_index(engine, name, spec, options)
+
+
+async def _show(settings: Settings, name: str) -> dict[str, Any]:
+    from es_ttc.mappings.contents import contents
+    from es_ttc.mappings.index import resolve_index
+
+    async with connected(settings) as engine:
+        concrete, spec = await resolve_index(engine, name)
+        return {"index": concrete, "spec": spec.as_meta(), **(await contents(engine, concrete, spec)).as_dict()}
+
+
+async def _delete(settings: Settings, name: str) -> None:
+    from es_ttc.mappings.index import resolve_index
+
+    async with connected(settings) as engine:
+        concrete, _ = await resolve_index(engine, name)
+        await engine.delete_index(concrete)
+
+
+def _report(found: dict[str, Any]) -> Table:
+    spec = found["spec"]
+    scales = ", ".join(f"{scale:g}" if isinstance(scale, int | float) else scale for scale in spec["scales"])
+    stored = f"{spec['codec']}, up to {spec['max_tokens']} a document" if spec["tokens"] == "packed" else "none"
+    states = ", ".join(f"{count:,} {state}" for state, count in found["states"].items()) or "none"
+    rows = {
+        "index": found["index"],
+        "encoder": f"{spec['encoder']['model']}, {spec['encoder']['dims']} dimensions",
+        "text fields": ", ".join(spec["text_fields"]),
+        "token vectors": stored,
+        "scales": scales,
+        "documents": f"{found['documents']:,}",
+        "by state": states,
+        "lacking features": f"{found['lacking']:,}",
+        "of another encoder": f"{found['other_encoder']:,}",
+        "on disk": f"{found['bytes'] / 2**20:,.1f} MiB",
+    }
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for label, value in rows.items():
+        table.add_row(Text(label, "bold"), Text(value))
+    return table

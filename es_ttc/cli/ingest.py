@@ -1,0 +1,257 @@
+"""`es-ttc ingest`: documents from files or standard input into an index, with their features."""
+
+import asyncio
+import signal
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.progress import Progress
+
+from es_ttc.cli.common import connected, encoder_flag, engine_flag, given, json_flag, print_json, progress_bar, stderr
+from es_ttc.cli.index import text_fields_flag
+from es_ttc.settings import Settings
+
+if TYPE_CHECKING:
+    from es_ttc.encoders.base import Encoder
+    from es_ttc.engine.protocol import Engine
+    from es_ttc.ingest import IngestOptions, Inputs, Outcome
+    from es_ttc.ingest.checkpoint import Checkpoint
+    from es_ttc.ingest.pipeline import Report
+
+_PEEKED = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command line asked for."""
+
+    name: str
+    files: tuple[str, ...]
+    text_fields: tuple[str, ...] | None
+    options: "IngestOptions"
+    resume: bool
+    dead_letters: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint lies beside the dead letters."""
+        return self.dead_letters.with_suffix(".checkpoint.json")
+
+
+@click.command()
+@click.argument("name")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@engine_flag
+@encoder_flag
+@click.option("--id-field", help="The field that holds ids. Default: `_id`, else a hash of the document's content.")
+@text_fields_flag
+@click.option("--resume", is_flag=True, help="Go on where a stopped run of the same command was.")
+@click.option("--batch-mb", type=click.FloatRange(0.1, 1000), default=8.0, show_default=True, help="Size of a bulk.")
+@click.option(
+    "--batch-seconds",
+    type=click.FloatRange(0.1, 60),
+    default=2.0,
+    show_default=True,
+    help="Longest time for which a document waits for its bulk to fill.",
+)
+@click.option(
+    "--dead-letters",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Where rejected documents are appended, with the reason. Default: NAME.rejected.jsonl here.",
+)
+@json_flag
+def ingest(
+    name: str,
+    files: tuple[str, ...],
+    engine: str | None,
+    encoder: str | None,
+    id_field: str | None,
+    text_fields: tuple[str, ...] | None,
+    resume: bool,
+    batch_mb: float,
+    batch_seconds: float,
+    dead_letters: Path | None,
+    as_json: bool,
+) -> int:
+    """Write the documents of FILEs into the index NAME, with the features that its queries need.
+
+    A FILE is .jsonl, .ndjson, .csv or .tsv (each also .gz), .parquet, or - for JSON lines on standard input. An index
+    that does not exist is made with defaults. Documents that the index holds already, unchanged, are passed over, so
+    running twice costs little; a document with a known id replaces the one that was there.
+
+    Exit status: 0 when every document is in the index; 1 when some were rejected (the others are in) or the run
+    failed; 130 when it was stopped. Rejected documents are in the dead-letter file with the reason; a stopped or
+    failed run goes on with --resume.
+    """
+    from es_ttc.errors import EngineError
+    from es_ttc.ingest import IngestOptions
+    from es_ttc.ingest.bulk import BatchLimits
+
+    settings = Settings(**given(engine=engine, encoder=encoder))
+    batch = BatchLimits(bytes=int(batch_mb * 2**20), seconds=batch_seconds)
+    rejected = dead_letters or Path(f"{name}.rejected.jsonl")
+    request = Request(name, files, text_fields, IngestOptions(id_field, batch), resume, rejected)
+    try:
+        outcome = asyncio.run(_run(settings, request))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        click.echo(f"es-ttc: stopped; {_how_to_go_on(files)}", err=True)
+        return 130
+    except EngineError:
+        if request.checkpoint.exists():
+            click.echo(f"es-ttc: not finished; {_how_to_go_on(files)}", err=True)
+        raise
+    if as_json:
+        print_json(_as_dict(outcome, request))
+    else:
+        click.echo(_sentence(outcome))
+    if outcome.empty:
+        click.echo(f"es-ttc: {outcome.empty:,} documents have no text in the index's text fields", err=True)
+    if outcome.rejected:
+        click.echo(f"es-ttc: {outcome.rejected:,} documents were rejected: see {rejected}", err=True)
+    return 1 if outcome.rejected else 0
+
+
+async def _run(settings: Settings, request: Request) -> "Outcome":
+    from es_ttc.encoders import load_encoder
+    from es_ttc.ingest import DeadLetterFile, Inputs, open_source
+    from es_ttc.ingest import ingest as ingest_documents
+
+    inputs = Inputs([open_source(file) for file in request.files])
+    _stop_on_sigterm()
+    with stderr.status("loading the encoder"):
+        encoder = await asyncio.to_thread(load_encoder, settings.encoder, cache_dir=settings.cache_dir)
+    async with connected(settings) as engine:
+        await _ready_index(engine, request, inputs, encoder)
+        run, checkpoint = await _checkpoint(engine, request, encoder)
+        with DeadLetterFile(request.dead_letters, run) as dead_letters, progress_bar() as bar:
+            if checkpoint:
+                dead_letters.forget(checkpoint.position)
+            return await ingest_documents(
+                engine,
+                request.name,
+                inputs,
+                encoder,
+                dead_letters=dead_letters,
+                options=request.options,
+                checkpoint=checkpoint,
+                report=_reporter(bar),
+            )
+
+
+async def _ready_index(engine: "Engine", request: Request, inputs: "Inputs", encoder: "Encoder") -> None:
+    """Make the index where there is none; before that, see whether the documents have the text fields at all."""
+    from es_ttc.errors import InvalidRequest
+    from es_ttc.mappings.index import create_index, resolve_index
+    from es_ttc.mappings.spec import IndexSpec
+
+    exists = await engine.exists(request.name)
+    if exists:
+        _, spec = await resolve_index(engine, request.name)
+        if request.text_fields not in (None, spec.text_fields):
+            raise InvalidRequest(
+                f"index [{request.name}] encodes the fields {','.join(spec.text_fields)}: leave --text-fields out, or "
+                "make another index"
+            )
+    else:
+        spec = IndexSpec(encoder.identity, **given(text_fields=request.text_fields))
+    documents = [record.document for record in await asyncio.to_thread(inputs.peek, _PEEKED) if record.document]
+    if documents and not any(_has_text(document, spec.text_fields) for document in documents):
+        found = sorted({field for document in documents for field in document})
+        raise InvalidRequest(
+            f"none of the first {len(documents)} documents has text in {','.join(spec.text_fields)} (they have "
+            f"{','.join(found)}): name the fields to encode with --text-fields, of an index made for them"
+        )
+    if not exists:
+        await create_index(engine, request.name, spec)
+        stored = f"{spec.codec} token vectors" if spec.tokens == "packed" else "no token vectors"
+        click.echo(
+            f"made index [{request.name}] with defaults: fields {','.join(spec.text_fields)}, encoder "
+            f"{spec.encoder.model}, {stored} (`es-ttc index create` to choose)",
+            err=True,
+        )
+
+
+async def _checkpoint(engine: "Engine", request: Request, encoder: "Encoder") -> "tuple[str, Checkpoint | None]":
+    """Return the run's id, and the checkpoint to go on from or to begin; none for standard input."""
+    from es_ttc.ingest.checkpoint import Checkpoint, Job, fingerprints
+    from es_ttc.mappings.index import resolve_index
+
+    run = uuid.uuid4().hex
+    inputs = fingerprints(request.files)
+    if inputs is None:
+        return run, None
+    index, _ = await resolve_index(engine, request.name)
+    settings = await engine.request("GET", f"/{index}/_settings", params={"flat_settings": "true"})
+    index_uuid = settings[index]["settings"]["index.uuid"]
+    job = Job(index, index_uuid, encoder.identity.key, request.options.id_field, inputs)
+    checkpoint = Checkpoint.load(request.checkpoint, job) if request.resume else None
+    if checkpoint is None:
+        if request.resume:
+            click.echo("there is no unfinished run to resume: reading from the start", err=True)
+        checkpoint = Checkpoint(request.checkpoint, run, job)
+    checkpoint.save(checkpoint.position)
+    return checkpoint.run, checkpoint
+
+
+def _reporter(bar: Progress) -> "Report":
+    """Return what moves the bar; the total is an estimate from the share of the input that has been read."""
+    task = bar.add_task("documents", total=None)
+
+    def report(outcome: "Outcome", fraction: float | None) -> None:
+        done = outcome.resumed_at + outcome.settled
+        read = outcome.resumed_at + outcome.read
+        total = max(round(read / fraction), done) if fraction else None
+        label = f"documents ({outcome.rejected:,} rejected)" if outcome.rejected else "documents"
+        bar.update(task, completed=done, total=total, description=label)
+
+    return report
+
+
+def _has_text(document: Mapping[str, Any], fields: Sequence[str]) -> bool:
+    from es_ttc.errors import InvalidRequest
+    from es_ttc.ingest import compose
+
+    try:
+        return bool(compose(document, fields)[0])
+    except InvalidRequest:  # the document is rejected with the reason when its turn comes
+        return True
+
+
+def _stop_on_sigterm() -> None:
+    """Let a polite kill end the run as Ctrl-C does."""
+    task = asyncio.current_task()
+    if task is not None:
+        with suppress(NotImplementedError):  # Windows has no such handlers
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+def _how_to_go_on(files: Sequence[str]) -> str:
+    if "-" in files:
+        return "run the same command again to go on (what the index holds already is passed over)"
+    return "run the same command with --resume to go on"
+
+
+def _sentence(outcome: "Outcome") -> str:
+    parts = [f"{outcome.written:,} documents written"]
+    parts += [f"{outcome.skipped:,} unchanged"] if outcome.skipped else []
+    parts += [f"{outcome.rejected:,} rejected"] if outcome.rejected else []
+    parts += [f"{outcome.truncated:,} cut at the index's max_tokens"] if outcome.truncated else []
+    parts += [f"{outcome.resumed_at:,} settled before"] if outcome.resumed_at else []
+    speed = f"{outcome.documents_per_second:,.1f} a second, encoder busy {outcome.encoder_busy:.0%}"
+    return f"{', '.join(parts)} in {outcome.seconds:,.1f} s ({speed})"
+
+
+def _as_dict(outcome: "Outcome", request: Request) -> dict[str, Any]:
+    return {
+        "index": request.name,
+        **asdict(outcome),
+        "documents_per_second": outcome.documents_per_second,
+        "encoder_busy": outcome.encoder_busy,
+        "dead_letters": str(request.dead_letters) if outcome.rejected else None,
+    }
