@@ -1,4 +1,4 @@
-"""The engines' `filter_path`, for answers that we put together ourselves: dotted patterns, `*`, `**`, `-` to exclude."""
+"""The engines' `filter_path`, for answers that we put together: dotted patterns, `*`, `**`, `-` to exclude."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase

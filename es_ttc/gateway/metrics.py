@@ -1,7 +1,14 @@
 """What Prometheus is told."""
 
+from collections.abc import Iterator
+from typing import Any
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from es_ttc.gateway.cache import LruCache
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -15,7 +22,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "es_ttc_requests",
-            "Requests by kind (passthrough, search, msearch, own) and outcome (ok, fallback, client_error, error, gone).",
+            "Requests by kind (passthrough, search, msearch) and outcome (ok, fallback, client_error, error, gone).",
             ("kind", "outcome"),
             registry=self.registry,
         )
@@ -33,11 +40,25 @@ class Metrics:
             "es_ttc_fallbacks", "Searches answered with the engine's own ranking.", ("reason",), registry=self.registry
         )
         self.in_flight = Gauge("es_ttc_in_flight_requests", "Requests being answered.", registry=self.registry)
-        self.cache_bytes = Gauge("es_ttc_feature_cache_bytes", "Memory of cached features.", registry=self.registry)
-        self.cache_entries = Gauge("es_ttc_feature_cache_entries", "Cached features.", registry=self.registry)
-        self.cache_hits = Counter("es_ttc_feature_cache_hits", "Features found in memory.", registry=self.registry)
-        self.cache_misses = Counter("es_ttc_feature_cache_misses", "Features fetched.", registry=self.registry)
+
+    def watch_cache(self, cache: LruCache[Any, Any]) -> None:
+        """Report what a cache of features holds whenever the metrics are read."""
+        self.registry.register(_CacheCollector(cache))
 
     def text(self) -> bytes:
         """Return everything in Prometheus' text form."""
         return generate_latest(self.registry)
+
+
+class _CacheCollector(Collector):
+    def __init__(self, cache: LruCache[Any, Any]) -> None:
+        self._cache = cache
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the cache's measurements."""
+        cache = self._cache
+        yield GaugeMetricFamily("es_ttc_feature_cache_bytes", "Memory of cached features.", cache.weight)
+        yield GaugeMetricFamily("es_ttc_feature_cache_capacity_bytes", "Its bound.", cache.capacity)
+        yield GaugeMetricFamily("es_ttc_feature_cache_entries", "Cached features.", len(cache))
+        yield CounterMetricFamily("es_ttc_feature_cache_hits", "Features found in memory.", cache.hits)
+        yield CounterMetricFamily("es_ttc_feature_cache_misses", "Features not found in memory.", cache.misses)

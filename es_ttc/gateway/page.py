@@ -1,6 +1,6 @@
 """From scores to a page: combining, reordering inside blocks, and scores that never rise down the page. Pure numpy."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,15 @@ from es_ttc.gateway.section import ScoreMode
 from es_ttc.vectors.tokens import Float32
 
 Ints = NDArray[np.intp]
+
+_COMBINED: Mapping[ScoreMode, Callable[[Float32, Float32], Any]] = {
+    ScoreMode.REPLACE: lambda first, second: second,  # noqa: ARG005 - the first pass only chose the window
+    ScoreMode.TOTAL: np.add,
+    ScoreMode.MULTIPLY: np.multiply,
+    ScoreMode.AVG: lambda first, second: (first + second) / np.float32(2),
+    ScoreMode.MAX: np.maximum,
+    ScoreMode.MIN: np.minimum,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +37,8 @@ class Ranking:
 
 def shown_similarity(cosines: Float32) -> Float32:
     """Map cosines in [-1, 1] to [0, 1], the engines' own convention: (1 + cosine) / 2."""
-    return np.clip((np.float32(1) + cosines) / np.float32(2), np.float32(0), np.float32(1), dtype=np.float32)
+    shown: Float32 = np.clip((np.float32(1) + cosines) / np.float32(2), np.float32(0), np.float32(1))
+    return shown
 
 
 def combine(
@@ -43,21 +53,10 @@ def combine(
         query_weight: Factor of the engine's scores.
         rescore_query_weight: Factor of the method's scores.
     """
-    first = first_pass * np.float32(query_weight)
-    second = rescored * np.float32(rescore_query_weight)
-    match mode:
-        case ScoreMode.REPLACE:
-            return second
-        case ScoreMode.TOTAL:
-            return first + second
-        case ScoreMode.MULTIPLY:
-            return first * second
-        case ScoreMode.AVG:
-            return (first + second) / np.float32(2)
-        case ScoreMode.MAX:
-            return np.maximum(first, second)
-        case ScoreMode.MIN:
-            return np.minimum(first, second)
+    first: Float32 = first_pass * np.float32(query_weight)
+    second: Float32 = rescored * np.float32(rescore_query_weight)
+    combined: Float32 = _COMBINED[mode](first, second)
+    return np.minimum(combined, np.finfo(np.float32).max)
 
 
 def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], block: int) -> Ranking:
@@ -98,10 +97,11 @@ def below(scores: Float32, floor: np.float32) -> Float32:
         scores: ``(m,)``, m >= 1, not negative; the first-pass order of a run may rise (several indices, boosts).
         floor: What the place before has.
     """
-    falling = np.minimum.accumulate(scores)
+    falling: Float32 = np.minimum.accumulate(scores)
     if falling[0] <= floor:
         return falling
-    return np.minimum(falling * (floor / falling[0]), floor)
+    scaled: Float32 = np.minimum(falling * np.float32(floor / falling[0]), floor)
+    return scaled
 
 
 def explained(value: float, method: str, mode: ScoreMode, rescored: float | None, engine: Any) -> dict[str, Any]:

@@ -238,7 +238,8 @@ def _ask_for_doc_values(body: dict[str, Any], url: Mapping[str, str]) -> tuple[s
     if not isinstance(asked, list):
         asked = [asked]
     patterns = [*map(_field_name, asked), *url.get("docvalue_fields", "").split(",")]
-    patterns += map(_field_name, body.get("fields") if isinstance(body.get("fields"), list) else [])
+    fields = body.get("fields")
+    patterns += map(_field_name, fields if isinstance(fields, list) else [])
     missing = tuple(name for name in (HASH, ENCODER) if not any(fnmatchcase(name, pattern) for pattern in patterns))
     body["docvalue_fields"] = [*asked, *missing]
     return missing

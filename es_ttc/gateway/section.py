@@ -40,7 +40,10 @@ class Section(BaseModel):
         None, description="The query's text; may be left out where the body's query has exactly one text."
     )
     query_texts: tuple[str, ...] | None = Field(
-        None, min_length=1, max_length=64, description="Several texts of one query (agents' roles); the best one counts."
+        None,
+        min_length=1,
+        max_length=64,
+        description="Several texts of one query (agents' roles); the best one counts.",
     )
     params: dict[str, Any] = Field(default_factory=dict, description="The method's own parameters.")
     timeout: str | None = Field(None, description="Scoring budget in the engines' time units, e.g. 200ms.")
@@ -83,7 +86,7 @@ def parse_section(data: Any) -> Section:
             ``query_text`` and ``query_texts``.
     """
     if not isinstance(data, dict):
-        raise InvalidRequest(f"[{KEY}] must be an object such as {{\"method\": \"spectral\"}}, got {shown(data)}")
+        raise InvalidRequest(f'[{KEY}] must be an object such as {{"method": "spectral"}}, got {shown(data)}')
     section = validated(Section, data, KEY)
     if section.query_text is not None and section.query_texts is not None:
         raise InvalidRequest(f"[{KEY}] takes [query_text] or [query_texts], not both")

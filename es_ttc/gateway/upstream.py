@@ -144,9 +144,7 @@ def asks_vendor_type(headers: RawHeaders) -> bool:
 
 def plain_types(headers: RawHeaders) -> RawHeaders:
     """Replace Elasticsearch's own media types by the ones that OpenSearch knows."""
-    return [
-        (name, _plain(value) if name in (b"accept", b"content-type") else value) for name, value in headers
-    ]
+    return [(name, _plain(value) if name in (b"accept", b"content-type") else value) for name, value in headers]
 
 
 def _plain(value: bytes) -> bytes:

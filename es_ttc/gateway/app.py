@@ -1,0 +1,177 @@
+"""The gateway as an ASGI application: its parts put together, and its own few addresses below `/_ttc`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+
+from es_ttc import __version__
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
+from es_ttc.gateway import jsonio
+from es_ttc.gateway.encoding import Encoders
+from es_ttc.gateway.entrance import Entrance, error_body, json_headers
+from es_ttc.gateway.features import FeatureStore
+from es_ttc.gateway.logs import log
+from es_ttc.gateway.metrics import CONTENT_TYPE, Metrics
+from es_ttc.gateway.pool import BoundedPool
+from es_ttc.gateway.rescoring import Rescoring
+from es_ttc.gateway.scoring import WindowScorer
+from es_ttc.gateway.search import SearchHandler
+from es_ttc.gateway.upstream import Upstream
+from es_ttc.rescorers import registry
+from es_ttc.settings import GatewaySettings
+
+_QUEUE_A_THREAD = 32
+_ENCODING_THREADS = 2
+_READY_SECONDS = 2.0
+
+Loader = Callable[[str, Path], Encoder]
+
+
+class NotFound(InvalidRequest):
+    """There is nothing at an address below `/_ttc`."""
+
+    status = 404
+
+
+def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_for_encoder: bool = False) -> Starlette:
+    """Make the gateway's application.
+
+    Args:
+        settings: The engine and the limits.
+        load: Makes an encoder from its name and the cache folder; the default is ``es_ttc.encoders.load_encoder``.
+        wait_for_encoder: Load the encoder before the first request is taken, in place of beside it.
+
+    Raises:
+        ConfigurationError: The engine's address or certificates are wrong.
+    """
+    metrics = Metrics()
+    upstream = Upstream(settings)
+    encoding = BoundedPool("encoding", threads=_ENCODING_THREADS, queue=_ENCODING_THREADS * _QUEUE_A_THREAD)
+    scoring = BoundedPool("scoring", threads=settings.scoring_threads, queue=settings.scoring_threads * _QUEUE_A_THREAD)
+    names = (settings.encoder, *settings.encoders)
+    encoders = Encoders(names, settings.cache_dir, load or _load_encoder, encoding)
+    features = FeatureStore(upstream, settings.feature_cache_mb * 2**20, scoring)
+    metrics.watch_cache(features.cache)
+    scorer = WindowScorer(upstream, features, encoders, scoring)
+    searches = SearchHandler(
+        upstream,
+        Rescoring(scorer, settings.default_timeout_ms, metrics),
+        max_body=settings.max_body_mb * 2**20,
+        max_window=settings.max_window,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with upstream:
+            loading = asyncio.create_task(_prepare(encoders))
+            if wait_for_encoder:
+                await loading
+            yield
+            loading.cancel()
+            with suppress(asyncio.CancelledError):
+                await loading
+        encoding.close()
+        scoring.close()
+
+    own = _OwnPages(settings, upstream, encoders, metrics)
+    return Starlette(
+        routes=[
+            Mount(
+                "/_ttc",
+                routes=[
+                    Route("/", own.info),
+                    Route("/health", own.health),
+                    Route("/ready", own.ready),
+                    Route("/metrics", own.metrics),
+                ],
+            ),
+            Mount("/", app=Entrance(upstream, searches, metrics, settings.max_concurrent_requests)),
+        ],
+        exception_handlers={HTTPException: _not_found},
+        lifespan=lifespan,
+    )
+
+
+class _OwnPages:
+    """What the gateway says about itself."""
+
+    def __init__(self, settings: GatewaySettings, upstream: Upstream, encoders: Encoders, metrics: Metrics) -> None:
+        self._settings = settings
+        self._upstream = upstream
+        self._encoders = encoders
+        self._metrics = metrics
+
+    async def info(self, request: Request) -> Response:
+        """Who this is, and what it can do."""
+        try:
+            product: str | None = await self._upstream.product()
+        except EngineUnavailable:
+            product = None
+        return _json(
+            request,
+            {
+                "name": "es-ttc gateway",
+                "version": __version__,
+                "engine": {"url": self._upstream.url, "product": product},
+                "methods": registry.names(),
+                "encoders": list(self._encoders.names),
+                "max_window": self._settings.max_window,
+                "default_timeout_ms": self._settings.default_timeout_ms,
+            },
+        )
+
+    async def health(self, request: Request) -> Response:
+        """The process answers."""
+        return _json(request, {"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """Searches can be rescored: the engine answers and the encoder is loaded."""
+        engine = await self._upstream.reachable(_READY_SECONDS)
+        encoder = self._encoders.ready
+        status = 200 if engine and encoder else 503
+        return _json(request, {"ready": status == 200, "engine": engine, "encoder": encoder}, status)
+
+    async def metrics(self, _: Request) -> Response:
+        """Measurements for Prometheus."""
+        return Response(self._metrics.text(), media_type=CONTENT_TYPE)
+
+
+async def _prepare(encoders: Encoders) -> None:
+    """Load what the first search needs: the rescorers' code and the encoder."""
+    for name, problem in (await asyncio.to_thread(registry.problems)).items():
+        log.warning("rescorer cannot be used", name=name, problem=problem)
+    try:
+        encoder = await encoders.first()
+    except Exception as error:  # noqa: BLE001 - any backend may fail in any way; searches say so again
+        log.error("encoder cannot be loaded", name=encoders.names[0], problem=str(error))
+    else:
+        log.info("encoder loaded", name=encoders.names[0], identity=encoder.identity.key, backend=encoder.backend)
+
+
+def _load_encoder(name: str, cache_dir: Path) -> Encoder:
+    from es_ttc.encoders import load_encoder  # the backends are heavy
+
+    encoder: Encoder = load_encoder(name, cache_dir=cache_dir)
+    return encoder
+
+
+def _json(request: Request, data: object, status: int = 200) -> Response:
+    body = jsonio.dumps(data, pretty="pretty" in request.query_params)
+    headers = {name.decode(): value.decode() for name, value in json_headers(request.headers.raw, body)}
+    return Response(body, status, headers)
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    problem: EsTtcError = NotFound(f"nothing answers {request.method} [{request.url.path}]: see /_ttc/")
+    body = error_body(problem)
+    headers = {name.decode(): value.decode() for name, value in json_headers(request.headers.raw, body)}
+    return Response(body, status, headers)

@@ -1,0 +1,151 @@
+"""Where every request for the engine comes in: limits, request ids, errors in the engine's shape, metrics, logs."""
+
+import asyncio
+import time
+from typing import Any
+
+from starlette.types import Message, Receive, Scope, Send
+
+from es_ttc.errors import EsTtcError, TooManyRequests
+from es_ttc.gateway import jsonio
+from es_ttc.gateway.incoming import Disconnected, Incoming, RawHeaders
+from es_ttc.gateway.logs import log, request_id
+from es_ttc.gateway.metrics import Metrics
+from es_ttc.gateway.proxy import answer_headers, end_answer, forward, start_answer
+from es_ttc.gateway.search import Outcome, SearchHandler
+from es_ttc.gateway.upstream import Upstream, asks_vendor_type
+
+_GONE = Outcome("passthrough", 499)
+
+
+class Entrance:
+    """The ASGI application for everything that is not the gateway's own.
+
+    Args:
+        upstream: The engine.
+        searches: Answers `_search` and `_msearch`.
+        metrics: Told about every request.
+        limit: Requests in flight before 429 is answered.
+    """
+
+    def __init__(self, upstream: Upstream, searches: SearchHandler, metrics: Metrics, limit: int) -> None:
+        self._upstream = upstream
+        self._searches = searches
+        self._metrics = metrics
+        self._limit = limit
+        self._in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        incoming = Incoming(scope, receive)
+        answer = _Answer(send, request_id(incoming.header(b"x-request-id"), incoming.header(b"x-opaque-id")))
+        started = time.perf_counter()
+        self._in_flight += 1
+        self._metrics.in_flight.inc()
+        try:
+            outcome = await self._answered(incoming, answer)
+        finally:
+            self._in_flight -= 1
+            self._metrics.in_flight.dec()
+        seconds = time.perf_counter() - started
+        self._metrics.requests.labels(outcome.kind, _ending(outcome)).inc()
+        self._metrics.request_seconds.labels(outcome.kind).observe(seconds)
+        if outcome.kind != "passthrough" or outcome.status >= 500:
+            log.info(
+                "answered",
+                request_id=answer.id,
+                method=incoming.method,
+                path=incoming.raw_path.decode("latin-1"),
+                kind=outcome.kind,
+                status=outcome.status,
+                applied=outcome.applied,
+                ms=round(seconds * 1000, 2),
+            )
+
+    async def _answered(self, incoming: Incoming, answer: "_Answer") -> Outcome:
+        """Answer, whatever happens, and return how it ended."""
+        task = asyncio.current_task()
+        watcher = None if task is None else asyncio.create_task(incoming.watch(task))
+        try:
+            if self._in_flight > self._limit:
+                raise TooManyRequests(f"the gateway answers {self._limit} requests at a time: try again")
+            return await self._dispatch(incoming, answer)
+        except Disconnected:
+            return _GONE
+        except asyncio.CancelledError:
+            if not incoming.gone or task is None:
+                raise
+            task.uncancel()
+            return _GONE
+        except EsTtcError as error:
+            if incoming.gone:
+                return _GONE
+            return await _refused(incoming, answer, error)
+        except Exception as error:  # noqa: BLE001 - a defect of ours is a 500 in the engine's shape, and in the log
+            log.exception("unexpected error", request_id=answer.id, path=incoming.raw_path.decode("latin-1"))
+            unexpected = EsTtcError(f"unexpected {type(error).__name__} in the gateway (request {answer.id})")
+            return await _refused(incoming, answer, unexpected)
+        finally:
+            if watcher is not None:
+                watcher.cancel()
+
+    async def _dispatch(self, incoming: Incoming, answer: "_Answer") -> Outcome:
+        if incoming.method in ("GET", "POST"):
+            segments = incoming.segments
+            if len(segments) <= 2 and segments and segments[-1] == "_search":
+                return await self._searches.search(incoming, answer)
+            if len(segments) <= 2 and segments and segments[-1] == "_msearch":
+                return await self._searches.msearch(incoming, answer)
+        return Outcome("passthrough", await forward(self._upstream, incoming, answer))
+
+
+class _Answer:
+    """Sends an answer with the request's id, and knows whether it has begun."""
+
+    def __init__(self, send: Send, identifier: str) -> None:
+        self.id = identifier
+        self.begun = False
+        self._send = send
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.begun = True
+            message["headers"] = [*message["headers"], (b"x-request-id", self.id.encode())]
+        await self._send(message)
+
+
+def error_body(error: EsTtcError) -> bytes:
+    """Return an error in the engines' own shape."""
+    return jsonio.dumps(error.body())
+
+
+def json_headers(incoming_headers: RawHeaders, body: bytes) -> RawHeaders:
+    """Return the headers of a JSON answer of the gateway's own."""
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    return answer_headers(headers, vendor=asks_vendor_type(incoming_headers))
+
+
+async def _refused(incoming: Incoming, answer: _Answer, error: EsTtcError) -> Outcome:
+    kind = _kind(incoming)
+    if answer.begun:
+        raise error  # nothing but closing the connection tells the client that the rest is missing
+    body = error_body(error)
+    await start_answer(answer, error.status, json_headers(incoming.headers, body))
+    await end_answer(incoming, answer, b"" if incoming.method == "HEAD" else body)
+    return Outcome(kind, error.status)
+
+
+def _kind(incoming: Incoming) -> str:
+    last: dict[str, Any] = {"_search": "search", "_msearch": "msearch"}
+    segments = incoming.segments
+    return last.get(segments[-1], "passthrough") if segments else "passthrough"
+
+
+def _ending(outcome: Outcome) -> str:
+    if outcome is _GONE:
+        return "gone"
+    if outcome.status >= 500:
+        return "error"
+    if outcome.status >= 400:
+        return "client_error"
+    return "ok" if outcome.applied else "fallback"

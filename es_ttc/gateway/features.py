@@ -1,0 +1,209 @@
+"""The stored features of a window's documents: from memory where the content is known, else in one batched read."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import cbor2
+
+from es_ttc.errors import EngineError
+from es_ttc.gateway import jsonio
+from es_ttc.gateway.cache import LruCache
+from es_ttc.gateway.incoming import RawHeaders
+from es_ttc.gateway.logs import log
+from es_ttc.gateway.pool import BoundedPool
+from es_ttc.gateway.upstream import Upstream, callers
+from es_ttc.mappings.fields import FEATURES
+from es_ttc.mappings.spec import HASH
+from es_ttc.rescorers.base import Feature
+from es_ttc.vectors.packed import unpack_norms, unpack_offsets, unpack_tokens
+from es_ttc.vectors.quantise import dequantise
+
+_DOCUMENTS_A_READ = 1000
+_AS_CBOR: RawHeaders = [
+    (b"accept", b"application/cbor"),
+    (b"accept-encoding", b"identity"),  # compressing vectors costs far more than it saves
+    (b"content-type", b"application/json"),
+]
+
+_UNPACK: Mapping[Feature, Callable[[bytes], Any]] = {
+    Feature.POOLED: lambda blob: dequantise(unpack_tokens(blob))[0],
+    Feature.TOKENS: unpack_tokens,
+    Feature.NORMS: unpack_norms,
+    Feature.OFFSETS: unpack_offsets,
+}
+_ABSENT = object()  # kept in place of a feature that the document does not have
+_ABSENT_BYTES = 64
+
+Stored = dict[Feature, Any]
+CacheKey = tuple[str, str, str, Feature]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentKey:
+    """A document as a search has just returned it.
+
+    Attributes:
+        index: Its concrete index.
+        id: Its id.
+        encoder: Identity of the encoder of its features.
+        hash: Hash of the content that they were made from.
+    """
+
+    index: str
+    id: str
+    encoder: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFeatures:
+    """What is known of a window's documents.
+
+    Attributes:
+        documents: One mapping a document: the features that it has.
+        from_memory: Documents whose features were all in memory.
+    """
+
+    documents: list[Stored]
+    from_memory: int
+
+
+class FeatureStore:
+    """Reads features in the caller's name, and keeps them by content hash.
+
+    Args:
+        upstream: The engine.
+        capacity: Bytes kept.
+        pool: Where blobs are decoded.
+    """
+
+    def __init__(self, upstream: Upstream, capacity: int, pool: BoundedPool) -> None:
+        self.cache: LruCache[CacheKey, Any] = LruCache(capacity)
+        self._upstream = upstream
+        self._pool = pool
+        self._reads: set[asyncio.Task[dict[DocumentKey, dict[Feature, tuple[Any, int]]]]] = set()
+
+    async def window(
+        self, keys: Sequence[DocumentKey], wanted: Iterable[Feature], headers: RawHeaders
+    ) -> WindowFeatures:
+        """Return the wanted features of documents, as far as the documents have them.
+
+        A read that is waited for no longer goes on and fills the memory, so the next request finds it there.
+
+        Args:
+            keys: The documents; one whose content has changed since has no features.
+            wanted: Stored features.
+            headers: The headers of the caller in whose name documents are read.
+
+        Raises:
+            EngineError: The engine refused the read.
+            EngineUnavailable: It does not answer.
+        """
+        wanted = tuple(wanted)
+        known: list[Stored] = []
+        missing: list[DocumentKey] = []
+        absent_from: set[Feature] = set()
+        for key in keys:
+            cached = {feature: self.cache.get(_cache_key(key, feature)) for feature in wanted}
+            unknown = [feature for feature, value in cached.items() if value is None]
+            if unknown:
+                missing.append(key)
+                absent_from.update(unknown)
+            known.append({feature: value for feature, value in cached.items() if value is not None})
+        if missing:
+            read = asyncio.create_task(self._read_and_keep(missing, sorted(absent_from), headers))
+            self._reads.add(read)
+            read.add_done_callback(self._reads.discard)
+            fetched = await asyncio.shield(read)
+            for key, stored in zip(keys, known, strict=True):
+                stored.update({feature: value for feature, (value, _) in fetched.get(key, {}).items()})
+        for stored in known:
+            for feature in [feature for feature, value in stored.items() if value is _ABSENT]:
+                del stored[feature]
+        return WindowFeatures(known, len(keys) - len(missing))
+
+    async def _read_and_keep(
+        self, keys: Sequence[DocumentKey], features: Sequence[Feature], headers: RawHeaders
+    ) -> dict[DocumentKey, dict[Feature, tuple[Any, int]]]:
+        parts = [self._read(batch, features, headers) for batch in batched_keys(keys)]
+        fetched: dict[DocumentKey, dict[Feature, tuple[Any, int]]] = {}
+        for part in await asyncio.gather(*parts):
+            fetched.update(part)
+        for key, stored in fetched.items():
+            for feature, (value, size) in stored.items():
+                self.cache.put(_cache_key(key, feature), value, size)
+        return fetched
+
+    async def _read(
+        self, keys: Sequence[DocumentKey], features: Sequence[Feature], headers: RawHeaders
+    ) -> dict[DocumentKey, dict[Feature, tuple[Any, int]]]:
+        path, body = read_request(keys, features)
+        async with self._upstream.send(
+            "POST", path, b"", [*callers(headers), *_AS_CBOR], jsonio.dumps(body), ours=True
+        ) as response:
+            raw = await response.read()
+            status = response.status
+        if status != 200:
+            raise EngineError(f"features could not be read: the engine answered {status}", upstream_status=status)
+        return await self._pool.run(_decode, raw, keys, features)
+
+
+def batched_keys(keys: Sequence[DocumentKey]) -> Iterable[Sequence[DocumentKey]]:
+    """Cut a very wide window into reads that an engine's heap bears."""
+    return (keys[start : start + _DOCUMENTS_A_READ] for start in range(0, len(keys), _DOCUMENTS_A_READ))
+
+
+def read_request(keys: Sequence[DocumentKey], features: Sequence[Feature]) -> tuple[bytes, dict[str, Any]]:
+    """Return the path and body of the search that reads stored features by id, the content hash beside them.
+
+    A search and no `_mget`: it reads the hash's doc values in the same step, works across clusters, and took no longer.
+    """
+    by_index: dict[str, list[str]] = defaultdict(list)
+    for key in keys:
+        by_index[key.index].append(key.id)
+    indices = [
+        {"bool": {"filter": [{"term": {"_index": index}}, {"ids": {"values": ids}}]}} for index, ids in by_index.items()
+    ]
+    path = "/" + quote(",".join(by_index), safe=",:") + "/_search"
+    return path.encode(), {
+        "query": {"bool": {"filter": [{"bool": {"should": indices}}]}},
+        "size": len(keys),
+        "track_total_hits": False,
+        "_source": False,
+        "stored_fields": [FEATURES[feature].name for feature in features],
+        "docvalue_fields": [HASH],
+    }
+
+
+def _decode(
+    raw: bytes, keys: Sequence[DocumentKey], features: Sequence[Feature]
+) -> dict[DocumentKey, dict[Feature, tuple[Any, int]]]:
+    """Unpack the answer; a document that changed since the first pass is left out, and so is a damaged one."""
+    expected = {(key.index, key.id): key for key in keys}
+    decoded: dict[DocumentKey, dict[Feature, tuple[Any, int]]] = {}
+    for hit in cbor2.loads(raw)["hits"]["hits"]:
+        key = expected.get((hit["_index"], hit["_id"]))
+        fields = hit.get("fields", {})
+        if key is None or fields.get(HASH) != [key.hash]:
+            continue
+        try:
+            decoded[key] = {feature: _unpacked(feature, fields) for feature in features}
+        except ValueError as error:
+            log.warning("damaged features", index=key.index, id=key.id, error=str(error))
+    return decoded
+
+
+def _unpacked(feature: Feature, fields: Mapping[str, Any]) -> tuple[Any, int]:
+    blobs = fields.get(FEATURES[feature].name)
+    if not blobs:
+        return _ABSENT, _ABSENT_BYTES
+    blob = blobs[0]
+    return _UNPACK[feature](blob), len(blob)
+
+
+def _cache_key(key: DocumentKey, feature: Feature) -> CacheKey:
+    return key.index, key.encoder, key.hash, feature

@@ -1,0 +1,213 @@
+"""One search answered by the engine, put into the method's order: deadline, fallback, page, marks."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from es_ttc.errors import DeadlineExceeded, EsTtcError, InvalidRequest
+from es_ttc.gateway.encoding import EncodedQuery
+from es_ttc.gateway.incoming import RawHeaders
+from es_ttc.gateway.logs import log
+from es_ttc.gateway.metrics import Metrics
+from es_ttc.gateway.page import Ranking, combine, explained, rank, without_guard
+from es_ttc.gateway.scoring import Method, Scored, Took, WindowScorer
+from es_ttc.gateway.search_body import SearchPlan
+from es_ttc.rescorers import registry
+
+_TIME_TO_ANSWER_MS = 20.0
+"""What is left of the caller's own timeout for answering with the first pass."""
+
+
+@dataclass(slots=True)
+class Search:
+    """One search of ours on its way.
+
+    Attributes:
+        plan: The request, taken apart.
+        method: The method with its parameters.
+        started: `time.perf_counter` when the request came in.
+        begun: The query on its way through the encoder, where it is encoded at all.
+    """
+
+    plan: SearchPlan
+    method: Method
+    started: float
+    begun: asyncio.Task[EncodedQuery] | None = None
+
+
+class Rescoring:
+    """Turns the engine's answers into rescored ones.
+
+    Args:
+        scorer: Scores windows.
+        default_timeout_ms: Scoring budget of a request that names none.
+        metrics: Told about stages and fallbacks.
+    """
+
+    def __init__(self, scorer: WindowScorer, default_timeout_ms: float, metrics: Metrics) -> None:
+        self._scorer = scorer
+        self._default_timeout_ms = default_timeout_ms
+        self._metrics = metrics
+
+    def begin(self, plan: SearchPlan, started: float) -> Search:
+        """Check the method's name and parameters, and start to encode the query.
+
+        Raises:
+            InvalidRequest: There is no such method, or it has no such parameters.
+        """
+        rescorer = registry.load(plan.section.method)
+        method = Method(rescorer, registry.parse_params(rescorer, plan.section.params), plan.section.detail)
+        search = Search(plan, method, started)
+        if plan.page.fetch:
+            search.begun = self._scorer.begin_encoding(method, plan.texts)
+        return search
+
+    async def finish(self, search: Search, answer: dict[str, Any], headers: RawHeaders, first_pass_ms: float) -> bool:
+        """Put the engine's answer into the method's order, in place, and return whether that was done.
+
+        Args:
+            search: The search.
+            answer: The engine's decoded answer to the search's plan.
+            headers: The caller's headers.
+            first_pass_ms: What the engine's answer took.
+
+        Raises:
+            InvalidRequest: The index lacks what the method needs, or has another encoder.
+            EsTtcError: Scoring failed or was late, and the request says ``on_error: fail``.
+        """
+        took = Took(first_pass=first_pass_ms)
+        began = time.perf_counter()
+        hits = answer["hits"]["hits"]
+        outcome = await self._score(search, hits, headers, took)
+        if isinstance(outcome, EsTtcError):
+            _cut_first_pass(answer, search.plan)
+        else:
+            await self._reorder(answer, search, outcome)
+        _hide(answer["hits"]["hits"], search.plan)
+        answer["ttc"] = _summary(search, outcome, len(hits), took)
+        if isinstance(answer.get("took"), int):
+            answer["took"] += round((time.perf_counter() - began) * 1000)
+        for stage, ms in took.as_dict().items():
+            self._metrics.stage_seconds.labels(stage).observe(ms / 1000)
+        if isinstance(outcome, EsTtcError):
+            self._metrics.fallbacks.labels(outcome.type).inc()
+            log.warning("first pass answered", method=search.plan.section.method, reason=str(outcome))
+        return not isinstance(outcome, EsTtcError)
+
+    async def _score(
+        self, search: Search, hits: Sequence[dict[str, Any]], headers: RawHeaders, took: Took
+    ) -> Scored | EsTtcError:
+        """Return the scores, or the reason why the first pass stands."""
+        budget_ms = self._budget_ms(search)
+        try:
+            async with asyncio.timeout(budget_ms / 1000):
+                return await self._scorer.score(hits, search.method, search.plan.texts, search.begun, headers, took)
+        except InvalidRequest:
+            raise
+        except TimeoutError:
+            reason: EsTtcError = DeadlineExceeded(f"scoring took longer than its budget of {budget_ms:.0f} ms")
+        except EsTtcError as error:
+            reason = error
+        if search.plan.section.on_error == "fail":
+            raise reason
+        return reason
+
+    def _budget_ms(self, search: Search) -> float:
+        """Return the scoring budget, cut so that the first pass can still be answered in the caller's own timeout."""
+        budget = search.plan.section.timeout_ms or self._default_timeout_ms
+        if search.plan.timeout_ms is None:
+            return budget
+        spent = (time.perf_counter() - search.started) * 1000
+        return max(0.0, min(budget, search.plan.timeout_ms - spent - _TIME_TO_ANSWER_MS))
+
+    async def _reorder(self, answer: dict[str, Any], search: Search, scored: Scored) -> None:
+        plan, section = search.plan, search.plan.section
+        hits = answer["hits"]["hits"]
+        first_pass = np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
+        final = combine(
+            section.score_mode,
+            first_pass,
+            scored.values,
+            query_weight=section.query_weight,
+            rescore_query_weight=section.rescore_query_weight,
+        )
+        ranking = rank(first_pass, final, scored.mask, plan.page.block)
+        page = slice(plan.page.start, plan.page.start + plan.page.size)
+        details = await self._details(search, scored, ranking, page)
+        shown = []
+        for place, score in zip(ranking.order[page].tolist(), ranking.scores[page].tolist(), strict=True):
+            hit = hits[place]
+            rescored = float(scored.values[place]) if scored.mask[place] else None
+            if plan.explain:
+                hit["_explanation"] = explained(
+                    score, section.method, section.score_mode, rescored, hit.get("_explanation")
+                )
+            if section.detail:
+                hit["_ttc"] = {"first_pass_rank": place + 1, "first_pass_score": hit.get("_score")}
+                hit["_ttc"] |= details.get(place, {})
+            hit["_score"] = score
+            shown.append(hit)
+        answer["hits"]["hits"] = shown
+        if len(ranking.scores) and answer["hits"].get("max_score") is not None:
+            answer["hits"]["max_score"] = float(ranking.scores[0])
+
+    async def _details(
+        self, search: Search, scored: Scored, ranking: Ranking, page: slice
+    ) -> dict[int, dict[str, Any]]:
+        """Return what the method shows about the page's documents, by first-pass place."""
+        if not search.plan.section.detail:
+            return {}
+        position = {int(place): number for number, place in enumerate(np.flatnonzero(scored.mask))}
+        places = [place for place in ranking.order[page].tolist() if place in position]
+        positions = [position[place] for place in places]
+        details = await self._scorer.details(scored, search.method, positions)
+        return {
+            place: with_field_name(detail, scored.fields[number] if scored.fields else ())
+            for place, number, detail in zip(places, positions, details, strict=True)
+        }
+
+
+def with_field_name(detail: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+    """Replace the ordinal of a text field by its name."""
+    ordinal = detail.get("field")
+    if isinstance(ordinal, int) and 0 <= ordinal < len(fields):
+        return {**detail, "field": fields[ordinal]}
+    return detail
+
+
+def _cut_first_pass(answer: dict[str, Any], plan: SearchPlan) -> None:
+    hits = answer["hits"]["hits"][plan.page.start : plan.page.start + plan.page.size]
+    for number, hit in enumerate(hits, plan.page.start + 1):
+        if "_explanation" in hit:
+            hit["_explanation"] = without_guard(hit["_explanation"])
+        if plan.section.detail:
+            hit["_ttc"] = {"first_pass_rank": number, "first_pass_score": hit.get("_score")}
+    answer["hits"]["hits"] = hits
+
+
+def _hide(hits: Sequence[dict[str, Any]], plan: SearchPlan) -> None:
+    """Take out of the hits what only we had asked for."""
+    for hit in hits:
+        fields = hit.get("fields")
+        if fields is not None:
+            for name in plan.hidden:
+                fields.pop(name, None)
+            if not fields:
+                del hit["fields"]
+        if plan.hide_ids:
+            hit.pop("_id", None)
+
+
+def _summary(search: Search, outcome: Scored | EsTtcError, considered: int, took: Took) -> dict[str, Any]:
+    summary: dict[str, Any] = {"method": search.plan.section.method, "applied": not isinstance(outcome, EsTtcError)}
+    summary["window"] = considered
+    if isinstance(outcome, EsTtcError):
+        return summary | {"scored": 0, "reason": str(outcome), "took": took.as_dict()}
+    summary["scored"] = int(outcome.mask.sum())
+    if outcome.encoder is not None:
+        summary |= {"encoder": outcome.encoder, "features_from_memory": outcome.from_memory}
+    return summary | {"took": took.as_dict()}

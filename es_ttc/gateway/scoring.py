@@ -1,0 +1,348 @@
+"""From a window of hits to the method's scores: encoder, features, scores, inside a deadline."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import EncoderMismatch, EngineError, EsTtcError, MissingFeature
+from es_ttc.gateway import jsonio
+from es_ttc.gateway.encoding import EncodedQuery, Encoders
+from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored
+from es_ttc.gateway.incoming import RawHeaders
+from es_ttc.gateway.page import shown_similarity
+from es_ttc.gateway.pool import BoundedPool
+from es_ttc.gateway.upstream import Upstream, callers
+from es_ttc.mappings.fields import FEATURES
+from es_ttc.mappings.spec import ENCODER, HASH
+from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
+from es_ttc.vectors.tokens import Float32
+
+_FROM_THE_REQUEST = frozenset({Feature.FIRST_PASS, Feature.QUERY_TOKENS})
+
+
+class NothingToScore(EsTtcError):
+    """No document of the window has features yet: they are pending, or have no text."""
+
+    status = 503
+    type = "ttc_pending_features_exception"
+
+
+class ScoringError(EsTtcError):
+    """A method broke its contract, or failed."""
+
+    type = "ttc_scoring_exception"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A rescorer with the parameters of one request.
+
+    Attributes:
+        rescorer: The method.
+        params: Its validated parameters.
+        detail: Whether hits show what the method can show.
+    """
+
+    rescorer: Rescorer[Any]
+    params: Params
+    detail: bool
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """Stored features that every scored document must have."""
+        return self.rescorer.needs(self.params) - _FROM_THE_REQUEST
+
+    @property
+    def wants(self) -> frozenset[Feature]:
+        """Stored features that are read as well; offsets only where detail is asked for."""
+        shown_only = frozenset() if self.detail else frozenset({Feature.OFFSETS})
+        return self.rescorer.wants - self.needs - _FROM_THE_REQUEST - shown_only
+
+    @property
+    def query_tokens(self) -> bool:
+        """Whether the query's token vectors are needed."""
+        return Feature.QUERY_TOKENS in self.rescorer.needs(self.params)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether the query is encoded at all."""
+        return bool(self.needs) or self.query_tokens
+
+
+@dataclass(slots=True)
+class Took:
+    """Milliseconds of each stage; encoding runs beside the first pass."""
+
+    first_pass: float = 0.0
+    features: float = 0.0
+    encode: float = 0.0
+    score: float = 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """Return a JSON-ready form."""
+        return {name: round(getattr(self, name), 2) for name in ("first_pass", "features", "encode", "score")}
+
+
+@dataclass(slots=True)
+class Scored:
+    """Scores of a whole first pass of n hits.
+
+    Attributes:
+        values: ``(n,)`` float32 scores as they are shown; 0 where there is none.
+        mask: ``(n,)`` bool, which hits have a score.
+        from_memory: Documents whose features were in memory.
+        encoder: Identity of the encoder, or None where the method needs none.
+        window: The scored documents, for the detail.
+        query: The encoded query, for the detail.
+        fields: For each scored document the names that its offsets' ordinals stand for.
+    """
+
+    values: Float32
+    mask: NDArray[np.bool_]
+    from_memory: int = 0
+    encoder: str | None = None
+    window: Window | None = None
+    query: Query | None = None
+    fields: Sequence[tuple[str, ...]] = field(default_factory=tuple)
+
+
+class WindowScorer:
+    """Scores the hits of a first pass.
+
+    Args:
+        upstream: The engine.
+        features: The documents' features.
+        encoders: The queries' encoders.
+        pool: Where methods run.
+    """
+
+    def __init__(self, upstream: Upstream, features: FeatureStore, encoders: Encoders, pool: BoundedPool) -> None:
+        self._upstream = upstream
+        self._features = features
+        self._encoders = encoders
+        self._pool = pool
+
+    def begin_encoding(self, method: Method, texts: tuple[str, ...]) -> asyncio.Task[EncodedQuery] | None:
+        """Start to encode a query while the engine runs the first pass; most gateways have one encoder."""
+        if not method.encodes:
+            return None
+        task = asyncio.create_task(self._encode_with_first(texts, tokens=method.query_tokens))
+        task.add_done_callback(_ignore_failure)
+        return task
+
+    async def score(
+        self,
+        hits: Sequence[Mapping[str, Any]],
+        method: Method,
+        texts: tuple[str, ...],
+        begun: asyncio.Task[EncodedQuery] | None,
+        headers: RawHeaders,
+        took: Took,
+    ) -> Scored:
+        """Return the scores of a first pass.
+
+        Args:
+            hits: The engine's hits, with the fields `ttc.hash` and `ttc.encoder`.
+            method: The method.
+            texts: The query's texts.
+            begun: What :meth:`begin_encoding` gave.
+            headers: The caller's headers.
+            took: Receives the stages' times.
+
+        Raises:
+            MissingFeature: The index lacks what the method needs.
+            EncoderMismatch: The documents were encoded by another encoder, or by several.
+            NothingToScore: No document has features yet.
+            EsTtcError: Encoding, reading or scoring failed.
+        """
+        first_pass = np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
+        scored = Scored(np.zeros(len(hits), dtype=np.float32), np.zeros(len(hits), dtype=np.bool_))
+        if not hits:
+            return scored
+        ids = [str(hit.get("_id")) for hit in hits]
+        if not method.encodes:
+            window = Window(ids, first_pass)
+            scored.mask[:] = True
+            scored.window, scored.query = window, Query(texts[0], np.zeros((0, 0), dtype=np.float32))
+            scored.values[:] = await self._run(method, scored.query, window, took)
+            return scored
+
+        keys = [document_key(hit) for hit in hits]
+        present = [place for place, key in enumerate(keys) if key is not None]
+        await self._require(present, frozenset(), hits, headers, method)
+        known = [key for key in keys if key is not None]
+        _require_one_encoder(known)
+        encoder = await self._encoders.serving(known[0].encoder, known[0].index)
+        query_task = asyncio.create_task(self._query(encoder, texts, method, begun))
+        query_task.add_done_callback(_ignore_failure)
+        try:
+            started = time.perf_counter()
+            found = await self._features.window(known, method.needs | method.wants, headers)
+            took.features = _ms_since(started)
+            encoded = await query_task
+        finally:
+            query_task.cancel()
+        took.encode = encoded.seconds * 1000
+        complete = [
+            (place, stored)
+            for place, stored in zip(present, found.documents, strict=True)
+            if method.needs <= stored.keys()
+        ]
+        await self._require(complete, method.needs, hits, headers, method)
+        places = np.array([place for place, _ in complete], dtype=np.intp)
+        documents = [stored for _, stored in complete]
+        window = Window([ids[place] for place in places], first_pass[places], **_columns(documents, method))
+        scored.mask[places] = True
+        scored.values[places] = await self._run(method, encoded.query, window, took)
+        scored.from_memory, scored.encoder = found.from_memory, encoded.key
+        scored.window, scored.query = window, encoded.query
+        scored.fields = [stored[Feature.OFFSETS][1] if window.offsets is not None else () for stored in documents]
+        return scored
+
+    async def details(self, scored: Scored, method: Method, places: Sequence[int]) -> list[dict[str, Any]]:
+        """Return what the method can show about some of the scored documents.
+
+        Args:
+            scored: The outcome of :meth:`score`.
+            method: The method.
+            places: Places in the scored window.
+        """
+        if scored.window is None or scored.query is None or not places:
+            return []
+        part = _subset(scored.window, places)
+        return await self._pool.run(method.rescorer.detail, scored.query, part, method.params)
+
+    async def _encode_with_first(self, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
+        return await self._encoders.encode(await self._encoders.first(), texts, tokens=tokens)
+
+    async def _query(
+        self, encoder: Encoder, texts: tuple[str, ...], method: Method, begun: asyncio.Task[EncodedQuery] | None
+    ) -> EncodedQuery:
+        if begun is not None and encoder is await self._encoders.first():
+            return await asyncio.shield(begun)
+        return await self._encoders.encode(encoder, texts, tokens=method.query_tokens)
+
+    async def _run(self, method: Method, query: Query, window: Window, took: Took) -> Float32:
+        started = time.perf_counter()
+        try:
+            scores = await self._pool.run(method.rescorer.score, query, window, method.params)
+        except (EsTtcError, asyncio.CancelledError):
+            raise
+        except Exception as error:  # anyone's method may raise anything
+            raise ScoringError(f"method [{method.rescorer.name}] failed: {type(error).__name__}: {error}") from error
+        took.score = _ms_since(started)
+        return _checked(np.asarray(scores), len(window), method.rescorer)
+
+    async def _require(
+        self,
+        found: Sequence[object],
+        needs: frozenset[Feature],
+        hits: Sequence[Mapping[str, Any]],
+        headers: RawHeaders,
+        method: Method,
+    ) -> None:
+        """Where no document has what is needed, say whether the index lacks the fields or the documents wait."""
+        if found:
+            return
+        fields = {HASH, ENCODER, *(FEATURES[feature].name for feature in needs)}
+        indices = sorted({str(hit["_index"]) for hit in hits})
+        lacking = sorted(fields - await self._mapped(indices, fields, headers))
+        if not lacking:
+            raise NothingToScore(
+                "no document of the window has features yet: they are pending, changed, or have no text"
+            )
+        names = ", ".join(indices)
+        raise MissingFeature(
+            f"method [{method.rescorer.name}] needs [{', '.join(lacking)}], which index [{names}] does not have: make "
+            "an index that has it with `es-ttc index create` and fill it with `es-ttc ingest`"
+        )
+
+    async def _mapped(self, indices: Sequence[str], fields: set[str], headers: RawHeaders) -> set[str]:
+        path = f"/{quote(','.join(indices), safe=',:')}/_field_caps".encode()
+        query_string = f"fields={','.join(sorted(fields))}&ignore_unavailable=true".encode()
+        accept = [*callers(headers), (b"accept", b"application/json"), (b"accept-encoding", b"identity")]
+        async with self._upstream.send("GET", path, query_string, accept, None, ours=True) as response:
+            raw = await response.read()
+            if response.status != 200:
+                raise EngineError(
+                    f"the fields of [{', '.join(indices)}] could not be read: the engine answered {response.status}",
+                    upstream_status=response.status,
+                )
+        return set(jsonio.loads(raw)["fields"])
+
+
+def document_key(hit: Mapping[str, Any]) -> DocumentKey | None:
+    """Return what identifies a hit's features, or None where it has none."""
+    fields = hit.get("fields") or {}
+    encoder, content = fields.get(ENCODER), fields.get(HASH)
+    if not encoder or not content or "_id" not in hit:
+        return None
+    return DocumentKey(hit["_index"], hit["_id"], encoder[0], content[0])
+
+
+def _require_one_encoder(keys: Sequence[DocumentKey]) -> None:
+    """Scores of different encoders cannot be compared."""
+    first = keys[0]
+    other = next((key for key in keys if key.encoder != first.encoder), None)
+    if other is not None:
+        raise EncoderMismatch(
+            f"the window holds documents of two encoders, [{first.encoder}] in index [{first.index}] and "
+            f"[{other.encoder}] in index [{other.index}]: search one of them at a time, or ingest one of them again"
+        )
+
+
+def _columns(documents: Sequence[Stored], method: Method) -> dict[str, Any]:
+    """Return a window's columns; one that is only wanted is left out unless every document has it."""
+    columns: dict[str, Any] = {}
+    for feature in method.needs | method.wants:
+        if all(feature in stored for stored in documents):
+            columns[feature.value] = [stored[feature] for stored in documents]
+    if Feature.POOLED in columns:
+        columns[Feature.POOLED] = np.stack(columns[Feature.POOLED])
+    if Feature.OFFSETS in columns:
+        columns[Feature.OFFSETS] = [offsets for offsets, _ in columns[Feature.OFFSETS]]
+    return columns
+
+
+def _subset(window: Window, places: Sequence[int]) -> Window:
+    def of(column: Sequence[Any] | None) -> list[Any] | None:
+        return None if column is None else [column[place] for place in places]
+
+    rows = np.array(places, dtype=np.intp)
+    return Window(
+        ids=[window.ids[place] for place in places],
+        first_pass=window.first_pass[rows],
+        pooled=None if window.pooled is None else window.pooled[rows],
+        tokens=of(window.tokens),
+        norms=of(window.norms),
+        offsets=of(window.offsets),
+    )
+
+
+def _checked(scores: NDArray[Any], length: int, rescorer: Rescorer[Any]) -> Float32:
+    if scores.shape != (length,) or not np.issubdtype(scores.dtype, np.floating):
+        raise ScoringError(
+            f"method [{rescorer.name}] must return {length} floating-point scores, got {scores.dtype} {scores.shape}"
+        )
+    if not np.isfinite(scores).all():
+        raise ScoringError(f"method [{rescorer.name}] returned a score that is not finite")
+    shown = shown_similarity(scores.astype(np.float32)) if rescorer.similarity else scores.astype(np.float32)
+    if (shown < 0).any():
+        raise ScoringError(f"method [{rescorer.name}] returned a negative score, which the engines do not allow")
+    return shown
+
+
+def _ms_since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000
+
+
+def _ignore_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,237 @@
+"""`_search` and `_msearch`: what carries a section of ours is answered by us, everything else is passed through."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.types import Send
+
+from es_ttc.errors import EsTtcError, InvalidRequest
+from es_ttc.gateway import jsonio
+from es_ttc.gateway.filter_path import filtered
+from es_ttc.gateway.incoming import Incoming, RawHeaders, decompressed
+from es_ttc.gateway.proxy import answer_headers, end_answer, forward, start_answer
+from es_ttc.gateway.rescoring import Rescoring, Search
+from es_ttc.gateway.search_body import MARK, parse_params, plan_search
+from es_ttc.gateway.upstream import Upstream, asks_vendor_type, end_to_end, forwarded, plain_types
+
+_OUR_PARAMS = frozenset({"filter_path", "format", "pretty", "source", "source_content_type"})
+_OUR_HEADERS = frozenset({b"content-length", b"content-encoding", b"accept-encoding"})
+_SCORED_AT_ONCE = 8  # searches of one _msearch
+_JSON_ACCEPTED = ("", "*/*", "application/*")
+_NDJSON = b"application/x-ndjson"
+_JSON = b"application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The engine's answer to a request of ours.
+
+    Attributes:
+        status: Its HTTP status.
+        headers: Its headers, as they go to the caller; without those of the body's framing.
+        body: Its body.
+        ms: What it took.
+    """
+
+    status: int
+    headers: RawHeaders
+    body: bytes
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a request ended, for metrics and logs.
+
+    Attributes:
+        kind: ``passthrough``, ``search`` or ``msearch``.
+        status: The HTTP status.
+        applied: Whether every search of ours was rescored.
+    """
+
+    kind: str
+    status: int
+    applied: bool = True
+
+
+class SearchHandler:
+    """Answers searches.
+
+    Args:
+        upstream: The engine.
+        rescoring: Puts answers into a method's order.
+        max_body: Bytes of a body that are read.
+        max_window: Greatest window that may be asked for.
+    """
+
+    def __init__(self, upstream: Upstream, rescoring: Rescoring, *, max_body: int, max_window: int) -> None:
+        self._upstream = upstream
+        self._rescoring = rescoring
+        self._max_body = max_body
+        self._max_window = max_window
+
+    async def search(self, incoming: Incoming, send: Send) -> Outcome:
+        """Answer one `_search`."""
+        started = time.perf_counter()
+        body, text, params = await self._read(incoming)
+        data = _marked_object(text)
+        plan = None if data is None else plan_search(data, _engines(params), max_window=self._max_window)
+        if plan is None:
+            return await self._pass(incoming, send, body)
+        _require_json_answer(incoming, params)
+        search = self._rescoring.begin(plan, started)
+        first = await self._ask(incoming, plan.query_string, _dumps(plan.body), _JSON)
+        if first.status != 200:
+            await _send(incoming, send, first.status, first.headers, first.body)
+            return Outcome("search", first.status)
+        answer = jsonio.loads(first.body)
+        applied = await self._rescoring.finish(search, answer, incoming.headers, first.ms)
+        await _send(incoming, send, 200, _marked(first.headers, applied=applied), _rendered(answer, params))
+        return Outcome("search", 200, applied)
+
+    async def msearch(self, incoming: Incoming, send: Send) -> Outcome:
+        """Answer one `_msearch`: every item on its own, errors of ours included."""
+        started = time.perf_counter()
+        body, text, params = await self._read(incoming)
+        items = None if text is None or MARK not in text else _items(text)
+        if items is None:
+            return await self._pass(incoming, send, body)
+        searches = [self._begin_item(line, started) for _, line in items]
+        if not any(searches):
+            return await self._pass(incoming, send, body)
+        _require_json_answer(incoming, params)
+        asked = [number for number, search in enumerate(searches) if not isinstance(search, EsTtcError)]
+        answer: dict[str, Any] = {"took": 0, "responses": []}
+        vendor = asks_vendor_type(incoming.headers)
+        headers = answer_headers([(b"content-type", _JSON)], vendor=vendor)
+        first_ms = 0.0
+        if asked:
+            lines = [_item_lines(*items[number], searches[number]) for number in asked]
+            first = await self._ask(incoming, urlencode(_engines(params)), b"".join(lines), _NDJSON)
+            if first.status != 200:
+                await _send(incoming, send, first.status, first.headers, first.body)
+                return Outcome("msearch", first.status)
+            answer, headers, first_ms = jsonio.loads(first.body), first.headers, first.ms
+        given = dict(zip(asked, answer["responses"], strict=True))
+        room = asyncio.Semaphore(_SCORED_AT_ONCE)
+
+        async def one(number: int, search: Search | EsTtcError | None) -> tuple[Any, bool]:
+            if isinstance(search, EsTtcError):
+                return search.body(), True
+            response = given[number]
+            if search is None or "hits" not in response:
+                return response, True
+            async with room:
+                try:
+                    return response, await self._rescoring.finish(search, response, incoming.headers, first_ms)
+                except EsTtcError as error:
+                    return error.body(), True
+
+        finished = await asyncio.gather(*(one(number, search) for number, search in enumerate(searches)))
+        answer["responses"] = [response for response, _ in finished]
+        answer["took"] = max(answer["took"], round((time.perf_counter() - started) * 1000))
+        applied = all(done for _, done in finished)
+        await _send(incoming, send, 200, _marked(headers, applied=applied), _rendered(answer, params))
+        return Outcome("msearch", 200, applied)
+
+    async def _read(self, incoming: Incoming) -> tuple[bytes, bytes | None, list[tuple[str, str]]]:
+        """Return the body as it came, the request's text (None where only the engine can read it), the parameters."""
+        body = await incoming.read(self._max_body)
+        text = decompressed(body, incoming.header(b"content-encoding"), self._max_body)
+        params = parse_params(incoming.query_string.decode("latin-1"))
+        if text is not None and not text.strip():
+            text = dict(params).get("source", "").encode(errors="surrogateescape")
+        return body, text, params
+
+    async def _pass(self, incoming: Incoming, send: Send, body: bytes) -> Outcome:
+        return Outcome("passthrough", await forward(self._upstream, incoming, send, body=body))
+
+    def _begin_item(self, line: bytes, started: float) -> Search | EsTtcError | None:
+        data = _marked_object(line)
+        if data is None:
+            return None
+        try:
+            plan = plan_search(data, [], max_window=self._max_window)
+            return None if plan is None else self._rescoring.begin(plan, started)
+        except EsTtcError as error:
+            return error
+
+    async def _ask(self, incoming: Incoming, query_string: str, body: bytes, content_type: bytes) -> Answer:
+        """Send the engine's part of a request in the caller's name and read the whole answer."""
+        headers = [(name, value) for name, value in forwarded(incoming.headers) if name not in _OUR_HEADERS]
+        vendor = asks_vendor_type(headers) and await self._upstream.product() == "opensearch"
+        headers = plain_types(headers) if vendor else headers
+        if b"json" not in incoming.header(b"content-type").encode():
+            headers = [(name, value) for name, value in headers if name != b"content-type"]
+            headers.append((b"content-type", content_type))
+        headers.append((b"accept-encoding", b"identity"))
+        started = time.perf_counter()
+        async with self._upstream.send("POST", incoming.raw_path, query_string.encode(), headers, body) as response:
+            raw = await response.read()
+            kept = [pair for pair in end_to_end(response.raw_headers) if pair[0] not in _OUR_HEADERS]
+            ms = (time.perf_counter() - started) * 1000
+            return Answer(response.status, answer_headers(kept, vendor=vendor), raw, ms)
+
+
+def _marked_object(text: bytes | None) -> dict[str, Any] | None:
+    """Decode a body that may carry our section; None where it cannot, or where the engine will say what is wrong."""
+    if text is None or MARK not in text:
+        return None
+    try:
+        data = jsonio.loads(text)
+    except ValueError:
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _items(text: bytes) -> list[tuple[bytes, bytes]] | None:
+    """Return an `_msearch` body's pairs of header and search, or None where the lines do not pair up."""
+    lines = text.split(b"\n")
+    if not lines[-1].strip():
+        lines.pop()
+    if len(lines) % 2:
+        return None
+    return list(zip(lines[::2], lines[1::2], strict=True))
+
+
+def _item_lines(header: bytes, line: bytes, search: Search | EsTtcError | None) -> bytes:
+    body = _dumps(search.plan.body) if isinstance(search, Search) else line
+    return b"%b\n%b\n" % (header, body)
+
+
+def _engines(params: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the parameters that are left to the engine."""
+    return [(name, value) for name, value in params if name not in _OUR_PARAMS]
+
+
+def _require_json_answer(incoming: Incoming, params: Sequence[tuple[str, str]]) -> None:
+    wanted = dict(params).get("format", "json").lower()
+    accepted = [part.partition(";")[0].strip().lower() for part in incoming.header(b"accept").split(",")]
+    if wanted != "json" or not any(part in _JSON_ACCEPTED or part.endswith("json") for part in accepted):
+        raise InvalidRequest("a search with a [ttc] section is answered in JSON only: ask for application/json")
+
+
+def _dumps(body: Mapping[str, Any]) -> bytes:
+    try:
+        return jsonio.dumps(body)
+    except (RecursionError, ValueError) as error:
+        raise InvalidRequest(f"the body cannot be sent on to the engine: {error}") from error
+
+
+def _rendered(answer: dict[str, Any], params: Sequence[tuple[str, str]]) -> bytes:
+    url = dict(params)
+    shown = filtered(answer, url["filter_path"]) if url.get("filter_path") else answer
+    return jsonio.dumps(shown, pretty=url.get("pretty", "false") in ("", "true"))
+
+
+def _marked(headers: RawHeaders, *, applied: bool) -> RawHeaders:
+    return [*headers, (b"x-ttc-applied", b"true" if applied else b"false")]
+
+
+async def _send(incoming: Incoming, send: Send, status: int, headers: RawHeaders, body: bytes) -> None:
+    await start_answer(send, status, [*headers, (b"content-length", str(len(body)).encode())])
+    await end_answer(incoming, send, body)

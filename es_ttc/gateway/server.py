@@ -1,0 +1,106 @@
+"""The gateway as a server: in the foreground for the command line, in a thread for tests, demo and evaluation."""
+
+import errno
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+
+from es_ttc.errors import ConfigurationError
+from es_ttc.gateway.app import Loader, create_app
+from es_ttc.settings import GatewaySettings
+
+_DRAIN_SECONDS = 30
+_KEEPALIVE_SECONDS = 75
+_BACKLOG = 2048
+
+
+def bind(settings: GatewaySettings) -> socket.socket:
+    """Return a listening socket.
+
+    Raises:
+        ConfigurationError: The port is taken, or the address is not this machine's.
+    """
+    where = f"[{settings.host}:{settings.port}]"
+    try:
+        family, *_, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except socket.gaierror as error:
+        raise ConfigurationError(f"[host] {where} is no address of this machine: {error.strerror}") from error
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigurationError(
+                f"port {settings.port} on [{settings.host}] is taken by another program: choose one with --port"
+            ) from error
+        raise ConfigurationError(f"cannot listen on {where}: {error.strerror}") from error
+
+
+def address_of(listening: socket.socket) -> str:
+    """Return the URL of a listening socket."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(settings: GatewaySettings, listening: socket.socket) -> None:
+    """Answer requests until SIGINT or SIGTERM, then finish what has begun (30 s at most)."""
+    _server(create_app(settings)).run(sockets=[listening])
+
+
+@contextmanager
+def running_gateway(settings: GatewaySettings, *, load: Loader | None = None) -> Iterator[str]:
+    """Run a gateway in a thread and give its URL; it has loaded its encoder, if that can be loaded.
+
+    Args:
+        settings: Port 0 takes a free one.
+        load: Makes encoders, see :func:`create_app`.
+
+    Raises:
+        ConfigurationError: It cannot start.
+    """
+    app = create_app(settings, load=load, wait_for_encoder=True)
+    with bind(settings) as listening:
+        server = _server(app)
+        thread = threading.Thread(target=server.run, args=([listening],), name="es-ttc-gateway", daemon=True)
+        thread.start()
+        try:
+            while not server.ready.wait(0.1):
+                if not thread.is_alive():
+                    raise ConfigurationError("the gateway could not start: its log says why")
+            yield address_of(listening)
+        finally:
+            server.should_exit = True
+            thread.join(_DRAIN_SECONDS + 5)
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it takes requests."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then say so."""
+        await super().startup(sockets)
+        if self.started:
+            self.ready.set()
+
+
+def _server(app: Starlette) -> _Server:
+    return _Server(
+        uvicorn.Config(
+            app,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,  # answers carry the engine's headers, and no others than ours
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_KEEPALIVE_SECONDS,
+            timeout_graceful_shutdown=_DRAIN_SECONDS,
+        )
+    )
