@@ -1,0 +1,339 @@
+"""What both adapters share: everything of the protocol that the two products answer alike."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+import stamina
+
+from es_ttc.engine.http import base_url
+from es_ttc.engine.protocol import BulkItem, Capabilities, Product
+from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
+from es_ttc.settings import EngineSettings
+
+logger = logging.getLogger(__name__)
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+BUSY = frozenset({429, 502, 503, 504})
+ATTEMPTS = 4
+FIRST_WAIT_SECONDS = 0.2
+LONGEST_WAIT_SECONDS = 5.0
+PIT_KEEP_ALIVE = "5m"
+READ_POSTS = frozenset(
+    {"_search", "_count", "_msearch", "_mget", "_refresh", "_analyze", "_validate", "_termvectors", "_field_caps"}
+)
+"""Last parts of paths whose POST changes nothing, so that it may be sent twice."""
+DEFAULT_MAX_CONTENT_LENGTH = 100 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the engine answered.
+
+    Attributes:
+        status: HTTP status.
+        body: Decoded body; None where it was empty.
+    """
+
+    status: int
+    body: Any
+
+
+class Unreachable(Exception):
+    """The engine gave no answer.
+
+    Args:
+        reason: Why, in the client's words.
+        may_repeat: Whether asking again is worth it: not when the time is spent, nor when its certificate is refused.
+    """
+
+    def __init__(self, reason: str, *, may_repeat: bool) -> None:
+        super().__init__(reason)
+        self.may_repeat = may_repeat
+
+
+class ClientEngine(ABC):
+    """An engine behind the product's own client, which sends; what is sent and how answers are read is decided here.
+
+    Args:
+        settings: Address, credentials, certificates and timeout.
+        info: The engine's answer to ``GET /``, where it was asked already.
+    """
+
+    product: Product
+    shard_doc_since: tuple[int, ...]
+    """Version since which hits can be ordered by shard and position, which costs nothing."""
+
+    def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
+        self._url = base_url(settings)
+        self._timeout = settings.request_timeout
+        self._info = info
+        self._capabilities: Capabilities | None = None
+        self._detecting = asyncio.Lock()
+
+    @property
+    def url(self) -> str:
+        """Address without credentials, for messages."""
+        return self._url
+
+    @abstractmethod
+    async def _exchange(
+        self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str, seconds: float
+    ) -> Answer:
+        """Send one request, once.
+
+        Raises:
+            Unreachable: No answer came.
+        """
+
+    @abstractmethod
+    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Capabilities:
+        """Ask for what differs between the products."""
+
+    @abstractmethod
+    async def _open_point_in_time(self, index: str) -> str:
+        """Open a point in time and return its id."""
+
+    @abstractmethod
+    async def _close_point_in_time(self, identifier: str) -> None:
+        """Close a point in time."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close connections."""
+
+    async def capabilities(self) -> Capabilities:
+        """Ask the engine what it is; cached after the first answer."""
+        async with self._detecting:
+            if self._capabilities is None:
+                if self._info is None:
+                    self._info = await self.request("GET", "/")
+                self._capabilities = await self._detect(version_numbers(self._info), await self._nodes())
+            return self._capabilities
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - handed to the client, not awaited here
+    ) -> Any:
+        """Send one JSON request and return the decoded body.
+
+        Reads are sent again, up to three times, when the engine cannot be reached or is busy.
+
+        Raises:
+            EngineError: The engine answered with an error.
+            EngineUnavailable: It gave no answer in time, or stayed busy (429, 502, 503, 504).
+        """
+        payload = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        answer = await self._send(method, path, params or {}, payload, JSON, timeout or self._timeout)
+        return answer.body
+
+    async def exists(self, index: str) -> bool:
+        """Whether an index of this name exists."""
+        path = f"/{_one_index(index)}"
+        answer = await self._send("HEAD", path, {}, None, JSON, self._timeout, accept=(404,))
+        return answer.status == 200
+
+    async def create_index(self, name: str, body: Mapping[str, Any]) -> None:
+        """Create an index from settings, mappings and aliases."""
+        await self.request("PUT", f"/{_one_index(name)}", body=body)
+
+    async def delete_index(self, name: str) -> None:
+        """Delete one index.
+
+        Raises:
+            InvalidRequest: The name stands for more than one index.
+        """
+        await self.request("DELETE", f"/{_one_index(name)}")
+
+    async def mapping(self, index: str) -> dict[str, Any]:
+        """Return ``{concrete index: its mappings}``."""
+        body = await self.request("GET", f"/{_path(index)}/_mapping")
+        return {name: entry["mappings"] for name, entry in body.items()}
+
+    async def bulk(self, index: str, lines: Sequence[bytes]) -> list[BulkItem]:
+        """Send one `_bulk`, once, and return each action's outcome, in order.
+
+        Args:
+            index: Where actions go that name no index.
+            lines: NDJSON lines without their newline: action, source, action, source...
+
+        Raises:
+            EngineError: The engine refused the bulk as a whole.
+            EngineUnavailable: It gave no answer in time, or was busy; some actions may have been carried out.
+        """
+        body = b"\n".join(lines) + b"\n"
+        params = {"filter_path": "items.*._id,items.*.status,items.*.error"}
+        answer = await self._send("POST", f"/{_path(index)}/_bulk", params, body, NDJSON, self._timeout)
+        return [_bulk_item(position, item) for position, item in enumerate(answer.body["items"])]
+
+    async def search(self, index: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
+        """Run one `_search`."""
+        found: dict[str, Any] = await self.request("POST", f"/{_path(index)}/_search", params=params, body=body)
+        return found
+
+    async def scan(
+        self, index: str, query: Mapping[str, Any], *, source: Sequence[str] | bool, batch: int = 1000
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield every hit of a query in a stable order through a point in time."""
+        version = (await self.capabilities()).version
+        identifier = await self._open_point_in_time(index)
+        body: dict[str, Any] = {
+            "query": query,
+            "_source": source,
+            "size": batch,
+            "sort": [{"_shard_doc" if version >= self.shard_doc_since else "_id": "asc"}],
+            "track_total_hits": False,
+        }
+        try:
+            while True:
+                body["pit"] = {"id": identifier, "keep_alive": PIT_KEEP_ALIVE}
+                page = await self.request("POST", "/_search", body=body)
+                identifier = page["pit_id"]
+                hits = page["hits"]["hits"]
+                for hit in hits:
+                    yield hit
+                if len(hits) < batch:
+                    return
+                body["search_after"] = hits[-1]["sort"]
+        finally:
+            try:
+                await self._close_point_in_time(identifier)
+            except EngineError as error:
+                logger.debug("a point in time is left to expire: %s", error)
+
+    async def refresh(self, index: str) -> None:
+        """Make everything written so far visible to search."""
+        await self.request("POST", f"/{_path(index)}/_refresh")
+
+    async def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
+        """Return the number of matching documents."""
+        body = {"query": query} if query is not None else None
+        answer = await self.request("POST", f"/{_path(index)}/_count", body=body)
+        return int(answer["count"])
+
+    async def _nodes(self) -> Mapping[str, Any]:
+        """Return the nodes' roles, limits and plugins; nothing where the user may not see them."""
+        path = "nodes.*.roles,nodes.*.http.max_content_length_in_bytes,nodes.*.plugins.name"
+        try:
+            answer = await self.request("GET", "/_nodes/http,plugins", params={"filter_path": path})
+        except EngineError as error:
+            if error.upstream_status not in (401, 403):
+                raise
+            logger.warning("the engine does not show its nodes to this user: its usual limits are assumed")
+            return {}
+        nodes: Mapping[str, Any] = answer.get("nodes", {})
+        return nodes
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str],
+        body: bytes | None,
+        content_type: str,
+        seconds: float,
+        *,
+        accept: Sequence[int] = (),
+    ) -> Answer:
+        """Send a request, reads again where that may help, and turn every failure into an EngineError."""
+        repeatable = method in ("GET", "HEAD") or (method == "POST" and path.rpartition("/")[2] in READ_POSTS)
+
+        def worth_repeating(error: Exception) -> bool:
+            if isinstance(error, Unreachable):
+                return error.may_repeat
+            return isinstance(error, EngineUnavailable)
+
+        attempts = stamina.retry_context(
+            on=worth_repeating,
+            attempts=ATTEMPTS if repeatable else 1,
+            timeout=seconds,
+            wait_initial=FIRST_WAIT_SECONDS,
+            wait_max=LONGEST_WAIT_SECONDS,
+            wait_jitter=FIRST_WAIT_SECONDS,
+        )
+        try:
+            async for attempt in attempts:
+                with attempt:
+                    answer = await self._exchange(method, path, params, body, content_type, seconds)
+                    if answer.status >= 300 and answer.status not in accept:
+                        raise _failure(method, path, answer)
+                    return answer
+        except Unreachable as error:
+            raise EngineUnavailable(f"the engine at {self.url} cannot be reached: {error}") from error
+        raise AssertionError("stamina ends in an answer or in an error")
+
+    def _not_json(self, method: str, path: str) -> EngineError:
+        return EngineError(f"the engine at {self.url} answered {method} {path} with something that is not JSON")
+
+
+def version_numbers(info: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the version's numbers from the answer to ``GET /``: "9.4.3-SNAPSHOT" is (9, 4, 3)."""
+    number = str(info["version"]["number"]).partition("-")[0]
+    return tuple(int(part) for part in number.split("."))
+
+
+def data_nodes(nodes: Mapping[str, Any]) -> int:
+    """Return how many nodes hold data; 1 where none are shown."""
+    return sum(any(role.startswith("data") for role in node["roles"]) for node in nodes.values()) or 1
+
+
+def max_content_length(nodes: Mapping[str, Any]) -> int:
+    """Return the greatest HTTP body in bytes that every node takes."""
+    limits = [node["http"]["max_content_length_in_bytes"] for node in nodes.values() if "http" in node]
+    return min(limits, default=DEFAULT_MAX_CONTENT_LENGTH)
+
+
+def _path(index: str) -> str:
+    return quote(index, safe=",*")
+
+
+def _one_index(name: str) -> str:
+    """Return a name as part of a path.
+
+    Raises:
+        InvalidRequest: It could stand for more than one index, or for none.
+    """
+    if not name or name == "_all" or name.startswith("-") or any(sign in name for sign in "*?,"):
+        raise InvalidRequest(f"[{name}] does not name one index: give the name of a single index")
+    return quote(name, safe="")
+
+
+def _bulk_item(position: int, item: Mapping[str, Any]) -> BulkItem:
+    (outcome,) = item.values()
+    error = outcome.get("error")
+    return BulkItem(position, outcome["_id"], outcome["status"], _reason(error) if error else None)
+
+
+def _failure(method: str, path: str, answer: Answer) -> EngineError:
+    kind = EngineUnavailable if answer.status in BUSY else EngineError
+    body = answer.body
+    reason = _reason(body.get("error", body)) if isinstance(body, Mapping) else str(body or "no reason given")
+    return kind(
+        f"the engine answered {method} {path} with {answer.status}: {reason}",
+        upstream_status=answer.status,
+        upstream=body,
+    )
+
+
+def _reason(error: Any) -> str:
+    """Return ``type: reason`` of an error object, with its causes."""
+    if not isinstance(error, Mapping):
+        return str(error)
+    roots = error.get("root_cause") or [error]
+    parts = [f"{roots[0].get('type')}: {roots[0].get('reason')}"]
+    cause = error.get("caused_by")
+    while isinstance(cause, Mapping):
+        parts.append(str(cause.get("reason")))
+        cause = cause.get("caused_by")
+    return ", caused by ".join(dict.fromkeys(parts))

@@ -1,0 +1,47 @@
+"""Connects to an engine, whichever of the two it is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from es_ttc.engine.client import ClientEngine, version_numbers
+from es_ttc.engine.elasticsearch import ElasticsearchEngine
+from es_ttc.engine.opensearch import OpenSearchEngine
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import ConfigurationError, EngineError
+from es_ttc.settings import EngineSettings
+
+OLDEST = {"opensearch": (2, 4), "elasticsearch": (8, 0)}
+
+
+async def connect(settings: EngineSettings) -> Engine:
+    """Ask the engine what it is and return the adapter for it; the caller closes it.
+
+    Raises:
+        ConfigurationError: The address is no URL, or the engine is too old.
+        EngineError: It refused to say, or it is neither of the two.
+        EngineUnavailable: It cannot be reached.
+    """
+    # The first question is the same for both, so either adapter may ask it.
+    engine: ClientEngine = OpenSearchEngine(settings)
+    try:
+        info = await engine.request("GET", "/")
+    finally:
+        await engine.close()
+    return _adapter(info, engine.url)(settings, info)
+
+
+def _adapter(info: Any, url: str) -> type[ClientEngine]:
+    version: Mapping[str, Any] = info.get("version", {}) if isinstance(info, Mapping) else {}
+    if version.get("distribution") == "opensearch":
+        adapter: type[ClientEngine] = OpenSearchEngine
+    elif isinstance(info, Mapping) and info.get("tagline") == "You Know, for Search":
+        adapter = ElasticsearchEngine
+    else:
+        raise EngineError(f"[{url}] is neither Elasticsearch nor OpenSearch: give the engine's own address")
+    oldest = OLDEST[adapter.product]
+    if version_numbers(info) < oldest:
+        needed = ".".join(map(str, oldest))
+        raise ConfigurationError(
+            f"[{url}] runs {adapter.product} {version['number']}, which is too old: {needed} or newer is needed"
+        )
+    return adapter

@@ -1,0 +1,107 @@
+"""Elasticsearch through its own client, elasticsearch-py.
+
+Requests go through the client's transport with plain JSON media types: its generated methods ask for
+``compatible-with=9``, which Elasticsearch 8 refuses.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import elastic_transport
+from elasticsearch import AsyncElasticsearch
+from elasticsearch.serializer import OrjsonSerializer
+
+from es_ttc.engine.client import (
+    JSON,
+    PIT_KEEP_ALIVE,
+    Answer,
+    ClientEngine,
+    Unreachable,
+    data_nodes,
+    max_content_length,
+)
+from es_ttc.engine.http import service_headers
+from es_ttc.engine.protocol import Capabilities, Product
+from es_ttc.errors import EngineError
+from es_ttc.settings import EngineSettings
+
+CONNECTIONS = 32
+
+
+class ElasticsearchEngine(ClientEngine):
+    """The protocol on Elasticsearch 8 and later; see `es_ttc.engine.protocol.Engine`."""
+
+    product: Product = "elasticsearch"
+    shard_doc_since = (7, 12)
+
+    def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
+        super().__init__(settings, info)
+        tls: dict[str, Any] = {"verify_certs": settings.verify_certs, "ssl_show_warn": False}
+        if settings.ca_certs is not None:
+            tls["ca_certs"] = str(settings.ca_certs)
+        self._client = AsyncElasticsearch(
+            self.url,
+            connections_per_node=CONNECTIONS,
+            serializer=OrjsonSerializer(),
+            **(tls if self.url.startswith("https:") else {}),
+        )
+        self._headers = service_headers(settings)
+
+    async def close(self) -> None:
+        """Close connections."""
+        await self._client.close()
+
+    async def _exchange(
+        self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str, seconds: float
+    ) -> Answer:
+        headers = {**self._headers, "accept": JSON}
+        if body is not None:
+            headers["content-type"] = content_type
+        try:
+            meta, answer = await self._client.transport.perform_request(
+                method,
+                f"{path}?{urlencode(params)}" if params else path,
+                headers=headers,
+                body=body,
+                request_timeout=seconds,
+                max_retries=0,
+            )
+        except elastic_transport.ConnectionTimeout as error:
+            raise Unreachable(f"no answer within {seconds:g} seconds", may_repeat=False) from error
+        except elastic_transport.TlsError as error:
+            raise Unreachable(str(error), may_repeat=False) from error
+        except elastic_transport.SerializationError as error:
+            raise self._not_json(method, path) from error
+        except elastic_transport.TransportError as error:
+            raise Unreachable(str(error), may_repeat=True) from error
+        return Answer(meta.status, answer)
+
+    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Capabilities:
+        return Capabilities(
+            product=self.product,
+            version=version,
+            vectors=version >= (8, 0),
+            knn_engine="",
+            licence=await self._licence(),
+            max_dims=4096 if version >= (8, 11) else 2048 if version >= (8, 8) else 1024,
+            max_content_length=max_content_length(nodes),
+            nodes=data_nodes(nodes),
+        )
+
+    async def _licence(self) -> str:
+        """Return the licence's type; "unknown" where the user may not see it or the build has none."""
+        try:
+            answer = await self.request("GET", "/_license")
+        except EngineError as error:
+            if error.upstream_status not in (400, 401, 403, 404):
+                raise
+            return "unknown"
+        return str(answer["license"]["type"])
+
+    async def _open_point_in_time(self, index: str) -> str:
+        answer = await self.request("POST", f"/{index}/_pit", params={"keep_alive": PIT_KEEP_ALIVE})
+        return str(answer["id"])
+
+    async def _close_point_in_time(self, identifier: str) -> None:
+        await self.request("DELETE", "/_pit", body={"id": identifier})

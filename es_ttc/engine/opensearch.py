@@ -1,0 +1,86 @@
+"""OpenSearch through its own client, opensearch-py."""
+
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import opensearchpy
+from opensearchpy import AsyncOpenSearch
+
+from es_ttc.engine.client import PIT_KEEP_ALIVE, Answer, ClientEngine, Unreachable, data_nodes, max_content_length
+from es_ttc.engine.http import service_headers
+from es_ttc.engine.protocol import Capabilities, Product
+from es_ttc.settings import EngineSettings
+
+CONNECTIONS = 32
+KNN_PLUGIN = "opensearch-knn"
+TLS_ERRORS = (aiohttp.ClientSSLError, ssl.SSLError)
+
+
+class OpenSearchEngine(ClientEngine):
+    """The protocol on OpenSearch 2 and later; see `es_ttc.engine.protocol.Engine`."""
+
+    product: Product = "opensearch"
+    shard_doc_since = (3, 3)
+
+    def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
+        super().__init__(settings, info)
+        secure = self.url.startswith("https:")
+        self._client = AsyncOpenSearch(
+            self.url,
+            use_ssl=secure,
+            verify_certs=settings.verify_certs,
+            ca_certs=str(settings.ca_certs) if settings.ca_certs else None,
+            ssl_show_warn=False,
+            headers=service_headers(settings),
+            maxsize=CONNECTIONS,
+            max_retries=0,
+        )
+
+    async def close(self) -> None:
+        """Close connections."""
+        await self._client.close()
+
+    async def _exchange(
+        self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str, seconds: float
+    ) -> Answer:
+        try:
+            answer = await self._client.transport.perform_request(
+                method, path, params=dict(params), body=body, headers={"content-type": content_type}, timeout=seconds
+            )
+        except opensearchpy.ConnectionTimeout as error:
+            raise Unreachable(f"no answer within {seconds:g} seconds", may_repeat=False) from error
+        except opensearchpy.ConnectionError as error:
+            raise Unreachable(str(error.info), may_repeat=not isinstance(error.info, TLS_ERRORS)) from error
+        except opensearchpy.TransportError as error:
+            return Answer(int(error.status_code), error.info)
+        except opensearchpy.SerializationError as error:
+            raise self._not_json(method, path) from error
+        # The client answers HEAD with a truth value.
+        return Answer(200 if answer is not False else 404, answer)
+
+    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Capabilities:
+        """Tell whether every data node has k-NN.
+
+        The Lucene engine works wherever the plugin does, with its native libraries or without them.
+        """
+        plugins = [{plugin["name"] for plugin in node.get("plugins", ())} for node in nodes.values()]
+        vectors = all(KNN_PLUGIN in names for names in plugins)
+        return Capabilities(
+            product=self.product,
+            version=version,
+            vectors=vectors,
+            knn_engine="lucene" if vectors else "",
+            licence="apache-2.0",
+            max_dims=16_000 if version >= (2, 11) else 1024,
+            max_content_length=max_content_length(nodes),
+            nodes=data_nodes(nodes),
+        )
+
+    async def _open_point_in_time(self, index: str) -> str:
+        answer = await self.request("POST", f"/{index}/_search/point_in_time", params={"keep_alive": PIT_KEEP_ALIVE})
+        return str(answer["pit_id"])
+
+    async def _close_point_in_time(self, identifier: str) -> None:
+        await self.request("DELETE", "/_search/point_in_time", body={"pit_id": [identifier]})
