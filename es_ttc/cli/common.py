@@ -46,7 +46,7 @@ def given(**flags: Any) -> dict[str, Any]:
 @asynccontextmanager
 async def connected(settings: EngineSettings) -> "AsyncIterator[Engine]":
     """Give a client of the settings' engine, and close it afterwards."""
-    from es_ttc.engine.clients import connect
+    from es_ttc.engine.connect import connect
 
     engine = await connect(settings)
     try:

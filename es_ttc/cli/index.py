@@ -33,7 +33,8 @@ def _scale(value: str, context: click.Context, option: click.Parameter) -> float
     return scale
 
 
-def _names(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+def field_names(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """Read a comma-separated list of field names; a callback of options."""
     if value is None:
         return None
     names = tuple(part.strip() for part in value.split(","))
@@ -44,7 +45,7 @@ def _names(context: click.Context, option: click.Parameter, value: str | None) -
 
 text_fields_flag = click.option(
     "--text-fields",
-    callback=_names,
+    callback=field_names,
     metavar="FIELD,...",
     help="Fields that are encoded, in this order. Default: title,text.",
 )
