@@ -53,10 +53,11 @@ def combine(
         query_weight: Factor of the engine's scores.
         rescore_query_weight: Factor of the method's scores.
     """
-    first: Float32 = first_pass * np.float32(query_weight)
-    second: Float32 = rescored * np.float32(rescore_query_weight)
-    combined: Float32 = _COMBINED[mode](first, second)
-    return np.minimum(combined, np.finfo(np.float32).max)
+    with np.errstate(over="ignore", invalid="ignore"):
+        first: Float32 = first_pass * np.float32(query_weight)
+        second: Float32 = rescored * np.float32(rescore_query_weight)
+        combined: Float32 = np.nan_to_num(_COMBINED[mode](first, second), nan=0.0)
+    return combined
 
 
 def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], block: int) -> Ranking:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from es_ttc.errors import InvalidRequest
 
 KEY = "ttc"
+MAX_WEIGHT = 1e9
 
 _UNIT_MS = {"nanos": 1e-6, "micros": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(nanos|micros|ms|s|m|h|d)")
@@ -52,8 +53,8 @@ class Section(BaseModel):
     )
     detail: bool = Field(False, description="Whether hits show their first-pass rank and what the method can show.")
     score_mode: ScoreMode = Field(ScoreMode.REPLACE, description="How both scores are combined.", strict=False)
-    query_weight: float = Field(1.0, ge=0, allow_inf_nan=False, description="Weight of the first-pass score.")
-    rescore_query_weight: float = Field(1.0, ge=0, allow_inf_nan=False, description="Weight of the method's score.")
+    query_weight: float = Field(1.0, ge=0, le=MAX_WEIGHT, allow_inf_nan=False, description="Weight of the first-pass score.")
+    rescore_query_weight: float = Field(1.0, ge=0, le=MAX_WEIGHT, allow_inf_nan=False, description="Weight of the method's score.")
 
     @field_validator("query_text")
     @classmethod
@@ -136,7 +137,8 @@ def shown(value: Any) -> str:
 
 
 def _sentence(error: ValidationError, model: type[BaseModel], where: str) -> str:
-    first = error.errors(include_url=False, include_context=False)[0]
+    errors = error.errors(include_url=False, include_context=False)
+    first = min(errors, key=lambda found: found["type"] != "extra_forbidden")  # a misspelt key explains a missing one
     path = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden" and len(path) == 1:
         return str(unknown_key(path[0], list(model.model_fields), where))

@@ -1,0 +1,145 @@
+"""The gateway's small parts: cache, pool, JSON, gzip bodies, headers."""
+
+import asyncio
+import gzip
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_ttc.errors import InvalidRequest, RequestTooLarge, TooManyRequests
+from es_ttc.gateway import jsonio
+from es_ttc.gateway.cache import LruCache
+from es_ttc.gateway.incoming import decompressed
+from es_ttc.gateway.logs import request_id
+from es_ttc.gateway.pool import BoundedPool
+from es_ttc.gateway.upstream import callers, end_to_end, forwarded, plain_types
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 6)), max_size=60))
+def test_the_cache_never_weighs_more_than_it_may(puts: list[tuple[int, int]]) -> None:
+    cache: LruCache[int, str] = LruCache(10)
+    held: dict[int, int] = {}
+    for key, weight in puts:
+        cache.put(key, f"{key}:{weight}", weight)
+        held[key] = weight
+        assert cache.weight <= 10
+        assert cache.get(key) == f"{key}:{weight}"
+    kept = [key for key in held if cache.get(key) is not None]
+    assert cache.weight == sum(held[key] for key in kept)
+
+
+def test_the_cache_drops_what_was_used_longest_ago() -> None:
+    cache: LruCache[str, int] = LruCache(2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    cache.get("a")
+    cache.put("c", 3)
+    assert (cache.get("a"), cache.get("b"), cache.get("c")) == (1, None, 3)
+    cache.put("huge", 4, 3)
+    assert cache.get("huge") is None
+    assert len(cache) == 2
+
+
+async def test_a_full_queue_is_said_at_once_and_room_comes_back() -> None:
+    pool = BoundedPool("testing", threads=1, queue=1)
+    release = threading.Event()
+    running = asyncio.create_task(pool.run(release.wait, 10))
+    waiting = asyncio.create_task(pool.run(lambda: 1))
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyRequests):
+        await pool.run(lambda: 2)
+    waiting.cancel()
+    release.set()
+    assert await running
+    assert await pool.run(lambda: 3) == 3
+    pool.close()
+
+
+async def test_late_work_does_not_hold_the_loop() -> None:
+    pool = BoundedPool("testing", threads=1, queue=0)
+    release = threading.Event()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await pool.run(release.wait, 10)
+    release.set()
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"n":123456789012345678901234567890,"m":-18446744073709551616}',
+        b'{"s":"\\ud800"}',
+        b'{"x":0.1,"y":[1,2,{"z":null}],"t":"\xc3\xa9"}',
+        b"[18446744073709551615]",
+    ],
+)
+def test_json_survives_whatever_a_document_may_hold(raw: bytes) -> None:
+    assert jsonio.dumps(jsonio.loads(raw)) == raw
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"a":NaN}', b"[Infinity]", b"[" * 100_000, b"\xff\xfe"])
+def test_what_is_no_json_is_a_value_error(raw: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - whichever of its kinds
+        jsonio.loads(raw)
+
+
+def test_gzip_bodies_are_bounded_and_checked() -> None:
+    assert decompressed(gzip.compress(b"abc"), "gzip", 10) == b"abc"
+    assert decompressed(b"abc", "", 10) == b"abc"
+    assert decompressed(b"abc", "zstd", 10) is None
+    with pytest.raises(RequestTooLarge):
+        decompressed(gzip.compress(b"0" * 10_000_000), "gzip", 1000)
+    with pytest.raises(InvalidRequest):
+        decompressed(b"no gzip", "gzip", 1000)
+    with pytest.raises(InvalidRequest):
+        decompressed(gzip.compress(b"abc" * 100)[:-12], "gzip", 1000)
+
+
+def test_hop_by_hop_headers_stay_here_and_credentials_go_on() -> None:
+    headers = [
+        (b"host", b"gateway"),
+        (b"connection", b"keep-alive, X-Hop"),
+        (b"x-hop", b"1"),
+        (b"te", b"trailers"),
+        (b"authorization", b"ApiKey secret"),
+        (b"es-security-runas-user", b"ann"),
+        (b"cookie", b"sid=1"),
+        (b"accept-encoding", b"gzip"),
+        (b"content-type", b"application/json"),
+    ]
+    who = [
+        (b"authorization", b"ApiKey secret"),
+        (b"es-security-runas-user", b"ann"),
+        (b"cookie", b"sid=1"),
+    ]
+    assert forwarded(headers) == [*who, (b"accept-encoding", b"gzip"), (b"content-type", b"application/json")]
+    assert callers(headers) == who
+    assert (b"host", b"gateway") in end_to_end(headers)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "plain"),
+    [
+        (b"application/vnd.elasticsearch+json; compatible-with=9", b"application/json"),
+        (b"application/vnd.elasticsearch+x-ndjson; compatible-with=9", b"application/x-ndjson"),
+        (b"application/json", b"application/json"),
+    ],
+)
+def test_vendor_media_types_become_plain(vendor: bytes, plain: bytes) -> None:
+    assert plain_types([(b"accept", vendor), (b"x", vendor)]) == [(b"accept", plain), (b"x", vendor)]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "expected"),
+    [(("", "op-1"), "op-1"), (("a b\nc",), "abc"), (("x" * 500,), "x" * 128)],
+)
+def test_request_ids_are_the_callers_own(candidates: Any, expected: str) -> None:
+    assert request_id(*candidates) == expected
+
+
+def test_a_request_without_an_id_gets_one() -> None:
+    assert len(request_id("", "")) == 32

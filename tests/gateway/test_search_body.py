@@ -1,0 +1,205 @@
+"""A search body taken apart: what goes to the engine, which ranks are wanted, what is refused."""
+
+import contextlib
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.gateway.search_body import SearchPlan, parse_params, plan_search
+
+NATIVE = {"window_size": 50, "query": {"rescore_query": {"match": {"text": "b"}}}}
+GUARD: dict[str, Any] = {"match_none": {}}
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {"query": {"match": {"text": "cats"}}, "rescore": {"ttc": {"method": "spectral"}}}
+    return base | changes
+
+
+def plan(request: dict[str, Any], url: str = "", max_window: int = 1000) -> SearchPlan:
+    planned = plan_search(request, parse_params(url), max_window=max_window)
+    assert planned is not None
+    return planned
+
+
+def test_a_body_without_a_section_of_ours_is_left_alone() -> None:
+    for rescore in (None, NATIVE, [NATIVE], [], "ttc", ["ttc"]):
+        assert plan_search({"rescore": rescore}, [], max_window=1000) is None
+
+
+def test_the_engine_is_asked_for_the_whole_window_and_everything_else_stays() -> None:
+    request = body(aggs={"a": {"terms": {"field": "f"}}}, highlight={"fields": {"text": {}}}, size=5, min_score=0.5)
+    before = copy.deepcopy(request)
+    planned = plan(request)
+    assert request == before
+    assert planned.body["from"] == 0
+    assert planned.body["size"] == 100
+    for key in ("query", "aggs", "highlight", "min_score"):
+        assert planned.body[key] == request[key]
+    assert planned.body["docvalue_fields"] == ["ttc.hash", "ttc.encoder"]
+    assert planned.hidden == ("ttc.hash", "ttc.encoder")
+    assert planned.texts == ("cats",)
+
+
+def test_native_rescorers_stay_before_a_stand_in_that_makes_the_engine_apply_its_rules() -> None:
+    planned = plan(body(rescore=[NATIVE, {"window_size": 20, "ttc": {"method": "spectral"}}], size=30))
+    assert planned.body["rescore"] == [NATIVE, {"window_size": 30, "query": {"rescore_query": GUARD}}]
+
+
+@pytest.mark.parametrize(
+    ("rescore", "words"),
+    [
+        ([{"ttc": {"method": "a"}}, NATIVE], "native rescorers after"),
+        ([{"ttc": {"method": "a"}}, {"ttc": {"method": "a"}}], "2 times"),
+        ({"ttc": {"method": "a"}, "query": {}}, "two items"),
+        ({"ttc": {"method": "a"}, "window": 3}, "did you mean [window_size]?"),
+        ({"ttc": {"method": "a"}, "window_size": "10"}, "[rescore.window_size]"),
+        ({"ttc": {"method": "a"}, "window_size": True}, "[rescore.window_size]"),
+        ({"ttc": {"method": "a"}, "window_size": -1}, "[rescore.window_size]"),
+        ({"ttc": {"method": "a"}, "window_size": 1.5}, "[rescore.window_size]"),
+        ({"ttc": {"method": "a"}, "window_size": 1001}, "Rescore window [1001] is too large"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(rescore: Any, words: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        plan(body(rescore=rescore))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["from", "size"])
+@pytest.mark.parametrize("value", [-1, True, 1.5, [], "ten", "-3"])
+def test_ranks_must_be_whole_numbers(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=rf"\[{name}\]"):
+        plan(body(**{name: value}))
+
+
+def test_deep_pages_beyond_the_window_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="Rescore window \\[1005\\] is too large"):
+        plan(body(**{"from": 995, "size": 10}))
+
+
+@given(st.integers(1, 120), st.integers(0, 120), st.integers(1, 120))
+def test_pages_of_one_size_share_their_blocks(size: int, number: int, window: int) -> None:
+    start = number * size
+    if max(window, start + size) > 1000:
+        return
+    page = plan(body(**{"from": start, "size": size, "rescore": {"window_size": window, "ttc": {"method": "a"}}})).page
+    assert page.block == max(window, size)
+    assert page.fetch == 1000 or page.fetch % page.block == 0
+    assert start + size <= page.fetch <= 1000
+    assert page.fetch - (start + size) < page.block
+
+
+def test_url_parameters_win_and_ours_do_not_reach_the_engine() -> None:
+    planned = plan(body(size=3), "from=20&size=10&routing=a&explain&timeout=2s")
+    assert (planned.page.start, planned.page.size) == (20, 10)
+    assert planned.params == [("routing", "a"), ("explain", ""), ("timeout", "2s")]
+    assert planned.explain
+    assert planned.timeout_ms == 2000
+
+
+def test_no_hits_asked_for_needs_no_first_pass_hits() -> None:
+    planned = plan(body(size=0))
+    assert planned.page.fetch == 0
+    assert planned.body["size"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "url", "hidden"),
+    [
+        ({"docvalue_fields": ["ttc.hash", "f"]}, "", ("ttc.encoder",)),
+        ({"docvalue_fields": [{"field": "ttc.*"}]}, "", ()),
+        ({"fields": ["ttc.encoder"]}, "", ("ttc.hash",)),
+        ({}, "docvalue_fields=ttc.hash,ttc.encoder", ()),
+    ],
+)
+def test_doc_values_that_the_caller_asked_for_stay_in_his_answer(
+    changes: dict[str, Any], url: str, hidden: tuple[str, ...]
+) -> None:
+    assert plan(body(**changes), url).hidden == hidden
+
+
+def test_hits_without_stored_fields_keep_their_ids_until_the_end() -> None:
+    planned = plan(body(stored_fields="_none_"))
+    assert planned.hide_ids
+    assert "stored_fields" not in planned.body
+    assert planned.body["_source"] is False
+    assert plan(body(), "stored_fields=_none_").params == []
+
+
+def test_collapse_has_no_stand_in_and_its_own_rules() -> None:
+    assert "rescore" not in plan(body(collapse={"field": "f"})).body
+    for changes in ({"collapse": {"field": "f", "inner_hits": {}}}, {"collapse": {"field": "f"}, "sort": ["f"]}):
+        with pytest.raises(InvalidRequest):
+            plan(body(**changes))
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ({"match": {"title": "cats"}}, "cats"),
+        ({"match_phrase": {"title": {"query": "cats"}}}, "cats"),
+        ({"multi_match": {"query": "cats", "fields": ["a", "b"]}}, "cats"),
+        ({"query_string": {"query": "cats"}}, "cats"),
+        ({"simple_query_string": {"query": "cats"}}, "cats"),
+        ({"combined_fields": {"query": "cats", "fields": ["a"]}}, "cats"),
+        ({"neural": {"v": {"query_text": "cats", "k": 3}}}, "cats"),
+        ({"bool": {"must": {"match": {"a": "cats"}}, "filter": {"match": {"b": "dogs"}}}}, "cats"),
+        ({"bool": {"should": [{"match": {"a": "cats"}}, {"match": {"b": "cats"}}]}}, "cats"),
+        ({"function_score": {"query": {"match": {"a": "cats"}}}}, "cats"),
+        ({"dis_max": {"queries": [{"match": {"a": "cats"}}, {"term": {"b": "x"}}]}}, "cats"),
+        ({"nested": {"path": "p", "query": {"match": {"p.a": "cats"}}}}, "cats"),
+    ],
+)
+def test_the_querys_own_text_is_used(query: dict[str, Any], text: str) -> None:
+    assert plan(body(query=query)).texts == (text,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"query": {"match_all": {}}}, "no text of its own"),
+        ({"query": None}, "no text of its own"),
+        ({"query": {"bool": {"must": [{"match": {"a": "x"}}, {"match": {"a": "y"}}]}}}, "2 different texts"),
+    ],
+)
+def test_without_exactly_one_text_the_section_must_give_it(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        plan(body(**changes))
+    assert words in str(caught.value)
+    assert "[ttc.query_text]" in str(caught.value)
+    given_text = {"ttc": {"method": "a", "query_text": "cats"}}
+    assert plan(body(**changes, rescore=given_text)).texts == ("cats",)
+
+
+def test_the_text_may_stand_in_the_url() -> None:
+    assert plan(body(query=None), "q=cats").texts == ("cats",)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 2000) | st.text(max_size=5) | st.just({"method": "a"}),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["ttc", "query", "match", "bool", "must", "window_size"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["query", "from", "size", "collapse", "sort", "fields", "docvalue_fields", "stored_fields", "timeout"]
+        ),
+        values,
+    ),
+    values,
+)
+def test_a_malformed_request_is_planned_or_refused_and_nothing_else(changes: dict[str, Any], rescore: Any) -> None:
+    for request in (changes | {"rescore": rescore}, body(**changes)):
+        with contextlib.suppress(InvalidRequest):
+            plan_search(request, [], max_window=1000)

@@ -1,0 +1,112 @@
+"""The ttc section: what it takes, and one sentence for whatever it does not."""
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.gateway.section import ScoreMode, milliseconds, parse_section
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=12,
+)
+KEYS = (
+    "method",
+    "query_text",
+    "query_texts",
+    "params",
+    "timeout",
+    "on_error",
+    "detail",
+    "score_mode",
+    "query_weight",
+    "rescore_query_weight",
+    "metod",
+)
+
+
+def test_a_section_with_everything() -> None:
+    section = parse_section(
+        {
+            "method": "spectral",
+            "query_texts": ["as a buyer", "as a seller"],
+            "params": {"scales": [1, 3]},
+            "timeout": "1.5s",
+            "on_error": "fail",
+            "detail": True,
+            "score_mode": "total",
+            "query_weight": 2,
+            "rescore_query_weight": 0.5,
+        }
+    )
+    assert section.query_texts == ("as a buyer", "as a seller")
+    assert section.timeout_ms == 1500
+    assert section.score_mode is ScoreMode.TOTAL
+    assert section.query_weight == 2.0
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"metod": "spectral"}, ["unknown field [metod]", "did you mean [method]?"]),
+        ({"method": "spectral", "window_size": 3}, ["unknown field [window_size]", "known fields are"]),
+        ({}, ["[ttc.method] is missing"]),
+        ({"method": 3}, ["[ttc.method]", "got 3"]),
+        ({"method": "spectral", "detail": 1}, ["[ttc.detail]", "got 1"]),
+        ({"method": "spectral", "query_weight": True}, ["[ttc.query_weight]", "got True"]),
+        ({"method": "spectral", "query_weight": -1}, ["[ttc.query_weight]", "got -1"]),
+        ({"method": "spectral", "query_weight": float("nan")}, ["[ttc.query_weight]"]),
+        ({"method": "spectral", "timeout": "fast"}, ["[ttc.timeout]", "'fast'", "200ms"]),
+        ({"method": "spectral", "timeout": "0ms"}, ["[ttc.timeout]"]),
+        ({"method": "spectral", "timeout": "-1"}, ["[ttc.timeout]"]),
+        ({"method": "spectral", "on_error": "ignore"}, ["[ttc.on_error]", "'first_pass' or 'fail'"]),
+        ({"method": "spectral", "score_mode": "sum"}, ["[ttc.score_mode]", "'sum'"]),
+        ({"method": "spectral", "query_text": " "}, ["[ttc.query_text]", "must hold some text"]),
+        ({"method": "spectral", "query_texts": []}, ["[ttc.query_texts]"]),
+        ({"method": "spectral", "query_text": "a", "query_texts": ["b"]}, ["not both"]),
+        ({"method": "spectral", "query_text": "\ud800"}, ["[ttc]"]),
+        ({"method": "spectral", "params": {"n": 2**70}}, ["[ttc]"]),
+        ([], ["[ttc] must be an object"]),
+        (None, ["[ttc] must be an object"]),
+    ],
+)
+def test_what_is_wrong_is_named(section: Any, words: list[str]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_section(section)
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@given(json_values)
+def test_anything_else_is_refused_in_words(data: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_section(data)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), json_values, max_size=5))
+def test_a_section_is_taken_or_refused_and_nothing_else(data: dict[str, Any]) -> None:
+    with contextlib.suppress(InvalidRequest):
+        section = parse_section({"method": "spectral", **data})
+        assert section.method
+        assert section.timeout_ms is None or section.timeout_ms > 0
+
+
+def test_deep_params_are_refused() -> None:
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(InvalidRequest):
+        parse_section({"method": "spectral", "params": {"x": deep}})
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"), [("200ms", 200), ("1s", 1000), ("2m", 120_000), ("500micros", 0.5), ("1.5h", 5.4e6)]
+)
+def test_times_are_the_engines(time: str, expected: float) -> None:
+    assert milliseconds(time) == pytest.approx(expected)
