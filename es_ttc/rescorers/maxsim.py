@@ -1,5 +1,6 @@
 """MaxSim: the greatest cosine of the query with any token of the document (late interaction)."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -9,6 +10,8 @@ from es_ttc.rescorers.base import Feature, Params, Query, Window
 from es_ttc.rescorers.scratch import Scratch
 from es_ttc.rescorers.similarity import EMPTY_DOCUMENT, token_similarities
 from es_ttc.vectors.tokens import Float32, TokenVectors
+
+_BATCH_CELLS = 2**19
 
 _scratch = Scratch()
 
@@ -47,10 +50,15 @@ class MaxSimRescorer:
     def score(self, query: Query, window: Window, params: MaxSimParams) -> Float32:
         """Return the scores, ``(k,)``."""
         assert window.tokens is not None  # noqa: S101 - promised by needs
+        vectors = query.vectors if params.query == "pooled" else query.tokens
+        assert vectors is not None  # noqa: S101 - promised by needs
         scores = np.full(len(window), EMPTY_DOCUMENT, dtype=np.float32)
-        for place, tokens in enumerate(window.tokens):
-            if len(tokens):
-                scores[place] = _score(query, tokens, params)
+        for places in _batches(window.tokens, len(vectors)):
+            if not len(vectors):
+                scores[places] = 0
+                continue
+            best = _best_tokens(vectors, [window.tokens[place] for place in places])
+            scores[places] = best.max(axis=0) if params.query == "pooled" else best.mean(axis=0)
         return np.clip(scores, -1, 1)
 
     def detail(self, query: Query, window: Window, params: MaxSimParams) -> list[dict[str, Any]]:  # noqa: ARG002
@@ -58,16 +66,27 @@ class MaxSimRescorer:
         return [{} for _ in range(len(window))]
 
 
-def _score(query: Query, tokens: TokenVectors, params: MaxSimParams) -> float:
-    if params.query == "pooled":
-        return float(_best_tokens(query.vectors, tokens).max())
-    assert query.tokens is not None  # noqa: S101 - promised by needs
-    return float(_best_tokens(query.tokens, tokens).mean()) if len(query.tokens) else 0.0
+def _batches(tokens: Sequence[TokenVectors], vectors: int) -> Iterator[list[int]]:
+    """Yield the places of the documents that have tokens, so many at a time that their cosines stay small."""
+    places: list[int] = []
+    cells = 0
+    for place, document in enumerate(tokens):
+        if not len(document):
+            continue
+        places.append(place)
+        cells += len(document) * vectors
+        if cells >= _BATCH_CELLS:
+            yield places
+            places, cells = [], 0
+    if places:
+        yield places
 
 
-def _best_tokens(vectors: Float32, tokens: TokenVectors) -> Float32:
-    """Return the greatest cosine of each query vector over the document's tokens, ``(r,)``."""
-    cosines: Float32 = _scratch.array("cosines", (len(vectors), len(tokens)), np.float32)
-    token_similarities(vectors, tokens, cosines)
-    best: Float32 = cosines.max(axis=1)
+def _best_tokens(vectors: Float32, documents: Sequence[TokenVectors]) -> Float32:
+    """Return the greatest cosine of each query vector over each document's tokens, ``(r, b)``; no document is empty."""
+    ends = np.cumsum([len(document) for document in documents])
+    starts = np.concatenate(([0], ends[:-1]))
+    cosines: Float32 = _scratch.array("cosines", (len(vectors), int(ends[-1])), np.float32)
+    token_similarities(vectors, documents, [cosines[:, a:b] for a, b in zip(starts, ends, strict=True)])
+    best: Float32 = np.maximum.reduceat(cosines, starts, axis=1)
     return best

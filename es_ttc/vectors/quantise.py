@@ -9,6 +9,7 @@ from es_ttc.vectors.tokens import Float32, TokenVectors
 
 Codec = Literal["float32", "float16", "int8"]
 
+_FLOAT16 = np.dtype(np.float16)
 _INT8_MAX = 127
 _HALF_REBIAS = np.float32(2.0**112)  # float32 and float16 exponents are biased by 127 and 15
 
@@ -67,7 +68,7 @@ def widen(values: NDArray[np.float32] | NDArray[np.float16] | NDArray[np.int8], 
     float16 is widened by moving its bits, several times faster than a cast that handles infinities and NaN, which
     :func:`quantise` and :func:`es_ttc.vectors.packed.unpack_tokens` keep out.
     """
-    if values.dtype != np.float16:
+    if values.dtype != _FLOAT16:
         np.copyto(out, values)
         return
     bits = out.view(np.int32)

@@ -69,9 +69,9 @@ def blocks(
 def _by_transform_size(tokens: Sequence[TokenVectors]) -> dict[int, list[int]]:
     """Return the places of the documents that share a transform size, equal lengths side by side."""
     shared: dict[int, list[int]] = defaultdict(list)
-    for place in sorted(range(len(tokens)), key=lambda place: len(tokens[place])):
-        if len(tokens[place]):
-            shared[transform_size(len(tokens[place]))].append(place)
+    for length, place in sorted((len(document), place) for place, document in enumerate(tokens)):
+        if length:
+            shared[transform_size(length)].append(place)
     return shared
 
 
@@ -91,8 +91,7 @@ def _block(
 
     signals: Float32 = _scratch.array("signals", (len(tokens), len(vectors), size), np.float32)
     signals.fill(0)
-    for signal, document in zip(signals, tokens, strict=True):
-        token_similarities(vectors, document, signal[:, : len(document)])
+    token_similarities(vectors, tokens, [signal[:, :n] for signal, n in zip(signals, lengths, strict=True)])
 
     row_lengths = _row_lengths(tokens, norms, scales, width)[:, None]
     cosines: Float32 = _scratch.array("cosines", (len(tokens), len(vectors), len(scales), width), np.float32)
@@ -118,5 +117,5 @@ def _row_lengths(
     first = int(scales[0] == IDENTITY)
     if first < len(scales):
         for row, document, stored in zip(padded[:, first:], tokens, norms, strict=True):
-            np.maximum(norms_of_scales(document, stored, scales[first:]), NORM_FLOOR, out=row[:, : len(document)])
-    return padded
+            row[:, : len(document)] = norms_of_scales(document, stored, scales[first:])
+    return np.maximum(padded, NORM_FLOOR, out=padded)
