@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import click
 
 from es_ttc import __version__
+from es_ttc.cli.serve import serve
 from es_ttc.errors import EsTtcError
 
 
@@ -18,7 +19,7 @@ def cli(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-COMMANDS: tuple[click.Command, ...] = ()
+COMMANDS: tuple[click.Command, ...] = (serve,)
 
 for command in COMMANDS:
     cli.add_command(command)

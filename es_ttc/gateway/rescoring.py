@@ -139,9 +139,9 @@ class Rescoring:
         page = slice(plan.page.start, plan.page.start + plan.page.size)
         details = await self._details(search, scored, ranking, page)
         shown = []
-        for place, score in zip(ranking.order[page].tolist(), ranking.scores[page].tolist(), strict=True):
+        for place, score in zip(ranking.order[page].tolist(), map(shortest, ranking.scores[page]), strict=True):
             hit = hits[place]
-            rescored = float(scored.values[place]) if scored.mask[place] else None
+            rescored = shortest(scored.values[place]) if scored.mask[place] else None
             if plan.explain:
                 hit["_explanation"] = explained(
                     score, section.method, section.score_mode, rescored, hit.get("_explanation")
@@ -153,7 +153,7 @@ class Rescoring:
             shown.append(hit)
         answer["hits"]["hits"] = shown
         if len(ranking.scores) and answer["hits"].get("max_score") is not None:
-            answer["hits"]["max_score"] = float(ranking.scores[0])
+            answer["hits"]["max_score"] = shortest(ranking.scores[0])
 
     async def _details(
         self, search: Search, scored: Scored, ranking: Ranking, page: slice
@@ -169,6 +169,11 @@ class Rescoring:
             place: with_field_name(detail, scored.fields[number] if scored.fields else ())
             for place, number, detail in zip(places, positions, details, strict=True)
         }
+
+
+def shortest(score: np.float32) -> float:
+    """Return a score as the engines print a float32: the shortest number that reads back as the same one."""
+    return float(str(score))
 
 
 def with_field_name(detail: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:

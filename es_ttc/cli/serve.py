@@ -1,0 +1,74 @@
+"""`es-ttc serve`: the gateway in the foreground."""
+
+import asyncio
+import shlex
+
+import click
+import orjson
+
+from es_ttc.cli.common import engine_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.settings import GatewaySettings
+
+_LOOK_SECONDS = 3.0
+
+
+@click.command()
+@engine_flag
+@click.option("--host", metavar="ADDRESS", help="Address to listen on. Default: 127.0.0.1, this machine only.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, 0 for a free one. Default: 9280.")
+@click.option(
+    "--encoder",
+    "encoders",
+    multiple=True,
+    metavar="NAME",
+    help="minilm, mpnet, any model name, or a folder; may be given several times, for indices written with others.",
+)
+@json_flag
+def serve(engine: str | None, host: str | None, port: int | None, encoders: tuple[str, ...], as_json: bool) -> None:
+    """Stand in front of the engine: clients point here, and a `ttc` section in a search opts in."""
+    from es_ttc.gateway.logs import configure_logs
+    from es_ttc.gateway.server import address_of, bind
+    from es_ttc.gateway.server import serve as run
+
+    first, *others = encoders or (None,)
+    settings = GatewaySettings(
+        **given(engine=engine, host=host, port=port, encoder=first, encoders=tuple(others) or None)
+    )
+    configure_logs(settings.log_format)
+    with bind(settings) as listening:
+        url = address_of(listening)
+        engine_url, reachable = asyncio.run(_look(settings))
+        if as_json:
+            print_json({"url": url, "engine": engine_url, "engine_reachable": reachable})
+        else:
+            _introduce(url, engine_url)
+        if not reachable:
+            stderr.print(
+                f"es-ttc: no engine answers at {engine_url} yet: the gateway answers 503 until it does "
+                "(start one with `es-ttc engine up`)",
+                highlight=False,
+                soft_wrap=True,
+            )
+        run(settings, listening)
+
+
+async def _look(settings: GatewaySettings) -> tuple[str, bool]:
+    """Return the engine's address without credentials, and whether it answers."""
+    from es_ttc.gateway.upstream import Upstream
+
+    async with Upstream(settings) as upstream:
+        return upstream.url, await upstream.reachable(_LOOK_SECONDS)
+
+
+def _introduce(url: str, engine: str) -> None:
+    body = {
+        "query": {"match": {"text": "how to wait for several tasks"}},
+        "rescore": {"window_size": 100, "ttc": {"method": "spectral"}},
+    }
+    data = shlex.quote(orjson.dumps(body).decode())
+    lines = (
+        f"gateway on {url}, engine at {engine}; Ctrl-C stops it",
+        "try it (any index made by `es-ttc index create`, in place of my-index):",
+        f"  curl -s '{url}/my-index/_search?pretty' -H 'content-type: application/json' -d {data}",
+    )
+    stdout.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
