@@ -56,14 +56,15 @@ class Encodings:
     """The encodings of n texts, in the order given.
 
     Attributes:
-        pooled: ``(n, d)`` float32 unit rows (a zero row for a text without any token of its own): the model's own
-            sentence embedding, so ``dense`` is what everyone calls dense for this model; a text longer than
-            ``max_length`` tokens is cut for it, as the model's own library does.
-        tokens: n arrays ``(t_i, d)`` float32, unit rows: every token, special ones included. A text longer than
-            ``max_length`` is read in consecutive windows whose rows follow each other, up to ``max_tokens``. Empty
+        pooled: ``(n, d)`` float32 unit rows (a zero row for a text without any token of its own: empty, white space,
+            control characters): the model's own sentence embedding, so ``dense`` is what everyone calls dense for
+            this model; a text longer than ``max_length`` tokens is cut for it, as the model's own library does.
+        tokens: n arrays ``(t_i, d)`` float32, unit rows: every token, special ones and the prompt's included. A text
+            longer than ``max_length`` is read in consecutive windows, each with its own special tokens and prompt,
+            whose rows follow each other, up to ``max_tokens``. A text without any token of its own has no rows. Empty
             list when tokens were not asked for.
-        offsets: n arrays ``(t_i, 2)`` int32: first and end character of each token in the text; a special token has
-            an empty span. Empty list when tokens were not asked for.
+        offsets: n arrays ``(t_i, 2)`` int32: first and end character (code point) of each token in the text; a token
+            of the model's or the prompt's has an empty span. Empty list when tokens were not asked for.
         truncated: ``(n,)`` bool: True where the text was longer than ``max_tokens``.
     """
 
@@ -92,7 +93,7 @@ class Encoder(Protocol):
         """Encode texts.
 
         Args:
-            texts: Any strings, empty ones included.
+            texts: Any strings, empty ones included. A lone surrogate, which UTF-8 can't hold, is read as U+FFFD.
             role: Which prompt goes before the text, for models that have prompts.
             tokens: Whether token vectors and offsets are wanted; pooled vectors alone are cheaper to return.
             max_tokens: Rows kept of one text's token matrix; 1 or more.

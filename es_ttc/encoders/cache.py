@@ -1,0 +1,275 @@
+"""Encodings kept on disk between runs: evaluation, demo and tests encode a text once.
+
+One SQLite file in write-ahead mode: any number of processes may use it at once, and a killed one leaves it whole.
+Vectors are kept as the float32 that the encoder returned, so a second run gives the first one's figures exactly
+(1.5 kB a token of 384 components).
+"""
+
+import hashlib
+import logging
+import sqlite3
+import struct
+import threading
+import time
+import weakref
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Float32, Role
+
+logger = logging.getLogger(__name__)
+
+_FILE = "encodings-v1.sqlite"
+_DEFAULT_BYTES = 8 << 30
+_BUSY_SECONDS = 30.0
+# A read entry counts as used again only after a while: reading stays reading.
+_TOUCH_SECONDS = 3600
+_KEYS_PER_QUERY = 256
+_HEADER = struct.Struct("<IIi?")  # CRC-32 of the rest, components, rows (-1: pooled alone), truncated
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, size INTEGER, used INTEGER);
+CREATE INDEX IF NOT EXISTS entries_by_use ON entries (used, size);
+CREATE TABLE IF NOT EXISTS vectors (id INTEGER PRIMARY KEY, value BLOB NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """The encoding of one text; ``tokens`` and ``offsets`` are None where they were not asked for."""
+
+    pooled: Float32
+    tokens: Float32 | None
+    offsets: NDArray[np.int32] | None
+    truncated: bool
+
+
+class CachedEncoder:
+    """An encoder that remembers; it is itself an :class:`~es_ttc.encoders.base.Encoder`.
+
+    Args:
+        encoder: Encodes what is not known yet.
+        folder: Where the file is kept; made if missing. Entries of many encoders share it.
+        max_bytes: Size of the entries kept; those unused for longest go first.
+    """
+
+    def __init__(self, encoder: Encoder, folder: Path, *, max_bytes: int = _DEFAULT_BYTES) -> None:
+        self._encoder = encoder
+        self._store = EncodingStore(folder / _FILE, max_bytes=max_bytes)
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """The encoder's identity."""
+        return self._encoder.identity
+
+    @property
+    def backend(self) -> str:
+        """The encoder's backend and arithmetic."""
+        return self._encoder.backend
+
+    def encode(
+        self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024
+    ) -> Encodings:
+        """Return what is known from disk, and encode the rest in one call; see the encoder's own ``encode``."""
+        kind = f"{self.identity.key}\n{self.backend}\n{role}\n{'tokens' if tokens else 'pooled'}\n{max_tokens}\n"
+        keys = [_key(kind, text) for text in texts]
+        known = self._store.get(set(keys))
+        # The same text twice is encoded once.
+        unknown = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
+        if unknown:
+            fresh = self._encoder.encode(list(unknown.values()), role=role, tokens=tokens, max_tokens=max_tokens)
+            added = {key: _one(fresh, position) for position, key in enumerate(unknown)}
+            self._store.put(added)
+            known |= added
+        return _gather([known[key] for key in keys], self.identity.dims)
+
+    def close(self) -> None:
+        """Close the file; encoding afterwards is an error of the caller."""
+        self._store.close()
+
+
+class EncodingStore:
+    """A bounded key-value store of encodings; thread-safe and safe to share between processes.
+
+    What it can't read (a damaged entry, a damaged file, a lock that lasts) is not there, what it can't write is not
+    kept: both are logged, neither is an error.
+
+    Args:
+        path: The SQLite file.
+        max_bytes: Size of the entries kept.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._connect()
+        except sqlite3.DatabaseError as error:
+            self._start_afresh(error)
+
+    def get(self, keys: set[bytes]) -> dict[bytes, Encoding]:
+        """Return the encodings that are known and sound."""
+        found: dict[bytes, Encoding] = {}
+        stale: list[int] = []
+        ordered = sorted(keys)
+        with self._guarded("read"):
+            for start in range(0, len(ordered), _KEYS_PER_QUERY):
+                part = ordered[start : start + _KEYS_PER_QUERY]
+                marks = ",".join("?" * len(part))
+                rows = self._connection.execute(
+                    "SELECT id, key, used, value FROM entries JOIN vectors USING (id) "  # noqa: S608 - marks only
+                    f"WHERE key IN ({marks})",
+                    part,
+                )
+                for number, key, used, value in rows:
+                    encoding = _unpack(value)
+                    if encoding is None:
+                        logger.warning("a damaged entry in %s is encoded again", self._path)
+                        continue
+                    found[bytes(key)] = encoding
+                    if used < time.time() - _TOUCH_SECONDS:
+                        stale.append(number)
+            if stale:
+                with self._transaction() as connection:
+                    now = int(time.time())
+                    connection.executemany("UPDATE entries SET used = ? WHERE id = ?", [(now, n) for n in stale])
+        return found
+
+    def put(self, encodings: dict[bytes, Encoding]) -> None:
+        """Keep encodings, in place of older ones of the same keys, and drop the longest unused above the bound."""
+        packed = {key: _pack(encoding) for key, encoding in encodings.items()}
+        with self._guarded("written"), self._transaction() as connection:
+            now = int(time.time())
+            for key, value in packed.items():
+                (number,) = connection.execute(
+                    "INSERT INTO entries (key, size, used) VALUES (?, ?, ?) "
+                    "ON CONFLICT (key) DO UPDATE SET size = excluded.size, used = excluded.used RETURNING id",
+                    (key, len(value), now),
+                ).fetchone()
+                connection.execute("INSERT OR REPLACE INTO vectors (id, value) VALUES (?, ?)", (number, value))
+            self._evict(connection)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._closer()
+
+    def _evict(self, connection: sqlite3.Connection) -> None:
+        (total,) = connection.execute("SELECT COALESCE(SUM(size), 0) FROM entries").fetchone()
+        if total <= self._max_bytes:
+            return
+        # A tenth more than needed, so that this is not done at every write.
+        outdated = connection.execute(
+            "SELECT id FROM (SELECT id, SUM(size) OVER (ORDER BY used DESC, id DESC) AS kept FROM entries) "
+            "WHERE kept > ?",
+            (self._max_bytes * 9 // 10,),
+        ).fetchall()
+        connection.executemany("DELETE FROM vectors WHERE id = ?", outdated)
+        connection.executemany("DELETE FROM entries WHERE id = ?", outdated)
+
+    def _connect(self) -> None:
+        connection = sqlite3.connect(
+            self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=16
+        )
+        try:
+            connection.execute("PRAGMA page_size = 16384")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.executescript(_SCHEMA)
+        except sqlite3.Error:
+            connection.close()
+            raise
+        self._connection = connection
+        self._closer = weakref.finalize(self, connection.close)
+
+    def _start_afresh(self, error: sqlite3.DatabaseError) -> None:
+        logger.warning("%s is damaged (%s): it is begun again", self._path, error)
+        for suffix in ("", "-wal", "-shm"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        self._connect()
+
+    @contextmanager
+    def _guarded(self, done: str) -> Iterator[None]:
+        """Hold the connection; a failure of the file is logged and forgotten."""
+        with self._lock:
+            try:
+                yield
+            except sqlite3.OperationalError as error:
+                logger.warning("%s could not be %s: %s", self._path, done, error)
+            except sqlite3.DatabaseError as error:
+                self._closer()
+                self._start_afresh(error)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._connection
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+
+def _key(kind: str, text: str) -> bytes:
+    return hashlib.blake2b((kind + text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _one(encodings: Encodings, position: int) -> Encoding:
+    asked = bool(encodings.tokens)
+    return Encoding(
+        pooled=encodings.pooled[position],
+        tokens=encodings.tokens[position] if asked else None,
+        offsets=encodings.offsets[position] if asked else None,
+        truncated=bool(encodings.truncated[position]),
+    )
+
+
+def _gather(parts: Sequence[Encoding], dims: int) -> Encodings:
+    pooled = np.stack([part.pooled for part in parts]) if parts else np.zeros((0, dims), dtype=np.float32)
+    return Encodings(
+        pooled=pooled,
+        tokens=[part.tokens for part in parts if part.tokens is not None],
+        offsets=[part.offsets for part in parts if part.offsets is not None],
+        truncated=np.array([part.truncated for part in parts], dtype=np.bool_),
+    )
+
+
+def _pack(encoding: Encoding) -> bytes:
+    rows = -1 if encoding.tokens is None else len(encoding.tokens)
+    arrays: list[Float32 | NDArray[np.int32]] = [encoding.pooled]
+    if encoding.tokens is not None and encoding.offsets is not None:
+        arrays += [encoding.tokens, encoding.offsets]
+    body = b"".join(array.tobytes() for array in arrays)
+    head = _HEADER.pack(0, len(encoding.pooled), rows, encoding.truncated)
+    return struct.pack("<I", zlib.crc32(body, zlib.crc32(head[4:]))) + head[4:] + body
+
+
+def _unpack(value: bytes) -> Encoding | None:
+    """Return the encoding, or None where the bytes are not those that were written."""
+    if len(value) < _HEADER.size:
+        return None
+    checksum, dims, rows, truncated = _HEADER.unpack_from(value)
+    if zlib.crc32(memoryview(value)[4:]) != checksum:
+        return None
+
+    def floats(start: int, count: int) -> Float32:
+        return np.frombuffer(value, dtype=np.float32, count=count, offset=start).copy()
+
+    start = _HEADER.size
+    pooled = floats(start, dims)
+    if rows < 0:
+        return Encoding(pooled, None, None, truncated)
+    start += pooled.nbytes
+    tokens = floats(start, rows * dims).reshape(rows, dims)
+    offsets = np.frombuffer(value, dtype=np.int32, count=rows * 2, offset=start + tokens.nbytes).copy()
+    return Encoding(pooled, tokens, offsets.reshape(rows, 2), truncated)

@@ -1,0 +1,87 @@
+"""A model's revision: a hash over the files that its vectors depend on, computed once for each state of a file."""
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from es_ttc.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+DIGITS = 12
+# The first kind that a folder has stands for the model: the others are made from it.
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.onnx")
+_TOKENIZER = ("tokenizer.json",)
+_POOLING = ("*_Pooling/config.json",)
+
+
+class FileHashes:
+    """SHA-256 of files, remembered by path, size and modification time in the cache folder.
+
+    Args:
+        cache_dir: Where ``file-hashes.json`` is kept; a folder that can't be written costs time only.
+    """
+
+    def __init__(self, cache_dir: Path) -> None:
+        self._store = cache_dir / "file-hashes.json"
+
+    def sha256(self, path: Path) -> str:
+        """Return the file's SHA-256 in hexadecimal digits."""
+        state = path.stat()
+        key = str(path.resolve())
+        stamp = [state.st_size, state.st_mtime_ns]
+        known = self._load()
+        entry = known.get(key)
+        if isinstance(entry, list) and entry[:2] == stamp and len(entry) == 3:
+            return str(entry[2])
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        self._save(known | {key: [*stamp, digest]})
+        return digest
+
+    def _load(self) -> dict[str, object]:
+        try:
+            known = json.loads(self._store.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return known if isinstance(known, dict) else {}
+
+    def _save(self, known: dict[str, object]) -> None:
+        try:
+            self._store.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                "w", encoding="utf-8", dir=self._store.parent, prefix=self._store.name, delete=False
+            ) as file:
+                json.dump(known, file)
+            os.replace(file.name, self._store)  # noqa: PTH105 - the temporary file has a name, no Path
+        except OSError as error:
+            logger.warning("file hashes are not kept in %s: %s", self._store, error)
+
+
+def revision(folder: Path, hashes: FileHashes) -> str:
+    """Return the revision of a model folder: weights, tokenizer and pooling, whatever else lies there.
+
+    Raises:
+        ConfigurationError: The folder has no weights or no ``tokenizer.json``.
+    """
+    weights = next((found for pattern in _WEIGHTS if (found := _files(folder, [pattern]))), [])
+    if not weights:
+        raise ConfigurationError(f"model folder [{folder}] has no weights: none of {', '.join(_WEIGHTS)} is there")
+    tokenizer = _files(folder, _TOKENIZER)
+    if not tokenizer:
+        raise ConfigurationError(
+            f"model folder [{folder}] has no tokenizer.json, which character offsets need: save the model with a fast "
+            f"tokenizer"
+        )
+    total = hashlib.sha256()
+    for path in [*weights, *tokenizer, *_files(folder, _POOLING)]:
+        total.update(f"{path.relative_to(folder).as_posix()} {hashes.sha256(path)}\n".encode())
+    return total.hexdigest()[:DIGITS]
+
+
+def _files(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    return sorted(path for pattern in patterns for path in folder.rglob(pattern) if path.is_file())

@@ -1,0 +1,173 @@
+"""Encoders on ONNX Runtime: no torch, no transformers; small to install, quick to start.
+
+Every window is a run of its own, without padding. Models with dynamic quantisation scale their activations over the
+whole batch, so a text's vectors would follow its neighbours; alone they can't. Windows run side by side on threads,
+which keeps the processors busier than one run that is split over them.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+from es_ttc.encoders.base import Float32, Role
+from es_ttc.encoders.packages import ModelFiles
+from es_ttc.encoders.registry import identity_of
+from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
+from es_ttc.encoders.windows import Reader, Window, role_prompts
+from es_ttc.errors import ConfigurationError
+
+Pooling = Callable[[Float32], Float32]
+
+POOLING: Mapping[str, Pooling] = {
+    "mean": lambda rows: rows.mean(axis=0),
+    "cls": lambda rows: rows[0],
+    "lasttoken": lambda rows: rows[-1],
+    "max": lambda rows: rows.max(axis=0),
+}
+"""A window's token rows ``(t, d)`` to its pooled vector ``(d,)``, by the names of sentence-transformers."""
+
+_LEGACY_POOLING = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
+_DEFAULT_MAX_LENGTH = 512
+
+
+def load_onnx(
+    files: ModelFiles, *, dims: int | None = None, max_length: int | None = None, threads: int | None = None
+) -> TextEncoder:
+    """Load a model on ONNX Runtime; see :func:`es_ttc.encoders.load_encoder`.
+
+    Raises:
+        ConfigurationError: The folder's model, tokenizer or configuration can't be used.
+    """
+    if files.onnx is None:
+        raise ConfigurationError(f"encoder [{files.model}] has no ONNX model: take @torch")
+    config = _read_json(files.folder / "config_sentence_transformers.json")
+    prompts = role_prompts(config.get("prompts") or {}, config.get("default_prompt_name"))
+    model = OnnxModel(files.onnx, *_pooling(files.folder), threads=threads or os.cpu_count() or 1)
+    identity = identity_of(
+        files,
+        own_dims=model.dims,
+        dims=dims or config.get("truncate_dim"),
+        own_max_length=_max_length(files.folder),
+        max_length=max_length,
+        prompts=prompts,
+    )
+    tokenizer = Tokenizer.from_file(str(files.folder / "tokenizer.json"))
+    reader = Reader(tokenizer, max_length=identity.max_length, prompts=prompts)
+    return TextEncoder(identity, f"onnxruntime, {files.arithmetic}, cpu", reader, model)
+
+
+class OnnxModel:
+    """A model whose graph gives token embeddings; see :class:`es_ttc.encoders.text_encoder.WindowModel`.
+
+    Args:
+        path: The ``.onnx`` file.
+        pooling: Rows to pooled vector.
+        include_prompt: Whether leading special tokens and the prompt are pooled too.
+        threads: Windows that run at the same time.
+
+    Raises:
+        ConfigurationError: The graph is not that of a text encoder.
+    """
+
+    def __init__(self, path: Path, pooling: Pooling, include_prompt: bool, *, threads: int) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's errors share no base but Exception
+            raise ConfigurationError(f"ONNX model [{path}] could not be loaded: {error}") from error
+        self._inputs = frozenset(entry.name for entry in self._session.get_inputs())
+        if not {"input_ids"} <= self._inputs <= _INPUTS:
+            raise ConfigurationError(
+                f"ONNX model [{path}] takes {sorted(self._inputs)}: only {sorted(_INPUTS)} are known, take @torch"
+            )
+        outputs = [entry for entry in self._session.get_outputs() if len(entry.shape) == 3]
+        if not outputs or not isinstance(outputs[0].shape[2], int):
+            raise ConfigurationError(
+                f"ONNX model [{path}] gives no token embeddings (batch, tokens, dims): take @torch"
+            )
+        self._output: str = outputs[0].name
+        self.dims: int = outputs[0].shape[2]
+        self._pooling = pooling
+        self._include_prompt = include_prompt
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="es-ttc-onnx") if threads > 1 else None
+
+    def run(self, windows: Sequence[Window], *, role: Role, tokens: bool) -> list[WindowVectors]:  # noqa: ARG002
+        """Run every window by itself."""
+        if self._executor is None or len(windows) < 2:
+            return [self._run(window, tokens) for window in windows]
+        # The longest first: no thread is left with a long one at the end.
+        order = sorted(range(len(windows)), key=lambda index: -len(windows[index].ids))
+        results = list(self._executor.map(lambda index: self._run(windows[index], tokens), order))
+        placed = dict(zip(order, results, strict=True))
+        return [placed[index] for index in range(len(windows))]
+
+    def _run(self, window: Window, tokens: bool) -> WindowVectors:
+        ids = np.array([window.ids], dtype=np.int64)
+        feed = {
+            "input_ids": ids,
+            "attention_mask": np.ones_like(ids),
+            "token_type_ids": np.array([window.type_ids], dtype=np.int64),
+        }
+        (output,) = self._session.run([self._output], {name: feed[name] for name in self._inputs})
+        rows: Float32 = output[0].astype(np.float32, copy=False)
+        # A window holds at least one token of the text, so something is left to pool.
+        pooled = self._pooling(rows if self._include_prompt else rows[window.lead :])
+        return WindowVectors(pooled, rows if tokens else None)
+
+
+def _pooling(folder: Path) -> tuple[Pooling, bool]:
+    """Return the pooling that a folder names (mean where it names none), and whether the prompt is pooled too."""
+    modules = _read_json(folder / "modules.json", default=[])
+    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    unknown = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
+    if unknown:
+        raise ConfigurationError(
+            f"model folder [{folder}] has modules {unknown}, which need sentence-transformers: @torch"
+        )
+    path = next((module["path"] for module, kind in zip(modules, kinds, strict=True) if kind == "Pooling"), "1_Pooling")
+    config = _read_json(folder / path / "config.json")
+    mode = config.get("pooling_mode") or [mode for key, mode in _LEGACY_POOLING.items() if config.get(key)] or "mean"
+    names = [mode] if isinstance(mode, str) else list(mode)
+    if len(names) != 1 or names[0] not in POOLING:
+        raise ConfigurationError(
+            f"model folder [{folder}] pools by {names}: ONNX Runtime does one of {sorted(POOLING)}, take @torch"
+        )
+    return POOLING[names[0]], bool(config.get("include_prompt", True))
+
+
+def _max_length(folder: Path) -> int:
+    stated = (
+        _read_json(folder / "sentence_bert_config.json").get("max_seq_length"),
+        _read_json(folder / "tokenizer_config.json").get("model_max_length"),
+        _read_json(folder / "config.json").get("max_position_embeddings"),
+    )
+    # Tokenizers without a limit state a number beyond all reason.
+    return next((int(length) for length in stated if length and length < 1_000_000), _DEFAULT_MAX_LENGTH)
+
+
+def _read_json(path: Path, default: Any = None) -> Any:
+    """Return a configuration file's content; the default, or {}, where there is no such file."""
+    if not path.is_file():
+        return {} if default is None else default
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigurationError(f"configuration file [{path}] is not valid JSON: {error}") from error

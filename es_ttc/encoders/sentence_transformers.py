@@ -1,0 +1,198 @@
+"""Encoders on sentence-transformers and torch: any of its models, on CUDA, Apple's MPS or the CPU."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Normalize, Pooling, Transformer
+from transformers.utils import logging as transformers_logging
+
+from es_ttc.encoders.base import Role
+from es_ttc.encoders.batches import Batch, fixed_batches
+from es_ttc.encoders.packages import ModelFiles
+from es_ttc.encoders.registry import Dtype, identity_of
+from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
+from es_ttc.encoders.windows import Reader, Window, role_prompts
+from es_ttc.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# Padded tokens of a batch of documents: where the rate stops growing (CPU), and a safe size in memory (accelerators).
+_CPU_TOKENS = 1024
+_ACCELERATOR_TOKENS = 16_384
+_DEFAULT_MAX_LENGTH = 512
+
+
+def load_torch(
+    files: ModelFiles,
+    *,
+    device: str = "auto",
+    dtype: Dtype = "auto",
+    dims: int | None = None,
+    max_length: int | None = None,
+) -> TextEncoder:
+    """Load a model on sentence-transformers; see :func:`es_ttc.encoders.load_encoder`.
+
+    Raises:
+        ConfigurationError: The model can't be loaded, or gives no token vectors in the space of its pooled ones.
+    """
+    place = _device(device)
+    name = choose_dtype(place) if dtype == "auto" else dtype
+    sentence_model = _load(files.folder, place, _DTYPES[name])
+    model = TorchModel(sentence_model, source=str(files.folder))
+    prompts = role_prompts(sentence_model.prompts, sentence_model.default_prompt_name)
+    identity = identity_of(
+        files,
+        own_dims=model.dims,
+        dims=dims or sentence_model.truncate_dim,
+        own_max_length=model.max_length,
+        max_length=max_length,
+        prompts=prompts,
+    )
+    model.max_length = identity.max_length
+    reader = Reader(model.tokenizer.backend_tokenizer, max_length=identity.max_length, prompts=prompts)
+    return TextEncoder(identity, f"sentence-transformers, {name}, {place.type}", reader, model)
+
+
+def choose_dtype(device: torch.device, cpuinfo: Path = Path("/proc/cpuinfo")) -> Dtype:
+    """Return the arithmetic that a device does well.
+
+    bfloat16 is three times faster than float32 where the processor multiplies it (AMX, AVX-512 BF16), and eight times
+    slower where it does not (measured with all-MiniLM-L6-v2). Accelerators and processors that are not known to do it
+    get float32.
+    """
+    if device.type != "cpu" or not cpuinfo.is_file():
+        return "float32"
+    flags = next((line.split() for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), [])
+    return "bfloat16" if {"amx_bf16", "avx512_bf16"} & set(flags) else "float32"
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigurationError(f"device [{name}] can't be used: {' '.join(str(error).split())[:200]}") from error
+    return device
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Keep transformers from drawing bars on stderr."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def _load(folder: Path, device: torch.device, dtype: torch.dtype) -> SentenceTransformer:
+    try:
+        with _no_progress_bars():
+            model = SentenceTransformer(
+                str(folder), device=str(device), local_files_only=True, model_kwargs={"dtype": dtype}
+            )
+    except Exception as error:  # whatever a model's files make the library raise
+        raise ConfigurationError(f"model folder [{folder}] could not be loaded: {error}") from error
+    return model.eval()
+
+
+class TorchModel:
+    """A sentence-transformers model; see :class:`es_ttc.encoders.text_encoder.WindowModel`.
+
+    Documents run in batches of fixed shapes (:mod:`es_ttc.encoders.batches`); queries, which come alone and must be
+    quick, in batches of one row: each text's vectors in a role are the same bit for bit whatever is encoded with it.
+
+    Modules after the pooling (Dense, LayerNorm) are applied to every token vector too, so that both are of one space.
+
+    Args:
+        model: The model, on its device.
+        source: What messages call it.
+
+    Raises:
+        ConfigurationError: The model is not a transformer with a fast tokenizer followed by a pooling.
+    """
+
+    def __init__(self, model: SentenceTransformer, *, source: str) -> None:
+        modules = list(model.children())
+        if len(modules) < 2 or not isinstance(modules[0], Transformer) or not isinstance(modules[1], Pooling):
+            kinds = [type(module).__name__ for module in modules]
+            raise ConfigurationError(
+                f"model [{source}] is made of {kinds}: token vectors need Transformer, Pooling, ..."
+            )
+        if "message" in modules[0].modality_config or not getattr(model.tokenizer, "is_fast", False):
+            raise ConfigurationError(f"model [{source}] has no fast tokenizer for plain text, which offsets need")
+        self._transformer, self._pooling = modules[0], modules[1]
+        self._after = [module for module in modules[2:] if not isinstance(module, Normalize)]
+        self._device = model.device
+        self.tokenizer: Any = model.tokenizer
+        limit = model.max_seq_length or model.tokenizer.model_max_length
+        self.max_length: int = limit if limit < 1_000_000 else _DEFAULT_MAX_LENGTH
+        self._pad = int(model.tokenizer.pad_token_id or 0)
+        self._typed = "token_type_ids" in model.tokenizer.model_input_names
+        width, pooled = modules[0].get_embedding_dimension(), self._pooling.pooling_output_dimension
+        if width != pooled:
+            raise ConfigurationError(
+                f"model [{source}] pools {width} components to {pooled}: tokens have no such space"
+            )
+        self.dims: int = model.get_embedding_dimension() or width
+
+    @torch.inference_mode()
+    def run(self, windows: Sequence[Window], *, role: Role, tokens: bool) -> list[WindowVectors]:
+        """Run the windows in batches of fixed shapes."""
+        budget = _CPU_TOKENS if self._device.type == "cpu" else _ACCELERATOR_TOKENS
+        lengths = [len(window.ids) for window in windows]
+        results: dict[int, WindowVectors] = {}
+        for batch in fixed_batches(lengths, max_length=self.max_length, tokens=1 if role == "query" else budget):
+            members = [windows[index] for index in batch.members]
+            pooled, matrix = self._forward(members, batch, tokens)
+            for row, index in enumerate(batch.members):
+                rows = None if matrix is None else matrix[row, : lengths[index]]
+                results[index] = WindowVectors(pooled[row], rows)
+        return [results[index] for index in range(len(windows))]
+
+    def _forward(self, windows: Sequence[Window], batch: Batch, tokens: bool) -> tuple[Any, Any]:
+        """Return ``(rows, d)`` pooled vectors and, if asked for, ``(rows, length, d)`` token vectors, as float32."""
+        ids = np.full((batch.rows, batch.length), self._pad, dtype=np.int64)
+        mask = np.zeros_like(ids)
+        types = np.zeros_like(ids)
+        # A row without any token would divide by zero: padding rows keep one.
+        mask[:, 0] = 1
+        for row, window in enumerate(windows):
+            length = len(window.ids)
+            ids[row, :length] = window.ids
+            mask[row, :length] = 1
+            types[row, :length] = window.type_ids
+        features: dict[str, Any] = {"input_ids": self._place(ids), "attention_mask": self._place(mask)}
+        if self._typed:
+            features["token_type_ids"] = self._place(types)
+        if not self._pooling.include_prompt:
+            features["prompt_length"] = windows[0].lead
+        features = self._pooling(self._transformer(features))
+        pooled = self._project(features["sentence_embedding"])
+        matrix = self._project(features["token_embeddings"]) if tokens else None
+        return _numpy(pooled), None if matrix is None else _numpy(matrix)
+
+    def _place(self, values: Any) -> torch.Tensor:
+        return torch.from_numpy(values).to(self._device)
+
+    def _project(self, vectors: torch.Tensor) -> torch.Tensor:
+        for module in self._after:
+            vectors = module({"sentence_embedding": vectors})["sentence_embedding"]
+        return vectors
+
+
+def _numpy(tensor: torch.Tensor) -> Any:
+    return tensor.float().cpu().numpy()

@@ -1,0 +1,115 @@
+"""The encoder that every backend shares: reads texts in windows, runs the model, puts the rows together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.encoders.base import EncoderIdentity, Encodings, Float32, Role
+from es_ttc.encoders.windows import Reader, Reading, Window
+from es_ttc.errors import EncoderError, InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class WindowVectors:
+    """What a model gives for a window of t tokens, of any length (not yet unit).
+
+    Attributes:
+        pooled: ``(d,)`` float32.
+        tokens: ``(t, d)`` float32, or None where they were not asked for.
+    """
+
+    pooled: Float32
+    tokens: Float32 | None
+
+
+class WindowModel(Protocol):
+    """A backend: runs windows through a frozen model; thread-safe; a window's vectors do not depend on the others."""
+
+    def run(self, windows: Sequence[Window], *, role: Role, tokens: bool) -> list[WindowVectors]:
+        """Return the vectors of every window, in the order given."""
+        ...
+
+
+class TextEncoder:
+    """An :class:`~es_ttc.encoders.base.Encoder` on any backend.
+
+    Args:
+        identity: ``dims`` may be smaller than the model's own (Matryoshka): vectors are cut, then made unit again.
+        backend: Backend and arithmetic, for people and as part of a cache's key.
+        reader: Cuts texts into windows.
+        model: Runs them.
+    """
+
+    def __init__(self, identity: EncoderIdentity, backend: str, reader: Reader, model: WindowModel) -> None:
+        self._identity = identity
+        self._backend = backend
+        self._reader = reader
+        self._model = model
+
+    @property
+    def identity(self) -> EncoderIdentity:
+        """What the vectors depend on."""
+        return self._identity
+
+    @property
+    def backend(self) -> str:
+        """Backend and arithmetic for people."""
+        return self._backend
+
+    def encode(
+        self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024
+    ) -> Encodings:
+        """Encode texts; see :meth:`es_ttc.encoders.base.Encoder.encode`."""
+        if max_tokens < 1:
+            raise InvalidRequest(f"max_tokens must be at least 1, got [{max_tokens}]")
+        readings = self._reader.read(texts, role, max_tokens)
+        # Pooled vectors come from the first window alone.
+        chosen = [reading.windows if tokens else reading.windows[:1] for reading in readings]
+        flat = [window for windows in chosen for window in windows]
+        vectors = iter(self._model.run(flat, role=role, tokens=tokens))
+        pooled = np.zeros((len(texts), self._identity.dims), dtype=np.float32)
+        matrices: list[Float32] = []
+        offsets: list[NDArray[np.int32]] = []
+        for position, windows in enumerate(chosen):
+            parts = [next(vectors) for _ in windows]
+            if parts:
+                pooled[position] = self._unit(parts[0].pooled[None], position)[0]
+            if tokens:
+                rows = [part.tokens for part in parts if part.tokens is not None]
+                matrices.append(self._unit(self._join(rows, max_tokens), position))
+                offsets.append(_join_offsets(windows, max_tokens))
+        return Encodings(pooled, matrices, offsets, _truncated(readings))
+
+    def _join(self, rows: list[Float32], max_tokens: int) -> Float32:
+        if not rows:
+            return np.zeros((0, self._identity.dims), dtype=np.float32)
+        return rows[0][:max_tokens] if len(rows) == 1 else np.concatenate(rows)[:max_tokens]
+
+    def _unit(self, rows: Float32, position: int) -> Float32:
+        """Cut rows to ``dims`` components and give them unit length.
+
+        Raises:
+            EncoderError: The model gave infinite or undefined components.
+        """
+        cut = rows[:, : self._identity.dims]
+        norms: Float32 = np.sqrt(np.einsum("ij,ij->i", cut, cut))[:, None]
+        if not np.isfinite(norms).all():
+            raise EncoderError(
+                f"text {position} got components that are no finite numbers from {self._identity.model} "
+                f"({self._backend}): take float32 arithmetic"
+            )
+        norms[norms == 0] = 1
+        return cut / norms
+
+
+def _join_offsets(windows: Sequence[Window], max_tokens: int) -> NDArray[np.int32]:
+    if not windows:
+        return np.zeros((0, 2), dtype=np.int32)
+    return np.concatenate([window.offsets for window in windows])[:max_tokens]
+
+
+def _truncated(readings: Sequence[Reading]) -> NDArray[np.bool_]:
+    return np.array([reading.truncated for reading in readings], dtype=np.bool_)

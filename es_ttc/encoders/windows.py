@@ -1,0 +1,155 @@
+"""Texts cut into the windows that a model reads: tokens, special tokens, prompts and character offsets."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from es_ttc.encoders.base import Role
+from es_ttc.errors import ConfigurationError, EncoderError
+
+Offsets = NDArray[np.int32]
+
+_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One input of the model.
+
+    Attributes:
+        ids: The t tokens, special ones and the prompt's included.
+        type_ids: t token type ids.
+        offsets: ``(t, 2)`` int32, characters of the text; special tokens and the prompt's have empty spans.
+        lead: Tokens before the text's own: leading special tokens and the prompt's.
+    """
+
+    ids: list[int]
+    type_ids: list[int]
+    offsets: Offsets
+    lead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One text as the model reads it: its windows, none for a text without any token of its own.
+
+    Attributes:
+        windows: As many as are needed for ``max_tokens`` rows.
+        truncated: Whether the whole text has more rows than that.
+    """
+
+    windows: list[Window]
+    truncated: bool
+
+
+def role_prompts(prompts: Mapping[str, str | None], default_name: str | None) -> dict[Role, str]:
+    """Return each role's prompt, found the way sentence-transformers finds it ("" for none).
+
+    Args:
+        prompts: The model's prompts by name (``config_sentence_transformers.json``).
+        default_name: The name of the prompt for roles that have none of their own.
+    """
+    default = prompts.get(default_name) if default_name else None
+
+    def first_of(*names: str) -> str:
+        return next((prompts[name] for name in names if name in prompts), default) or ""
+
+    return {"query": first_of("query"), "document": first_of("document", "passage", "corpus")}
+
+
+class Reader:
+    """Tokenizes texts once and cuts them into windows; thread-safe, for the tokenizer is never changed afterwards.
+
+    Args:
+        tokenizer: Copied, without truncation and padding.
+        max_length: Tokens that the model reads at once, special ones included.
+        prompts: The text that goes before every text of a role.
+
+    Raises:
+        ConfigurationError: Special tokens and prompt leave no room for the text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, max_length: int, prompts: Mapping[Role, str]) -> None:
+        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._max_length = max_length
+        self._prompts = dict(prompts)
+        self._probe_special_tokens()
+        for role, prompt in self._prompts.items():
+            taken = self.special + len(self._tokenizer.encode(prompt, add_special_tokens=False).ids)
+            if taken >= max_length:
+                raise ConfigurationError(
+                    f"max_length [{max_length}] leaves no room for text beside {taken} special and {role} prompt "
+                    f"tokens: choose a larger one"
+                )
+
+    def _probe_special_tokens(self) -> None:
+        """Learn which tokens go before and after a text from a text with and without them."""
+        bare = self._tokenizer.encode("a", add_special_tokens=False)
+        whole = self._tokenizer.encode("a")
+        start = whole.special_tokens_mask.index(0)
+        stop = start + len(bare.ids)
+        self._prefix, self._prefix_types = whole.ids[:start], whole.type_ids[:start]
+        self._suffix, self._suffix_types = whole.ids[stop:], whole.type_ids[stop:]
+        self._type = whole.type_ids[start]
+
+    @property
+    def special(self) -> int:
+        """Special tokens in every window."""
+        return len(self._prefix) + len(self._suffix)
+
+    def read(self, texts: Sequence[str], role: Role, max_tokens: int) -> list[Reading]:
+        """Read texts, each up to the window in which ``max_tokens`` rows are reached.
+
+        A lone surrogate, which no UTF-8 text can hold, is read as U+FFFD; offsets stay those of the text given.
+
+        Raises:
+            EncoderError: A text is not a string.
+        """
+        prompt = self._prompts[role]
+        for position, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise EncoderError(f"text {position} must be a string, got {type(text).__name__}")
+        prompted = [prompt + _LONE_SURROGATES.sub(_REPLACEMENT, text) for text in texts]
+        encoded = self._tokenizer.encode_batch(prompted, add_special_tokens=False)
+        return [self._cut(encoding.ids, encoding.offsets, len(prompt), max_tokens) for encoding in encoded]
+
+    def _cut(self, ids: list[int], spans: list[tuple[int, int]], prompt_chars: int, max_tokens: int) -> Reading:
+        offsets = np.array(spans, dtype=np.int32).reshape(-1, 2)
+        # The prompt is tokenized together with the text, as the model's own library does; every window begins with it.
+        prompt_tokens = 0
+        if prompt_chars:
+            prompt_tokens = int(np.count_nonzero(np.maximum.accumulate(offsets[:, 1]) <= prompt_chars))
+            offsets = np.maximum(offsets - prompt_chars, 0)
+        own = len(ids) - prompt_tokens
+        overhead = self.special + prompt_tokens
+        capacity = self._max_length - overhead
+        if own and capacity < 1:
+            raise EncoderError(f"the prompt's {prompt_tokens} tokens leave no room for text in {self._max_length}")
+        windows: list[Window] = []
+        rows = 0
+        for start in range(prompt_tokens, len(ids), capacity if own else 1):
+            if rows >= max_tokens:
+                break
+            stop = min(start + capacity, len(ids))
+            windows.append(self._window(ids, offsets, prompt_tokens, start, stop))
+            rows += overhead + stop - start
+        total = own + -(-own // capacity) * overhead if own else 0
+        return Reading(windows, truncated=total > max_tokens)
+
+    def _window(self, ids: list[int], offsets: Offsets, prompt_tokens: int, start: int, stop: int) -> Window:
+        lead = len(self._prefix) + prompt_tokens
+        spans = np.zeros((lead + stop - start + len(self._suffix), 2), dtype=np.int32)
+        spans[lead : lead + stop - start] = offsets[start:stop]
+        return Window(
+            ids=[*self._prefix, *ids[:prompt_tokens], *ids[start:stop], *self._suffix],
+            type_ids=[*self._prefix_types, *[self._type] * (prompt_tokens + stop - start), *self._suffix_types],
+            offsets=spans,
+            lead=lead,
+        )
