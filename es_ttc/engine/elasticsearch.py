@@ -70,11 +70,11 @@ class ElasticsearchEngine(ClientEngine):
         except elastic_transport.ConnectionTimeout as error:
             raise Unreachable(f"no answer within {seconds:g} seconds", may_repeat=False) from error
         except elastic_transport.TlsError as error:
-            raise Unreachable(str(error.errors[-1] if error.errors else error), may_repeat=False) from error
+            raise Unreachable(error.message, may_repeat=False) from error
         except elastic_transport.SerializationError as error:
             raise self._not_json(method, path) from error
         except elastic_transport.TransportError as error:
-            raise Unreachable(str(error), may_repeat=True) from error
+            raise Unreachable(error.message, may_repeat=True) from error
         return Answer(meta.status, answer)
 
     async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Capabilities:
