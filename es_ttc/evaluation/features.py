@@ -30,6 +30,7 @@ class CorpusFeatures:
         pooled: ``(n, d)`` float32 unit rows; zero where not present.
         tokens: One a document; empty where no method needs token vectors.
         norms: One a document; empty where no method needs token vectors.
+        truncated: Number of documents whose text has more tokens than an index of the spec keeps.
     """
 
     ids: Sequence[str]
@@ -37,6 +38,7 @@ class CorpusFeatures:
     pooled: Float32
     tokens: Sequence[TokenVectors] = ()
     norms: Sequence[ScaleNorms] = ()
+    truncated: int = 0
 
     def window(self, documents: Positions, first_pass: Float32, features: frozenset[Feature]) -> Window:
         """Return some documents as a rescorer takes them.
@@ -74,6 +76,7 @@ def encode_corpus(
         pooled=np.stack([np.zeros(dims, np.float32) if one.pooled is None else one.pooled for one in features]),
         tokens=[one.tokens.vectors if one.tokens else nothing for one in features] if stored else (),
         norms=[one.tokens.norms if one.tokens else no_norms for one in features] if stored else (),
+        truncated=sum(one.truncated for one in features),
     )
 
 

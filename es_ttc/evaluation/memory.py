@@ -12,8 +12,9 @@ from es_ttc.evaluation.bm25 import Bm25
 from es_ttc.evaluation.datasets import Collection
 from es_ttc.evaluation.features import CorpusFeatures
 from es_ttc.evaluation.methods import Bm25Params, FirstPass, HybridParams, Method
-from es_ttc.evaluation.rankings import Ranking, Run, reciprocal_rank_fusion, reorder, shown, top
+from es_ttc.evaluation.rankings import Ranking, Run, reciprocal_rank_fusion, reorder, top
 from es_ttc.evaluation.searcher import Progress, depth_of, silent
+from es_ttc.gateway.page import shown_similarity
 from es_ttc.rescorers.base import Query
 from es_ttc.vectors.tokens import Float32
 
@@ -99,7 +100,7 @@ class MemorySearcher:
         rankings: list[Ranking] = []
         start = time.perf_counter()
         for block in range(0, len(vectors), _BLOCK):
-            scores = shown(vectors[block : block + _BLOCK] @ features.pooled.T)
+            scores = shown_similarity(vectors[block : block + _BLOCK] @ features.pooled.T)
             scores[:, ~features.present] = -np.inf  # no kNN search returns a document without a vector
             rankings += [top(row, reach) for row in scores]
             progress("dense", len(rankings), len(vectors))
@@ -132,7 +133,7 @@ class MemorySearcher:
             known = features.present[window]
             window = window[known]
             scores = rescorer.score(query, features.window(window, first_scores[known], needs), params)
-            return reorder(first, window, shown(scores) if rescorer.similarity else scores)
+            return reorder(first, window, shown_similarity(scores) if rescorer.similarity else scores)
 
         pairs = list(zip(self._queries, first_pass, strict=True))
         rankings, seconds = _each(rescore, pairs, method.name, progress)

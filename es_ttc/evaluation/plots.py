@@ -81,7 +81,7 @@ def metric_bars(result: CollectionResult, metrics: Sequence[str]) -> str:
             axes.set_title(metric)
             axes.set_xlim(0, 1.22)
             axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", ".25", ".5", ".75", "1"])
-            _name_rows(axes, methods, first=position % _COLUMNS == 0)
+            _name_rows(axes, methods, first=position % columns(len(metrics)) == 0)
         return _svg(figure, f"{', '.join(metrics)} of every method on {result.name}, with 95 % intervals")
 
 
@@ -102,7 +102,7 @@ def query_deltas(result: CollectionResult, metric: str) -> str:
             axes.set_title(f"{method.name}: {versus.wins} won, {versus.ties} tied, {versus.losses} lost")
             axes.set_ylim(-1.05, 1.05)
             axes.set_xlim(0, 100)
-            axes.set_yticks([-1, -0.5, 0, 0.5, 1], _SIGNED if position % _COLUMNS == 0 else [])
+            axes.set_yticks([-1, -0.5, 0, 0.5, 1], _SIGNED if position % columns(len(methods)) == 0 else [])
             axes.tick_params(axis="y", length=0, labelcolor=MUTED, labelsize=9)
             axes.set_xlabel("% of queries")
             axes.grid(axis="y")
@@ -138,6 +138,11 @@ def latencies(result: CollectionResult) -> str:
         return _svg(figure, f"Median and 95th percentile of the time a query on {result.name}")
 
 
+def columns(panels: int) -> int:
+    """Panels of a row: three, or two where three would leave one alone."""
+    return 2 if panels in (2, 4) else _COLUMNS
+
+
 def _name_rows(axes: "Axes", methods: Sequence[MethodResult], *, first: bool) -> None:
     axes.set_yticks(range(len(methods)), [method.name for method in methods] if first else [])
     axes.tick_params(axis="y", length=0)
@@ -151,7 +156,7 @@ class _figure:  # noqa: N801 - used as a function
 
     def __init__(self, panels: int, panel_height: float) -> None:
         self._panels = panels
-        self._columns = min(_COLUMNS, panels)
+        self._columns = min(columns(panels), panels)
         self._rows = math.ceil(panels / self._columns)
         self._height = panel_height * self._rows + 0.35 * (self._rows + 1)
 

@@ -57,12 +57,6 @@ def top(scores: Float32, depth: int) -> Ranking:
     return Ranking(best, scores[best])
 
 
-def shown(cosines: Float32) -> Float32:
-    """Return cosines as both engines show them, (1 + cosine) / 2."""
-    scores: Float32 = ((1 + cosines) / 2).astype(np.float32, copy=False)
-    return scores
-
-
 def reciprocal_rank_fusion(rankings: Iterable[Sequence[T]], k: int = 60) -> list[tuple[T, float]]:
     """Fuse rankings: a document's score is the sum of 1 / (k + rank) over the rankings that hold it.
 
