@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from es_ttc.ingest import IngestOptions, Inputs, Outcome
     from es_ttc.ingest.checkpoint import Checkpoint
     from es_ttc.ingest.pipeline import Report
+    from es_ttc.ingest.readers import Record
 
 _PEEKED = 50
 
@@ -118,16 +120,13 @@ def ingest(
 
 
 async def _run(settings: Settings, request: Request) -> "Outcome":
-    from es_ttc.encoders import load_encoder
     from es_ttc.ingest import DeadLetterFile, Inputs, open_source
     from es_ttc.ingest import ingest as ingest_documents
 
     inputs = Inputs([open_source(file) for file in request.files])
     _stop_on_sigterm()
-    with stderr.status("loading the encoder"):
-        encoder = await asyncio.to_thread(load_encoder, settings.encoder, cache_dir=settings.cache_dir)
     async with connected(settings) as engine:
-        await _ready_index(engine, request, inputs, encoder)
+        encoder = await _ready(engine, settings, request, inputs)
         run, checkpoint = await _checkpoint(engine, request, encoder)
         with DeadLetterFile(request.dead_letters, run) as dead_letters, progress_bar() as bar:
             if checkpoint:
@@ -144,36 +143,45 @@ async def _run(settings: Settings, request: Request) -> "Outcome":
             )
 
 
-async def _ready_index(engine: "Engine", request: Request, inputs: "Inputs", encoder: "Encoder") -> None:
-    """Make the index where there is none; before that, see whether the documents have the text fields at all."""
+async def _ready(engine: "Engine", settings: Settings, request: Request, inputs: "Inputs") -> "Encoder":
+    """Load the encoder; see whether the documents have the text fields at all; make the index where there is none."""
+    from es_ttc.encoders import load_encoder
     from es_ttc.errors import InvalidRequest
+    from es_ttc.mappings.encoder import load_encoder_for
     from es_ttc.mappings.index import create_index, resolve_index
     from es_ttc.mappings.spec import IndexSpec
 
-    exists = await engine.exists(request.name)
-    if exists:
-        _, spec = await resolve_index(engine, request.name)
-        if request.text_fields not in (None, spec.text_fields):
-            raise InvalidRequest(
-                f"index [{request.name}] encodes the fields {','.join(spec.text_fields)}: leave --text-fields out, or "
-                "make another index"
-            )
-    else:
-        spec = IndexSpec(encoder.identity, **given(text_fields=request.text_fields))
-    documents = [record.document for record in await asyncio.to_thread(inputs.peek, _PEEKED) if record.document]
-    if documents and not any(_has_text(document, spec.text_fields) for document in documents):
+    spec = (await resolve_index(engine, request.name))[1] if await engine.exists(request.name) else None
+    if spec and request.text_fields not in (None, spec.text_fields):
+        raise InvalidRequest(
+            f"index [{request.name}] encodes the fields {','.join(spec.text_fields)}: leave --text-fields out, or make "
+            "another index"
+        )
+    with stderr.status("loading the encoder"):
+        load = partial(load_encoder_for, spec.encoder) if spec else load_encoder
+        encoder = await asyncio.to_thread(load, settings.encoder, cache_dir=settings.cache_dir)
+    wanted = spec or IndexSpec(encoder.identity, **given(text_fields=request.text_fields))
+    _check_text(await asyncio.to_thread(inputs.peek, _PEEKED), wanted.text_fields)
+    if not spec:
+        await create_index(engine, request.name, wanted)
+        click.echo(
+            f"made index [{request.name}] with defaults: fields {','.join(wanted.text_fields)}, encoder "
+            f"{wanted.encoder.model}, {wanted.codec} token vectors (`es-ttc index create` to choose)",
+            err=True,
+        )
+    return encoder
+
+
+def _check_text(records: "Sequence[Record]", text_fields: Sequence[str]) -> None:
+    """Refuse input that has none of the text fields, before there is an index full of documents without features."""
+    from es_ttc.errors import InvalidRequest
+
+    documents = [record.document for record in records if record.document]
+    if documents and not any(_has_text(document, text_fields) for document in documents):
         found = sorted({field for document in documents for field in document})
         raise InvalidRequest(
-            f"none of the first {len(documents)} documents has text in {','.join(spec.text_fields)} (they have "
+            f"none of the first {len(documents)} documents has text in {','.join(text_fields)} (they have "
             f"{','.join(found)}): name the fields to encode with --text-fields, of an index made for them"
-        )
-    if not exists:
-        await create_index(engine, request.name, spec)
-        stored = f"{spec.codec} token vectors" if spec.tokens == "packed" else "no token vectors"
-        click.echo(
-            f"made index [{request.name}] with defaults: fields {','.join(spec.text_fields)}, encoder "
-            f"{spec.encoder.model}, {stored} (`es-ttc index create` to choose)",
-            err=True,
         )
 
 

@@ -29,6 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _CHUNK_DOCUMENTS = 512
+_CHUNK_BYTES = 4 * 2**20
 _CHUNK_CHARACTERS = 128 * 1024  # some 32,000 tokens of English: 50 MB as float32 of 384 dimensions
 _CHARACTERS_A_TOKEN = 8  # more than any tokenizer needs: bounds what a long text counts for in a chunk
 _SAVE_SECONDS = 1.0
@@ -278,7 +279,7 @@ class _Run:
     def _next_chunk(self) -> tuple[list[Prepared], list[tuple[int, Record, InvalidRequest]]] | None:
         documents: list[Prepared] = []
         rejected: list[tuple[int, Record, InvalidRequest]] = []
-        characters = 0
+        characters = size = 0
         for sequence, record in self.records:
             try:
                 document = prepare(sequence, record, self.spec, self.options.id_field)
@@ -287,7 +288,9 @@ class _Run:
             else:
                 documents.append(document)
                 characters += min(len(document.text), self.spec.max_tokens * _CHARACTERS_A_TOKEN)
-            if len(documents) + len(rejected) == _CHUNK_DOCUMENTS or characters >= _CHUNK_CHARACTERS:
+                size += len(document.source)
+            full = len(documents) + len(rejected) == _CHUNK_DOCUMENTS
+            if full or characters >= _CHUNK_CHARACTERS or size >= _CHUNK_BYTES:
                 break
         return (documents, rejected) if documents or rejected else None
 

@@ -1,0 +1,130 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from es_ttc.cli.app import run
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine_url: str) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ES_TTC_ENGINE", engine_url)
+    monkeypatch.setenv("ES_TTC_ENCODER", "minilm@onnx")
+    return tmp_path
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opensearch_url: str) -> Path:
+    """Like work, for what does not differ between the products."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ES_TTC_ENGINE", opensearch_url)
+    monkeypatch.setenv("ES_TTC_ENCODER", "minilm@onnx")
+    return tmp_path
+
+
+def test_make_fill_show_and_delete_an_index(work: Path, index_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    create = ["index", "create", index_name, "--text-fields", "body", "--codec", "float16", "--scales", "1,3,mean"]
+    assert run([*create, "--max-tokens", "32", "--shards", "2", "--analyzer", "standard", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["spec"]["scales"] == [1, 3, "mean"]
+    (work / "docs.csv").write_text("sku,body\na,first\nb,second\nc\n")
+    assert run(["ingest", index_name, "docs.csv", "--id-field", "sku", "--json"]) == 1
+    captured = capsys.readouterr()
+    outcome = json.loads(captured.out)
+    assert (outcome["read"], outcome["written"], outcome["rejected"]) == (3, 2, 1)
+    assert "1 documents were rejected" in captured.err
+    [letter] = (work / f"{index_name}.rejected.jsonl").read_text().splitlines()
+    assert json.loads(letter)["line"] == 4
+    assert run(["index", "show", index_name, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["documents"], shown["states"], shown["lacking"]) == (2, {"ready": 2}, 0)
+    assert shown["spec"] == made["spec"]
+    assert run(["index", "show", index_name]) == 0
+    assert "float16, up to 32 a document" in capsys.readouterr().out
+    assert run(["index", "delete", index_name]) == 2
+    assert "--yes" in capsys.readouterr().err
+    assert run(["index", "delete", index_name, "--yes"]) == 0
+    assert run(["index", "show", index_name]) == 1
+
+
+def test_an_absent_index_is_made_with_defaults_and_that_is_said(
+    here: Path, index_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "docs.jsonl").write_text('{"_id": "1", "title": "a", "text": "b"}\n')
+    assert run(["ingest", index_name, "docs.jsonl"]) == 0
+    captured = capsys.readouterr()
+    assert f"made index [{index_name}] with defaults: fields title,text" in captured.err
+    assert "1 documents written" in captured.out
+    assert run(["index", "create", index_name]) == 1
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_documents_without_the_text_fields_make_no_index(
+    here: Path, index_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "docs.jsonl").write_text('{"_id": "1", "headline": "a", "body": "b"}\n')
+    assert run(["ingest", index_name, "docs.jsonl"]) == 1
+    assert "they have _id,body,headline" in capsys.readouterr().err
+    assert run(["index", "show", index_name]) == 1
+    assert run(["ingest", index_name, "docs.jsonl", "--text-fields", "headline,body"]) == 0
+    assert run(["ingest", index_name, "docs.jsonl", "--text-fields", "body"]) == 1
+    assert "encodes the fields headline,body" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ingest", "x", "absent.jsonl"], "no file [absent.jsonl]"),
+        (["ingest", "x"], "Missing argument"),
+        (["index", "create", "x", "--scales", "0.5"], "[0.5] is no scale"),
+        (["index", "create", "x", "--text-fields", "a,,b"], "empty name"),
+        (["index", "create", "x", "--tokens", "nested"], "nested"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(
+    here: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) != 0
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_an_absent_engine_says_how_to_go_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ES_TTC_ENGINE", "http://127.0.0.1:9")
+    (here / "docs.jsonl").write_text('{"text": "a"}\n')
+    assert run(["ingest", "x", "docs.jsonl"]) == 1
+    assert "cannot be reached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_says_how_to_go_on_and_resuming_goes_on(
+    here: Path, index_name: str, stop: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = here / "docs.jsonl"
+    file.write_text(
+        "".join(json.dumps({"_id": str(n), "text": f"text {n} " + "word " * 60}) + "\n" for n in range(1500))
+    )
+    command = [sys.executable, "-m", "es_ttc", "ingest", index_name, file.name, "--batch-mb", "0.2"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    checkpoint = here / f"{index_name}.rejected.checkpoint.json"
+    while process.poll() is None and not (checkpoint.exists() and json.loads(checkpoint.read_bytes())["position"]):
+        time.sleep(0.02)
+    process.send_signal(stop)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "run the same command with --resume to go on" in err
+    assert "Traceback" not in err
+    assert run(["ingest", index_name, file.name, "--resume", "--json"]) == 0
+    outcome = json.loads(capsys.readouterr().out)
+    assert outcome["resumed_at"] > 0
+    assert outcome["resumed_at"] + outcome["written"] + outcome["skipped"] == 1500
+    assert not checkpoint.exists()

@@ -1,0 +1,28 @@
+from collections.abc import AsyncIterator
+
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
+from es_ttc.mappings.index import create_index
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.settings import EngineSettings
+
+
+@pytest.fixture
+async def engine(engine_url: str) -> AsyncIterator[Engine]:
+    client = await connect(EngineSettings(engine=engine_url))
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def spec(encoder: Encoder) -> IndexSpec:
+    return IndexSpec(encoder.identity, scales=(1, 3, float("inf")), max_tokens=64)
+
+
+@pytest.fixture
+async def index(engine: Engine, index_name: str, spec: IndexSpec) -> str:
+    await create_index(engine, index_name, spec)
+    return index_name

@@ -1,0 +1,123 @@
+"""Bulks against a real engine that is made to be busy, absent or broken."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from es_ttc.encoders.base import EncoderIdentity
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineError, EngineUnavailable
+from es_ttc.ingest.bulk import Action, BatchLimits, Patience, batches, write
+from es_ttc.ingest.prepare import prepare
+from es_ttc.ingest.readers import Record
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.settings import EngineSettings
+from tests.support.faulty import Fault, FaultyEngine, faulty_engine
+
+SPEC = IndexSpec(EncoderIdentity("m", "r", 4, 16))
+QUICK = Patience(attempts=4, first_wait=0.01, longest_wait=0.05)
+
+
+def action(identifier: str, size: int = 10) -> Action:
+    prepared = prepare(0, Record("", 1, {"_id": identifier, "text": "x" * size}), SPEC, None)
+    lines = (b'{"index":{"_id":"%s"}}' % identifier.encode(), prepared.source)
+    return Action(prepared, lines, empty=False, truncated=False)
+
+
+@asynccontextmanager
+async def broken(engine_url: str, faults: Sequence[Fault]) -> AsyncIterator[tuple[Engine, FaultyEngine]]:
+    async with faulty_engine(engine_url, iter(faults)) as server:
+        engine = await connect(EngineSettings(engine=server.url))
+        try:
+            yield engine, server
+        finally:
+            await engine.close()
+
+
+async def test_only_the_items_that_were_refused_are_sent_again(engine_url: str, index_name: str) -> None:
+    actions = [action(str(n)) for n in range(8)]
+    async with broken(engine_url, ["busy items", "busy items"]) as (engine, server):
+        items = await write(engine, index_name, actions, QUICK)
+        await engine.refresh(index_name)
+        assert await engine.count(index_name) == 8
+    assert [item.status for item in items] == [201] * 8
+    assert [item.id for item in items] == [str(n) for n in range(8)]
+    assert server.bulks == [[str(n) for n in range(8)], ["0", "2", "4", "6"], ["0", "4"]]
+
+
+@pytest.mark.parametrize("fault", ["busy", "unavailable", "hang up"])
+async def test_a_bulk_that_failed_as_a_whole_is_sent_again(opensearch_url: str, index_name: str, fault: Fault) -> None:
+    async with broken(opensearch_url, [fault, fault]) as (engine, server):
+        items = await write(engine, index_name, [action("1"), action("2")], QUICK)
+    assert [item.status for item in items] == [201, 201]
+    assert server.bulks == [["1", "2"]] * 3
+
+
+async def test_a_bulk_that_is_too_large_is_halved(opensearch_url: str, index_name: str) -> None:
+    async with broken(opensearch_url, ["too large"] * 2) as (engine, server):
+        items = await write(engine, index_name, [action(str(n)) for n in range(4)], QUICK)
+    assert [item.status for item in items] == [201] * 4
+    assert server.bulks == [["0", "1", "2", "3"], ["0", "1"], ["0"], ["1"], ["2", "3"]]
+
+
+async def test_a_single_document_that_is_too_large_is_refused_alone(opensearch_url: str, index_name: str) -> None:
+    async with broken(opensearch_url, ["too large", "too large"]) as (engine, _):
+        items = await write(engine, index_name, [action("0"), action("1")], QUICK)
+    assert [(item.status, item.ok) for item in items] == [(413, False), (201, True)]
+
+
+async def test_an_engine_that_stays_busy_ends_the_run(opensearch_url: str, index_name: str) -> None:
+    async with broken(opensearch_url, ["busy items"] * 9) as (engine, server):
+        with pytest.raises(EngineUnavailable, match=r"1 documents in 4 attempts.*queue capacity"):
+            await write(engine, index_name, [action("0"), action("1")], QUICK)
+    assert server.bulks == [["0", "1"], ["0"], ["0"], ["0"]]
+
+
+async def test_an_engine_that_forbids_writing_ends_the_run(opensearch_url: str, index_name: str) -> None:
+    async with broken(opensearch_url, ["forbidden item"]) as (engine, _):
+        with pytest.raises(EngineError, match=f"refuses to write to \\[{index_name}\\]") as caught:
+            await write(engine, index_name, [action("0"), action("1")], QUICK)
+    assert not isinstance(caught.value, EngineUnavailable)
+
+
+async def cut(chunks: Sequence[Sequence[Action]], limits: BatchLimits) -> list[list[str]]:
+    queue: asyncio.Queue[Sequence[Action] | None] = asyncio.Queue()
+    for chunk in chunks:
+        queue.put_nowait(chunk)
+    queue.put_nowait(None)
+    return [[each.prepared.id for each in batch] async for batch in batches(queue, limits)]
+
+
+async def test_batches_are_bounded_in_bytes_and_documents_and_hold_no_id_twice() -> None:
+    rng = random.Random(7)
+    actions = [action(str(rng.randrange(40)), rng.randrange(1, 400)) for _ in range(200)]
+    chunks = [actions[start : start + 30] for start in range(0, 200, 30)]
+    limits = BatchLimits(bytes=1000, actions=7)
+    found = await cut(chunks, limits)
+    assert [identifier for batch in found for identifier in batch] == [each.prepared.id for each in actions]
+    rest = iter(actions)
+    for batch in found:
+        assert len(batch) == len(set(batch)) <= 7
+        assert sum(next(rest).nbytes for _ in batch) <= 1000 or len(batch) == 1
+
+
+async def test_a_batch_does_not_wait_longer_than_it_may() -> None:
+    queue: asyncio.Queue[Sequence[Action] | None] = asyncio.Queue()
+    queue.put_nowait([action("1")])
+    stream = batches(queue, BatchLimits(seconds=0.05))
+    assert [each.prepared.id for each in await anext(stream)] == ["1"]
+    queue.put_nowait([action("2")])
+    queue.put_nowait(None)
+    assert [each.prepared.id for each in await anext(stream)] == ["2"]
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+
+
+def test_waits_grow_and_are_bounded() -> None:
+    patience = Patience(attempts=10, first_wait=1, longest_wait=5)
+    for attempt, share in [(1, 1), (2, 2), (3, 4), (4, 5), (9, 5)]:
+        assert share / 2 <= patience.wait(attempt) <= share
