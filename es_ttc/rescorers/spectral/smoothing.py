@@ -19,7 +19,7 @@ from es_ttc.vectors.tokens import Float32
 
 Complex64 = NDArray[np.complex64]
 
-_SIZE_STEPS = (4, 5, 6)  # transform sizes are these times a power of two: at most a third too long
+_SIZE_STEPS = (2, 3)  # transform sizes are these times a power of two: at most half too long
 
 
 @lru_cache(maxsize=4096)
