@@ -6,6 +6,9 @@ from collections.abc import Sequence
 import click
 
 from es_ttc import __version__
+from es_ttc.cli.engine import engine
+from es_ttc.cli.index import index
+from es_ttc.cli.ingest import ingest
 from es_ttc.cli.serve import serve
 from es_ttc.errors import EsTtcError
 
@@ -19,7 +22,12 @@ def cli(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-COMMANDS: tuple[click.Command, ...] = (serve,)
+COMMANDS: tuple[click.Command, ...] = (
+    engine,
+    index,
+    ingest,
+    serve,
+)
 
 for command in COMMANDS:
     cli.add_command(command)

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import requests
 import stamina
-from filelock import FileLock
 from remotezip import RemoteZip
 
 from es_ttc.engine.node import artifacts, java
 from es_ttc.engine.node.distribution import Command, NodeFolder
-from es_ttc.engine.node.files import make_folder, remove, sha256, staging_folder
+from es_ttc.engine.node.files import locked, make_folder, remove, sha256, staging_folder
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.parts import Artifact
 from es_ttc.engine.node.progress import Progress, ProgressCallback
@@ -51,7 +50,7 @@ class ElasticsearchDistribution:
             NodeError: It could not be fetched, or is not what is pinned.
         """
         home = make_folder(base / "homes") / f"elasticsearch-{self.version}"
-        with FileLock(home.with_suffix(".lock")):
+        with locked(home.parent / f"{home.name}.lock"):
             if home.exists() and tree_sha256(home) == TREE_SHA256:
                 return home
             remove([home])

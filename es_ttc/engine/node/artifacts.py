@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import stamina
-from filelock import FileLock
 
-from es_ttc.engine.node.files import make_folder, sha256, staging_folder
+from es_ttc.engine.node.files import locked, make_folder, sha256, staging_folder
 from es_ttc.engine.node.parts import Artifact, Pinned
 from es_ttc.engine.node.progress import Progress, ProgressCallback, ignore
 from es_ttc.errors import ConfigurationError, NodeError
@@ -44,7 +43,7 @@ def fetch(pins: Sequence[Pinned], cache: Path, on_progress: ProgressCallback = i
         ConfigurationError: jgo is not installed.
     """
     make_folder(cache)
-    with FileLock(cache / "fetch.lock"):
+    with locked(cache / "fetch.lock"):
         paths = {pin.artifact: cache / pin.artifact.group / pin.artifact.filename for pin in pins}
         missing = [pin for pin in pins if not _intact(paths[pin.artifact], pin)]
         if missing:
@@ -66,9 +65,7 @@ def download(artifact: Artifact, folder: Path, on_bytes: Callable[[int], None] |
     try:
         from jgo.maven import MavenContext, PythonResolver
     except ImportError as error:
-        raise ConfigurationError(
-            "the embedded engine needs the package jgo: install it with `pip install 'es-ttc[node]'`"
-        ) from error
+        raise ConfigurationError("the embedded engine needs jgo: pip install 'es-ttc[node]'") from error
 
     @contextmanager
     def report(_filename: str, _size: int) -> Iterator[Callable[[int], None]]:

@@ -8,7 +8,24 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from es_ttc.errors import ConfigurationError
+
 READABLE_FOLDER = 0o755
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file: one process after the other comes through.
+
+    Raises:
+        ConfigurationError: filelock is not installed.
+    """
+    try:
+        from filelock import FileLock
+    except ImportError as error:
+        raise ConfigurationError("the embedded engine needs filelock: pip install 'es-ttc[node]'") from error
+    with FileLock(path):
+        yield
 
 
 def sha256(path: Path) -> str:

@@ -61,7 +61,7 @@ def find(*, jdk: bool = False) -> Java:
     if bundled and suitable(bundled):
         return bundled
     kind = "JDK" if jdk else "Java"
-    remedy = "install one and set JAVA_HOME" if jdk else "set JAVA_HOME or run `pip install 'es-ttc[node]'`"
+    remedy = "install one and set JAVA_HOME" if jdk else "set JAVA_HOME, or pip install 'es-ttc[node]'"
     raise ConfigurationError(f"no {kind} of version {MINIMUM} or newer was found: {remedy}")
 
 

@@ -19,12 +19,11 @@ from types import TracebackType
 from typing import Self
 
 import psutil
-from filelock import FileLock
 
 from es_ttc.engine.node import account, checks
 from es_ttc.engine.node.configuration import prepare
 from es_ttc.engine.node.distribution import Distribution, NodeFolder
-from es_ttc.engine.node.files import make_folder, remove
+from es_ttc.engine.node.files import locked, make_folder, remove
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.progress import Progress, ProgressCallback, ignore
 from es_ttc.engine.node.spec import NodeSpec, check_name
@@ -91,7 +90,7 @@ def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: 
     base = account.base_folder(spec.cache_dir, user)
     folder = open_folder(base, spec.name, spec.data_dir.absolute() if spec.data_dir else None)
     make_folder(folder.path.parent)
-    with FileLock(folder.lock):
+    with locked(folder.lock):
         running = State.read(folder.state)
         if running and running.lives:
             return _reuse(running, folder, spec, product, on_progress)
@@ -123,20 +122,6 @@ def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: 
         )
         state.write(folder.state)
         return _launch(launch, state, folder, spec.timeout, on_progress)
-
-
-def find(name: str, cache_dir: Path) -> Node | None:
-    """Return the running node of this name; None where none runs or it is still starting."""
-    folder = node_folder(name, cache_dir)
-    state = State.read(folder.state)
-    port = read_port(folder)
-    return Node(state, folder, port, reused=True) if state and state.lives and port else None
-
-
-def names(cache_dir: Path) -> list[str]:
-    """Return the names of all nodes that have a folder, running or not."""
-    nodes = account.base_folder(cache_dir, account.run_as()) / "nodes"
-    return sorted(note.stem for note in nodes.glob("*.json"))
 
 
 def node_folder(name: str, cache_dir: Path) -> NodeFolder:

@@ -1,0 +1,154 @@
+"""`es-ttc engine`: an OpenSearch node of our own, started and stopped from the command line."""
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from es_ttc.cli.common import json_flag, print_json, stderr, stdout
+from es_ttc.cli.steps import Step, Steps
+from es_ttc.errors import InvalidRequest, NodeError
+from es_ttc.settings import Settings
+
+if TYPE_CHECKING:
+    from es_ttc.engine.node.progress import ProgressCallback
+
+FOLLOW_SECONDS = 0.5
+
+name_flag = click.option("--name", default="default", show_default=True, help="Which node; several can run at once.")
+
+
+@click.group()
+def engine() -> None:
+    """Run an OpenSearch node with k-NN on this machine: no container, no installation.
+
+    The first start fetches about 85 MB once. Java 21 or newer is taken from the machine where there is one.
+    """
+
+
+@engine.command()
+@name_flag
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="HTTP port; 0 takes any free one. Default: 9200, or the next that is free.",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the data goes. Default: the node's own folder below the cache.",
+)
+@click.option("--heap", default="1g", show_default=True, metavar="SIZE", help="Java heap, such as 512m or 2g.")
+@json_flag
+def up(name: str, port: int | None, data_dir: Path | None, heap: str, as_json: bool) -> None:
+    """Start a node and leave it running; one that runs already is used as it is.
+
+    It keeps its data until `es-ttc engine down --drop-data`.
+    """
+    from es_ttc.engine.node import process
+    from es_ttc.engine.node.spec import NodeSpec
+
+    spec = NodeSpec(cache_dir=Settings().cache_dir, name=name, port=port, data_dir=data_dir, heap=heap)
+    try:
+        with Steps(stderr).step("looking for a running node") as step:
+            node = process.start(spec, progress_of(step))
+            step.done = f"{node.state.product} {node.state.version} " + ("runs already" if node.reused else "started")
+    except NodeError as error:
+        if error.log_tail:
+            stderr.print(error.log_tail, markup=False, highlight=False, soft_wrap=True)
+        raise
+    if as_json:
+        print_json({"name": name, "url": node.url, **asdict(node.state), "reused": node.reused})
+        return
+    stdout.print(f"{node.url} (node {name}; log: es-ttc engine logs --name {name})", highlight=False, soft_wrap=True)
+    if node.url != Settings().engine:
+        stdout.print(f"export ES_TTC_ENGINE={node.url}", highlight=False, soft_wrap=True)
+
+
+@engine.command()
+@name_flag
+@click.option("--drop-data", is_flag=True, help="Remove the node's data too.")
+@json_flag
+def down(name: str, drop_data: bool, as_json: bool) -> None:
+    """Stop a node; its data stay unless told otherwise."""
+    from es_ttc.engine.node import process
+
+    ran = process.stop(name, Settings().cache_dir, drop_data=drop_data)
+    if as_json:
+        print_json({"name": name, "stopped": ran, "data_dropped": drop_data})
+    else:
+        stdout.print(f"node {name} {'is stopped' if ran else 'did not run'}{', its data are gone' * drop_data}")
+
+
+@engine.command()
+@json_flag
+def status(as_json: bool) -> None:
+    """List the nodes of this machine: where they listen, what they use."""
+    from es_ttc.engine.node.report import reports
+
+    nodes = reports(Settings().cache_dir)
+    if as_json:
+        print_json({"nodes": nodes})
+        return
+    if not nodes:
+        stdout.print("no node yet: start one with `es-ttc engine up`", highlight=False)
+        return
+    for node in nodes:
+        memory = f", process {node.pid}, {node.memory_bytes / 2**20:,.0f} MiB" if node.memory_bytes else ""
+        lines = (
+            f"{node.name}: {node.status}{f' at {node.url}' if node.url else ''}",
+            f"  {node.product} {node.version}, heap {node.heap}{memory}",
+            f"  data {node.data}",
+        )
+        stdout.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+@engine.command()
+@name_flag
+@click.option(
+    "--lines", "-n", type=click.IntRange(1), default=50, show_default=True, help="How many of the last lines."
+)
+@click.option("--follow", "-f", is_flag=True, help="Go on with what is written from now on, until Ctrl-C.")
+@json_flag
+def logs(name: str, lines: int, follow: bool, as_json: bool) -> None:
+    """Show what a node said since its last start."""
+    from es_ttc.engine.node import process
+    from es_ttc.engine.node.state import log_tail
+
+    if follow and as_json:
+        raise click.UsageError("--follow has no end, --json prints one object: give one of the two")
+    log = process.node_folder(name, Settings().cache_dir).log
+    if not log.exists():
+        raise InvalidRequest(f"there is no node [{name}]: see `es-ttc engine status`")
+    if as_json:
+        print_json({"name": name, "log": str(log), "lines": log_tail(log, lines).splitlines()})
+        return
+    click.echo(log_tail(log, lines))
+    if follow:
+        _follow(log)
+
+
+def progress_of(step: Step) -> "ProgressCallback":
+    """Return a callback that shows fetching and starting a node as one step: a bar of bytes, then a spinner."""
+    from es_ttc.engine.node.progress import Progress
+
+    def show(progress: Progress) -> None:
+        if progress.stage == "fetch":
+            megabytes = f"{progress.done / 1e6:,.0f} of {progress.total / 1e6:,.0f} MB"
+            step.advance_to(progress.done, progress.total, f"fetching {progress.detail}, {megabytes}")
+        else:
+            step.advance_to(0, None, f"starting {progress.detail}, {progress.done:.0f} s")
+
+    return show
+
+
+def _follow(log: Path) -> None:
+    with log.open(errors="replace") as file:
+        file.seek(0, 2)
+        while True:
+            text = file.read()
+            if text:
+                click.echo(text, nl=False)
+            else:
+                time.sleep(FOLLOW_SECONDS)

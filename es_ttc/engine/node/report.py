@@ -1,0 +1,78 @@
+"""What nodes there are and how they are."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from es_ttc.engine.node import account
+from es_ttc.engine.node.state import HOST, State, open_folder, read_port
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A node as it is now.
+
+    Attributes:
+        name: The node's name.
+        status: Whether it answers, is on its way, or neither.
+        url: Its address; None unless it is running.
+        product: ``opensearch`` or ``elasticsearch``.
+        version: The product's version.
+        pid: The engine's process; None when stopped.
+        memory_bytes: Resident memory of that process and its children; None when stopped.
+        heap: Java heap that it was started with.
+        data: Folder of its data.
+        log: Its log.
+    """
+
+    name: str
+    status: Literal["running", "starting", "stopped"]
+    url: str | None
+    product: str
+    version: str
+    pid: int | None
+    memory_bytes: int | None
+    heap: str
+    data: str
+    log: str
+
+
+def reports(cache_dir: Path) -> list[Report]:
+    """Return every node that has a folder below the cache, by name."""
+    base = account.base_folder(cache_dir, account.run_as())
+    names = sorted(note.stem for note in (base / "nodes").glob("*.json"))
+    found = [_report(base, name) for name in names]
+    return [report for report in found if report is not None]
+
+
+def _report(base: Path, name: str) -> Report | None:
+    folder = open_folder(base, name)
+    state = State.read(folder.state)
+    if state is None:
+        return None
+    process = state.node.process() if state.node else None
+    port = read_port(folder) if process else None
+    return Report(
+        name=name,
+        status="stopped" if process is None else "starting" if port is None else "running",
+        url=f"http://{HOST}:{port}" if port else None,
+        product=state.product,
+        version=state.version,
+        pid=process.pid if process else None,
+        memory_bytes=_memory(process) if process else None,
+        heap=state.heap,
+        data=state.data,
+        log=str(folder.log),
+    )
+
+
+def _memory(process: psutil.Process) -> int:
+    total = 0
+    for member in (process, *process.children(recursive=True)):
+        try:
+            total += member.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return total
