@@ -4,7 +4,7 @@ import math
 import re
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -18,6 +18,7 @@ _UNIT_MS = {"nanos": 1e-6, "micros": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(nanos|micros|ms|s|m|h|d)")
 
 M = TypeVar("M", bound=BaseModel)
+Weight = Annotated[float, Field(ge=0, le=MAX_WEIGHT, allow_inf_nan=False)]
 
 
 class ScoreMode(StrEnum):
@@ -53,8 +54,8 @@ class Section(BaseModel):
     )
     detail: bool = Field(False, description="Whether hits show their first-pass rank and what the method can show.")
     score_mode: ScoreMode = Field(ScoreMode.REPLACE, description="How both scores are combined.", strict=False)
-    query_weight: float = Field(1.0, ge=0, le=MAX_WEIGHT, allow_inf_nan=False, description="Weight of the first-pass score.")
-    rescore_query_weight: float = Field(1.0, ge=0, le=MAX_WEIGHT, allow_inf_nan=False, description="Weight of the method's score.")
+    query_weight: Weight = Field(1.0, description="Weight of the first-pass score.")
+    rescore_query_weight: Weight = Field(1.0, description="Weight of the method's score.")
 
     @field_validator("query_text")
     @classmethod

@@ -26,8 +26,12 @@ def bind(settings: GatewaySettings) -> socket.socket:
     """
     where = f"[{settings.host}:{settings.port}]"
     try:
-        family, *_, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind, protocol)  # asyncio turns Nagle's delay off where TCP is named
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
     except socket.gaierror as error:
         raise ConfigurationError(f"[host] {where} is no address of this machine: {error.strerror}") from error
     except OSError as error:
@@ -36,6 +40,7 @@ def bind(settings: GatewaySettings) -> socket.socket:
                 f"port {settings.port} on [{settings.host}] is taken by another program: choose one with --port"
             ) from error
         raise ConfigurationError(f"cannot listen on {where}: {error.strerror}") from error
+    return listening
 
 
 def address_of(listening: socket.socket) -> str:

@@ -1,0 +1,253 @@
+"""What the gateway costs: pass-through, spectral rescoring warm and cold, throughput. Needs a running engine.
+
+    python -m benchmarks.gateway --engine http://127.0.0.1:9200
+
+The gateway runs as a process of its own, as it does in use. Documents carry random token vectors, so nothing has to be
+encoded but the query, whose time is shown apart.
+"""
+
+import argparse
+import asyncio
+import http.client
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import numpy as np
+import orjson
+
+from benchmarks.common import heading, table
+from es_ttc.encoders import load_encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
+from es_ttc.ingest.encode import DocumentFeatures, TokenFeatures, action_lines
+from es_ttc.mappings.fields import stored_scales
+from es_ttc.mappings.index import IndexOptions, create_index
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.rescorers.spectral import scale_norms
+from es_ttc.settings import EngineSettings
+from es_ttc.vectors.quantise import dequantise, quantise
+
+INDEX = "benchmark-gateway"
+ENCODER = "minilm@onnx"
+GROUPS = 12
+WINDOW = 100
+TOKENS = 256
+CONNECTIONS = 16
+SECONDS = 5.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", default="http://127.0.0.1:9200")
+    url = parser.parse_args().engine
+    product = asyncio.run(_fill(url))
+    with _gateway(url) as gateway:
+        data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, on {product}, loopback"
+        print(heading("Gateway", data=data, packages=("aiohttp", "uvicorn", "starlette", "numpy")))
+        print(
+            table(
+                ("pass-through", "direct p50 ms", "gateway p50 ms", "added ms", "p95 ms"), _pass_through(url, gateway)
+            )
+        )
+        print(table(("spectral, window 100", "p50 ms", "p95 ms"), _spectral(url, gateway)))
+        print(table(("16 connections", "requests/s", "of direct"), _throughput(url, gateway)))
+
+
+async def _fill(url: str) -> str:
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        product = (await engine.capabilities()).product
+        if not await engine.exists(INDEX):
+            await _index(engine)
+        return product
+    finally:
+        await engine.close()
+
+
+async def _index(engine: Engine) -> None:
+    spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",))
+    await create_index(engine, INDEX, spec, IndexOptions(shards=1, replicas=0))
+    rng = np.random.default_rng(0)
+    for group in range(GROUPS):
+        lines: list[bytes] = []
+        for number in range(WINDOW):
+            text = f"group{group} " + " ".join(f"word{word}" for word in rng.integers(0, 500, 200))
+            source = orjson.dumps({"text": text})
+            features = _features(rng, spec, text)
+            lines += action_lines(f"{group}-{number}", source, "", features, spec)
+        items = [
+            item for start in range(0, len(lines), 40) for item in await engine.bulk(INDEX, lines[start : start + 40])
+        ]
+        assert all(item.ok for item in items), next(item.error for item in items if not item.ok)
+    await engine.refresh(INDEX)
+
+
+def _features(rng: np.random.Generator, spec: IndexSpec, text: str) -> DocumentFeatures:
+    matrix = rng.standard_normal((TOKENS, spec.encoder.dims), dtype=np.float32)
+    matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
+    vectors = quantise(matrix, spec.codec)
+    norms = scale_norms(dequantise(vectors), stored_scales(spec))
+    offsets = np.zeros((TOKENS, 3), dtype=np.int32)
+    return DocumentFeatures(f"{hash(text):x}", matrix[0], TokenFeatures(vectors, norms, offsets), truncated=False)
+
+
+@contextmanager
+def _gateway(engine: str) -> Iterator[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "es_ttc",
+        "serve",
+        "--engine",
+        engine,
+        "--port",
+        "0",
+        "--encoder",
+        ENCODER,
+        "--json",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        text = ""
+        while not text.rstrip().endswith("}"):
+            text += process.stdout.readline()
+        url = json.loads(text)["url"]
+        with _Client(url) as client:
+            while not client.get("/_ttc/ready")["ready"]:
+                time.sleep(0.2)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+class _Client:
+    """One kept connection, with as little time of its own as Python has to offer."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
+
+    def __enter__(self) -> "_Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def get(self, path: str) -> Any:
+        return self._call("GET", path, None)
+
+    def search(self, body: bytes) -> Any:
+        return self._call("POST", f"/{INDEX}/_search", body)
+
+    def _call(self, method: str, path: str, body: bytes | None) -> Any:
+        self._connection.request(method, path, body, {"content-type": "application/json"})
+        return json.loads(self._connection.getresponse().read())
+
+
+def _query(group: int, *, rescore: bool, size: int = 10) -> bytes:
+    body: dict[str, Any] = {"query": {"match": {"text": f"group{group}"}}, "size": size, "_source": False}
+    if rescore:
+        body["rescore"] = {"window_size": WINDOW, "ttc": {"method": "spectral", "query_text": "one query for all"}}
+    return orjson.dumps(body)
+
+
+def _ms(times: Sequence[float]) -> tuple[float, float]:
+    ordered = sorted(times)
+    return statistics.median(ordered), ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+
+
+def _pass_through(engine: str, gateway: str, repeat: int = 400) -> list[tuple[str, ...]]:
+    rows = []
+    requests: dict[str, Any] = {
+        "GET /": lambda client: client.get("/"),
+        "_search, 10 hits": lambda client: client.search(_query(0, rescore=False)),
+    }
+    with _Client(engine) as direct, _Client(gateway) as through:
+        for name, request in requests.items():
+            times: dict[int, list[float]] = {0: [], 1: []}
+            for turn in range(2 * repeat + 40):
+                started = time.perf_counter()
+                request((direct, through)[turn % 2])
+                if turn >= 40:
+                    times[turn % 2].append((time.perf_counter() - started) * 1000)
+            (before, _), (after, late) = _ms(times[0]), _ms(times[1])
+            rows.append((name, f"{before:.2f}", f"{after:.2f}", f"{after - before:.2f}", f"{late:.2f}"))
+    return rows
+
+
+def _spectral(engine: str, gateway: str, repeat: int = 20) -> list[tuple[str, ...]]:
+    direct: list[float] = []
+    runs: dict[str, list[dict[str, float]]] = {"cold": [], "warm": []}
+    with _Client(engine) as plain, _Client(gateway) as through:
+        through.search(_query(GROUPS, rescore=True))  # no document: the query is encoded, nothing else is warm
+        for group in range(GROUPS):
+            for turn in range(repeat):
+                started = time.perf_counter()
+                plain.search(_query(group, rescore=False))
+                direct.append((time.perf_counter() - started) * 1000)
+                started = time.perf_counter()
+                answer = through.search(_query(group, rescore=True))
+                total = (time.perf_counter() - started) * 1000
+                ttc = answer["ttc"]
+                assert ttc["applied"], ttc
+                assert ttc["scored"] == WINDOW, ttc
+                runs["warm" if turn else "cold"].append({"total": total, **ttc["took"]})
+    base = statistics.median(direct)
+    rows = [("the same query, engine alone, 10 hits", *(f"{value:.1f}" for value in _ms(direct)))]
+    for name, measured in runs.items():
+        totals = [run["total"] for run in measured]
+        rows.append((f"{name}: added to it", *(f"{value - base:.1f}" for value in _ms(totals))))
+        for stage in ("first_pass", "features", "encode", "score"):
+            rows.append((f"{name}: {stage}", *(f"{value:.1f}" for value in _ms([run[stage] for run in measured]))))
+    encoder = load_encoder(ENCODER)
+    times = []
+    for number in range(20):
+        started = time.perf_counter()
+        encoder.encode([f"one query for all of them {number}"], role="query", tokens=False)
+        times.append((time.perf_counter() - started) * 1000)
+    rows.append(("encoder, one new query", *(f"{value:.1f}" for value in _ms(times))))
+    return rows
+
+
+def _throughput(engine: str, gateway: str) -> list[tuple[str, ...]]:
+    plain, ours = _query(0, rescore=False), _query(0, rescore=True)
+    direct = asyncio.run(_rate(engine, plain))
+    rows = [("engine alone", f"{direct:.0f}", "1.00")]
+    for name, body in (("pass-through", plain), ("spectral, warm", ours)):
+        rate = asyncio.run(_rate(gateway, body))
+        rows.append((name, f"{rate:.0f}", f"{rate / direct:.2f}"))
+    return rows
+
+
+async def _rate(url: str, body: bytes) -> float:
+    """Answered requests a second of clients that each wait for their answer."""
+    done = 0
+    end = time.perf_counter() + SECONDS
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=CONNECTIONS)) as session:
+
+        async def client() -> None:
+            nonlocal done
+            while time.perf_counter() < end:
+                async with session.post(
+                    f"{url}/{INDEX}/_search", data=body, headers={"content-type": "application/json"}
+                ) as response:
+                    await response.read()
+                    assert response.status == 200, response.status
+                done += 1
+
+        await asyncio.gather(*(client() for _ in range(CONNECTIONS)))
+    return done / SECONDS
+
+
+if __name__ == "__main__":
+    main()
