@@ -146,6 +146,12 @@ def test_defaults_and_values_as_json_gives_them() -> None:
     assert (params.aggregation, params.top_m, params.roles) == ("top_mean", 5, "mean")
 
 
+@pytest.mark.parametrize("raw", [{}, {"scales": [1, "mean"]}, {"aggregation": "percentile", "percentile": 50}])
+def test_parameters_survive_json(raw: dict[str, Any]) -> None:
+    params = parse(raw)
+    assert parse(params.model_dump(mode="json")) == params
+
+
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
@@ -170,7 +176,7 @@ def test_defaults_and_values_as_json_gives_them() -> None:
         ({"aggregation": "top_mean", "top_m": "3"}, 'parameter [top_m] of method [spectral] is "3"'),
         ({"aggregation": "top_mean", "top_m": 2**70}, "are not JSON"),
         ({"aggregation": "percentile", "percentile": 101}, "less than or equal to 100"),
-        ({"top_m": 3}, '[top_m] belongs to aggregation "top_mean"'),
+        ({"top_m": 4}, '[top_m] belongs to aggregation "top_mean"'),
         ({"aggregation": "top_mean", "percentile": 3}, '[percentile] belongs to aggregation "percentile"'),
         ({"roles": None}, "parameter [roles] of method [spectral] is null"),
         ({"roles": {1, 2}}, "are not JSON"),

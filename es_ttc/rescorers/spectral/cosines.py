@@ -103,8 +103,9 @@ def _block(
     if widest:
         means = signals.sum(axis=-1, keepdims=True) / counts[:, None, None].astype(np.float32)
         np.divide(means, row_lengths[:, :, -1], out=cosines[:, :, -1])
-    after_the_last = np.arange(width) >= counts[:, None]
-    np.copyto(cosines, np.nan, where=after_the_last[:, None, None, :])
+    if lengths[0] < width:
+        after_the_last = np.arange(width) >= counts[:, None]
+        np.copyto(cosines, np.nan, where=after_the_last[:, None, None, :])
     return Block(documents, counts, cosines)
 
 

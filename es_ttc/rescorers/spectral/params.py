@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from es_ttc.rescorers.base import Params
 from es_ttc.rescorers.spectral.kernel import MEAN
@@ -29,6 +29,7 @@ def _ascending(scales: tuple[float, ...]) -> tuple[float, ...]:
 Scale = Annotated[
     float,
     BeforeValidator(_scale),
+    PlainSerializer(lambda scale: "mean" if scale == MEAN else scale, when_used="json"),
     WithJsonSchema({"anyOf": [{"type": "number", "minimum": 1, "maximum": MAX_SCALE}, {"const": "mean"}]}),
 ]
 
@@ -57,6 +58,7 @@ class SpectralParams(Params):
     @model_validator(mode="after")
     def _only_what_counts(self) -> Self:
         for field, owner in (("top_m", "top_mean"), ("percentile", "percentile")):
-            if field in self.model_fields_set and self.aggregation != owner:
+            default = type(self).model_fields[field].default
+            if self.aggregation != owner and getattr(self, field) != default:
                 raise ValueError(f'[{field}] belongs to aggregation "{owner}": set that, or leave [{field}] out')
         return self
