@@ -1,48 +1,31 @@
 """The parameters of spectral rescoring."""
 
-from typing import Annotated, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import Field, field_serializer, field_validator, model_validator
 
 from es_ttc.rescorers.base import Params
 from es_ttc.rescorers.spectral.kernel import MEAN
 
 MAX_SCALES = 16
-MAX_SCALE = 100_000.0
+MAX_SCALE = 100_000
 
 DEFAULT_SCALES: tuple[float, ...] = (1.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0)
 """The paper's default grid, section III-C."""
 
 
-def _scale(value: object) -> float:
-    if value in ("mean", MEAN):
-        return MEAN
-    if isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= MAX_SCALE:
-        return float(value)
-    raise ValueError(f'a scale is a number of tokens from 1 to {MAX_SCALE:.0f}, or "mean"')
-
-
-def _ascending(scales: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(sorted(set(scales)))
-
-
-Scale = Annotated[
-    float,
-    BeforeValidator(_scale),
-    PlainSerializer(lambda scale: "mean" if scale == MEAN else scale, when_used="json"),
-    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 1, "maximum": MAX_SCALE}, {"const": "mean"}]}),
-]
-
-
 class SpectralParams(Params):
-    """What spectral rescoring can be told."""
+    """What spectral rescoring can be told.
 
-    scales: Annotated[tuple[Scale, ...], Field(min_length=1, max_length=MAX_SCALES), AfterValidator(_ascending)] = (
-        Field(
-            DEFAULT_SCALES,
-            description="Widths in tokens at which the document is read; 1 reads single tokens (MaxSim), `mean` the "
-            "whole document (the cosine of its mean). With both, no score is below either's.",
-        )
+    ``scales`` takes numbers and ``"mean"`` in any order and holds them ascending, each once, the mean as ``inf``.
+    """
+
+    scales: tuple[float, ...] = Field(
+        DEFAULT_SCALES,
+        min_length=1,
+        max_length=MAX_SCALES,
+        description="Widths in tokens at which the document is read, 1 or more; 1 reads single tokens (MaxSim), "
+        '`"mean"` the whole document (the cosine of its mean). With both, no score is below either\'s.',
     )
     aggregation: Literal["max", "top_mean", "percentile"] = Field(
         "max",
@@ -55,6 +38,15 @@ class SpectralParams(Params):
         "max", description="How the scores of several query texts (the agents' roles) become one."
     )
 
+    @field_validator("scales", mode="before")
+    @classmethod
+    def _ascending(cls, scales: Any) -> Any:
+        return tuple(sorted({_scale(scale) for scale in scales})) if isinstance(scales, list | tuple) else scales
+
+    @field_serializer("scales", when_used="json")
+    def _as_given(self, scales: tuple[float, ...]) -> list[float | str]:
+        return ["mean" if scale == MEAN else scale for scale in scales]
+
     @model_validator(mode="after")
     def _only_what_counts(self) -> Self:
         for field, owner in (("top_m", "top_mean"), ("percentile", "percentile")):
@@ -62,3 +54,11 @@ class SpectralParams(Params):
             if self.aggregation != owner and getattr(self, field) != default:
                 raise ValueError(f'[{field}] belongs to aggregation "{owner}": set that, or leave [{field}] out')
         return self
+
+
+def _scale(value: object) -> float:
+    if value in ("mean", MEAN):
+        return MEAN
+    if isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= MAX_SCALE:
+        return float(value)
+    raise ValueError(f'a scale is a number of tokens from 1 to {MAX_SCALE}, or "mean"')
