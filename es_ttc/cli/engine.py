@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
 from es_ttc.cli.common import json_flag, print_json, stderr, stdout
 from es_ttc.cli.steps import Step, Steps
 from es_ttc.errors import InvalidRequest, NodeError

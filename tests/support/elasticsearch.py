@@ -16,7 +16,7 @@ from remotezip import RemoteZip
 
 from es_ttc.engine.node import artifacts, java
 from es_ttc.engine.node.distribution import Command, NodeFolder
-from es_ttc.engine.node.files import locked, make_folder, remove, sha256, staging_folder
+from es_ttc.engine.node.files import locked, make_folder, publish, remove, sha256, staging_folder
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.parts import Artifact
 from es_ttc.engine.node.progress import Progress, ProgressCallback
@@ -58,9 +58,7 @@ class ElasticsearchDistribution:
                 _download(staging, on_progress)
                 if (found := tree_sha256(staging)) != TREE_SHA256:
                     raise NodeError(f"the fetched Elasticsearch has SHA-256 {found}, pinned is {TREE_SHA256}")
-                for folder in (staging, *(path for path in staging.rglob("*") if path.is_dir())):
-                    folder.chmod(0o755)
-                staging.rename(home)
+                publish(staging, home)
         return home
 
     def settings(self) -> Mapping[str, str]:

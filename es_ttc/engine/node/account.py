@@ -8,7 +8,7 @@ from pathlib import Path
 
 import platformdirs
 
-from es_ttc.engine.node.files import link_or_copy, make_folder
+from es_ttc.engine.node.files import link_or_copy, make_folder, publish, staging_folder
 from es_ttc.errors import ConfigurationError
 
 UNPRIVILEGED = "nobody"
@@ -58,8 +58,7 @@ def reachable_copy(folder: Path, base: Path, user: str | None) -> Path:
         return folder
     copy = base / "java" / f"{folder.name}-{folder.stat().st_mtime_ns:x}"
     if not copy.exists():
-        staged = copy.with_name(copy.name + f".{os.getpid()}")
-        shutil.copytree(folder, make_folder(staged.parent) / staged.name, copy_function=link_or_copy, symlinks=True)
-        staged.chmod(0o755)
-        staged.rename(copy)
+        with staging_folder(copy) as staging:
+            shutil.copytree(folder, staging, copy_function=link_or_copy, symlinks=True, dirs_exist_ok=True)
+            publish(staging, copy)
     return copy

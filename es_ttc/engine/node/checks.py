@@ -34,7 +34,7 @@ def data_is_ours(folder: NodeFolder, product: Distribution, user: str | None) ->
     Raises:
         InvalidRequest: Naming the folder and why.
     """
-    if not account.reachable(folder.data, user):
+    if not account.reachable(folder.data.parent, user):
         raise InvalidRequest(
             f"data folder [{folder.data}] cannot be entered by user [{user}], which the engine runs as: choose another"
         )

@@ -57,6 +57,16 @@ def staging_folder(near: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def publish(staging: Path, target: Path) -> None:
+    """Rename a finished folder into place; when another process was faster, its folder stays."""
+    staging.chmod(READABLE_FOLDER)
+    try:
+        staging.rename(target)
+    except OSError:
+        if not target.exists():
+            raise
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old text or the new one, never a part."""
     with staging_folder(path) as folder:

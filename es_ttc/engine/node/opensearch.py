@@ -8,7 +8,7 @@ from pathlib import Path
 
 from es_ttc.engine.node import artifacts, java, parts
 from es_ttc.engine.node.distribution import Command, NodeFolder
-from es_ttc.engine.node.files import link_or_copy, make_folder, staging_folder, write_atomically
+from es_ttc.engine.node.files import link_or_copy, make_folder, publish, staging_folder, write_atomically
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.parts import Artifact, Part
 from es_ttc.engine.node.progress import ProgressCallback
@@ -97,13 +97,7 @@ def build_home(node: parts.Parts, files: Mapping[Artifact, Path], home: Path) ->
         make_folder(staging / "bin")  # The node insists on it.
         for part in node.parts:
             _build_part(part, node.version, files, staging)
-        for folder in (staging, *(path for path in staging.rglob("*") if path.is_dir())):
-            folder.chmod(0o755)
-        try:
-            staging.rename(home)
-        except OSError:  # Another process built the same home in the meantime.
-            if not home.exists():
-                raise
+        publish(staging, home)
 
 
 def _build_part(part: Part, version: str, files: Mapping[Artifact, Path], home: Path) -> None:

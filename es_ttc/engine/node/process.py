@@ -22,7 +22,7 @@ import psutil
 
 from es_ttc.engine.node import account, checks
 from es_ttc.engine.node.configuration import prepare
-from es_ttc.engine.node.distribution import Distribution, NodeFolder
+from es_ttc.engine.node.distribution import Command, Distribution, NodeFolder
 from es_ttc.engine.node.files import locked, make_folder, remove
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.progress import Progress, ProgressCallback, ignore
@@ -91,37 +91,17 @@ def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: 
     folder = open_folder(base, spec.name, spec.data_dir.absolute() if spec.data_dir else None)
     make_folder(folder.path.parent)
     with locked(folder.lock):
-        running = State.read(folder.state)
-        if running and running.lives:
-            return _reuse(running, folder, spec, product, on_progress)
-        checks.port_is_free(spec.port)
-        checks.data_is_ours(folder, product, user)
-        java = product.java()
-        java = dataclasses.replace(java, home=account.reachable_copy(java.home, base, user))
-        home = product.install(base, on_progress)
-        prepare(folder, spec, product, home, user)
-        command = product.command(home, folder, java, spec.heap)
-        launch = Launch(
-            arguments=list(command.arguments),
-            environment=dict(command.environment),
-            folder=str(command.folder),
-            user=user,
-            log=str(folder.log),
-            state=str(folder.state),
-            owner=ProcessId.of(os.getpid()) if spec.owned else None,
-            remove=[] if spec.keep_data else [str(path) for path in folder.all],
-        )
-        state = State(
-            name=spec.name,
-            product=product.product,
-            version=product.version,
-            data=str(folder.data),
-            heap=spec.heap,
-            keep_data=spec.keep_data,
-            owner=launch.owner,
-        )
-        state.write(folder.state)
-        return _launch(launch, state, folder, spec.timeout, on_progress)
+        try:
+            running = State.read(folder.state)
+            if running and running.lives:
+                return _reuse(running, folder, spec, product, on_progress)
+            checks.port_is_free(spec.port)
+            checks.data_is_ours(folder, product, user)
+            command = _install(folder, spec, product, base, user, on_progress)
+            return _launch(command, folder, spec, product, user, on_progress)
+        finally:
+            if not folder.state.exists():
+                remove([folder.lock])
 
 
 def node_folder(name: str, cache_dir: Path) -> NodeFolder:
@@ -180,7 +160,51 @@ def _reuse(
     return node
 
 
-def _launch(launch: Launch, state: State, folder: NodeFolder, timeout: float, on_progress: ProgressCallback) -> Node:
+def _install(
+    folder: NodeFolder,
+    spec: NodeSpec,
+    product: Distribution,
+    base: Path,
+    user: str | None,
+    on_progress: ProgressCallback,
+) -> Command:
+    """Bring everything into place and return the command that starts the node."""
+    java = product.java()
+    java = dataclasses.replace(java, home=account.reachable_copy(java.home, base, user))
+    home = product.install(base, on_progress)
+    prepare(folder, spec, product, home, user)
+    return product.command(home, folder, java, spec.heap)
+
+
+def _launch(
+    command: Command,
+    folder: NodeFolder,
+    spec: NodeSpec,
+    product: Distribution,
+    user: str | None,
+    on_progress: ProgressCallback,
+) -> Node:
+    """Start the supervisor, which starts the node, and wait until that answers."""
+    launch = Launch(
+        arguments=list(command.arguments),
+        environment=dict(command.environment),
+        folder=str(command.folder),
+        user=user,
+        log=str(folder.log),
+        state=str(folder.state),
+        owner=ProcessId.of(os.getpid()) if spec.owned else None,
+        remove=[] if spec.keep_data else [str(path) for path in folder.all],
+    )
+    state = State(
+        name=spec.name,
+        product=product.product,
+        version=product.version,
+        data=str(folder.data),
+        heap=spec.heap,
+        keep_data=spec.keep_data,
+        owner=launch.owner,
+    )
+    state.write(folder.state)
     with folder.supervisor_log.open("wb") as errors:
         supervisor = subprocess.Popen(
             [sys.executable, "-m", "es_ttc.engine.node.supervisor"],
@@ -195,7 +219,7 @@ def _launch(launch: Launch, state: State, folder: NodeFolder, timeout: float, on
         with supervisor.stdin as stdin:
             stdin.write(launch.to_json().encode())
     try:
-        port = _await(folder, state, timeout, on_progress, lambda: supervisor.poll() is None)
+        port = _await(folder, state, spec.timeout, on_progress, lambda: supervisor.poll() is None)
     except BaseException:
         supervisor.terminate()
         supervisor.wait()

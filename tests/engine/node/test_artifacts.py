@@ -1,0 +1,125 @@
+"""Fetching, from a repository of the test's own: what is right, wrong, damaged, missing, or wanted twice at once."""
+
+import gc
+import threading
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from hashlib import sha256
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stamina
+
+from es_ttc.engine.node import artifacts, parts
+from es_ttc.engine.node.parts import Artifact, Pinned
+from es_ttc.engine.node.progress import Progress
+from es_ttc.errors import NodeError
+
+CONTENT = {
+    Artifact("org.example", name, "1.0", kind): name.encode() * 50_000
+    for name, kind in (("alpha", "jar"), ("beta", "jar"), ("gamma", "zip"))
+}
+PINS = [Pinned(artifact, sha256(content).hexdigest(), len(content)) for artifact, content in CONTENT.items()]
+
+
+class Repository:
+    """A Maven repository on disk behind HTTP."""
+
+    def __init__(self, folder: Path) -> None:
+        self.asked: list[str] = []
+        self.folder = folder
+        for artifact, content in CONTENT.items():
+            path = self.path(artifact)
+            path.parent.mkdir(parents=True)
+            path.write_bytes(content)
+
+    def path(self, artifact: Artifact) -> Path:
+        return self.folder / "org" / "example" / artifact.name / artifact.version / artifact.filename
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
+    served = Repository(tmp_path / "repository")
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            if not self.path.endswith(".sha1"):
+                served.asked.append(Path(self.path).name)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(served.folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setattr(artifacts, "repositories", lambda: {"test": f"http://127.0.0.1:{server.server_port}"})
+    with stamina.set_testing(True, attempts=2):
+        yield served
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+        gc.collect()  # jgo leaves the connections of failed answers to the collector.
+
+
+def contents(paths: dict[Artifact, Path]) -> dict[Artifact, bytes]:
+    return {artifact: path.read_bytes() for artifact, path in paths.items()}
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*") if path.is_file()} - {"fetch.lock"}
+
+
+def test_everything_is_fetched_once_and_counted(repository: Repository, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    cache = tmp_path / "cache"
+    assert contents(artifacts.fetch(PINS, cache, seen.append)) == CONTENT
+    assert contents(artifacts.fetch(PINS, cache)) == CONTENT
+    assert sorted(repository.asked) == sorted(artifact.filename for artifact in CONTENT)
+    assert seen[-1].done == seen[-1].total == sum(map(len, CONTENT.values()))
+    assert seen[-1].detail == "3 of 3 files"
+    assert all(before.done <= after.done for before, after in pairwise(seen))
+    assert files(cache) == {artifact.filename for artifact in CONTENT}
+
+
+@pytest.mark.parametrize("damage", [b"", b"shorter", CONTENT[PINS[0].artifact][:-1] + b"!"])
+def test_a_damaged_file_in_the_cache_is_fetched_again(repository: Repository, tmp_path: Path, damage: bytes) -> None:
+    path = artifacts.fetch(PINS, tmp_path / "cache")[PINS[0].artifact]
+    path.write_bytes(damage)
+    repository.asked.clear()
+    assert contents(artifacts.fetch(PINS, tmp_path / "cache")) == CONTENT
+    assert repository.asked == [path.name]
+
+
+def test_what_is_not_as_pinned_never_reaches_the_cache(repository: Repository, tmp_path: Path) -> None:
+    repository.path(PINS[1].artifact).write_bytes(b"something else")
+    with pytest.raises(NodeError, match=r"could not fetch org\.example:beta:1\.0:jar: its SHA-256 is"):
+        artifacts.fetch(PINS, tmp_path / "cache")
+    assert PINS[1].artifact.filename not in files(tmp_path / "cache")
+    assert repository.asked.count(PINS[1].artifact.filename) == 2
+
+
+def test_a_missing_file_is_named_and_the_rest_is_kept(repository: Repository, tmp_path: Path) -> None:
+    path = repository.path(PINS[2].artifact)
+    path.rename(path.with_suffix(".away"))
+    with pytest.raises(NodeError, match=r"could not fetch org\.example:gamma:1\.0:zip"):
+        artifacts.fetch(PINS, tmp_path / "cache")
+    path.with_suffix(".away").rename(path)
+    repository.asked.clear()
+    assert contents(artifacts.fetch(PINS, tmp_path / "cache")) == CONTENT
+    assert path.name in repository.asked
+
+
+def test_fetching_at_the_same_time_fetches_once(repository: Repository, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: contents(artifacts.fetch(PINS, tmp_path / "cache")), range(4)))
+    assert results == [CONTENT] * 4
+    assert sorted(repository.asked) == sorted(artifact.filename for artifact in CONTENT)
+
+
+def test_the_lock_pins_exactly_what_the_node_is_made_of() -> None:
+    lock = parts.read_lock()
+    assert sorted(lock) == parts.read_parts().artifacts
+    assert all(len(pin.sha256) == 64 and pin.size > 0 for pin in lock.values())
