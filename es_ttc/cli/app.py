@@ -7,6 +7,7 @@ import click
 
 from es_ttc import __version__
 from es_ttc.cli.engine import engine
+from es_ttc.cli.evaluate import evaluate
 from es_ttc.cli.index import index
 from es_ttc.cli.ingest import ingest
 from es_ttc.cli.serve import serve
@@ -24,6 +25,7 @@ def cli(context: click.Context, debug: bool) -> None:
 
 COMMANDS: tuple[click.Command, ...] = (
     engine,
+    evaluate,
     index,
     ingest,
     serve,

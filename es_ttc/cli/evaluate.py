@@ -1,0 +1,347 @@
+"""`es-ttc evaluate`: methods on BEIR collections, in memory or through an engine, compared with a baseline."""
+
+import logging
+import shlex
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from es_ttc.cli.common import encoder_flag, given, json_flag, print_json, progress_bar, stderr, stdout
+from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.settings import Settings
+
+if TYPE_CHECKING:
+    from es_ttc.encoders.base import Encoder
+    from es_ttc.evaluation.datasets import Collection
+    from es_ttc.evaluation.plan import Plan
+    from es_ttc.evaluation.results import CollectionResult, Evaluation, MethodResult
+    from es_ttc.evaluation.searcher import Progress
+
+MEMORY = "memory"
+_METHODS = "bm25,dense,hybrid,maxsim,spectral"
+_PIPED_WIDTH = 150
+
+_EXAMPLES = """\b
+Examples:
+  es-ttc evaluate data/scifact
+  es-ttc evaluate data/scifact data/nfcorpus --methods dense,spectral --report report
+  es-ttc evaluate data/mine --split train --params '{"spectral": {"scales": [1, 5, 20, "mean"]}}'
+  es-ttc evaluate data/mine --engine http://127.0.0.1:9200 --methods bm25,spectral --first-pass bm25
+  es-ttc evaluate data/limit-small --encoder mpnet@torch:float32 --window all --out results.json
+"""
+
+
+class WindowType(click.ParamType[int | str]):
+    """A number of documents, or ``all``."""
+
+    name = "N|all"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Return the number; ``all`` stays as it is."""
+        if value == "all":
+            return "all"
+        try:
+            number = int(value)
+        except ValueError:
+            number = 0
+        if number < 1:
+            self.fail(f"{value!r} is neither a number of documents, 1 or more, nor all", param, ctx)
+        return number
+
+
+class ParamsType(click.ParamType[dict[str, dict[str, Any]]]):
+    """A JSON object of JSON objects, by method."""
+
+    name = "JSON"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the decoded object."""
+        if not isinstance(value, str):
+            return value
+        try:
+            params = orjson.loads(value)
+        except orjson.JSONDecodeError as error:
+            self.fail(f"{value!r} is not JSON: {error}", param, ctx)
+        if not isinstance(params, dict) or not all(isinstance(one, dict) for one in params.values()):
+            self.fail(f"{value!r} must be like " + '{"spectral": {"scales": [1, 5]}}', param, ctx)
+        return params
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("data", nargs=-1, required=True, metavar="DATA...", type=click.Path(path_type=Path))
+@click.option("--methods", default=_METHODS, show_default=True, metavar="NAMES", help="Methods, joined by commas.")
+@encoder_flag
+@click.option(
+    "--engine",
+    default=MEMORY,
+    show_default=True,
+    metavar="URL|memory",
+    help="memory, or an engine: each collection is then indexed there for the time being, and searched through the "
+    "gateway.",
+)
+@click.option("--split", metavar="NAME", default="test", show_default=True, help="Which judgements: qrels/SPLIT.tsv.")
+@click.option(
+    "--window",
+    type=WindowType(),
+    metavar="N|all",
+    default="100",
+    show_default=True,
+    help="Documents of the first pass that a rescorer scores; all for the whole corpus.",
+)
+@click.option(
+    "--first-pass",
+    type=click.Choice(["dense", "bm25", "hybrid"]),
+    default="dense",
+    show_default=True,
+    help="What finds a rescorer's window; hybrid in memory only.",
+)
+@click.option(
+    "--k", type=click.IntRange(1, 1000), metavar="N", default=10, show_default=True, help="Cutoff of the metrics shown."
+)
+@click.option(
+    "--baseline", metavar="NAME", help="The method that others are compared with. Default: dense, or the first."
+)
+@click.option(
+    "--params", type=ParamsType(), default="{}", help='Parameters by method, e.g. {"bm25": {"k1": 0.9, "b": 0.4}}.'
+)
+@click.option(
+    "--codec",
+    type=click.Choice(["float16", "int8"]),
+    default="float16",
+    show_default=True,
+    help="Storage type of token vectors, in memory and in the index.",
+)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    default=1024,
+    show_default=True,
+    help="Token vectors kept of a document; a warning counts the documents that have more.",
+)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write results.json here.")
+@click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write index.html and results.json.",
+)
+@json_flag
+def evaluate(
+    data: tuple[Path, ...],
+    methods: str,
+    encoder: str | None,
+    engine: str,
+    split: str,
+    window: int | str,
+    first_pass: str,
+    k: int,
+    baseline: str | None,
+    params: dict[str, dict[str, Any]],
+    codec: str,
+    max_tokens: int,
+    out: Path | None,
+    report: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure methods on collections with judgements.
+
+    Each DATA is a BEIR folder: corpus.jsonl ({"_id", "title", "text"}), queries.jsonl ({"_id", "text"}) and
+    qrels/SPLIT.tsv (query-id, corpus-id, score, below a header line).
+
+    bm25, dense and hybrid (both, fused by reciprocal rank) search the whole corpus; every other method rescores the
+    window that the first pass found. All are compared with the baseline on the same queries: paired bootstrap of
+    10,000 resamples, 95 % intervals, and how many queries are won, tied and lost.
+
+    Encodings are kept in the cache folder: a second run is quick. Tune on another split than you report.
+    """
+    from es_ttc.evaluation.methods import resolve
+    from es_ttc.evaluation.plan import Plan
+    from es_ttc.settings import EngineSettings
+
+    settings = Settings(**given(encoder=encoder))
+    wanted = [name.strip() for name in methods.split(",") if name.strip()]
+    if not wanted:
+        raise InvalidRequest("[--methods] names no method")
+    plan = Plan(
+        methods=resolve(wanted, params),
+        k=k,
+        baseline=baseline,
+        first_pass=first_pass,  # type: ignore[arg-type]  # click has checked it
+        window=None if isinstance(window, str) else window,
+        codec=codec,  # type: ignore[arg-type]
+        max_tokens=max_tokens,
+        engine=None if engine == MEMORY else EngineSettings(engine=engine),
+    )
+    collections = _load(data, split)
+    command = _command(click.get_current_context(), data)
+    with _interruptible():
+        evaluation = _evaluate(plan, collections, settings, command, quiet=as_json)
+    _deliver(evaluation, out, report, as_json=as_json)
+
+
+def _load(data: Sequence[Path], split: str) -> "list[Collection]":
+    """Read all collections before anything long begins."""
+    from es_ttc.evaluation.datasets import load_collection
+
+    collections = [load_collection(folder, split) for folder in data]
+    names = [collection.name for collection in collections]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigurationError(f"two data folders are called [{name}]: results go by name, so rename one")
+    return collections
+
+
+def _evaluate(
+    plan: "Plan", collections: "Sequence[Collection]", settings: Settings, command: str, *, quiet: bool
+) -> "Evaluation":
+    from es_ttc.evaluation import provenance
+    from es_ttc.evaluation.plan import run
+    from es_ttc.evaluation.results import Evaluation
+    from es_ttc.gateway.logs import configure_logs
+
+    if plan.engine is not None:
+        configure_logs("auto", logging.WARNING)
+    encoder = _encoder(settings) if plan.needs_encoder else None
+    results: list[CollectionResult] = []
+    where = MEMORY
+    for collection in collections:
+        with _progress(collection.name) as progress:
+            result, where = run(plan, collection, encoder, progress)
+        results.append(result)
+        if not quiet:
+            _show(result, plan.k)
+    return Evaluation(
+        collections=tuple(results),
+        k=plan.k,
+        encoder=encoder.identity.key if encoder else None,
+        encoder_backend=encoder.backend if encoder else None,
+        engine=where,
+        settings=plan.settings(),
+        machine=provenance.machine(),
+        versions=provenance.versions(),
+        command=command,
+        date=provenance.now(),
+    )
+
+
+def _encoder(settings: Settings) -> "Encoder":
+    from es_ttc.encoders import CachedEncoder, load_encoder
+
+    with stderr.status(f"loading {escape(settings.encoder)}"):
+        encoder = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
+    return CachedEncoder(encoder, settings.cache_dir / "encodings")
+
+
+@contextmanager
+def _progress(collection: str) -> "Iterator[Progress]":
+    """Show one bar a stage."""
+    with progress_bar() as bars:
+        tasks: dict[str, Any] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(f"{escape(collection)}: {escape(what)}", total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield progress
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM end the command as Ctrl-C does, so that a temporary index is deleted then, too."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _deliver(evaluation: "Evaluation", out: Path | None, report: Path | None, *, as_json: bool) -> None:
+    from es_ttc.evaluation import report as reports
+
+    if out is not None:
+        reports.replace(out, reports.results_json(evaluation))
+        stderr.print(f"results: {escape(str(out))}", highlight=False, soft_wrap=True)
+    if report is not None:
+        page = reports.write(evaluation, report)
+        stderr.print(f"report: {escape(str(page))}", highlight=False, soft_wrap=True)
+    if as_json:
+        print_json(evaluation.as_json())
+
+
+def _show(result: "CollectionResult", k: int) -> None:
+    for warning in result.warnings:
+        stderr.print(f"[yellow]mind:[/] {escape(warning)}", highlight=False)
+    stdout.print(results_table(result, k), width=None if stdout.is_terminal else _PIPED_WIDTH)
+
+
+def results_table(result: "CollectionResult", k: int) -> Table:
+    """Return a collection's results as a table; the best of each column is bold."""
+    from es_ttc.evaluation.metrics import headline_metrics
+    from es_ttc.evaluation.report import best, score
+
+    metrics = headline_metrics(k)
+    main = metrics[0]
+    table = Table(
+        title=f"{escape(result.name)} ({escape(result.split)}): {result.documents:,} documents, "
+        f"{len(result.texts):,} queries",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("method", style="bold")
+    for metric in metrics:
+        table.add_column(metric, justify="right")
+    for heading in (f"Δ {main}", "95 % interval", "p", "won/tied/lost", "ms"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    greatest = {metric: best(result, metric) for metric in metrics}
+    for method in result.methods.values():
+        means = {metric: method.scores.mean(metric) for metric in metrics}
+        cells = [
+            f"[bold]{score(mean)}[/]" if round(mean, 3) == greatest[metric] else score(mean)
+            for metric, mean in means.items()
+        ]
+        table.add_row(escape(method.name), *cells, *_against(method, main), f"{method.latency_ms['p50']:.3g}")
+    return table
+
+
+def _against(method: "MethodResult", metric: str) -> tuple[str, str, str, str]:
+    from es_ttc.evaluation.report import p_value, signed, verdict
+
+    if metric not in method.versus:
+        return ("baseline", "", "", "")
+    versus = method.versus[metric]
+    colour = {"better": "green", "worse": "red"}.get(verdict(versus), "default")
+    return (
+        f"[{colour}]{signed(versus.delta)}[/]",
+        f"{signed(versus.interval.low)} to {signed(versus.interval.high)}",
+        p_value(versus.p),
+        f"{versus.wins}/{versus.ties}/{versus.losses}",
+    )
+
+
+def _command(context: click.Context, data: Sequence[Path]) -> str:
+    """Return a command line that makes the same evaluation; credentials are left out."""
+    words = ["es-ttc", "evaluate", *(str(folder) for folder in data)]
+    for name, value in context.params.items():
+        if name in ("data", "out", "report", "as_json") or value in (None, {}):
+            continue
+        words += [f"--{name.replace('_', '-')}", _word(name, value)]
+    return shlex.join(words)
+
+
+def _word(name: str, value: Any) -> str:
+    if name == "engine" and value != MEMORY:
+        from es_ttc.engine.http import base_url
+        from es_ttc.settings import EngineSettings
+
+        return base_url(EngineSettings(engine=value))
+    return orjson.dumps(value).decode() if isinstance(value, Mapping) else str(value)
