@@ -6,10 +6,13 @@ from collections.abc import Sequence
 import click
 
 from es_ttc import __version__
+from es_ttc.cli.demo import demo
+from es_ttc.cli.doctor import doctor
 from es_ttc.cli.engine import engine
 from es_ttc.cli.evaluate import evaluate
 from es_ttc.cli.index import index
 from es_ttc.cli.ingest import ingest
+from es_ttc.cli.search import search
 from es_ttc.cli.serve import serve
 from es_ttc.errors import EsTtcError
 
@@ -24,10 +27,13 @@ def cli(context: click.Context, debug: bool) -> None:
 
 
 COMMANDS: tuple[click.Command, ...] = (
+    demo,
+    doctor,
     engine,
     evaluate,
     index,
     ingest,
+    search,
     serve,
 )
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich import box
+from rich.bar import Bar
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
@@ -22,6 +23,8 @@ FAINT = "dim"
 RELEVANT = "bold green"
 NARROWEST_COLUMN = 20
 """Cells below which rankings stand under each other and not side by side."""
+
+BAR_CELLS = 24
 
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SPACES = frozenset("\t\n\v\f\r\x85\u2028\u2029")
@@ -219,3 +222,40 @@ def _fitting(characters: Iterable[str], cells: int) -> Iterable[str]:
         if cells < 0:
             return
         yield character
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One method in a table of methods.
+
+    Attributes:
+        method: Its name.
+        ndcg: nDCG@10, 0 to 1.
+        recall: Recall@10, 0 to 1.
+        added_ms: Time of a query beyond the first method's; None for the first.
+    """
+
+    method: str
+    ndcg: float
+    recall: float
+    added_ms: float | None
+
+
+def method_table(rows: Sequence[Row]) -> Table:
+    """Return methods with their quality and cost; the best of each quality is bold."""
+    best_ndcg, best_recall = max(row.ndcg for row in rows), max(row.recall for row in rows)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("method")
+    table.add_column("nDCG@10", justify="right")
+    table.add_column("", width=BAR_CELLS)
+    table.add_column("recall@10", justify="right")
+    table.add_column("added ms", justify="right")
+    for row in rows:
+        table.add_row(
+            row.method,
+            Text(f"{row.ndcg:.3f}", "bold" if row.ndcg == best_ndcg else ""),
+            Bar(size=1, begin=0, end=row.ndcg, width=BAR_CELLS, color="cyan"),
+            Text(f"{row.recall:.3f}", "bold" if row.recall == best_recall else ""),
+            Text("" if row.added_ms is None else f"{row.added_ms:+.0f}"),
+        )
+    return table

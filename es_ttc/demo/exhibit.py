@@ -1,0 +1,145 @@
+"""A collection of the demonstration in a real engine: filled, measured, taken away again."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.evaluation.datasets import Collection
+from es_ttc.evaluation.features import encode_queries
+from es_ttc.evaluation.harness import evaluate
+from es_ttc.evaluation.methods import resolve, retrieval
+from es_ttc.evaluation.results import CollectionResult
+from es_ttc.evaluation.searcher import Progress, silent
+from es_ttc.evaluation.through_engine import EngineSearcher
+from es_ttc.ingest import DeadLetterList, Documents, IngestOptions, Inputs, Outcome, ingest
+from es_ttc.mappings.index import IndexOptions, create_index
+from es_ttc.mappings.spec import ROOT, IndexSpec
+
+PREFIX = "es-ttc-demo-"
+METHODS = ("bm25", "dense", "hybrid", "maxsim", "spectral")
+SHOWN = "spectral"
+"""The method whose queries are shown before and after."""
+MAX_TOKENS = 512
+"""Tokens kept of a document, so that the library is encoded in half a minute; a real index keeps 1,024."""
+WINDOW = 100
+METRIC = "ndcg@10"
+
+
+@dataclass(frozen=True, slots=True)
+class Exhibit:
+    """A collection in its index.
+
+    Attributes:
+        collection: Documents, queries and judgements.
+        index: The index's name.
+        spec: What the index carries.
+        outcome: What became of the documents.
+    """
+
+    collection: Collection
+    index: str
+    spec: IndexSpec
+    outcome: Outcome
+
+
+async def fill(
+    engine: Engine, collection: Collection, encoder: Encoder, report: Callable[[int, int], None] = lambda *_: None
+) -> Exhibit:
+    """Index a collection; what an earlier run has left under the same name is replaced.
+
+    Args:
+        engine: The engine.
+        collection: What is indexed.
+        encoder: Encodes the documents.
+        report: Told how many documents of how many are written.
+
+    Raises:
+        InvalidRequest: There is an index of this name that is not ours.
+        EngineError: The engine rejected a document.
+    """
+    name = PREFIX + collection.name
+    fields = ("title", "text") if any(document.title for document in collection.documents) else ("text",)
+    spec = IndexSpec(encoder.identity, text_fields=fields, max_tokens=MAX_TOKENS)
+    await _make_room(engine, name)
+    await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
+    total = len(collection.documents)
+    rejected = DeadLetterList()
+    outcome = await ingest(
+        engine,
+        name,
+        Inputs([Documents(({"_id": one.id, **one.source} for one in collection.documents), total)]),
+        encoder,
+        dead_letters=rejected,
+        options=IngestOptions(id_field="_id"),
+        report=lambda so_far, _: report(so_far.settled, total),
+    )
+    if rejected.letters:
+        raise EngineError(f"the engine rejected {len(rejected.letters)} documents: {rejected.letters[0].reason}")
+    await engine.refresh(name)
+    return Exhibit(collection, name, spec, outcome)
+
+
+async def remove(engine: Engine, collection: Collection) -> None:
+    """Take a collection's index away, if it is there."""
+    name = PREFIX + collection.name
+    if await engine.exists(name):
+        await engine.delete_index(name)
+
+
+async def _make_room(engine: Engine, name: str) -> None:
+    if not await engine.exists(name):
+        return
+    (mapping,) = (await engine.mapping(name)).values()
+    if ROOT not in mapping.get("_meta", {}):
+        raise InvalidRequest(f"index [{name}] exists and is not the demonstration's: rename it or take another engine")
+    await engine.delete_index(name)
+
+
+def measure(
+    runner: asyncio.Runner, client: Engine, exhibit: Exhibit, encoder: Encoder, progress: Progress = silent
+) -> CollectionResult:
+    """Run every method on every query through the gateway, and compare them.
+
+    Rescorers rescore BM25's best 100: what a user gets who adds the section to the search that they have.
+
+    Args:
+        runner: Runs the client.
+        client: A client of the gateway.
+        exhibit: What is searched.
+        encoder: Encodes the queries of dense search.
+        progress: Told about every query.
+    """
+    methods = resolve(METHODS)
+    queries = encode_queries(list(exhibit.collection.queries.values()), encoder, tokens=False)
+    searcher = EngineSearcher(
+        runner,
+        client,
+        runner.run(client.capabilities()).product,
+        exhibit.index,
+        exhibit.collection,
+        exhibit.spec.text_fields,
+        retrieval(methods),
+        queries,
+        first_pass="bm25",  # noqa: S106 - a stage, no password
+        window=WINDOW,
+    )
+    for method in methods[:2]:  # a fresh engine's first searches are slower than all later ones
+        searcher.rank(method)
+    return evaluate(exhibit.collection, methods, searcher, baseline=methods[0].name, progress=progress)
+
+
+def added_ms(result: CollectionResult) -> dict[str, float]:
+    """Return by method the median time of a query beyond the first method's, in ms."""
+    medians = {name: method.latency_ms["p50"] for name, method in result.methods.items()}
+    return {name: median - medians[METHODS[0]] for name, median in medians.items()}
+
+
+def gains(result: CollectionResult) -> dict[str, float]:
+    """Return by query what the shown method gains over the better of the engine's own two rankings."""
+    own = result.methods[SHOWN].scores.values[METRIC]
+    engine = [result.methods[name].scores.values[METRIC] for name in ("bm25", "dense")]
+    queries = result.methods[SHOWN].scores.queries
+    return {query: float(own[i] - max(one[i] for one in engine)) for i, query in enumerate(queries)}
