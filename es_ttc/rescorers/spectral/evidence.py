@@ -30,10 +30,10 @@ def evidence(
     position = int(np.argmax(cosines[best]))
     first, end = main_lobe(cosines.shape[1], scales[best], position)
     shown: dict[str, Any] = {
-        "score": float(scores[best]),
+        "score": _cosine(scores[best]),
         "scale": "mean" if scales[best] == MEAN else scales[best],
         "position": position,
-        "cosine": float(cosines[best, position]),
+        "cosine": _cosine(cosines[best, position]),
         "tokens": [first, end],
     }
     return shown if offsets is None else shown | _characters(offsets, first, end, position)
@@ -51,6 +51,11 @@ def main_lobe(length: int, scale: float, position: int) -> tuple[int, int]:
         return 0, length
     centre = position - (0.5 if length % 2 == 0 else 0.0)
     return max(0, math.floor(centre - scale) + 1), min(length, math.ceil(centre + scale))
+
+
+def _cosine(value: np.float32) -> float:
+    """Return a cosine without what rounding puts beyond its range, as scores are."""
+    return min(1.0, max(-1.0, float(value)))
 
 
 def _characters(offsets: NDArray[np.int32], first: int, end: int, position: int) -> dict[str, int]:

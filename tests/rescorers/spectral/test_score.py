@@ -251,6 +251,25 @@ def test_an_outlying_token_decides_the_maximum_but_not_the_mean_of_the_best() ->
     assert mild[1] < mild[0]
 
 
+@pytest.mark.parametrize(("alpha", "at_least", "at_most"), [(0.2, 0, 8), (0.75, 20, 20)])
+def test_a_planted_token_is_found_above_the_noise_floor_only(alpha: float, at_least: int, at_most: int) -> None:
+    """Table II in small: by section VI-C the recall of the first 10 of 200 turns near alpha .5."""
+    random = np.random.default_rng(17)
+    corpus = random_documents(random, random.integers(50, 200, 200).tolist(), 64, "int8")
+    found = 0
+    for target in range(20):
+        vector = unit_rows(random, 1, 64)
+        across = unit_rows(random, 1, 64)
+        across -= (across @ vector.T) * vector
+        across /= np.linalg.norm(across)
+        spiked = dequantise(corpus[target])
+        spiked[random.integers(len(spiked))] = alpha * vector[0] + math.sqrt(1 - alpha**2) * across[0]
+        documents = [*corpus[:target], quantise(spiked, "int8"), *corpus[target + 1 :]]
+        scores = score(query_of(vector), window_of(documents), scales=[1])
+        found += int((scores > scores[target]).sum()) < 10
+    assert at_least <= found <= at_most
+
+
 def test_it_needs_tokens_and_only_wants_the_rest() -> None:
     assert spectral.needs(SpectralParams()) == {Feature.TOKENS}
     assert spectral.wants == {Feature.NORMS, Feature.OFFSETS}
