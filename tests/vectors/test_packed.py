@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -168,6 +168,7 @@ def test_norms_that_are_no_lengths_are_refused(value: float) -> None:
         unpack_norms(meta_blob(b'{"scales": [3]}', 2, 1, struct.pack("<f", value), 1, 1))
 
 
+@settings(deadline=None)
 @given(st.sampled_from(BLOBS), st.integers(0, 79), st.integers(0, 255))
 @example(BLOBS[0], 4, 9)
 @example(BLOBS[0], 5, 9)
@@ -183,6 +184,7 @@ def test_a_changed_byte_gives_a_value_error_or_arrays_of_the_blobs_own_size(blob
             assert read.nbytes <= len(changed)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_bytes_of_any_kind_give_nothing_but_value_errors(blob: bytes) -> None:
     for unpack in UNPACK:

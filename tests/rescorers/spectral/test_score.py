@@ -82,6 +82,7 @@ def test_a_real_sized_ragged_window_equals_the_literal_method(codec: Codec) -> N
     np.testing.assert_allclose(scores, wanted, atol=1e-6)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 16), st.integers(0, 2**32 - 1))
 def test_with_both_endpoints_no_score_is_below_maxsim_or_the_mean(length: int, dims: int, seed: int) -> None:
     random = np.random.default_rng(seed)

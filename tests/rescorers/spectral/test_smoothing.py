@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.scratch import Scratch
@@ -17,6 +17,7 @@ def test_transforms_are_long_enough_and_at_most_half_too_long() -> None:
         assert needed <= transform_size(length) <= max(2, needed * 3 / 2)
 
 
+@settings(deadline=None)
 @given(st.data(), st.integers(0, 2**32 - 1))
 def test_it_is_numpys_same_convolution(data: st.DataObject, seed: int) -> None:
     longest = data.draw(st.integers(1, 300))
