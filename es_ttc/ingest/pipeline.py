@@ -6,7 +6,7 @@ writes. Bounded queues between the stages keep memory flat: a slow stage stops t
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,7 +30,8 @@ T = TypeVar("T")
 
 _CHUNK_DOCUMENTS = 512
 _CHUNK_BYTES = 4 * 2**20
-_CHUNK_CHARACTERS = 128 * 1024  # some 32,000 tokens of English: 50 MB as float32 of 384 dimensions
+_CHUNK_CHARACTERS = 256 * 1024
+_PART_CHARACTERS = 32 * 1024  # some 8,000 tokens of English: 12 MB as float32 of 384 dimensions
 _CHARACTERS_A_TOKEN = 8  # more than any tokenizer needs: bounds what a long text counts for in a chunk
 _SAVE_SECONDS = 1.0
 
@@ -227,13 +228,14 @@ class _Run:
         self, chunks: asyncio.Queue[Sequence[Prepared] | None], encoded: asyncio.Queue[_Encoded | None]
     ) -> None:
         while (documents := await chunks.get()) is not None:
-            begun = time.monotonic()
-            parts, refused = await self._threaded(_encode, documents, self.spec, self.encoder)
-            self.outcome.encoder_seconds += time.monotonic() - begun
-            for document, error in refused:
-                self._reject(document.sequence, document.record, document.id, 400, str(error))
-            for part in parts:
-                await encoded.put(part)
+            for part in _parts(documents):
+                begun = time.monotonic()
+                done, refused = await self._threaded(_encode, part, self.spec, self.encoder)
+                self.outcome.encoder_seconds += time.monotonic() - begun
+                for document, error in refused:
+                    self._reject(document.sequence, document.record, document.id, 400, str(error))
+                for each in done:
+                    await encoded.put(each)
         await encoded.put(None)
 
     async def _pack(
@@ -319,6 +321,22 @@ class _Run:
 
     async def _threaded(self, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.threads, partial(call, *arguments, **named))
+
+
+def _parts(documents: Sequence[Prepared]) -> Iterator[Sequence[Prepared]]:
+    """Cut a chunk into parts of texts of like length: small enough to be soon done with, large enough for batches."""
+    if len({document.id for document in documents}) == len(documents):  # else the later of two must stay the later
+        documents = sorted(documents, key=lambda document: len(document.text))
+    part: list[Prepared] = []
+    characters = 0
+    for document in documents:
+        if part and characters + len(document.text) > _PART_CHARACTERS:
+            yield part
+            part, characters = [], 0
+        part.append(document)
+        characters += len(document.text)
+    if part:
+        yield part
 
 
 def _encode(
