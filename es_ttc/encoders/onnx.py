@@ -61,7 +61,7 @@ def load_onnx(
     identity = identity_of(
         files,
         own_dims=model.dims,
-        dims=dims or config.get("truncate_dim"),
+        dims=config.get("truncate_dim") if dims is None else dims,
         own_max_length=_max_length(files.folder),
         max_length=max_length,
         prompts=prompts,

@@ -7,6 +7,7 @@ import logging
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +124,7 @@ def _assemble(parts: Sequence[Path], name: str, folder: Path, wanted: str) -> No
                 # Another process was first: its folder has passed the same check.
                 if not folder.is_dir():
                     raise
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error) as error:
         raise ConfigurationError(f"model [{name}] could not be put together in [{folder}]: {error}") from error
 
 

@@ -114,9 +114,10 @@ def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
         public = folder.resolve().name
     else:
         folder, public = hub.snapshot(model, backend), model.rpartition("/")[2]
+    model_revision = revision(folder, hashes)
     onnx = _onnx_file(folder) if backend == "onnx" else None
     arithmetic = f"{onnx.name} {hashes.sha256(onnx)[:8]}" if onnx else ""
-    return ModelFiles(public, revision(folder, hashes), folder, onnx, arithmetic)
+    return ModelFiles(public, model_revision, folder, onnx, arithmetic)
 
 
 def _onnx_file(folder: Path) -> Path:

