@@ -44,7 +44,7 @@ def test_every_finite_float16_is_widened_exactly() -> None:
 def test_int8_is_within_one_step_and_keeps_each_rows_length(matrix: Float32) -> None:
     back = dequantise(quantise(matrix, "int8"))
     step = np.max(np.abs(matrix), axis=1, initial=0.0, keepdims=True) / 127
-    assert (np.abs(back - matrix) <= step * 1.01).all()
+    assert (np.abs(back - matrix) <= step * 1.01 + 1e-37).all()  # the rest: subnormal numbers
     np.testing.assert_allclose(np.linalg.norm(back, axis=1), np.linalg.norm(matrix, axis=1), rtol=1e-5, atol=1e-18)
 
 
