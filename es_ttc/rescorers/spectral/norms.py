@@ -37,7 +37,7 @@ def scale_norms(tokens: Float32, scales: Sequence[float]) -> ScaleNorms:
             values[smoothing] = _lengths(tokens, tuple(kept[row] for row in smoothing))
         for row, scale in enumerate(kept):
             if scale == MEAN:
-                values[row] = np.linalg.norm(tokens.mean(axis=0, dtype=np.float64))
+                values[row] = np.linalg.norm(np.full(len(tokens), 1 / len(tokens), np.float32) @ tokens)
     return ScaleNorms(kept, values)
 
 
