@@ -167,7 +167,7 @@ def _ms(times: Sequence[float]) -> tuple[float, float]:
 
 
 def _pass_through(engine: str, gateway: str, repeat: int = 400) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     requests: dict[str, Any] = {
         "GET /": lambda client: client.get("/"),
         "_search, 10 hits": lambda client: client.search(_query(0, rescore=False)),
@@ -203,12 +203,16 @@ def _spectral(engine: str, gateway: str, repeat: int = 20) -> list[tuple[str, ..
                 assert ttc["scored"] == WINDOW, ttc
                 runs["warm" if turn else "cold"].append({"total": total, **ttc["took"]})
     base = statistics.median(direct)
-    rows = [("the same query, engine alone, 10 hits", *(f"{value:.1f}" for value in _ms(direct)))]
+    rows: list[tuple[str, ...]] = [
+        ("the same query, engine alone, 10 hits", *(f"{value:.1f}" for value in _ms(direct)))
+    ]
     for name, measured in runs.items():
         totals = [run["total"] for run in measured]
         rows.append((f"{name}: added to it", *(f"{value - base:.1f}" for value in _ms(totals))))
-        for stage in ("first_pass", "features", "encode", "score"):
-            rows.append((f"{name}: {stage}", *(f"{value:.1f}" for value in _ms([run[stage] for run in measured]))))
+        rows.extend(
+            (f"{name}: {stage}", *(f"{value:.1f}" for value in _ms([run[stage] for run in measured])))
+            for stage in ("first_pass", "features", "encode", "score")
+        )
     encoder = load_encoder(ENCODER)
     times = []
     for number in range(20):
@@ -222,7 +226,7 @@ def _spectral(engine: str, gateway: str, repeat: int = 20) -> list[tuple[str, ..
 def _throughput(engine: str, gateway: str) -> list[tuple[str, ...]]:
     plain, ours = _query(0, rescore=False), _query(0, rescore=True)
     direct = asyncio.run(_rate(engine, plain))
-    rows = [("engine alone", f"{direct:.0f}", "1.00")]
+    rows: list[tuple[str, ...]] = [("engine alone", f"{direct:.0f}", "1.00")]
     for name, body in (("pass-through", plain), ("spectral, warm", ours)):
         rate = asyncio.run(_rate(gateway, body))
         rows.append((name, f"{rate:.0f}", f"{rate / direct:.2f}"))
