@@ -222,7 +222,7 @@ def test_max_length(encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize("options", [{"dims": 385}, {"dims": 0}, {"max_length": 257}, {"max_length": 2}])
-def test_options_out_of_range(options: dict[str, int]) -> None:
+def test_options_out_of_range(options: dict[str, Any]) -> None:
     (option,) = options
     with pytest.raises(ConfigurationError, match=option):
         load_encoder("minilm@onnx", **options)

@@ -1,3 +1,4 @@
+import hashlib
 import importlib.util
 import json
 import os
@@ -211,13 +212,16 @@ def test_other_weights_in_a_package_are_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_hashes_are_remembered_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import hashlib
-
     path = tmp_path / "weights"
     path.write_bytes(b"one")
-    calls: list[Any] = []
+    calls: list[str] = []
     real = hashlib.file_digest
-    monkeypatch.setattr(hashlib, "file_digest", lambda file, name: calls.append(name) or real(file, name))  # type: ignore[func-returns-value]
+
+    def counted(file: Any, name: str) -> Any:
+        calls.append(name)
+        return real(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
     first = FileHashes(tmp_path / "cache").sha256(path)
     assert FileHashes(tmp_path / "cache").sha256(path) == first == hashlib.sha256(b"one").hexdigest()
     assert len(calls) == 1
