@@ -9,14 +9,14 @@ from es_ttc.mappings.contents import contents
 from es_ttc.mappings.index import resolve_index
 from tests.support.killing import checkpoint_of, ingest_with_kills
 
-DOCUMENTS = 600
-MALFORMED = (50, 51, 300, 599)
+DOCUMENTS = 300
+MALFORMED = (50, 51, 200, 299)
 
 
 async def test_nothing_is_lost_or_doubled(engine: Engine, index_name: str, tmp_path: Path) -> None:
     rng = random.Random(11)
     words = ["river", "stone", "cloud", "market", "engine", "letter", "garden", "winter", "copper", "music"]
-    documents = [{"_id": str(n), "text": " ".join(rng.choices(words, k=40)), "n": n} for n in range(DOCUMENTS)]
+    documents = [{"_id": str(n), "text": " ".join(rng.choices(words, k=25)), "n": n} for n in range(DOCUMENTS)]
     lines = [json.dumps(document) if n not in MALFORMED else "{broken" for n, document in enumerate(documents)]
     file = tmp_path / "docs.jsonl"
     file.write_text("\n".join(lines))

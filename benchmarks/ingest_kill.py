@@ -1,0 +1,71 @@
+"""Ingest killed with SIGKILL at random moments and resumed, on both engines: is anything lost, or there twice?"""
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+from pathlib import Path
+
+from benchmarks.common import heading, table
+from es_ttc.engine.connect import connect
+from es_ttc.mappings.contents import contents
+from es_ttc.mappings.index import resolve_index
+from es_ttc.settings import EngineSettings
+from tests.support.killing import ingest_with_kills
+
+WORDS = ["river", "stone", "cloud", "market", "engine", "letter", "garden", "winter", "copper", "music", "paper"]
+INDEX = "bench-ingest-kill"
+
+
+async def run(url: str, encoder: str, count: int, kills: int, seed: int) -> list[str]:
+    rng = random.Random(seed)
+    documents = [{"_id": f"doc-{n}", "text": " ".join(rng.choices(WORDS, k=60)), "n": n} for n in range(count)]
+    malformed = set(rng.sample(range(count), 10))
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        product = (await engine.capabilities()).product
+        if await engine.exists(INDEX):
+            await engine.delete_index(INDEX)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "docs.jsonl"
+            lines = ["{broken" if n in malformed else json.dumps(document) for n, document in enumerate(documents)]
+            file.write_text("\n".join(lines))
+            killed = await asyncio.to_thread(
+                ingest_with_kills, url, INDEX, file, kills=kills, rng=rng, encoder=encoder, span=3.0
+            )
+            rejected = [json.loads(each)["line"] - 1 for each in (Path(folder) / f"{INDEX}.rejected.jsonl").open()]
+        hits = [hit async for hit in engine.scan(INDEX, {"match_all": {}}, source=True)]
+        found = {hit["_source"]["n"]: hit["_source"]["text"] for hit in hits}
+        expected = {each["n"]: each["text"] for each in documents if each["n"] not in malformed}
+        _, spec = await resolve_index(engine, INDEX)
+        held = await contents(engine, INDEX, spec)
+        lost = len(expected.keys() - found.keys()) + len(malformed - set(rejected))
+        doubled = len(hits) - len(found) + len(rejected) - len(set(rejected))
+        wrong = sum(found.get(n) != text for n, text in expected.items()) + held.documents - held.states.get("ready", 0)
+        await engine.delete_index(INDEX)
+    finally:
+        await engine.close()
+    return [product, str(killed.kills), str(count), str(lost), str(doubled), str(wrong), f"{killed.seconds:.0f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--documents", type=int, default=3000)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--encoder", default="minilm@onnx")
+    parser.add_argument("--engine", action="append", required=True, help="the engine's URL; may be given twice")
+    arguments = parser.parse_args()
+    rows = [
+        asyncio.run(run(url, arguments.encoder, arguments.documents, arguments.kills, arguments.seed + position))
+        for position, url in enumerate(arguments.engine)
+    ]
+    data = f"{arguments.documents} documents of 60 words, 10 lines of them malformed, seed {arguments.seed}"
+    print(heading("Ingest, killed and resumed", data=data, packages=("elasticsearch", "opensearch-py")))
+    columns = ["engine", "kills", "records", "lost", "doubled", "wrong", "seconds in all"]
+    print(table(columns, rows))
+
+
+if __name__ == "__main__":
+    main()
