@@ -14,7 +14,7 @@ from es_ttc.gateway.incoming import RawHeaders
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.page import Ranking, combine, explained, rank, without_guard
-from es_ttc.gateway.scoring import Method, Scored, Took, WindowScorer
+from es_ttc.gateway.scoring import Method, Scored, ScoringError, Took, WindowScorer
 from es_ttc.gateway.search_body import SearchPlan
 from es_ttc.rescorers import registry
 
@@ -112,6 +112,9 @@ class Rescoring:
             reason: EsTtcError = DeadlineExceeded(f"scoring took longer than its budget of {budget_ms:.0f} ms")
         except EsTtcError as error:
             reason = error
+        except Exception as error:  # noqa: BLE001 - whatever fails of ours, the engine's ranking is there to answer
+            log.error("scoring failed", method=search.plan.section.method, exc_info=error)
+            reason = ScoringError(f"scoring failed: {type(error).__name__}: {error}")
         if search.plan.section.on_error == "fail":
             raise reason
         return reason
@@ -164,7 +167,11 @@ class Rescoring:
         position = {int(place): number for number, place in enumerate(np.flatnonzero(scored.mask))}
         places = [place for place in ranking.order[page].tolist() if place in position]
         positions = [position[place] for place in places]
-        details = await self._scorer.details(scored, search.method, positions)
+        try:
+            details = await self._scorer.details(scored, search.method, positions)
+        except Exception as error:  # noqa: BLE001 - anyone's method may raise; the ranking stands without its details
+            log.error("detail failed", method=search.plan.section.method, exc_info=error)
+            return {}
         return {
             place: with_field_name(detail, scored.fields[number] if scored.fields else ())
             for place, number, detail in zip(places, positions, details, strict=True)

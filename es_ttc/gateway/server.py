@@ -1,6 +1,7 @@
 """The gateway as a server: in the foreground for the command line, in a thread for tests, demo and evaluation."""
 
 import errno
+import logging
 import socket
 import threading
 from collections.abc import Iterator
@@ -95,6 +96,7 @@ class _Server(uvicorn.Server):
 
 
 def _server(app: Starlette) -> _Server:
+    logging.getLogger("uvicorn.access").disabled = True  # its lines hold query strings; ours say the rest
     return _Server(
         uvicorn.Config(
             app,
