@@ -1,16 +1,16 @@
 """Write the reference pages from the code itself: `make docs`. A test holds the committed pages to this output."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings
 
 from es_ttc.cli.app import cli
+from es_ttc.gateway.section import Section
 from es_ttc.rescorers import registry
 from es_ttc.settings import GatewaySettings, Settings
 
@@ -40,7 +40,24 @@ def methods_page() -> str:
         rescorer = registry.load(name)
         doc = inspect.getdoc(type(rescorer)) or ""
         needs = ", ".join(f"`{need}`" for need in sorted(rescorer.needs(rescorer.Params())))
-        parts += [f"## `{name}`\n", doc + "\n", f"Needs: {needs}.\n", _fields_table(rescorer.Params)]
+        parts += [f"## `{name}`\n", doc + "\n", f"Needs: {needs}. Parameters:\n", _fields_table(rescorer.Params)]
+    return "\n".join(parts)
+
+
+def section_page() -> str:
+    """The keys of the section that a request opts in with."""
+    example = '{"rescore": {"window_size": 100, "ttc": {"method": "spectral", "timeout": "200ms", "detail": true}}}'
+    parts = [
+        "# The `ttc` section\n",
+        NOTICE,
+        "The one object that a request opts in with. It stands in `rescore`, alone or last in a list after native "
+        "rescorers; `window_size` beside it is the number of first-pass documents that are rescored (100 where it is "
+        "left out).\n",
+        f"```json\n{example}\n```\n",
+        _fields_table(Section),
+        "An unknown key, a wrong type or a value out of range is a 400 in the engine's own error shape that names the "
+        "key and the nearest valid one.\n",
+    ]
     return "\n".join(parts)
 
 
@@ -52,9 +69,9 @@ def settings_page() -> str:
         "A command's flag wins over the `ES_TTC_*` variable, the variable over `es-ttc.toml` in the working folder "
         "(same names), the file over the default. The variable of `request_timeout` is `ES_TTC_REQUEST_TIMEOUT`.\n",
         "## All commands\n",
-        _settings_table(Settings, skip=set()),
+        _fields_table(Settings),
         "## The gateway\n",
-        _settings_table(GatewaySettings, skip=set(Settings.model_fields)),
+        _fields_table(GatewaySettings, skip=Settings.model_fields),
     ]
     return "\n".join(parts)
 
@@ -67,37 +84,46 @@ def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Co
         yield path, command
 
 
-def _fields_table(model: type[BaseModel]) -> str:
-    if not model.model_fields:
-        return "No parameters.\n"
+def _fields_table(model: type[BaseModel], *, skip: Collection[str] = ()) -> str:
+    fields = {name: field for name, field in model.model_fields.items() if name not in skip}
+    if not fields:
+        return "None.\n"
+    schema = model.model_json_schema()
     rows = "".join(
-        f"| `{name}` | {_type(field)} | {_default(field)} | {_cell(field.description or '')} |\n"
-        for name, field in model.model_fields.items()
+        f"| `{name}` | {_cell(_type(schema['properties'][name], schema.get('$defs', {})))} | {_default(field)} "
+        f"| {_cell(field.description or '')} |\n"
+        for name, field in fields.items()
     )
-    return f"| parameter | type | default | meaning |\n| --- | --- | --- | --- |\n{rows}"
+    return f"| name | type | default | meaning |\n| --- | --- | --- | --- |\n{rows}"
 
 
-def _settings_table(model: type[BaseSettings], *, skip: set[str]) -> str:
-    rows = "".join(
-        f"| `{name}` | {_type(field)} | {_default(field)} | {_cell(field.description or '')} |\n"
-        for name, field in model.model_fields.items()
-        if name not in skip
-    )
-    return f"| setting | type | default | meaning |\n| --- | --- | --- | --- |\n{rows}"
-
-
-def _type(field: FieldInfo) -> str:
-    annotation: Any = field.annotation
-    name = annotation.__name__ if isinstance(annotation, type) and not hasattr(annotation, "__args__") else annotation
-    return f"`{_cell(str(name)).replace('typing.', '').replace('pydantic.types.', '').replace('pathlib._local.', '')}`"
+def _type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """Say a JSON schema's type in words."""
+    if "$ref" in schema:
+        return _type(definitions[schema["$ref"].rsplit("/", 1)[1]], definitions)
+    if "anyOf" in schema:
+        return " or ".join(word for part in schema["anyOf"] if (word := _type(part, definitions)) != "null")
+    if "const" in schema or "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}), definitions)}"
+    return str(schema.get("type", "any"))
 
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
-    if field.default_factory is not None:
+    if field.annotation is Path:
         return "the user's cache folder"
-    return f"`{_cell(str(field.default))}`"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value in (None, (), {}):
+        return ""
+    listed = (
+        ", ".join(f"{part:g}" if isinstance(part, float) else str(part) for part in value)
+        if isinstance(value, tuple)
+        else value
+    )
+    return f"`{_cell(str(listed))}`"
 
 
 def _cell(text: str) -> str:
@@ -107,6 +133,7 @@ def _cell(text: str) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "methods.md": methods_page,
+    "section.md": section_page,
     "settings.md": settings_page,
 }
 
