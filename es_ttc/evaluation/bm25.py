@@ -18,6 +18,8 @@ _WORD = r"(?u)\b\w+\b"
 class Bm25:
     """An index over texts: lower case, Lucene's English stop words, Snowball English stems, Lucene's BM25.
 
+    As in Lucene, documents without a word count neither for document frequencies nor for the average length.
+
     Args:
         texts: The corpus.
         k1: Saturation of term frequency, 0 or more.
@@ -33,29 +35,29 @@ class Bm25:
         self._tokenize = bm25s.tokenize
         self._stemmer = Stemmer.Stemmer("english")
         self._size = len(texts)
-        tokens = self._words(texts)
+        words = self._words(texts)
+        self._worded = np.array([position for position, own in enumerate(words) if own], dtype=np.intp)
         self._index: Any = None
-        if any(tokens):  # bm25s takes no corpus without a word
+        if len(self._worded):  # bm25s takes no corpus without a word
             self._index = bm25s.BM25(k1=k1, b=b, method="lucene")
-            self._index.index(tokens, show_progress=False)
+            self._index.index([words[position] for position in self._worded], show_progress=False)
 
     def scores(self, query: str) -> Float32:
         """Return every document's score, ``(n,)`` float32; 0 for documents without a word of the query."""
+        scores = np.zeros(self._size, dtype=np.float32)
         [words] = self._words([query])
-        known = [word for word in words if word and self._index is not None and word in self._index.vocab_dict]
-        if not known:
-            return np.zeros(self._size, dtype=np.float32)
-        scores: Float32 = self._index.get_scores(known)
+        known = [word for word in words if self._index is not None and word in self._index.vocab_dict]
+        if known:
+            scores[self._worded] = self._index.get_scores(known)
         return scores
 
     def _words(self, texts: Sequence[str]) -> list[list[str]]:
-        words: list[list[str]] = self._tokenize(
+        tokens: list[list[str]] = self._tokenize(
             list(texts),
             token_pattern=_WORD,
             stopwords="en",
             stemmer=self._stemmer,
             return_ids=False,
             show_progress=False,
-            allow_empty=False,
         )
-        return words
+        return [[word for word in own if word] for own in tokens]

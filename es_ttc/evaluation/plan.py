@@ -126,8 +126,9 @@ def _searcher(
         )
         yield memory, "memory", features.truncated
         return
-    from es_ttc.evaluation.through_engine import engine_searcher, temporary_index
+    from es_ttc.evaluation.through_engine import engine_searcher, require_possible, temporary_index
 
+    require_possible(plan.methods, plan.first_pass, plan.window, len(collection.documents))
     with temporary_index(plan.engine, collection, spec, encoder, progress) as index:
         queries = encode_queries(questions, encoder, tokens=False, progress=progress)
         with engine_searcher(

@@ -94,10 +94,8 @@ class EngineSearcher:
         """Return the method's rankings of all queries; see :class:`es_ttc.evaluation.searcher.Searcher`.
 
         Raises:
-            InvalidRequest: The method cannot be run through an engine as it is asked for.
             EngineError: A search failed, a rescoring that came too late included.
         """
-        self._check(method)
         return self._runner.run(self._rank(method, progress))
 
     async def _rank(self, method: Method, progress: Progress) -> Run:
@@ -160,18 +158,27 @@ class EngineSearcher:
             return {"match": {self._text_fields[0]: text}}
         return {"multi_match": {"query": text, "fields": list(self._text_fields), "tie_breaker": _BM25_TIE_BREAKER}}
 
-    def _check(self, method: Method) -> None:
-        if isinstance(method.params, Bm25Params) and method.params.model_fields_set:
-            raise InvalidRequest(
-                "params of [bm25] are for --engine memory: through an engine its index's own similarity counts"
-            )
-        if method.rescorer is not None and self._first_pass == "hybrid":  # noqa: S105 - a stage, no password
-            raise InvalidRequest("[first-pass] hybrid is for --engine memory: take dense or bm25 through an engine")
-        if method.rescorer is not None and self._window > MOST_HITS:
-            raise InvalidRequest(
-                f"[window] all is {self._window} documents, and an engine gives up to {MOST_HITS}: "
-                "choose a smaller window, or --engine memory"
-            )
+
+def require_possible(methods: Sequence[Method], first_pass: FirstPass, window: int | None, documents: int) -> None:
+    """Refuse what works in memory only, before anything is indexed.
+
+    Raises:
+        InvalidRequest: BM25 has parameters of its own, the first pass is hybrid, or the window is wider than an engine
+            reaches.
+    """
+    if any(isinstance(method.params, Bm25Params) and method.params.model_fields_set for method in methods):
+        raise InvalidRequest(
+            "params of [bm25] are for --engine memory: through an engine its index's own similarity counts"
+        )
+    if not any(method.rescorer for method in methods):
+        return
+    if first_pass == "hybrid":  # noqa: S105 - a stage, no password
+        raise InvalidRequest("[first-pass] hybrid is for --engine memory: take dense or bm25 through an engine")
+    if min(window or documents, documents) > MOST_HITS:
+        raise InvalidRequest(
+            f"[window] {window or 'all'} is {min(window or documents, documents)} documents, and an engine gives up to "
+            f"{MOST_HITS}: choose a smaller window, or --engine memory"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,62 @@
+"""Methods by name and their parameters."""
+
+import pytest
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.evaluation.methods import Bm25Params, names, resolve, retrieval
+from es_ttc.evaluation.plan import Plan
+from es_ttc.rescorers.base import Feature
+from es_ttc.rescorers.registry import load
+
+
+def test_every_registered_rescorer_is_a_method() -> None:
+    assert names()[:3] == ("bm25", "dense", "hybrid")
+    assert {"maxsim", "spectral"} <= set(names())
+    for method in resolve(names()):
+        assert (method.rescorer is None) == (method.name in ("bm25", "dense", "hybrid"))
+
+
+def test_methods_keep_their_order_and_come_once() -> None:
+    assert [method.name for method in resolve(["spectral", "bm25", "spectral"])] == ["spectral", "bm25"]
+
+
+def test_rescorers_are_the_objects_that_serve_queries() -> None:
+    [method] = resolve(["spectral"], {"spectral": {"scales": [1, 5]}})
+    assert method.rescorer is load("spectral")
+    assert method.params.model_dump()["scales"] == (1.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "params", "message"),
+    [
+        (["spectrl"], {}, r"unknown method \[spectrl\]: did you mean \[spectral\]\?"),
+        (["bm26"], {}, r"unknown method \[bm26\]: did you mean \[bm25\]\?"),
+        (["bm25"], {"bm25": {"k": 1}}, r"unknown field \[k\], did you mean \[k1\]\?"),
+        (["bm25"], {"bm25": {"b": 2}}, r"\[params of bm25.b\] is wrong, got 2"),
+        (["hybrid"], {"hybrid": {"k": "60"}}, r"\[params of hybrid.k\] is wrong"),
+        (["dense"], {"dense": {"k": 1}}, r"unknown field \[k\]"),
+        (["spectral"], {"spectral": {"scale": [1]}}, r"unknown parameter \[scale\].*did you mean \[scales\]\?"),
+        (["bm25"], {"dense": {}}, r"params are given for \[dense\], which is not among the methods: bm25"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(wanted: list[str], params: dict[str, dict[str, object]], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        resolve(wanted, params)
+
+
+def test_retrieval_takes_the_parameters_that_were_given() -> None:
+    known = retrieval(resolve(["spectral", "bm25"], {"bm25": {"k1": 0.9}}))
+    assert set(known) == {"bm25", "dense", "hybrid"}
+    assert known["bm25"].params == Bm25Params(k1=0.9)
+
+
+def test_a_plan_asks_for_no_more_than_its_methods_need() -> None:
+    assert not Plan(resolve(["bm25"])).needs_encoder
+    assert Plan(resolve(["dense"])).features == {Feature.POOLED}
+    assert Plan(resolve(["hybrid"])).features == {Feature.POOLED}
+    assert {Feature.POOLED, Feature.TOKENS, Feature.NORMS} <= Plan(resolve(["spectral"])).features
+
+
+def test_a_baseline_that_is_not_evaluated_is_refused_before_anything_runs() -> None:
+    with pytest.raises(InvalidRequest, match=r"baseline \[dense\] is not among the methods: bm25"):
+        Plan(resolve(["bm25"]), baseline="dense")

@@ -1,0 +1,158 @@
+"""Through real engines: the same scores as in memory, and nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from es_ttc.encoders import CachedEncoder
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import InvalidRequest
+from es_ttc.evaluation.datasets import Collection, Document, load_collection
+from es_ttc.evaluation.features import encode_corpus, encode_queries
+from es_ttc.evaluation.memory import MemorySearcher
+from es_ttc.evaluation.methods import resolve, retrieval
+from es_ttc.evaluation.plan import Plan, run
+from es_ttc.evaluation.through_engine import MOST_HITS, engine_searcher, temporary_index
+from es_ttc.ingest.compose import compose
+from es_ttc.settings import EngineSettings
+
+pytestmark = pytest.mark.engine
+
+METHODS = ("dense", "maxsim", "spectral")
+
+
+@pytest.fixture(scope="module")
+def small(request: pytest.FixtureRequest) -> Collection:
+    """LIMIT-small with every fortieth query, and one document without text."""
+    shared: Path = request.getfixturevalue("shared_data")
+    whole = load_collection(shared / "limit-small")
+    kept = list(whole.queries)[::40]
+    return replace(
+        whole,
+        documents=(*whole.documents, Document("no text", "", "")),
+        queries={query: whole.queries[query] for query in kept},
+        qrels={query: whole.qrels[query] for query in kept},
+    )
+
+
+@pytest.fixture(scope="module")
+def encoder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """The real MiniLM, encoding each text once."""
+    return CachedEncoder(encoder, tmp_path_factory.mktemp("encodings"))
+
+
+def indices(url: str) -> list[str]:
+    with urllib.request.urlopen(f"{url}/_cat/indices/es-ttc-evaluate-*?format=json&h=index", timeout=30) as answer:
+        return [row["index"] for row in json.load(answer)]
+
+
+@pytest.mark.parametrize("window", [None, 20])
+def test_memory_and_engine_give_the_same_scores(
+    small: Collection, engine_url: str, encoder: Encoder, window: int | None
+) -> None:
+    methods = resolve(METHODS)
+    plan = Plan(methods, window=window)
+    spec = plan.spec(small, encoder)
+    queries = encode_queries(list(small.queries.values()), encoder, tokens=False)
+    texts = [compose(document.source, spec.text_fields)[0] for document in small.documents]
+    memory = MemorySearcher(
+        small, texts, retrieval(methods), encode_corpus(small.documents, spec, encoder), queries, window=window
+    )
+    settings = EngineSettings(engine=engine_url)
+    with (
+        temporary_index(settings, small, spec, encoder) as index,
+        engine_searcher(
+            settings, index, small, spec, encoder, retrieval(methods), queries, first_pass="dense", window=window
+        ) as engine,
+    ):
+        assert index.name in indices(engine_url)
+        for method in methods:
+            ours, theirs = memory.rank(method), engine.rank(method)
+            for query in small.queries:
+                expected = dict(zip(ours.rankings[query], ours.scores[query].tolist(), strict=False))
+                found = dict(zip(theirs.rankings[query], theirs.scores[query].tolist(), strict=False))
+                assert len(expected) >= (window or 46)
+                shared = expected.keys() & found.keys()
+                assert len(shared) >= len(expected) - 1  # a tie at the window's edge may fall either way
+                np.testing.assert_allclose(
+                    [found[document] for document in shared], [expected[document] for document in shared], atol=1e-4
+                )
+                assert set(theirs.rankings[query]) - {"no text"} == {one.id for one in small.documents} - {"no text"}
+    assert index.name not in indices(engine_url)
+
+
+def test_every_method_runs_and_bm25_agrees_with_memory(small: Collection, engine_url: str, encoder: Encoder) -> None:
+    few = list(small.queries)[:10]
+    collection = replace(small, queries={q: small.queries[q] for q in few}, qrels={q: small.qrels[q] for q in few})
+    methods = resolve(["bm25", "dense", "hybrid", "spectral"])
+    for first_pass in ("bm25", "dense"):
+        plan = Plan(methods, first_pass=first_pass)
+        through, where = run(replace(plan, engine=EngineSettings(engine=engine_url)), collection, encoder)
+        assert where.split()[0] in ("opensearch", "elasticsearch")
+        memory, _ = run(plan, collection, encoder)
+        for name in through.methods:
+            ours, theirs = memory.methods[name].scores, through.methods[name].scores
+            assert theirs.mean("ndcg@10") == pytest.approx(ours.mean("ndcg@10"), abs=0.02), (first_pass, name)
+
+
+def test_titles_are_searched_too(opensearch_url: str, encoder: Encoder) -> None:
+    documents = (Document("a", "Zebra", "an animal"), Document("b", "", "a building"))
+    collection = Collection("titled", "test", documents, {"q": "zebra"}, {"q": {"a": 1}})
+    result, _ = run(Plan(resolve(["bm25"]), engine=EngineSettings(engine=opensearch_url)), collection, encoder)
+    assert result.methods["bm25"].scores.mean("mrr") == 1.0
+
+
+def test_a_run_that_fails_leaves_no_index(small: Collection, opensearch_url: str, encoder: Encoder) -> None:
+    before = indices(opensearch_url)
+    settings = EngineSettings(engine=opensearch_url)
+    plan = Plan(resolve(["dense", "spectral"]), first_pass="hybrid", engine=settings)
+    with pytest.raises(InvalidRequest, match=r"\[first-pass\] hybrid is for --engine memory"):
+        run(plan, small, encoder)
+    plan = Plan(resolve(["bm25"], {"bm25": {"k1": 0.9}}), engine=settings)
+    with pytest.raises(InvalidRequest, match=r"params of \[bm25\] are for --engine memory"):
+        run(plan, small, encoder)
+    assert indices(opensearch_url) == before
+
+
+def test_a_window_beyond_an_engine_s_reach_is_refused(opensearch_url: str, encoder: Encoder) -> None:
+    documents = tuple(Document(str(i), "", "") for i in range(MOST_HITS + 1))
+    collection = Collection("wide", "test", documents, {"q": "x"}, {"q": {"0": 1}})
+    plan = Plan(resolve(["spectral"]), window=None, engine=EngineSettings(engine=opensearch_url))
+    with pytest.raises(InvalidRequest, match=r"\[window\] all is 10001 documents, and an engine gives up to 10000"):
+        run(plan, collection, encoder)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_leaves_no_index(
+    shared_data: Path, opensearch_url: str, tmp_path: Path, stop: signal.Signals
+) -> None:
+    before = set(indices(opensearch_url))
+    command = [sys.executable, "-m", "es_ttc", "evaluate", str(shared_data / "limit-small"), "--engine", opensearch_url]
+    environment = {**os.environ, "ES_TTC_ENCODER": "minilm@onnx", "ES_TTC_CACHE_DIR": str(tmp_path / "cache")}
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "results.json")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while not set(indices(opensearch_url)) - before:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    process.send_signal(stop)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "stopped" in errors
+    assert set(indices(opensearch_url)) <= before
+    assert not (tmp_path / "results.json").exists()
