@@ -23,7 +23,7 @@ from es_ttc.ingest.prepare import Prepared, prepare, raw_document
 from es_ttc.ingest.readers import Inputs, Record
 from es_ttc.ingest.unchanged import Unchanged
 from es_ttc.mappings.index import resolve_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.mappings.spec import ROOT, IndexSpec
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -202,10 +202,20 @@ class _Run:
             self.threads.shutdown(wait=False, cancel_futures=True)
             self._save()
         await self.engine.refresh(self.index)
+        await self._check_index()
         if self.checkpoint:
             self.checkpoint.remove()
         self._tell()
         return self.outcome
+
+    async def _check_index(self) -> None:
+        """Notice an index that was deleted under way: engines make one of that name again, with guessed mappings."""
+        mapping = (await self.engine.mapping(self.index))[self.index]
+        if mapping.get("_meta", {}).get(ROOT) != self.spec.as_meta():
+            raise EngineError(
+                f"index [{self.index}] was deleted or replaced while it was written to: delete what is there now, make "
+                "it again, and ingest again"
+            )
 
     async def _read(self, chunks: asyncio.Queue[Sequence[Prepared] | None]) -> None:
         """Read, check and compare with the index."""

@@ -41,7 +41,7 @@ class Unchanged:
             documents: The next documents of the input.
             settled: Number of leading records of the input that are settled by now.
         """
-        if not self._active:
+        if not self._active or not documents:
             return list(documents)
         if len(self._recent) > _REMEMBERED:
             await self._engine.refresh(self._index)

@@ -1,5 +1,6 @@
 """Documents through the whole pipeline into real engines, with the real encoder."""
 
+import asyncio
 import tracemalloc
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EncoderMismatch, InvalidRequest
+from es_ttc.errors import EncoderMismatch, EngineError, InvalidRequest
 from es_ttc.ingest import DeadLetterList, Documents, IngestOptions, Inputs, Outcome, encode_documents, ingest
 from es_ttc.ingest.bulk import BatchLimits
 from es_ttc.mappings.contents import contents
@@ -207,6 +208,21 @@ async def test_an_index_of_someone_else_is_refused(engine: Engine, index_name: s
     await engine.create_index(index_name, {})
     with pytest.raises(InvalidRequest, match="es-ttc index create"):
         await run(engine, index_name, encoder, [{"_id": "1", "text": "one"}])
+
+
+async def test_an_index_that_is_deleted_under_way_is_noticed(engine: Engine, index: str, encoder: Encoder) -> None:
+    async def delete() -> None:
+        await engine.delete_index(index)
+
+    loop = asyncio.get_running_loop()
+
+    def documents() -> Iterator[dict[str, Any]]:
+        yield {"_id": "1", "text": "one"}
+        asyncio.run_coroutine_threadsafe(delete(), loop).result()
+        yield {"_id": "2", "text": "two"}
+
+    with pytest.raises(EngineError, match="deleted or replaced"):
+        await ingest(engine, index, Inputs([Documents(documents())]), encoder, dead_letters=DeadLetterList())
 
 
 async def test_pooled_vectors_alone_and_float16_tokens(
