@@ -1,0 +1,89 @@
+"""`es-ttc serve` as a process: says where it listens, drains before it stops, and one sentence for what is wrong."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.gateway.client import Reply, call
+from tests.gateway.relay import Passed, relay
+
+COMMAND = [sys.executable, "-m", "es_ttc", "serve", "--port", "0", "--encoder", "minilm@onnx"]
+
+
+@contextmanager
+def serving(engine: str, *flags: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    command = [*COMMAND, "--engine", engine, "--json", *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            text = ""
+            while not text.rstrip().endswith("}"):
+                line = process.stdout.readline()
+                assert line, process.stderr.read() if process.stderr else ""
+                text += line
+            yield process, json.loads(text)
+        finally:
+            process.kill()
+
+
+def test_it_drains_before_it_stops(opensearch_url: str) -> None:
+    asked, release = threading.Event(), threading.Event()
+
+    def hold(request: Passed) -> Reply | None:
+        if request.target == "/_cat/health":
+            asked.set()
+            assert release.wait(30)
+        return None
+
+    with relay(opensearch_url) as engine, serving(engine.url) as (process, said):
+        assert said["engine_reachable"] is True
+        assert said["url"].startswith("http://127.0.0.1:")
+        assert call(said["url"], "GET", "/_ttc/health").status == 200
+        engine.before = hold
+        replies: list[Reply] = []
+        client = threading.Thread(target=lambda: replies.append(call(said["url"], "GET", "/_cat/health")))
+        client.start()
+        assert asked.wait(30)
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        release.set()
+        client.join(30)
+        assert replies[0].status == 200
+        process.wait(30)
+        assert process.stderr is not None
+        logs = [json.loads(line) for line in process.stderr.read().splitlines()]
+        assert any(line["event"] == "Application shutdown complete." for line in logs)
+
+
+def test_it_starts_without_an_engine_and_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = f"http://user:secret@127.0.0.1:{taken.getsockname()[1]}"
+    with serving(nobody) as (process, said):
+        assert said["engine_reachable"] is False
+        assert "secret" not in said["engine"]
+        assert call(said["url"], "GET", "/_ttc/ready").status == 503
+        process.terminate()
+        process.wait(30)
+        assert process.stderr is not None
+        errors = process.stderr.read()
+        assert "no engine answers at http://127.0.0.1:" in errors
+        assert "secret" not in errors
+
+
+def test_a_taken_port_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "es_ttc", "serve", "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(os.environ))
+    assert done.returncode == 1
+    assert done.stderr == f"es-ttc: port {port} on [127.0.0.1] is taken by another program: choose one with --port\n"
