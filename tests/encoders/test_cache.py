@@ -215,7 +215,7 @@ def test_two_processes_at_once(tmp_path: Path, counting: Counting, encoder: Enco
     processes = [context.Process(target=_encode_in_a_process, args=(tmp_path, first, results)) for first in (0, 20)]
     for process in processes:
         process.start()
-    seen = [results.get(timeout=120) for _ in processes]
+    seen = [results.get(timeout=300) for _ in processes]
     for process in processes:
         process.join(60)
         assert process.exitcode == 0

@@ -102,7 +102,7 @@ def test_onnx_needs_neither_torch_nor_transformers() -> None:
         "from es_ttc.encoders import load_encoder\n"
         "print(load_encoder('minilm@onnx').encode(['a dog'], role='query').tokens[0].shape)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.strip() == "(4, 384)"
     assert done.stderr == ""
 
@@ -124,7 +124,7 @@ def test_loading_torch_writes_nothing_and_asks_no_hub() -> None:
     )
     environment = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True, env=environment
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True, env=environment
     )
     assert done.stdout + done.stderr == ""
 
