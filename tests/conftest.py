@@ -6,6 +6,7 @@ nodes that run already and are used instead.
 
 import json
 import os
+import time
 import urllib.error
 import urllib.request
 import uuid
@@ -47,10 +48,13 @@ class Nodes:
             name=f"tests-{os.getpid()}-{distribution.product}",
             port=0,
             owned=True,
+            short_lived=True,
             keep_data=False,
         )
         node = process.start(spec, distribution=distribution)
         self._started.append(node)
+        if distribution.product == "elasticsearch":
+            _await_licence(node.url)
         return node.url
 
     def stop(self) -> None:
@@ -97,6 +101,21 @@ def index_name(nodes: Nodes) -> Iterator[str]:
     for url in nodes.urls.values():
         for index in _call("GET", f"{url}/_cat/indices/{name}*?format=json&h=index&expand_wildcards=all"):
             _call("DELETE", f"{url}/{index['index']}")
+
+
+def _await_licence(url: str) -> None:
+    """Wait for the licence, which a new cluster gives itself only after it answers."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            _call("GET", f"{url}/_license")
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            time.sleep(0.2)
+        else:
+            return
+    pytest.fail("the new Elasticsearch gives itself no licence")
 
 
 def _call(method: str, url: str) -> Any:

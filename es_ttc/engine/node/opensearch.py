@@ -12,6 +12,7 @@ from es_ttc.engine.node.files import link_or_copy, make_folder, publish, staging
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.parts import Artifact, Part
 from es_ttc.engine.node.progress import ProgressCallback
+from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import NodeError
 
 DESCRIPTOR = "plugin-descriptor.properties"
@@ -59,15 +60,12 @@ class OpenSearchDistribution:
     def configure(self, home: Path, folder: NodeFolder) -> None:
         """Add nothing."""
 
-    def command(self, home: Path, folder: NodeFolder, java: Java, heap: str) -> Command:
+    def command(self, home: Path, folder: NodeFolder, java: Java, spec: NodeSpec) -> Command:
         """Return the command that the product's own start script would run."""
         vector = [f"--add-modules={VECTOR_MODULE}"] if VECTOR_MODULE in java.modules else []
         arguments = [
             str(java.executable),
-            f"-Xms{heap}",
-            f"-Xmx{heap}",
-            "-Xss1m",
-            "-XX:-OmitStackTraceInFastThrow",
+            *spec.java_options,
             f"-Djava.io.tmpdir={folder.temporary}",
             # The break iterators of icu4j stand in for those that small runtimes lack (Thai).
             "-Djava.locale.providers=CLDR,SPI",

@@ -173,7 +173,7 @@ def _install(
     java = dataclasses.replace(java, home=account.reachable_copy(java.home, base, user))
     home = product.install(base, on_progress)
     prepare(folder, spec, product, home, user)
-    return product.command(home, folder, java, spec.heap)
+    return product.command(home, folder, java, spec)
 
 
 def _launch(

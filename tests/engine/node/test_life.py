@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from es_ttc.cli.app import run
 from es_ttc.engine.node import account, process
 from es_ttc.engine.node.files import make_folder, remove
 from es_ttc.engine.node.report import reports
@@ -24,12 +25,25 @@ pytestmark = pytest.mark.engine
 
 CACHE = Settings().cache_dir
 NAME = f"tests-{os.getpid()}-life"
+
+
+class Outcome(NamedTuple):
+    """What a command came to."""
+
+    status: int
+    out: str
+    err: str
+
+
 OWNER = """\
 import sys, time
 from pathlib import Path
 from es_ttc.engine.node import process
 from es_ttc.engine.node.spec import NodeSpec
-node = process.start(NodeSpec(Path(sys.argv[1]), name=sys.argv[2], port=0, heap="512m", owned=True, keep_data=False))
+spec = NodeSpec(
+    Path(sys.argv[1]), name=sys.argv[2], port=0, heap="512m", owned=True, keep_data=False, short_lived=True
+)
+node = process.start(spec)
 print(node.url, flush=True)
 time.sleep(600)
 """
@@ -43,9 +57,16 @@ def scratch() -> Iterator[Path]:
     remove([folder])
 
 
-def es_ttc(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "es_ttc", "engine", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+@pytest.fixture
+def es_ttc(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """The command `es-ttc engine`, in this process."""
+
+    def command(*arguments: str) -> Outcome:
+        status = run(["engine", *arguments])
+        printed = capsys.readouterr()
+        return Outcome(status, printed.out, printed.err)
+
+    return command
 
 
 def call(url: str, method: str = "GET", body: Any = None) -> Any:
@@ -55,40 +76,46 @@ def call(url: str, method: str = "GET", body: Any = None) -> Any:
         return json.load(response)
 
 
-def test_a_node_from_the_command_line_is_reused_and_keeps_its_data(scratch: Path, opensearch_url: str) -> None:
+def test_a_node_from_the_command_line_is_reused_and_keeps_its_data(
+    scratch: Path, opensearch_url: str, es_ttc: Callable[..., Outcome]
+) -> None:
     data = scratch / "data"
     up = ("up", "--name", NAME, "--port", "0", "--heap", "512m", "--json")
     try:
-        started = json.loads(es_ttc(*up, "--data-dir", str(data)).stdout)
+        command = [sys.executable, "-m", "es_ttc", "engine", *up, "--data-dir", str(data)]
+        finished = subprocess.run(command, stdout=subprocess.PIPE, timeout=300, check=True)
+        started = json.loads(finished.stdout)
         assert not started["reused"]
         assert started["url"] != opensearch_url, "two nodes run side by side"
         call(f"{started['url']}/kept/_doc/1?refresh=true", "PUT", {"text": "still here"})
 
-        again = json.loads(es_ttc(*up).stdout)
+        again = json.loads(es_ttc(*up).out)
         assert again["reused"]
         assert again["node"] == started["node"]
-        listed = json.loads(es_ttc("status", "--json").stdout)["nodes"]
+        listed = json.loads(es_ttc("status", "--json").out)["nodes"]
         (entry,) = [node for node in listed if node["name"] == NAME]
         assert (entry["status"], entry["url"], entry["data"]) == ("running", started["url"], str(data))
         assert entry["memory_bytes"] > 2**27
-        assert "started" in es_ttc("logs", "--name", NAME).stdout
+        assert "started" in es_ttc("logs", "--name", NAME).out
 
         port = started["url"].rpartition(":")[2]
         taken = es_ttc("up", "--name", f"{NAME}-2", "--port", port)
-        assert taken.returncode == 1
-        assert f"port {port} cannot be used (taken by java, process {started['node']['pid']})" in taken.stderr
+        assert taken.status == 1
+        assert f"port {port} cannot be used (taken by java, process {started['node']['pid']})" in taken.err
         shared = es_ttc("up", "--name", f"{NAME}-2", "--data-dir", str(data))
-        assert shared.returncode == 1
-        assert f"in use by node [{NAME}]" in shared.stderr
+        assert shared.status == 1
+        assert f"in use by node [{NAME}]" in shared.err
         other = es_ttc("up", "--name", NAME, "--data-dir", str(scratch / "other"))
-        assert other.returncode == 1
-        assert f"runs already with data folder [{data}]" in other.stderr
+        assert other.status == 1
+        assert f"runs already with data folder [{data}]" in other.err
 
-        assert json.loads(es_ttc("down", "--name", NAME, "--json").stdout)["stopped"]
-        assert not json.loads(es_ttc("down", "--name", NAME, "--json").stdout)["stopped"]
+        assert json.loads(es_ttc("down", "--name", NAME, "--json").out)["stopped"]
+        assert not json.loads(es_ttc("down", "--name", NAME, "--json").out)["stopped"]
         assert [node.status for node in reports(CACHE) if node.name == NAME] == ["stopped"]
 
-        with process.start(NodeSpec(CACHE, name=NAME, port=0, data_dir=data, heap="512m", owned=True)) as node:
+        with process.start(
+            NodeSpec(CACHE, name=NAME, port=0, data_dir=data, heap="512m", owned=True, short_lived=True)
+        ) as node:
             assert call(f"{node.url}/kept/_doc/1")["_source"] == {"text": "still here"}
         assert data.exists()
     finally:
