@@ -47,7 +47,7 @@ text_fields_flag = click.option(
     "--text-fields",
     callback=field_names,
     metavar="FIELD,...",
-    help="Fields that are encoded, in this order. Default: title,text.",
+    help="Fields that are encoded, in this order. Default: those of the index; title,text for a new one.",
 )
 
 
