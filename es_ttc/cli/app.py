@@ -1,5 +1,6 @@
 """The root of the command line: registers the commands and turns every failure into one sentence on stderr."""
 
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from es_ttc.cli.ingest import ingest
 from es_ttc.cli.search import search
 from es_ttc.cli.serve import serve
 from es_ttc.errors import EsTtcError
+from es_ttc.gateway.logs import configure_logs
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -44,6 +46,8 @@ for command in COMMANDS:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 on success, 1 on failure, 2 on wrong usage, 130 on Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    # What the libraries below say goes to standard error, and only when it matters: standard output is the answer's.
+    configure_logs("auto", logging.DEBUG if "--debug" in arguments else logging.ERROR)
     sys.exit(run(arguments))
 
 

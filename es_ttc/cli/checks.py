@@ -179,8 +179,8 @@ async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: 
         detail += f"; the encoder set here is {loaded.identity.key}"
         return Check(subject, Verdict.WARNING, detail, f"es-ttc serve --encoder {spec.encoder.model}")
     if lacking:
-        detail += f"; {lacking:,} of them lack features and keep their first-pass place"
-        return Check(subject, Verdict.WARNING, detail, f"es-ttc ingest {name} FILE --resume")
+        detail += f"; {lacking:,} of them {'lacks' if lacking == 1 else 'lack'} features and cannot be rescored"
+        return Check(subject, Verdict.WARNING, detail, f"es-ttc ingest {name} FILE")
     return Check(subject, Verdict.OK, detail)
 
 
@@ -191,7 +191,7 @@ async def gateway(url: str) -> Check:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/_ttc/health") as answer:
             status = answer.status
     except (aiohttp.ClientError, TimeoutError):
-        return Check("gateway", Verdict.WARNING, f"none at {url}; commands start their own", "es-ttc serve")
+        return Check("gateway", Verdict.OK, f"none at {url}: `es-ttc serve` starts one, commands bring their own")
     if status != 200:
         return Check(
             "gateway",

@@ -1,7 +1,6 @@
 """`es-ttc demo`: a real engine, real text, a ranking table, queries before and after, and a prompt to search."""
 
 import asyncio
-import logging
 import signal
 import threading
 import time
@@ -20,6 +19,7 @@ from es_ttc.cli.engine import progress_of
 from es_ttc.cli.prompt import Choices, Prompt
 from es_ttc.cli.steps import Steps
 from es_ttc.cli.views import Comparison, Row, listing, method_table
+from es_ttc.cli.views import answer as shown
 from es_ttc.settings import GatewaySettings
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 NODE = "demo"
 ENCODER = "minilm@onnx"
 """Loads in a second and needs no torch; the index can be queried with any backend of the same model."""
+INTRODUCTION = "The same queries, ranked by a real engine and by methods that rescore its hits; all on this machine.\n"
 PLACES = 5
 """Places shown of every ranking."""
 FAINT = "dim"
@@ -81,15 +82,14 @@ def demo(serving: bool, no_prompt: bool, keep: bool, engine: str | None, as_json
     collections are made on this machine: LIMIT-style profiles from the project's own generator, and the documentation
     of the running Python's standard library. At the end the indices are deleted and the node is stopped.
     """
-    from es_ttc.gateway.logs import configure_logs
-
-    configure_logs("console", logging.WARNING)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill takes everything down too
     console = stderr if as_json else stdout
     settings = GatewaySettings(**given(engine=engine, encoder=ENCODER, host="127.0.0.1", port=0))
     began = time.perf_counter()
     with ExitStack() as stack:
+        # A polite kill takes everything down, as Ctrl-C does.
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
         steps = Steps(console)
+        console.print(Text(INTRODUCTION, FAINT))
         if engine is None:
             settings = settings.model_copy(update={"engine": _start_node(stack, steps, settings, keep=keep)})
         stage = _set_up(stack, steps, settings, keep=keep)
@@ -104,7 +104,7 @@ def demo(serving: bool, no_prompt: bool, keep: bool, engine: str | None, as_json
         elif console.is_terminal and not (no_prompt or as_json):
             _prompt(console, stage)
     if keep:
-        console.print(_kept(stage))
+        console.print(_kept(stage, ours=engine is None))
 
 
 def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, keep: bool) -> str:
@@ -176,9 +176,10 @@ def _exhibit(
     from es_ttc.demo import exhibit
 
     with steps.step(f"encoding and indexing {collection.name}") as step:
+        name = exhibit.index_of(collection)
         if not keep:
-            stack.callback(lambda: runner.run(exhibit.remove(engine, collection)))
-        filled = runner.run(exhibit.fill(engine, collection, encoder, step.advance_to))
+            stack.callback(lambda: runner.run(exhibit.remove(engine, name)))
+        filled = runner.run(exhibit.fill(engine, name, collection, encoder, step.advance_to))
         rate = filled.outcome.documents_per_second
         step.done = f"index: {filled.index}, token vectors and all ({rate:,.0f} documents a second)"
     return filled
@@ -293,12 +294,13 @@ def _example(stage: Stage, index: str, query: str, why: str) -> RenderableType:
     collection = next(exhibit.collection for exhibit in stage.exhibits if exhibit.index == index)
     text, relevant = collection.queries[query], collection.qrels[query]
     rankings = stage.runner.run(compare(stage.target(index), Asked(text, SHOWN, PLACES)))
-    title = Text.assemble((f"“{text}”", "bold"), (f"  {why} in {collection.name}; ● right answer", FAINT))
+    ranks = rankings[-1].ranks()
+    right = min((ranks[document] for document in relevant if document in ranks), default=1)
     return Group(
-        title,
+        Text.assemble((f"“{text}”", "bold"), (f"  {why} in {collection.name}; ● is a right answer", FAINT)),
         Padding(Comparison(rankings, PLACES, relevant), (1, 0, 1, 2)),
-        Text(f"  what {SHOWN} matched in its first:", FAINT),
-        listing(rankings[-1], size=1, lines=2, relevant=relevant),
+        Text(f"  what {SHOWN} matched", FAINT),
+        listing(rankings[-1], sorted({1, right}), relevant=relevant),
         Text(),
     )
 
@@ -321,9 +323,10 @@ def _prompt(console: Console, stage: Stage) -> None:
 
     def answer(text: str, choices: Choices) -> RenderableType:
         target = stage.target(choices.index)
+        question = asked(text, choices)
         if choices.compare:
-            return Comparison(stage.runner.run(compare(target, asked(text, choices))), choices.size)
-        return listing(stage.runner.run(search(target, asked(text, choices))), size=choices.size)
+            return shown(stage.runner.run(compare(target, question)), choices.size)
+        return shown([stage.runner.run(search(target, question))], choices.size)
 
     console.print(heading("Now you"))
     console.print(Text("Type a query; :help lists the commands, Ctrl-D ends.\n"))
@@ -349,12 +352,13 @@ def _serve(console: Console, stage: Stage) -> None:
         threading.Event().wait()
 
 
-def _kept(stage: Stage) -> Text:
-    index = stage.exhibits[-1].index
+def _kept(stage: Stage, *, ours: bool) -> Text:
+    indices = [exhibit.index for exhibit in stage.exhibits]
+    remove = f"es-ttc engine down --name {NODE} --drop-data" if ours else f"es-ttc index delete {indices[0]}"
     return Text(
-        f"\nkept: {stage.described} at {stage.engine}; search it with\n"
-        f'  es-ttc search {index} "round a number up" --compare --engine {stage.engine}\n'
-        f"and stop it with\n  es-ttc engine down --name {NODE} --drop-data"
+        f"\nkept: {', '.join(indices)} in {stage.described} at {stage.engine}; try\n"
+        f'  es-ttc search {indices[-1]} "round a number up" --compare --engine {stage.engine}\n'
+        f"and to be rid of it\n  {remove}"
     )
 
 

@@ -1,27 +1,23 @@
 """`es-ttc search`: one query, ranked by a method, alone or beside the engine's own rankings."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from es_ttc.cli.common import connected, engine_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.index import field_names
-from es_ttc.cli.views import Comparison, Ranking, listing
+from es_ttc.cli.views import Hit, Ranking, answer
 from es_ttc.settings import EngineSettings, GatewaySettings
 
 if TYPE_CHECKING:
     from es_ttc.cli.searching import Asked
     from es_ttc.encoders.base import Encoder
     from es_ttc.mappings.spec import IndexSpec
-
-SHOWN_PASSAGES = 3
 
 
 def _json_object(context: click.Context, option: click.Parameter, value: str) -> dict[str, Any]:
@@ -32,19 +28,6 @@ def _json_object(context: click.Context, option: click.Parameter, value: str) ->
     if not isinstance(parsed, dict):
         raise click.BadParameter(f'[{value}] must be an object such as {{"scales": [1, 5]}}', context, option)
     return parsed
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What is shown: the method's ranking, and what it is compared with.
-
-    Attributes:
-        rankings: The method's comes last; the ones before it are the engine's own.
-        fields: The fields that were searched.
-    """
-
-    rankings: Sequence[Ranking]
-    fields: Sequence[str]
 
 
 @click.command()
@@ -87,14 +70,14 @@ def search(
     asked = Asked(text, method, size, params)
     settings = GatewaySettings(**given(engine=engine, port=0))
     with stderr.status("searching"):
-        answer = _answer(settings, gateway, name, asked, fields, beside=beside)
+        rankings = _rankings(settings, gateway, name, asked, fields, beside=beside)
     if as_json:
-        print_json(as_dict(name, asked, answer))
+        print_json(as_dict(name, asked, rankings))
     else:
-        stdout.print(shown(answer, size))
+        stdout.print(answer(rankings, size))
 
 
-def _answer(
+def _rankings(
     settings: GatewaySettings,
     gateway: str | None,
     name: str,
@@ -102,7 +85,7 @@ def _answer(
     fields: Sequence[str] | None,
     *,
     beside: bool,
-) -> Answer:
+) -> list[Ranking]:
     """Search through the gateway at hand, or through one of our own that ends with the search."""
     from es_ttc.gateway.server import running_gateway
     from es_ttc.mappings.encoder import load_encoder_for
@@ -146,50 +129,33 @@ async def _ask(
     fields: Sequence[str],
     encoder: "Encoder | None",
     beside: bool,
-) -> Answer:
+) -> list[Ranking]:
     from es_ttc.cli import searching
 
     async with connected(settings) as client:
         target = searching.Target(client, name, spec, fields, encoder)
-        rankings = await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
-        return Answer(rankings, fields)
+        return await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
 
 
-def shown(answer: Answer, size: int) -> RenderableType:
-    """Return one ranking as a list; several side by side, with the passages of the method's best below."""
-    own = answer.rankings[-1]
-    if len(answer.rankings) == 1:
-        return listing(own, size=size)
-    return Group(
-        Comparison(answer.rankings, size),
-        Text(),
-        Text(f"where {own.heading} matches"),
-        listing(own, size=min(size, SHOWN_PASSAGES)),
-    )
-
-
-def as_dict(name: str, asked: "Asked", answer: Answer) -> dict[str, Any]:
-    """Return the answer JSON-ready: every ranking with ids, scores, matches and the rank in the first ranking."""
-    before = answer.rankings[0].ranks() if len(answer.rankings) > 1 else {}
+def as_dict(name: str, asked: "Asked", rankings: Sequence[Ranking]) -> dict[str, Any]:
+    """Return rankings JSON-ready; beside others, every hit has its rank in the first of them too."""
+    before = rankings[0].ranks() if len(rankings) > 1 else None
     return {
         "index": name,
         "query": asked.text,
         "method": asked.method,
         "params": dict(asked.params or {}),
         "rankings": {
-            ranking.heading: [
-                {
-                    "rank": place,
-                    "id": hit.id,
-                    "score": hit.score,
-                    "fields": dict(hit.fields),
-                    "match": None
-                    if hit.span is None
-                    else {"field": hit.span.field, "start": hit.span.start, "end": hit.span.end},
-                    **({"rank_before": before.get(hit.id)} if before else {}),
-                }
-                for place, hit in enumerate(ranking.hits[: asked.size], 1)
-            ]
-            for ranking in answer.rankings
+            ranking.heading: [_hit(hit, place, before) for place, hit in enumerate(ranking.hits[: asked.size], 1)]
+            for ranking in rankings
         },
     }
+
+
+def _hit(hit: Hit, place: int, before: Mapping[str, int] | None) -> dict[str, Any]:
+    found = {"rank": place, "id": hit.id, "score": hit.score, "fields": dict(hit.fields)}
+    if hit.span is not None:
+        found["match"] = asdict(hit.span)
+    if before is not None:
+        found["rank_before"] = before.get(hit.id)
+    return found

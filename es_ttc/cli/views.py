@@ -25,6 +25,8 @@ NARROWEST_COLUMN = 20
 """Cells below which rankings stand under each other and not side by side."""
 
 BAR_CELLS = 24
+PASSAGES = 3
+"""Passages shown below rankings that stand side by side."""
 
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SPACES = frozenset("\t\n\v\f\r\x85\u2028\u2029")
@@ -107,18 +109,41 @@ class Passage:
         yield text
 
 
-def listing(ranking: Ranking, *, size: int, lines: int = 2, relevant: Collection[str] = ()) -> RenderableType:
-    """Show a ranking as a list: rank, score, label, and below them the passage that matched."""
+def listing(
+    ranking: Ranking, places: Iterable[int], *, lines: int = 2, relevant: Collection[str] = ()
+) -> RenderableType:
+    """Show places of a ranking as a list: rank, score, label, and below them the passage that matched.
+
+    Args:
+        ranking: The ranking.
+        places: Which places, from 1; those beyond its end are left out.
+        lines: Lines of each passage.
+        relevant: Ids known to be relevant, marked by a dot.
+    """
     if not ranking.hits:
         return Text("nothing was found", FAINT)
     entries: list[RenderableType] = []
-    for place, hit in enumerate(ranking.hits[:size], 1):
+    for place in places:
+        if place > len(ranking.hits):
+            break
+        hit = ranking.hits[place - 1]
         head = Text.assemble((f"{place:>3}  ", FAINT), _labelled(hit, relevant))
         if hit.score is not None:
             head.append(f"  {hit.score:.4f}", FAINT)
-        entries.append(head)
-        entries.append(Padding(Passage(hit, lines), (0, 0, 0, 5)))
+        entries += [head, Padding(Passage(hit, lines), (0, 0, 0, 5))]
     return Group(*entries)
+
+
+def answer(rankings: Sequence[Ranking], size: int) -> RenderableType:
+    """Show one ranking as a list; several side by side, with the passages of the last one's best below."""
+    last = rankings[-1]
+    if len(rankings) == 1:
+        return listing(last, range(1, size + 1))
+    return Group(
+        Comparison(rankings, size),
+        Text(f"\nwhat {last.heading} matched", FAINT),
+        listing(last, range(1, min(size, PASSAGES) + 1)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

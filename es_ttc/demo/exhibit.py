@@ -45,13 +45,23 @@ class Exhibit:
     outcome: Outcome
 
 
+def index_of(collection: Collection) -> str:
+    """Return the name of a collection's index."""
+    return PREFIX + collection.name
+
+
 async def fill(
-    engine: Engine, collection: Collection, encoder: Encoder, report: Callable[[int, int], None] = lambda *_: None
+    engine: Engine,
+    name: str,
+    collection: Collection,
+    encoder: Encoder,
+    report: Callable[[int, int], None] = lambda *_: None,
 ) -> Exhibit:
     """Index a collection; what an earlier run has left under the same name is replaced.
 
     Args:
         engine: The engine.
+        name: Of the index.
         collection: What is indexed.
         encoder: Encodes the documents.
         report: Told how many documents of how many are written.
@@ -60,7 +70,6 @@ async def fill(
         InvalidRequest: There is an index of this name that is not ours.
         EngineError: The engine rejected a document.
     """
-    name = PREFIX + collection.name
     fields = ("title", "text") if any(document.title for document in collection.documents) else ("text",)
     spec = IndexSpec(encoder.identity, text_fields=fields, max_tokens=MAX_TOKENS)
     await _make_room(engine, name)
@@ -82,9 +91,8 @@ async def fill(
     return Exhibit(collection, name, spec, outcome)
 
 
-async def remove(engine: Engine, collection: Collection) -> None:
-    """Take a collection's index away, if it is there."""
-    name = PREFIX + collection.name
+async def remove(engine: Engine, name: str) -> None:
+    """Take an index away, if it is there."""
     if await engine.exists(name):
         await engine.delete_index(name)
 

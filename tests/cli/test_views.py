@@ -119,11 +119,11 @@ def test_a_match_in_the_title_is_shown_in_the_title() -> None:
 
 
 def test_a_list_gives_rank_score_label_and_passage() -> None:
-    lines = shown(listing(Ranking("spectral", [hit("math", SPAN), Hit("id-2", None, {"text": "plain"})]), size=5))
+    lines = shown(listing(Ranking("spectral", [hit("math", SPAN), Hit("id-2", None, {"text": "plain"})]), [1, 2, 3]))
     assert "  1  math  0.5000" in lines
     assert "  2  id-2\n" in lines
     assert "«ceil(x)" in lines
-    assert "nothing was found" in shown(listing(Ranking("bm25", []), size=5))
+    assert "nothing was found" in shown(listing(Ranking("bm25", []), [1, 2, 3]))
 
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07 \x9b2J \u202eabc\u2066 \ud800 [bold]kept[/bold] tab\there\nline"
@@ -131,7 +131,7 @@ HOSTILE = "\x1b[31mred\x1b]0;title\x07 \x9b2J \u202eabc\u2066 \ud800 [bold]kept[
 
 def test_documents_do_not_command_the_terminal() -> None:
     view = [hit(HOSTILE, Span("text", 3, 9), HOSTILE)]
-    output = shown(listing(Ranking(HOSTILE[:0] + "x", view), size=1)) + shown(Comparison([Ranking("x", view)]))
+    output = shown(listing(Ranking(HOSTILE[:0] + "x", view), [1])) + shown(Comparison([Ranking("x", view)]))
     assert not set(output) & set("\x1b\x07\x9b\u202e\u2066\ud800")
     assert "[bold]kept[/bold]" in output
 

@@ -1,0 +1,40 @@
+"""A small collection in both engines, behind a gateway, for the commands that search."""
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from es_ttc.demo import exhibit, limit_style
+from es_ttc.demo.exhibit import Exhibit
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.gateway.server import running_gateway
+from es_ttc.settings import EngineSettings, GatewaySettings
+
+
+@dataclass(frozen=True)
+class Filled:
+    """An index with profiles, the engine that holds it and the gateway in front."""
+
+    exhibit: Exhibit
+    engine: str
+    gateway: str
+
+
+@pytest.fixture(scope="session")
+def filled(engine_url: str, encoder: Encoder) -> Iterator[Filled]:
+    name = f"test-cli-{uuid.uuid4().hex[:12]}"
+    settings = GatewaySettings(engine=engine_url, encoder="minilm@onnx", port=0)
+    with asyncio.Runner() as runner:
+        engine = runner.run(connect(EngineSettings(engine=engine_url)))
+        try:
+            small = limit_style.generate(documents=30, queries=20)
+            shown = runner.run(exhibit.fill(engine, name, small, encoder))
+            with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+                yield Filled(shown, engine_url, gateway)
+        finally:
+            runner.run(exhibit.remove(engine, name))
+            runner.run(engine.close())

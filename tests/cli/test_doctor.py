@@ -1,0 +1,159 @@
+"""The doctor: what works is ok, what does not is named with the command that mends it."""
+
+import asyncio
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from es_ttc.cli import checks
+from es_ttc.cli.checks import Check, Verdict
+from es_ttc.cli.doctor import report, summary
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.mappings.index import create_index
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.settings import EngineSettings
+from tests.cli.conftest import Filled
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+def examined(*arguments: str) -> tuple[int, Mapping[str, Mapping[str, str]]]:
+    """Run `es-ttc doctor --json`; return its exit status and its checks by subject."""
+    outcome = subprocess.run(
+        [sys.executable, "-m", "es_ttc", "doctor", "--json", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"ES_TTC_ENCODER": "minilm@onnx"},
+    )
+    assert outcome.stderr == ""
+    answer = json.loads(outcome.stdout)
+    assert answer["ok"] == (outcome.returncode == 0)
+    return outcome.returncode, {check["subject"]: check for check in answer["checks"]}
+
+
+@pytest.mark.engine
+def test_on_a_healthy_engine_everything_needed_works(filled: Filled) -> None:
+    status, found = examined("--engine", filled.engine, "--gateway", filled.gateway)
+    assert status == 0
+    needed = ["python", "es-ttc", "encoder backend", "cache", "encoder", "engine", "gateway"]
+    assert {subject: found[subject]["verdict"] for subject in needed} == dict.fromkeys(needed, "ok")
+    assert found["gateway"]["detail"] == filled.gateway
+    index = found[f"index {filled.exhibit.index}"]
+    assert index["verdict"] == "ok"
+    assert index["detail"].startswith("30 documents, all-MiniLM-L6-v2@")
+
+
+@pytest.fixture
+def ailing(engine_url: str, index_name: str, encoder: Encoder) -> str:
+    """Two indices: one holds a document without features, the other belongs to an encoder that is not here."""
+    spec = IndexSpec(encoder.identity)
+    foreign = IndexSpec(replace(encoder.identity, model="another-model"))
+
+    async def make() -> None:
+        engine = await connect(EngineSettings(engine=engine_url))
+        try:
+            await create_index(engine, f"{index_name}-lacking", spec)
+            await create_index(engine, f"{index_name}-foreign", foreign)
+            await engine.request("PUT", f"/{index_name}-lacking/_doc/1?refresh=true", body={"text": "written by hand"})
+        finally:
+            await engine.close()
+
+    asyncio.run(make())
+    return index_name
+
+
+@pytest.mark.engine
+def test_what_ails_an_index_is_a_warning_with_the_command_that_mends_it(ailing: str, engine_url: str) -> None:
+    status, found = examined("--engine", engine_url)
+    assert status == 0
+    lacking, foreign = found[f"index {ailing}-lacking"], found[f"index {ailing}-foreign"]
+    assert lacking["verdict"] == foreign["verdict"] == "warning"
+    assert "1 of them lacks features" in lacking["detail"]
+    assert lacking["mend"] == f"es-ttc ingest {ailing}-lacking FILE"
+    assert "another-model@" in foreign["detail"]
+    assert foreign["mend"] == "es-ttc serve --encoder another-model"
+
+
+def test_a_dead_engine_is_missing_and_the_exit_status_says_so() -> None:
+    status, found = examined("--engine", NOWHERE, "--gateway", NOWHERE)
+    assert status == 1
+    assert found["engine"]["verdict"] == "missing"
+    assert NOWHERE in found["engine"]["detail"]
+    assert "es-ttc engine up" in found["engine"]["mend"]
+    assert found["gateway"]["verdict"] == "ok"
+    assert not any(subject.startswith("index") for subject in found)
+
+
+def test_an_encoder_that_cannot_be_loaded_is_missing(tmp_path: Path) -> None:
+    status, found = examined("--engine", NOWHERE, "--encoder", str(tmp_path))
+    assert status == 1
+    assert found["encoder"]["verdict"] == "missing"
+    assert found["encoder"]["mend"]
+
+
+@pytest.mark.engine
+async def test_a_port_of_another_program_is_no_gateway(opensearch_url: str) -> None:
+    check = await checks.gateway(opensearch_url)
+    assert check.verdict is Verdict.WARNING
+    assert "another program" in check.detail
+
+
+def test_without_a_backend_nothing_can_be_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = metadata.version
+
+    def without(package: str) -> str:
+        if package in ("onnxruntime", "torch"):
+            raise metadata.PackageNotFoundError(package)
+        return installed(package)
+
+    monkeypatch.setattr(metadata, "version", without)
+    (check,) = [check for check in checks.packages() if check.subject == "encoder backend"]
+    assert check.verdict is Verdict.MISSING
+    assert "es-ttc[minilm]" in check.mend
+
+
+def test_a_cache_folder_that_cannot_be_made_is_missing(tmp_path: Path) -> None:
+    assert checks.cache_folder(tmp_path / "not" / "yet" / "there").verdict is Verdict.OK
+    (tmp_path / "file").write_text("in the way")
+    check = checks.cache_folder(tmp_path / "file" / "cache")
+    assert check.verdict is Verdict.MISSING
+    assert "ES_TTC_CACHE_DIR" in check.mend
+
+
+FOUND = [
+    Check("python", Verdict.OK, "3.11"),
+    Check("index with-a-long-name", Verdict.WARNING, "9 documents lack features " * 5, "es-ttc ingest x [FILE]"),
+    Check("engine", Verdict.MISSING, "it cannot be reached", "es-ttc engine up"),
+]
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_report_fits_the_terminal_and_names_every_mend(width: int) -> None:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(report(FOUND), summary(FOUND))
+    assert isinstance(console.file, io.StringIO)
+    output = console.file.getvalue()
+    assert all(cell_len(line) <= width for line in output.splitlines())
+    words = " ".join(output.split())
+    assert "Not ready: engine." in words
+    if width > 40:
+        assert "→ es-ttc ingest x [FILE]" in words
+        assert "→ es-ttc engine up" in words
+
+
+def test_the_summary_says_whether_it_works() -> None:
+    assert summary(FOUND[:1]).plain.strip() == "Everything needed works."
+    assert summary(FOUND[:2]).plain.strip() == "Everything needed works (1 to know about)."

@@ -1,0 +1,163 @@
+"""Searching from the command line: what is asked, what is read back, what is shown."""
+
+import asyncio
+import json
+import os
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from es_ttc.cli.app import run
+from es_ttc.cli.searching import Asked, Target, compare, curl, hits_of, rescore_body, search
+from es_ttc.cli.views import Hit, Span
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.settings import EngineSettings
+from tests.cli.conftest import Filled
+
+
+def es_ttc(*arguments: str, columns: int = 100) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user would."""
+    return subprocess.run(
+        [sys.executable, "-m", "es_ttc", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"ES_TTC_ENCODER": "minilm@onnx", "COLUMNS": str(columns), "NO_COLOR": "1"},
+    )
+
+
+def test_hits_are_read_with_the_texts_that_offsets_refer_to() -> None:
+    hit = {
+        "_id": "7",
+        "_score": 0.75,
+        "_source": {"title": "t", "body": {"text": ["two", "values"]}, "other": "not asked for", "empty": None},
+        "_ttc": {"first_pass_rank": 3, "scale": 5, "field": "body.text", "start": 0, "end": 3},
+    }
+    assert hits_of({"hits": {"hits": [hit]}}, ["title", "body.text", "empty"]) == [
+        Hit("7", 0.75, {"title": "t", "body.text": "two values"}, Span("body.text", 0, 3))
+    ]
+    assert hits_of({"hits": {"hits": [{"_id": "8", "_score": None}]}}, ["title"]) == [Hit("8", None, {})]
+
+
+def test_the_curl_line_sends_what_the_search_sends() -> None:
+    asked = Asked('it\'s "quoted" $HOME', "spectral", 3, {"scales": [1, 5]})
+    words = shlex.split(curl("http://127.0.0.1:9280", "books", ["title"], asked))
+    assert words[:3] == ["curl", "-s", "http://127.0.0.1:9280/books/_search?pretty"]
+    body = json.loads(words[words.index("-d") + 1])
+    assert body == rescore_body(["title"], asked)
+    assert body["query"] == {"match": {"title": asked.text}}
+    assert body["rescore"]["ttc"]["params"] == {"scales": [1, 5]}
+
+
+@pytest.mark.engine
+class TestThroughTheGateway:
+    def run(self, filled: Filled, encoder: Encoder | None, question: Any) -> Any:
+        async def ask() -> Any:
+            client = await connect(EngineSettings(engine=filled.gateway))
+            try:
+                shown = filled.exhibit
+                return await question(Target(client, shown.index, shown.spec, shown.spec.text_fields, encoder))
+            finally:
+                await client.close()
+
+        return asyncio.run(ask())
+
+    def test_every_method_ranks_and_spectral_says_where_it_matched(self, filled: Filled, encoder: Encoder) -> None:
+        collection = filled.exhibit.collection
+        found = 0
+        for query, text in collection.queries.items():
+            rankings = self.run(filled, encoder, lambda target, text=text: compare(target, Asked(text, "spectral", 5)))
+            assert [ranking.heading for ranking in rankings] == ["bm25", "dense", "spectral"]
+            assert all(set(ranking.ranks()) == {one.id for one in collection.documents} for ranking in rankings)
+            best = rankings[-1].hits[0]
+            assert best.span is not None
+            assert 0 <= best.span.start < best.span.end <= len(best.fields[best.span.field])
+            found += best.id in collection.qrels[query]
+        assert found > len(collection.queries) / 3  # 1 in 15 by chance
+
+    def test_hybrid_fuses_the_engines_own_two(self, filled: Filled, encoder: Encoder) -> None:
+        text = next(iter(filled.exhibit.collection.queries.values()))
+        bm25, dense, hybrid = self.run(filled, encoder, lambda target: compare(target, Asked(text, "hybrid", 5)))
+        ranks = [bm25.ranks(), dense.ranks()]
+        for hit in hybrid.hits:
+            assert hit.score == pytest.approx(sum(1 / (60 + rank[hit.id]) for rank in ranks if hit.id in rank))
+        scores = [hit.score for hit in hybrid.hits]
+        assert scores == sorted(scores, reverse=True)
+
+    def test_a_method_compared_with_itself_stands_there_once(self, filled: Filled, encoder: Encoder) -> None:
+        rankings = self.run(filled, encoder, lambda target: compare(target, Asked("paper", "bm25", 5)))
+        assert sorted(ranking.heading for ranking in rankings) == ["bm25", "dense"]
+
+    def test_without_an_encoder_there_is_no_dense_ranking(self, filled: Filled) -> None:
+        rankings = self.run(filled, None, lambda target: compare(target, Asked("Who likes paper?", "spectral", 5)))
+        assert [ranking.heading for ranking in rankings] == ["bm25", "spectral"]
+        with pytest.raises(ConfigurationError, match="ES_TTC_ENCODER"):
+            self.run(filled, None, lambda target: search(target, Asked("paper", "dense")))
+
+    def test_wrong_methods_and_parameters_are_refused(self, filled: Filled, encoder: Encoder) -> None:
+        with pytest.raises(InvalidRequest, match=r"did you mean \[spectral\]"):
+            self.run(filled, encoder, lambda target: search(target, Asked("x", "spectrl")))
+        with pytest.raises(InvalidRequest, match=r"\[scale\]"):
+            self.run(filled, encoder, lambda target: search(target, Asked("x", "spectral", 5, {"scale": [1]})))
+
+
+@pytest.mark.engine
+def test_the_command_compares_in_the_terminal_and_in_json(filled: Filled) -> None:
+    collection = filled.exhibit.collection
+    text = next(iter(collection.queries.values()))
+    arguments = ("search", filled.exhibit.index, text, "--compare", "--size", "3", "--gateway", filled.gateway)
+
+    shown = es_ttc(*arguments, columns=80)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.splitlines()[0].split() == ["bm25", "dense", "spectral"]
+    assert all(len(line) <= 80 for line in shown.stdout.splitlines())
+    assert "«" in shown.stdout
+    assert shown.stderr == ""
+
+    answer = json.loads(es_ttc(*arguments, "--json").stdout)
+    assert list(answer["rankings"]) == ["bm25", "dense", "spectral"]
+    first = answer["rankings"]["spectral"][0]
+    assert first["rank"] == 1
+    assert first["match"]["field"] == "text"
+    assert first["rank_before"] >= 1
+
+
+@pytest.mark.engine
+def test_the_command_brings_its_own_gateway(filled: Filled) -> None:
+    answer = es_ttc("search", filled.exhibit.index, "Who likes paper?", "--engine", filled.engine, "--size", "2")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.lstrip().startswith("1  ")
+    assert answer.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        (("--method", "spectrl"), 1, "did you mean [spectral]"),
+        (("--params", "[1]"), 2, "must be an object"),
+        (("--params", "{"), 2, "is not JSON"),
+        (("--fields", "title,,text"), 2, "holds an empty name"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence_on_stderr(
+    arguments: tuple[str, ...], status: int, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["search", "books", "text", *arguments]) == status
+    output = capsys.readouterr()
+    assert sentence in output.err
+    assert len(output.err.splitlines()) == 1
+    assert output.out == ""
+
+
+def test_an_engine_that_is_not_there_is_one_sentence_too() -> None:
+    answer = es_ttc("search", "books", "text", "--engine", "http://127.0.0.1:1")
+    assert answer.returncode == 1
+    assert "http://127.0.0.1:1 cannot be reached" in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+    assert answer.stdout == ""
