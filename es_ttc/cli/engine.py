@@ -75,11 +75,13 @@ def down(name: str, drop_data: bool, as_json: bool) -> None:
     """Stop a node; its data stay unless told otherwise."""
     from es_ttc.engine.node import process
 
-    ran = process.stop(name, Settings().cache_dir, drop_data=drop_data)
+    cache = Settings().cache_dir
+    dropped = drop_data and process.node_folder(name, cache).data.exists()
+    ran = process.stop(name, cache, drop_data=drop_data)
     if as_json:
-        print_json({"name": name, "stopped": ran, "data_dropped": drop_data})
+        print_json({"name": name, "stopped": ran, "data_dropped": dropped})
     else:
-        stdout.print(f"node {name} {'is stopped' if ran else 'did not run'}{', its data are gone' * drop_data}")
+        stdout.print(f"node {name} {'is stopped' if ran else 'did not run'}{', its data are gone' * dropped}")
 
 
 @engine.command()
