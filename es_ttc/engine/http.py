@@ -1,6 +1,7 @@
 """Plain HTTP to the engine, for what its own clients cannot do: pass-through, CBOR, a caller's own credentials."""
 
 import base64
+import re
 import ssl
 from collections.abc import Mapping
 
@@ -24,9 +25,12 @@ def base_url(settings: EngineSettings) -> str:
     try:
         url = URL(settings.engine)
     except ValueError as error:
-        raise ConfigurationError(f"[engine] is no URL, got [{settings.engine}]: {error}") from error
+        raise ConfigurationError(
+            f"[engine] is no URL, got [{_without_credentials(settings.engine)}]: {error}"
+        ) from error
     if url.scheme not in ("http", "https") or not url.host:
-        raise ConfigurationError(f"[engine] must be an http or https URL such as http://127.0.0.1:9200, got [{url}]")
+        shown = _without_credentials(settings.engine)
+        raise ConfigurationError(f"[engine] must be an http or https URL such as http://127.0.0.1:9200, got [{shown}]")
     return str(url.with_user(None).with_query(None).with_fragment(None)).rstrip("/")
 
 
@@ -71,6 +75,10 @@ def request_timeout(settings: EngineSettings) -> aiohttp.ClientTimeout:
 def is_elasticsearch(headers: Mapping[str, str]) -> bool:
     """Whether an answer comes from Elasticsearch, which says so in every one."""
     return "X-Elastic-Product" in headers
+
+
+def _without_credentials(url: str) -> str:
+    return re.sub(r"^([^/]*//)?[^/]*@", r"\1", url)
 
 
 def _tls(settings: EngineSettings) -> ssl.SSLContext | bool:

@@ -1,0 +1,26 @@
+import pytest
+
+from es_ttc.engine.http import base_url
+from es_ttc.errors import ConfigurationError
+from es_ttc.settings import EngineSettings
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("http://127.0.0.1:9200", "http://127.0.0.1:9200"),
+        ("https://user:secret@search.example/", "https://search.example"),
+        ("https://search.example:443/behind/a/path/?pretty#top", "https://search.example/behind/a/path"),
+    ],
+)
+def test_an_address_is_kept_without_credentials_and_ornaments(given: str, expected: str) -> None:
+    assert base_url(EngineSettings(engine=given)) == expected
+
+
+@pytest.mark.parametrize(
+    "given", ["user:secret@localhost:9200", "ftp://user:secret@localhost", "http://user:secret@:x/"]
+)
+def test_what_is_no_address_is_refused_without_telling_the_password(given: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"\[engine\]") as refused:
+        base_url(EngineSettings(engine=given))
+    assert "secret" not in str(refused.value)
