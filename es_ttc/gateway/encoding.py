@@ -101,8 +101,13 @@ class Encoders:
             return EncodedQuery(known, key, 0.0)
         task = asyncio.create_task(self._encode(encoder, texts, tokens))
         self._encoding.add(task)
-        task.add_done_callback(self._encoding.discard)
+        task.add_done_callback(self._done)
         return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[EncodedQuery]) -> None:
+        self._encoding.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever still waits has it; nobody else is to be told
 
     async def _encode(self, encoder: Encoder, texts: tuple[str, ...], tokens: bool) -> EncodedQuery:
         started = time.perf_counter()

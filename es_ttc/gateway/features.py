@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +17,7 @@ from es_ttc.gateway.logs import log
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.upstream import Upstream, callers
 from es_ttc.mappings.fields import FEATURES
-from es_ttc.mappings.spec import HASH
+from es_ttc.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature
 from es_ttc.vectors.packed import unpack_norms, unpack_offsets, unpack_tokens
 from es_ttc.vectors.quantise import dequantise
@@ -44,17 +44,15 @@ CacheKey = tuple[str, str, str, Feature]
 
 @dataclass(frozen=True, slots=True)
 class DocumentKey:
-    """A document as a search has just returned it.
+    """A document's content, as a search has just returned it: documents of equal content have equal features.
 
     Attributes:
         index: Its concrete index.
-        id: Its id.
         encoder: Identity of the encoder of its features.
         hash: Hash of the content that they were made from.
     """
 
     index: str
-    id: str
     encoder: str
     hash: str
 
@@ -105,31 +103,39 @@ class FeatureStore:
         """
         wanted = tuple(wanted)
         known: list[Stored] = []
-        missing: list[DocumentKey] = []
+        missing: dict[DocumentKey, None] = {}
+        from_memory = 0
         absent_from: set[Feature] = set()
         for key in keys:
             cached = {feature: self.cache.get(_cache_key(key, feature)) for feature in wanted}
             unknown = [feature for feature, value in cached.items() if value is None]
             if unknown:
-                missing.append(key)
+                missing[key] = None
                 absent_from.update(unknown)
+            else:
+                from_memory += 1
             known.append({feature: value for feature, value in cached.items() if value is not None})
         if missing:
-            read = asyncio.create_task(self._read_and_keep(missing, sorted(absent_from), headers))
+            read = asyncio.create_task(self._read_and_keep(list(missing), sorted(absent_from), headers))
             self._reads.add(read)
-            read.add_done_callback(self._reads.discard)
+            read.add_done_callback(self._done)
             fetched = await asyncio.shield(read)
             for key, stored in zip(keys, known, strict=True):
                 stored.update({feature: value for feature, (value, _) in fetched.get(key, {}).items()})
         for stored in known:
             for feature in [feature for feature, value in stored.items() if value is _ABSENT]:
                 del stored[feature]
-        return WindowFeatures(known, len(keys) - len(missing))
+        return WindowFeatures(known, from_memory)
+
+    def _done(self, read: asyncio.Task[dict[DocumentKey, dict[Feature, tuple[Any, int]]]]) -> None:
+        self._reads.discard(read)
+        if not read.cancelled():
+            read.exception()  # whoever still waits has it; nobody else is to be told
 
     async def _read_and_keep(
         self, keys: Sequence[DocumentKey], features: Sequence[Feature], headers: RawHeaders
     ) -> dict[DocumentKey, dict[Feature, tuple[Any, int]]]:
-        parts = [self._read(batch, features, headers) for batch in batched_keys(keys)]
+        parts = [self._read(batch, features, headers) for batch in batches(keys)]
         fetched: dict[DocumentKey, dict[Feature, tuple[Any, int]]] = {}
         for part in await asyncio.gather(*parts):
             fetched.update(part)
@@ -152,48 +158,45 @@ class FeatureStore:
         return await self._pool.run(_decode, raw, keys, features)
 
 
-def batched_keys(keys: Sequence[DocumentKey]) -> Iterable[Sequence[DocumentKey]]:
-    """Cut a very wide window into reads that an engine's heap bears."""
-    return (keys[start : start + _DOCUMENTS_A_READ] for start in range(0, len(keys), _DOCUMENTS_A_READ))
+def batches(keys: Sequence[DocumentKey]) -> Iterator[Sequence[DocumentKey]]:
+    """Yield the documents of one index and encoder at a time, no more at once than an engine's heap bears."""
+    together: dict[tuple[str, str], list[DocumentKey]] = defaultdict(list)
+    for key in keys:
+        together[key.index, key.encoder].append(key)
+    for alike in together.values():
+        for start in range(0, len(alike), _DOCUMENTS_A_READ):
+            yield alike[start : start + _DOCUMENTS_A_READ]
 
 
 def read_request(keys: Sequence[DocumentKey], features: Sequence[Feature]) -> tuple[bytes, dict[str, Any]]:
-    """Return the path and body of the search that reads stored features by id, the content hash beside them.
+    """Return the path and body of the search that reads stored features by content, for documents of one index.
 
-    A search and no `_mget`: it reads the hash's doc values in the same step, works across clusters, and took no longer.
+    A search and no `_mget`: a window's hits have no ids yet, and it took no longer.
     """
-    by_index: dict[str, list[str]] = defaultdict(list)
-    for key in keys:
-        by_index[key.index].append(key.id)
-    indices = [
-        {"bool": {"filter": [{"term": {"_index": index}}, {"ids": {"values": ids}}]}} for index, ids in by_index.items()
-    ]
-    path = "/" + quote(",".join(by_index), safe=",:") + "/_search"
-    return path.encode(), {
-        "query": {"bool": {"filter": [{"bool": {"should": indices}}]}},
+    hashes = {"terms": {HASH: [key.hash for key in keys]}}
+    return f"/{quote(keys[0].index, safe=':')}/_search".encode(), {
+        "query": {"bool": {"filter": [hashes, {"term": {ENCODER: keys[0].encoder}}]}},
+        "collapse": {"field": HASH},
         "size": len(keys),
         "track_total_hits": False,
         "_source": False,
         "stored_fields": [FEATURES[feature].name for feature in features],
-        "docvalue_fields": [HASH],
     }
 
 
 def _decode(
     raw: bytes, keys: Sequence[DocumentKey], features: Sequence[Feature]
 ) -> dict[DocumentKey, dict[Feature, tuple[Any, int]]]:
-    """Unpack the answer; a document that changed since the first pass is left out, and so is a damaged one."""
-    expected = {(key.index, key.id): key for key in keys}
+    """Unpack the answer; a content that is gone since the first pass is left out, and so is a damaged one."""
+    expected = {key.hash: key for key in keys}
     decoded: dict[DocumentKey, dict[Feature, tuple[Any, int]]] = {}
     for hit in cbor2.loads(raw)["hits"]["hits"]:
-        key = expected.get((hit["_index"], hit["_id"]))
-        fields = hit.get("fields", {})
-        if key is None or fields.get(HASH) != [key.hash]:
-            continue
+        fields = hit["fields"]
+        key = expected[fields[HASH][0]]
         try:
             decoded[key] = {feature: _unpacked(feature, fields) for feature in features}
         except ValueError as error:
-            log.warning("damaged features", index=key.index, id=key.id, error=str(error))
+            log.warning("damaged features", index=key.index, id=hit["_id"], error=str(error))
     return decoded
 
 

@@ -87,7 +87,6 @@ class Rescoring:
             _cut_first_pass(answer, search.plan)
         else:
             await self._reorder(answer, search, outcome)
-        _hide(answer["hits"]["hits"], search.plan)
         answer["ttc"] = _summary(search, outcome, len(hits), took)
         if isinstance(answer.get("took"), int):
             answer["took"] += round((time.perf_counter() - began) * 1000)
@@ -178,6 +177,13 @@ class Rescoring:
         }
 
 
+def add_to_first_pass(answer: dict[str, Any], ms: float) -> None:
+    """Count the time of the page's own hits, which the engine answered after the scores."""
+    answer["ttc"]["took"]["first_pass"] = round(answer["ttc"]["took"]["first_pass"] + ms, 2)
+    if isinstance(answer.get("took"), int):
+        answer["took"] += round(ms)
+
+
 def shortest(score: np.float32) -> float:
     """Return a score as the engines print a float32: the shortest number that reads back as the same one."""
     return float(str(score))
@@ -201,7 +207,7 @@ def _cut_first_pass(answer: dict[str, Any], plan: SearchPlan) -> None:
     answer["hits"]["hits"] = hits
 
 
-def _hide(hits: Sequence[dict[str, Any]], plan: SearchPlan) -> None:
+def hide(hits: Sequence[dict[str, Any]], plan: SearchPlan) -> None:
     """Take out of the hits what only we had asked for."""
     for hit in hits:
         fields = hit.get("fields")

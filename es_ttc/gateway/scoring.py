@@ -166,7 +166,7 @@ class WindowScorer:
         scored = Scored(np.zeros(len(hits), dtype=np.float32), np.zeros(len(hits), dtype=np.bool_))
         if not hits:
             return scored
-        ids = [str(hit.get("_id")) for hit in hits]
+        ids = [str(hit.get("_id", "")) for hit in hits]
         if not method.encodes:
             window = Window(ids, first_pass)
             scored.mask[:] = True
@@ -282,9 +282,9 @@ def document_key(hit: Mapping[str, Any]) -> DocumentKey | None:
     """Return what identifies a hit's features, or None where it has none."""
     fields = hit.get("fields") or {}
     encoder, content = fields.get(ENCODER), fields.get(HASH)
-    if not encoder or not content or "_id" not in hit:
+    if not encoder or not content:
         return None
-    return DocumentKey(hit["_index"], hit["_id"], encoder[0], content[0])
+    return DocumentKey(hit["_index"], encoder[0], content[0])
 
 
 def _require_one_encoder(keys: Sequence[DocumentKey]) -> None:

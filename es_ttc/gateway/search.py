@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.types import Send
@@ -14,8 +14,9 @@ from es_ttc.gateway import jsonio
 from es_ttc.gateway.filter_path import filtered
 from es_ttc.gateway.incoming import Incoming, RawHeaders, decompressed
 from es_ttc.gateway.proxy import answer_headers, end_answer, forward, start_answer
-from es_ttc.gateway.rescoring import Rescoring, Search
+from es_ttc.gateway.rescoring import Rescoring, Search, add_to_first_pass, hide
 from es_ttc.gateway.search_body import MARK, parse_params, plan_search
+from es_ttc.gateway.split import bare_window, can_split, filled, marks_of, page_hits
 from es_ttc.gateway.upstream import Upstream, asks_vendor_type, end_to_end, forwarded, plain_types
 
 _OUR_PARAMS = frozenset({"filter_path", "format", "pretty", "source", "source_content_type"})
@@ -41,6 +42,14 @@ class Answer:
     headers: RawHeaders
     body: bytes
     ms: float
+
+
+class Rescored(NamedTuple):
+    """A search that the engine has answered and we have put into order."""
+
+    headers: RawHeaders
+    answer: dict[str, Any]
+    applied: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +93,54 @@ class SearchHandler:
             return await self._pass(incoming, send, body)
         _require_json_answer(incoming, params)
         search = self._rescoring.begin(plan, started)
-        first = await self._ask(incoming, plan.query_string, _dumps(plan.body), _JSON)
+        rescored = await self._in_two_steps(incoming, search) if can_split(plan) else None
+        if rescored is None:
+            rescored = await self._in_one_step(incoming, search)
+        if isinstance(rescored, Answer):
+            await _send(incoming, send, rescored.status, rescored.headers, rescored.body)
+            return Outcome("search", rescored.status)
+        headers, answer, applied = rescored
+        hide(answer["hits"]["hits"], plan)
+        await _send(incoming, send, 200, _marked(headers, applied=applied), _rendered(answer, params))
+        return Outcome("search", 200, applied)
+
+    async def _in_one_step(self, incoming: Incoming, search: Search) -> Rescored | Answer:
+        """Return the rescored answer, or the engine's own where it refuses the search."""
+        first = await self._ask(incoming, search.plan.query_string, _dumps(search.plan.body), _JSON)
         if first.status != 200:
-            await _send(incoming, send, first.status, first.headers, first.body)
-            return Outcome("search", first.status)
+            return first
         answer = jsonio.loads(first.body)
         applied = await self._rescoring.finish(search, answer, incoming.headers, first.ms)
-        await _send(incoming, send, 200, _marked(first.headers, applied=applied), _rendered(answer, params))
-        return Outcome("search", 200, applied)
+        return Rescored(first.headers, answer, applied)
+
+    async def _in_two_steps(self, incoming: Incoming, search: Search) -> Rescored | Answer | None:
+        """Do the same by way of a bare window; None where the page needs the whole request after all."""
+        plan = search.plan
+        first = await self._ask(incoming, plan.query_string, _dumps(bare_window(plan.body)), _JSON)
+        if first.status != 200:
+            return first
+        answer = jsonio.loads(first.body)
+        window = answer["hits"]["hits"]
+        marks = marks_of(window)
+        by_hit = {id(hit): mark for hit, mark in zip(window, marks, strict=True)}
+        applied = await self._rescoring.finish(search, answer, incoming.headers, first.ms)
+        page = answer["hits"]["hits"]
+        if not page:
+            return Rescored(first.headers, answer, applied)
+        wanted = [mark for hit in page if (mark := by_hit[id(hit)]) is not None]
+        if len(wanted) < len(page):
+            return None
+        body = page_hits(plan.body, wanted, filter(None, marks))
+        second = await self._ask(incoming, plan.query_string, _dumps(body), _JSON)
+        if second.status != 200:
+            return None
+        full = jsonio.loads(second.body)
+        hits = None if full["_shards"]["failed"] else filled(page, wanted, full["hits"]["hits"])
+        if hits is None:
+            return None
+        answer["hits"]["hits"] = hits
+        add_to_first_pass(answer, second.ms)
+        return Rescored(first.headers, answer, applied)
 
     async def msearch(self, incoming: Incoming, send: Send) -> Outcome:
         """Answer one `_msearch`: every item on its own, errors of ours included."""
@@ -127,9 +176,11 @@ class SearchHandler:
                 return response, True
             async with room:
                 try:
-                    return response, await self._rescoring.finish(search, response, incoming.headers, first_ms)
+                    applied = await self._rescoring.finish(search, response, incoming.headers, first_ms)
                 except EsTtcError as error:
                     return error.body(), True
+            hide(response["hits"]["hits"], search.plan)
+            return response, applied
 
         finished = await asyncio.gather(*(one(number, search) for number, search in enumerate(searches)))
         answer["responses"] = [response for response, _ in finished]
@@ -165,7 +216,7 @@ class SearchHandler:
         headers = [(name, value) for name, value in forwarded(incoming.headers) if name not in _OUR_HEADERS]
         vendor = asks_vendor_type(headers) and await self._upstream.product() == "opensearch"
         headers = plain_types(headers) if vendor else headers
-        if b"json" not in incoming.header(b"content-type").encode():
+        if not incoming.has_body or not incoming.header(b"content-type"):
             headers = [(name, value) for name, value in headers if name != b"content-type"]
             headers.append((b"content-type", content_type))
         headers.append((b"accept-encoding", b"identity"))
