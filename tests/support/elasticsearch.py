@@ -9,10 +9,11 @@ import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from zipfile import BadZipFile, ZipInfo
 
 import requests
 import stamina
-from remotezip import RemoteZip
+from remotezip import RemoteZip, RemoteZipError
 
 from es_ttc.engine.node import artifacts, java
 from es_ttc.engine.node.distribution import Command, NodeFolder
@@ -28,6 +29,7 @@ ROOT = f"sonarqube-{CARRIER.version}/elasticsearch/"
 FOLDERS = ("lib/", "modules/")
 TREE_SHA256 = "905107577dadcac8e513f249f7e21f02d18ae6ce0ae3f67960510c339f3911b9"
 CONNECTIONS = 6
+TRANSIENT = (requests.RequestException, RemoteZipError, BadZipFile, OSError)
 JVM_OPTIONS = """\
 -Djava.io.tmpdir=${ES_TMPDIR}
 """
@@ -105,8 +107,7 @@ def _url() -> str:
 
 def _download(target: Path, on_progress: ProgressCallback) -> None:
     url = _url()
-    with RemoteZip(url) as archive:
-        members = [entry for entry in archive.infolist() if _wanted(entry.filename) and not entry.is_dir()]
+    members = _members(url)
     total = sum(member.compress_size for member in members)
     done = 0
     shares = [members[start::CONNECTIONS] for start in range(CONNECTIONS)]
@@ -118,17 +119,20 @@ def _download(target: Path, on_progress: ProgressCallback) -> None:
             on_progress(Progress("fetch", done, total, "elasticsearch"))
 
 
-def _wanted(name: str) -> bool:
-    return name.startswith(tuple(ROOT + folder for folder in FOLDERS))
+@stamina.retry(on=TRANSIENT, attempts=4)
+def _members(url: str) -> list[ZipInfo]:
+    wanted = tuple(ROOT + folder for folder in FOLDERS)
+    with RemoteZip(url) as archive:
+        return [entry for entry in archive.infolist() if entry.filename.startswith(wanted) and not entry.is_dir()]
 
 
+@stamina.retry(on=TRANSIENT, attempts=4)
 def _extract(url: str, names: Sequence[str], target: Path) -> None:
     """Write members below a folder; `zipfile` checks each one's CRC while it is read."""
     with requests.Session() as session, RemoteZip(url, session=session) as archive:
         for name in names:
             path = target / name.removeprefix(ROOT)
             make_folder(path.parent)
-            for attempt in stamina.retry_context(on=(requests.RequestException, OSError), attempts=4):
-                with attempt, archive.open(name) as source, path.open("wb") as sink:
-                    shutil.copyfileobj(source, sink)
+            with archive.open(name) as source, path.open("wb") as sink:
+                shutil.copyfileobj(source, sink)
             path.chmod(0o644)
