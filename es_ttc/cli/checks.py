@@ -5,8 +5,6 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import numpy as np
 
 from es_ttc import __version__
 from es_ttc.cli.common import connected
+from es_ttc.cli.doctor import Check, Verdict
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.errors import EsTtcError
@@ -26,38 +25,6 @@ from es_ttc.settings import EngineSettings
 GATEWAY_SECONDS = 3
 MIB = 2**20
 LEAST_FREE_MIB = 2048
-
-
-class Verdict(StrEnum):
-    """What a check found.
-
-    ``warning`` is something to know that stops nothing; ``missing`` is something that has to be there.
-    """
-
-    OK = "ok"
-    WARNING = "warning"
-    MISSING = "missing"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the report.
-
-    Attributes:
-        subject: What was looked at.
-        verdict: What was found.
-        detail: One line about it.
-        mend: The command or setting that mends it; empty where nothing is to be mended.
-    """
-
-    subject: str
-    verdict: Verdict
-    detail: str
-    mend: str = ""
-
-    def as_dict(self) -> dict[str, str]:
-        """Return a JSON-ready form."""
-        return {"subject": self.subject, "verdict": self.verdict, "detail": self.detail, "mend": self.mend}
 
 
 def packages() -> list[Check]:

@@ -2,15 +2,48 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
 import click
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.cli import checks
-from es_ttc.cli.checks import Check, Verdict
 from es_ttc.cli.common import encoder_flag, engine_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.settings import GatewaySettings
+
+
+class Verdict(StrEnum):
+    """What a check found.
+
+    ``warning`` is something to know that stops nothing; ``missing`` is something that has to be there.
+    """
+
+    OK = "ok"
+    WARNING = "warning"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report.
+
+    Attributes:
+        subject: What was looked at.
+        verdict: What was found.
+        detail: One line about it.
+        mend: The command or setting that mends it; empty where nothing is to be mended.
+    """
+
+    subject: str
+    verdict: Verdict
+    detail: str
+    mend: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """Return a JSON-ready form."""
+        return {"subject": self.subject, "verdict": self.verdict, "detail": self.detail, "mend": self.mend}
+
 
 STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.MISSING: "bold red"}
 
@@ -35,6 +68,8 @@ def doctor(engine: str | None, encoder: str | None, gateway: str | None, as_json
 
 
 async def _examine(settings: GatewaySettings, gateway: str) -> list[Check]:
+    from es_ttc.cli import checks
+
     found = [*checks.packages(), checks.java(), checks.cache_folder(settings.cache_dir)]
     encoder_check, encoder = checks.encoder(settings.encoder, settings.cache_dir)
     found.append(encoder_check)

@@ -1,0 +1,124 @@
+"""The demonstration, end to end as a newcomer runs it, and the parts that choose what is shown."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from es_ttc.cli.demo import examples
+from es_ttc.cli.views import Row, method_table
+from es_ttc.demo.exhibit import METHODS, METRIC, PREFIX, Exhibit, added_ms, gains
+from es_ttc.encoders.base import EncoderIdentity
+from es_ttc.evaluation.datasets import Collection, Document
+from es_ttc.evaluation.metrics import QueryScores
+from es_ttc.evaluation.results import CollectionResult, MethodResult
+from es_ttc.ingest import Outcome
+from es_ttc.mappings.spec import IndexSpec
+
+WIDTH = 100
+
+
+def measured(name: str, **ndcg: list[float]) -> tuple[Exhibit, CollectionResult]:
+    """Make a collection whose methods reached these values of nDCG, each 1 ms slower than the one before."""
+    queries = tuple(f"q{number}" for number in range(len(ndcg["bm25"])))
+    texts = {query: query for query in queries}
+    collection = Collection(name, "test", (Document("d", "", "text"),), texts, {query: {"d": 1} for query in queries})
+    methods = {
+        method: MethodResult(
+            name=method,
+            params={},
+            scores=QueryScores(queries, {METRIC: np.array(values)}),
+            intervals={},
+            versus={},
+            seconds=np.full(len(queries), place / 1000),
+        )
+        for place, (method, values) in enumerate(ndcg.items(), 5)
+    }
+    result = CollectionResult(name, "test", 1, len(queries), len(queries), (), "bm25", methods, texts)
+    spec = IndexSpec(EncoderIdentity("m", "r", 2, 3), text_fields=("text",))
+    return Exhibit(collection, PREFIX + name, spec, Outcome()), result
+
+
+def test_a_gain_is_over_the_better_of_the_engines_own_rankings() -> None:
+    _, result = measured("a", bm25=[0.0, 0.5, 1.0], dense=[0.4, 0.2, 0.0], spectral=[1.0, 0.6, 0.3])
+    assert gains(result) == pytest.approx({"q0": 0.6, "q1": 0.1, "q2": -0.7})
+    assert added_ms(result) == pytest.approx({"bm25": 0, "dense": 1, "spectral": 2})
+
+
+def test_examples_are_the_greatest_gains_and_the_greatest_loss() -> None:
+    first = measured("a", bm25=[0.0, 0.5], dense=[0.0, 0.0], spectral=[0.1, 1.0])
+    last = measured("b", bm25=[0.0, 0.5, 1.0], dense=[0.4, 0.2, 0.0], spectral=[1.0, 0.6, 0.3])
+    chosen = examples([first[0], last[0]], [first[1], last[1]])
+    shown = [(index.removeprefix(PREFIX), query) for index, query, _ in chosen]
+    assert shown == [
+        ("a", "q1"),
+        ("b", "q0"),
+        ("b", "q2"),
+    ]
+
+    without_loss = measured("b", bm25=[0.0], dense=[0.0], spectral=[0.0])
+    assert len(examples([first[0], without_loss[0]], [first[1], without_loss[1]])) == 2
+
+
+def test_the_table_of_methods_shows_quality_as_figures_and_bars() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(method_table([Row("bm25", 0.0, 0.1, None), Row("spectral", 1.0, 0.05, 12.4)]))
+    assert isinstance(console.file, io.StringIO)
+    bm25, spectral = console.file.getvalue().splitlines()[-2:]
+    assert bm25.split() == ["bm25", "0.000", "0.100"]
+    assert spectral.split() == ["spectral", "1.000", "█" * 24, "0.050", "+12"]
+
+
+def tables(output: str) -> dict[str, dict[str, tuple[float, float]]]:
+    """Read back the tables: collection -> method -> (nDCG@10, recall@10)."""
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for line in output.splitlines():
+        if heading := re.match(r"(limit-style|python-3\.\d+)  ", line):
+            found[heading[1]] = {}
+        elif row := re.match(rf"\s+({'|'.join(METHODS)})\s+([01]\.\d{{3}})\s+\S*\s+([01]\.\d{{3}})", line):
+            found[list(found)[-1]][row[1]] = float(row[2]), float(row[3])
+    return found
+
+
+@pytest.mark.engine
+def test_the_demonstration_runs_to_its_end_and_leaves_nothing_behind(opensearch_url: str) -> None:
+    outcome = subprocess.run(
+        [sys.executable, "-m", "es_ttc", "demo", "--no-prompt", "--engine", opensearch_url],
+        capture_output=True,
+        text=True,
+        timeout=560,
+        check=False,
+        env=os.environ | {"COLUMNS": str(WIDTH), "NO_COLOR": "1"},
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stderr == ""
+    output = outcome.stdout
+    assert max(len(line) for line in output.splitlines() if not line.startswith("curl")) <= WIDTH
+
+    shown = tables(output)
+    python = f"python-{sys.version_info.major}.{sys.version_info.minor}"
+    assert list(shown) == ["limit-style", python]
+    assert all(list(rows) == list(METHODS) for rows in shown.values())
+    # Sure things: paraphrases give BM25 nothing to match, and rescoring multiplies what the single vector finds.
+    limit = {method: ndcg for method, (ndcg, _) in shown["limit-style"].items()}
+    assert limit["bm25"] < 0.15
+    assert limit["spectral"] > 2 * max(limit["bm25"], limit["dense"])
+    assert shown[python]["spectral"][0] > shown[python]["bm25"][0]
+
+    examples_shown = output.partition("Before and after")[2].partition("The same from anywhere")[0]
+    assert examples_shown.count("what spectral matched") >= 2
+    assert "«" in examples_shown
+    assert "●" in examples_shown
+    body = re.search(r"curl -s .*/_search\?pretty' .* -d '(.*)'$", output, re.MULTILINE)
+    assert body is not None
+    assert json.loads(body[1])["rescore"]["ttc"]["method"] == "spectral"
+
+    with urllib.request.urlopen(f"{opensearch_url}/_cat/indices?format=json&h=index", timeout=60) as response:
+        assert not [index for index in json.load(response) if index["index"].startswith(PREFIX)]
