@@ -5,6 +5,7 @@ import asyncio
 import json
 import random
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from benchmarks.common import heading, table
@@ -18,8 +19,9 @@ WORDS = ["river", "stone", "cloud", "market", "engine", "letter", "garden", "win
 INDEX = "bench-ingest-kill"
 
 
-async def run(url: str, encoder: str, count: int, kills: int, seed: int) -> list[str]:
+async def run(url: str, arguments: argparse.Namespace, seed: int) -> list[str]:
     rng = random.Random(seed)
+    count = arguments.documents
     documents = [{"_id": f"doc-{n}", "text": " ".join(rng.choices(WORDS, k=60)), "n": n} for n in range(count)]
     malformed = set(rng.sample(range(count), 10))
     engine = await connect(EngineSettings(engine=url))
@@ -31,9 +33,8 @@ async def run(url: str, encoder: str, count: int, kills: int, seed: int) -> list
             file = Path(folder) / "docs.jsonl"
             lines = ["{broken" if n in malformed else json.dumps(document) for n, document in enumerate(documents)]
             file.write_text("\n".join(lines))
-            killed = await asyncio.to_thread(
-                ingest_with_kills, url, INDEX, file, kills=kills, rng=rng, encoder=encoder, span=3.0
-            )
+            kill = partial(ingest_with_kills, kills=arguments.kills, span=arguments.span, encoder=arguments.encoder)
+            killed = await asyncio.to_thread(kill, url, INDEX, file, rng=rng)
             rejected = [json.loads(each)["line"] - 1 for each in (Path(folder) / f"{INDEX}.rejected.jsonl").open()]
         hits = [hit async for hit in engine.scan(INDEX, {"match_all": {}}, source=True)]
         found = {hit["_source"]["n"]: hit["_source"]["text"] for hit in hits}
@@ -53,14 +54,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--documents", type=int, default=3000)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--span", type=float, default=3.0, help="seconds of work within which a run is killed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--encoder", default="minilm@onnx")
     parser.add_argument("--engine", action="append", required=True, help="the engine's URL; may be given twice")
     arguments = parser.parse_args()
-    rows = [
-        asyncio.run(run(url, arguments.encoder, arguments.documents, arguments.kills, arguments.seed + position))
-        for position, url in enumerate(arguments.engine)
-    ]
+    rows = [asyncio.run(run(url, arguments, arguments.seed + n)) for n, url in enumerate(arguments.engine)]
     data = f"{arguments.documents} documents of 60 words, 10 lines of them malformed, seed {arguments.seed}"
     print(heading("Ingest, killed and resumed", data=data, packages=("elasticsearch", "opensearch-py")))
     columns = ["engine", "kills", "records", "lost", "doubled", "wrong", "seconds in all"]
