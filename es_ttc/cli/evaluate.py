@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 MEMORY = "memory"
 _METHODS = "bm25,dense,hybrid,maxsim,spectral"
 _PIPED_WIDTH = 150
+_WIDE = 125
 
 _EXAMPLES = """\b
 Examples:
@@ -209,7 +211,7 @@ def _evaluate(
     from es_ttc.gateway.logs import configure_logs
 
     if plan.engine is not None:
-        configure_logs("auto", logging.WARNING)
+        configure_logs("auto", logging.ERROR)  # retries and the gateway's own log are no news here
     encoder = _encoder(settings) if plan.needs_encoder else None
     results: list[CollectionResult] = []
     where = MEMORY
@@ -281,16 +283,23 @@ def _deliver(evaluation: "Evaluation", out: Path | None, report: Path | None, *,
 def _show(result: "CollectionResult", k: int) -> None:
     for warning in result.warnings:
         stderr.print(f"[yellow]mind:[/] {escape(warning)}", highlight=False)
-    stdout.print(results_table(result, k), width=None if stdout.is_terminal else _PIPED_WIDTH)
+    console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
+    console.print(results_table(result, k, wide=console.width >= _WIDE))
 
 
-def results_table(result: "CollectionResult", k: int) -> Table:
-    """Return a collection's results as a table; the best of each column is bold."""
+def results_table(result: "CollectionResult", k: int, *, wide: bool = True) -> Table:
+    """Return a collection's results as a table; the best of each column is bold.
+
+    Args:
+        result: What was found.
+        k: Cutoff of the headline metrics.
+        wide: Whether there is room for every headline metric, the interval and p; some 125 columns.
+    """
     from es_ttc.evaluation.metrics import headline_metrics
     from es_ttc.evaluation.report import best, score
 
-    metrics = headline_metrics(k)
-    main = metrics[0]
+    main, *others = headline_metrics(k)
+    metrics = [main, *others] if wide else [main, f"recall@{k}", "mrr"]
     table = Table(
         title=f"{escape(result.name)} ({escape(result.split)}): {result.documents:,} documents, "
         f"{len(result.texts):,} queries",
@@ -300,7 +309,7 @@ def results_table(result: "CollectionResult", k: int) -> Table:
     table.add_column("method", style="bold")
     for metric in metrics:
         table.add_column(metric, justify="right")
-    for heading in (f"Δ {main}", "95 % interval", "p", "won/tied/lost", "ms"):
+    for heading in (f"Δ {main}", *(("95 % interval", "p") if wide else ()), "won/tied/lost", "ms"):
         table.add_column(heading, justify="right", no_wrap=True)
     greatest = {metric: best(result, metric) for metric in metrics}
     for method in result.methods.values():
@@ -309,23 +318,25 @@ def results_table(result: "CollectionResult", k: int) -> Table:
             f"[bold]{score(mean)}[/]" if round(mean, 3) == greatest[metric] else score(mean)
             for metric, mean in means.items()
         ]
-        table.add_row(escape(method.name), *cells, *_against(method, main), f"{method.latency_ms['p50']:.3g}")
+        table.add_row(
+            escape(method.name), *cells, *_against(method, main, wide=wide), f"{method.latency_ms['p50']:.3g}"
+        )
     return table
 
 
-def _against(method: "MethodResult", metric: str) -> tuple[str, str, str, str]:
+def _against(method: "MethodResult", metric: str, *, wide: bool) -> list[str]:
     from es_ttc.evaluation.report import p_value, signed, verdict
 
     if metric not in method.versus:
-        return ("baseline", "", "", "")
+        return ["baseline", *([""] * (3 if wide else 1))]
     versus = method.versus[metric]
     colour = {"better": "green", "worse": "red"}.get(verdict(versus), "default")
-    return (
+    certainty = [f"{signed(versus.interval.low)} to {signed(versus.interval.high)}", p_value(versus.p)]
+    return [
         f"[{colour}]{signed(versus.delta)}[/]",
-        f"{signed(versus.interval.low)} to {signed(versus.interval.high)}",
-        p_value(versus.p),
+        *(certainty if wide else []),
         f"{versus.wins}/{versus.ties}/{versus.losses}",
-    )
+    ]
 
 
 def _command(context: click.Context, data: Sequence[Path]) -> str:
