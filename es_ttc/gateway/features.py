@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 import cbor2
 
@@ -15,7 +14,7 @@ from es_ttc.gateway.cache import LruCache
 from es_ttc.gateway.incoming import RawHeaders
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.pool import BoundedPool
-from es_ttc.gateway.upstream import Upstream, callers
+from es_ttc.gateway.upstream import Caller, Upstream, callers
 from es_ttc.mappings.fields import FEATURES
 from es_ttc.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature
@@ -85,9 +84,7 @@ class FeatureStore:
         self._pool = pool
         self._reads: set[asyncio.Task[dict[DocumentKey, dict[Feature, tuple[Any, int]]]]] = set()
 
-    async def window(
-        self, keys: Sequence[DocumentKey], wanted: Iterable[Feature], headers: RawHeaders
-    ) -> WindowFeatures:
+    async def window(self, keys: Sequence[DocumentKey], wanted: Iterable[Feature], caller: Caller) -> WindowFeatures:
         """Return the wanted features of documents, as far as the documents have them.
 
         A read that is waited for no longer goes on and fills the memory, so the next request finds it there.
@@ -95,7 +92,7 @@ class FeatureStore:
         Args:
             keys: The documents; one whose content has changed since has no features.
             wanted: Stored features.
-            headers: The headers of the caller in whose name documents are read.
+            caller: In whose name documents are read.
 
         Raises:
             EngineError: The engine refused the read.
@@ -116,7 +113,7 @@ class FeatureStore:
                 from_memory += 1
             known.append({feature: value for feature, value in cached.items() if value is not None})
         if missing:
-            read = asyncio.create_task(self._read_and_keep(list(missing), sorted(absent_from), headers))
+            read = asyncio.create_task(self._read_and_keep(list(missing), sorted(absent_from), caller))
             self._reads.add(read)
             read.add_done_callback(self._done)
             fetched = await asyncio.shield(read)
@@ -133,9 +130,9 @@ class FeatureStore:
             read.exception()  # whoever still waits has it; nobody else is to be told
 
     async def _read_and_keep(
-        self, keys: Sequence[DocumentKey], features: Sequence[Feature], headers: RawHeaders
+        self, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller
     ) -> dict[DocumentKey, dict[Feature, tuple[Any, int]]]:
-        parts = [self._read(batch, features, headers) for batch in batches(keys)]
+        parts = [self._read(batch, features, caller) for batch in batches(keys)]
         fetched: dict[DocumentKey, dict[Feature, tuple[Any, int]]] = {}
         for part in await asyncio.gather(*parts):
             fetched.update(part)
@@ -145,11 +142,15 @@ class FeatureStore:
         return fetched
 
     async def _read(
-        self, keys: Sequence[DocumentKey], features: Sequence[Feature], headers: RawHeaders
+        self, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller
     ) -> dict[DocumentKey, dict[Feature, tuple[Any, int]]]:
-        path, body = read_request(keys, features)
         async with self._upstream.send(
-            "POST", path, b"", [*callers(headers), *_AS_CBOR], jsonio.dumps(body), ours=True
+            "POST",
+            caller.path([keys[0].index], "_search"),
+            caller.query_string(),
+            [*callers(caller.headers), *_AS_CBOR],
+            jsonio.dumps(read_request(keys, features)),
+            ours=True,
         ) as response:
             raw = await response.read()
             status = response.status
@@ -168,14 +169,21 @@ def batches(keys: Sequence[DocumentKey]) -> Iterator[Sequence[DocumentKey]]:
             yield alike[start : start + _DOCUMENTS_A_READ]
 
 
-def read_request(keys: Sequence[DocumentKey], features: Sequence[Feature]) -> tuple[bytes, dict[str, Any]]:
-    """Return the path and body of the search that reads stored features by content, for documents of one index.
+def read_request(keys: Sequence[DocumentKey], features: Sequence[Feature]) -> dict[str, Any]:
+    """Return the search that reads stored features by content, for documents of one index.
 
     A search and no `_mget`: a window's hits have no ids yet, and it took no longer.
     """
-    hashes = {"terms": {HASH: [key.hash for key in keys]}}
-    return f"/{quote(keys[0].index, safe=':')}/_search".encode(), {
-        "query": {"bool": {"filter": [hashes, {"term": {ENCODER: keys[0].encoder}}]}},
+    return {
+        "query": {
+            "bool": {
+                "filter": [
+                    {"terms": {HASH: [key.hash for key in keys]}},
+                    {"term": {ENCODER: keys[0].encoder}},
+                    {"term": {"_index": keys[0].index}},
+                ]
+            }
+        },
         "collapse": {"field": HASH},
         "size": len(keys),
         "track_total_hits": False,

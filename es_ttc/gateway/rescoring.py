@@ -10,12 +10,12 @@ import numpy as np
 
 from es_ttc.errors import DeadlineExceeded, EsTtcError, InvalidRequest
 from es_ttc.gateway.encoding import EncodedQuery
-from es_ttc.gateway.incoming import RawHeaders
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.page import Ranking, combine, explained, rank, without_guard
 from es_ttc.gateway.scoring import Method, Scored, ScoringError, Took, WindowScorer
 from es_ttc.gateway.search_body import SearchPlan
+from es_ttc.gateway.upstream import Caller
 from es_ttc.rescorers import registry
 
 _TIME_TO_ANSWER_MS = 20.0
@@ -66,13 +66,13 @@ class Rescoring:
             search.begun = self._scorer.begin_encoding(method, plan.texts)
         return search
 
-    async def finish(self, search: Search, answer: dict[str, Any], headers: RawHeaders, first_pass_ms: float) -> bool:
+    async def finish(self, search: Search, answer: dict[str, Any], caller: Caller, first_pass_ms: float) -> bool:
         """Put the engine's answer into the method's order, in place, and return whether that was done.
 
         Args:
             search: The search.
             answer: The engine's decoded answer to the search's plan.
-            headers: The caller's headers.
+            caller: In whose name documents are read.
             first_pass_ms: What the engine's answer took.
 
         Raises:
@@ -82,7 +82,7 @@ class Rescoring:
         took = Took(first_pass=first_pass_ms)
         began = time.perf_counter()
         hits = answer["hits"]["hits"]
-        outcome = await self._score(search, hits, headers, took)
+        outcome = await self._score(search, hits, caller, took)
         if isinstance(outcome, EsTtcError):
             _cut_first_pass(answer, search.plan)
         else:
@@ -98,13 +98,13 @@ class Rescoring:
         return not isinstance(outcome, EsTtcError)
 
     async def _score(
-        self, search: Search, hits: Sequence[dict[str, Any]], headers: RawHeaders, took: Took
+        self, search: Search, hits: Sequence[dict[str, Any]], caller: Caller, took: Took
     ) -> Scored | EsTtcError:
         """Return the scores, or the reason why the first pass stands."""
         budget_ms = self._budget_ms(search)
         try:
             async with asyncio.timeout(budget_ms / 1000):
-                return await self._scorer.score(hits, search.method, search.plan.texts, search.begun, headers, took)
+                return await self._scorer.score(hits, search.method, search.plan.texts, search.begun, caller, took)
         except InvalidRequest:
             raise
         except TimeoutError:

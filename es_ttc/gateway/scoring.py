@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +14,9 @@ from es_ttc.errors import EncoderMismatch, EngineError, EsTtcError, MissingFeatu
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.encoding import EncodedQuery, Encoders
 from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored
-from es_ttc.gateway.incoming import RawHeaders
 from es_ttc.gateway.page import shown_similarity
 from es_ttc.gateway.pool import BoundedPool
-from es_ttc.gateway.upstream import Upstream, callers
+from es_ttc.gateway.upstream import Caller, Upstream, callers
 from es_ttc.mappings.fields import FEATURES
 from es_ttc.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
@@ -143,7 +141,7 @@ class WindowScorer:
         method: Method,
         texts: tuple[str, ...],
         begun: asyncio.Task[EncodedQuery] | None,
-        headers: RawHeaders,
+        caller: Caller,
         took: Took,
     ) -> Scored:
         """Return the scores of a first pass.
@@ -153,7 +151,7 @@ class WindowScorer:
             method: The method.
             texts: The query's texts.
             begun: What :meth:`begin_encoding` gave.
-            headers: The caller's headers.
+            caller: In whose name documents are read.
             took: Receives the stages' times.
 
         Raises:
@@ -176,7 +174,7 @@ class WindowScorer:
 
         keys = [document_key(hit) for hit in hits]
         present = [place for place, key in enumerate(keys) if key is not None]
-        await self._require(present, frozenset(), hits, headers, method)
+        await self._require(present, frozenset(), hits, caller, method)
         known = [key for key in keys if key is not None]
         _require_one_encoder(known)
         encoder = await self._encoders.serving(known[0].encoder, known[0].index)
@@ -184,7 +182,7 @@ class WindowScorer:
         query_task.add_done_callback(_ignore_failure)
         try:
             started = time.perf_counter()
-            found = await self._features.window(known, method.needs | method.wants, headers)
+            found = await self._features.window(known, method.needs | method.wants, caller)
             took.features = _ms_since(started)
             encoded = await query_task
         finally:
@@ -195,7 +193,7 @@ class WindowScorer:
             for place, stored in zip(present, found.documents, strict=True)
             if method.needs <= stored.keys()
         ]
-        await self._require(complete, method.needs, hits, headers, method)
+        await self._require(complete, method.needs, hits, caller, method)
         places = np.array([place for place, _ in complete], dtype=np.intp)
         documents = [stored for _, stored in complete]
         window = Window([ids[place] for place in places], first_pass[places], **_columns(documents, method))
@@ -245,7 +243,7 @@ class WindowScorer:
         found: Sequence[object],
         needs: frozenset[Feature],
         hits: Sequence[Mapping[str, Any]],
-        headers: RawHeaders,
+        caller: Caller,
         method: Method,
     ) -> None:
         """Where no document has what is needed, say whether the index lacks the fields or the documents wait."""
@@ -253,7 +251,7 @@ class WindowScorer:
             return
         fields = {HASH, ENCODER, *(FEATURES[feature].name for feature in needs)}
         indices = sorted({str(hit["_index"]) for hit in hits})
-        lacking = sorted(fields - await self._mapped(indices, fields, headers))
+        lacking = sorted(fields - await self._mapped(indices, fields, caller))
         if not lacking:
             raise NothingToScore(
                 "no document of the window has features yet: they are pending, changed, or have no text"
@@ -264,18 +262,28 @@ class WindowScorer:
             "an index that has it with `es-ttc index create` and fill it with `es-ttc ingest`"
         )
 
-    async def _mapped(self, indices: Sequence[str], fields: set[str], headers: RawHeaders) -> set[str]:
-        path = f"/{quote(','.join(indices), safe=',:')}/_field_caps".encode()
-        query_string = f"fields={','.join(sorted(fields))}&ignore_unavailable=true".encode()
-        accept = [*callers(headers), (b"accept", b"application/json"), (b"accept-encoding", b"identity")]
-        async with self._upstream.send("GET", path, query_string, accept, None, ours=True) as response:
+    async def _mapped(self, indices: Sequence[str], fields: set[str], caller: Caller) -> set[str]:
+        """Return the fields that at least one of these indices has."""
+        query_string = caller.query_string(fields=",".join(sorted(fields)), include_unmapped="true")
+        headers = [*callers(caller.headers), (b"accept", b"application/json"), (b"accept-encoding", b"identity")]
+        path = caller.path(indices, "_field_caps")
+        async with self._upstream.send("GET", path, query_string, headers, None, ours=True) as response:
             raw = await response.read()
             if response.status != 200:
                 raise EngineError(
                     f"the fields of [{', '.join(indices)}] could not be read: the engine answered {response.status}",
                     upstream_status=response.status,
                 )
-        return set(jsonio.loads(raw)["fields"])
+        found = jsonio.loads(raw)["fields"]
+        return {name for name in fields if is_mapped(found.get(name, {}), indices)}
+
+
+def is_mapped(capabilities: Mapping[str, Any], indices: Sequence[str]) -> bool:
+    """Whether a field, by the engine's `_field_caps`, exists in at least one of some indices."""
+    if not capabilities.keys() - {"unmapped"}:
+        return False
+    without: Sequence[str] = capabilities.get("unmapped", {}).get("indices") or ()
+    return not set(indices) <= set(without)
 
 
 def document_key(hit: Mapping[str, Any]) -> DocumentKey | None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.types import Send
 
@@ -17,10 +17,11 @@ from es_ttc.gateway.proxy import answer_headers, end_answer, forward, start_answ
 from es_ttc.gateway.rescoring import Rescoring, Search, add_to_first_pass, hide
 from es_ttc.gateway.search_body import MARK, parse_params, plan_search
 from es_ttc.gateway.split import bare_window, can_split, filled, marks_of, page_hits
-from es_ttc.gateway.upstream import Upstream, asks_vendor_type, end_to_end, forwarded, plain_types
+from es_ttc.gateway.upstream import Caller, Upstream, asks_vendor_type, end_to_end, forwarded, plain_types
 
 _OUR_PARAMS = frozenset({"filter_path", "format", "pretty", "source", "source_content_type"})
 _OUR_HEADERS = frozenset({b"content-length", b"content-encoding", b"accept-encoding"})
+_NAMING_PARAMS = frozenset({"allow_no_indices", "expand_wildcards", "ignore_unavailable"})
 _SCORED_AT_ONCE = 8  # searches of one _msearch
 _JSON_ACCEPTED = ("", "*/*", "application/*")
 _NDJSON = b"application/x-ndjson"
@@ -110,7 +111,7 @@ class SearchHandler:
         if first.status != 200:
             return first
         answer = jsonio.loads(first.body)
-        applied = await self._rescoring.finish(search, answer, incoming.headers, first.ms)
+        applied = await self._rescoring.finish(search, answer, _caller(incoming), first.ms)
         return Rescored(first.headers, answer, applied)
 
     async def _in_two_steps(self, incoming: Incoming, search: Search) -> Rescored | Answer | None:
@@ -123,7 +124,7 @@ class SearchHandler:
         window = answer["hits"]["hits"]
         marks = marks_of(window)
         by_hit = {id(hit): mark for hit, mark in zip(window, marks, strict=True)}
-        applied = await self._rescoring.finish(search, answer, incoming.headers, first.ms)
+        applied = await self._rescoring.finish(search, answer, _caller(incoming), first.ms)
         page = answer["hits"]["hits"]
         if not page:
             return Rescored(first.headers, answer, applied)
@@ -176,7 +177,9 @@ class SearchHandler:
                 return response, True
             async with room:
                 try:
-                    applied = await self._rescoring.finish(search, response, incoming.headers, first_ms)
+                    applied = await self._rescoring.finish(
+                        search, response, _caller(incoming, items[number][0]), first_ms
+                    )
                 except EsTtcError as error:
                     return error.body(), True
             hide(response["hits"]["hits"], search.plan)
@@ -226,6 +229,25 @@ class SearchHandler:
             kept = [pair for pair in end_to_end(response.raw_headers) if pair[0] not in _OUR_HEADERS]
             ms = (time.perf_counter() - started) * 1000
             return Answer(response.status, answer_headers(kept, vendor=vendor), raw, ms)
+
+
+def _caller(incoming: Incoming, header: bytes = b"") -> Caller:
+    """Return in whose name features are read; an `_msearch` item's header may name its own indices."""
+    segments = incoming.segments
+    indices = segments[0] if len(segments) == 2 else ""
+    params = parse_params(incoming.query_string.decode("latin-1"))
+    if header.strip():
+        told = jsonio.loads(header)  # the engine has read it too
+        indices = quote(_joined(told.get("index") or told.get("indices") or ""), safe=",:*") or indices
+        params += [(name, _joined(value)) for name, value in told.items()]
+    return Caller(incoming.headers, indices, tuple((name, value) for name, value in params if name in _NAMING_PARAMS))
+
+
+def _joined(value: Any) -> str:
+    """Return a header's value as a URL parameter has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _marked_object(text: bytes | None) -> dict[str, Any] | None:

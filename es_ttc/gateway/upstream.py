@@ -1,8 +1,10 @@
 """The engine as the gateway sees it: raw requests, nothing re-encoded, the caller's own credentials."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import quote, urlencode
 
 import aiohttp
 from multidict import CIMultiDict
@@ -23,6 +25,30 @@ _HOP_BY_HOP = frozenset(
 _NOT_FORWARDED = frozenset({b"host", b"expect"})
 _OF_THE_BODY = frozenset({b"content-length", b"content-encoding", b"content-type", b"accept", b"accept-encoding"})
 _VENDOR = b"application/vnd.elasticsearch+"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """In whose name, and through which door, calls of our own are made.
+
+    Attributes:
+        headers: The caller's headers.
+        indices: What he searches, as it stands in his path: an alias's filter and rights then hold for us as well.
+            Empty where his path names nothing (a point in time, the whole cluster).
+        params: The URL parameters that say what such a name stands for.
+    """
+
+    headers: RawHeaders
+    indices: str = ""
+    params: tuple[tuple[str, str], ...] = ()
+
+    def path(self, concrete: Sequence[str], api: str) -> bytes:
+        """Return the path of a call; concrete indices are named only where the caller named nothing."""
+        return f"/{self.indices or quote(','.join(concrete), safe=',:')}/{api}".encode()
+
+    def query_string(self, **params: str) -> bytes:
+        """Return the parameters of a call."""
+        return urlencode({"ignore_unavailable": "true", **dict(self.params), **params}).encode()
 
 
 class Upstream:

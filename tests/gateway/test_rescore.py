@@ -1,6 +1,7 @@
 """The rescore hook on real engines: the ranking, pages, what natively belongs to a search, what is refused."""
 
 import gzip
+import json
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -8,6 +9,8 @@ from urllib.parse import quote
 import numpy as np
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.gateway.filter_path import filtered
@@ -428,3 +431,78 @@ def test_no_hits_and_no_page(behind: Behind) -> None:
     assert nothing.json()["hits"]["total"]["value"] == 60
     beyond = search(behind.gateway, behind.index, {"query": EVERYTHING, "from": 80, "rescore": ours()})
     assert beyond.json()["hits"]["hits"] == []
+
+
+def test_a_point_in_time(behind: Behind) -> None:
+    opensearch = "x-opensearch-version" in call(behind.engine, "GET", "/").headers
+    target = "_search/point_in_time?keep_alive=1m" if opensearch else "_pit?keep_alive=1m"
+    opened = call(behind.gateway, "POST", f"/{behind.index}/{target}").json()
+    body = {"query": EVERYTHING, "rescore": ours(), "pit": {"id": opened.get("pit_id", opened.get("id"))}}
+    reply = call(behind.gateway, "POST", "/_search", body)
+    assert reply.status == 200, reply.body
+    assert reply.scores == search(behind.gateway, behind.index, {"query": EVERYTHING, "rescore": ours()}).scores
+    assert reply.json()["pit_id"]
+
+
+def test_aliases_and_wildcards(behind: Behind, index_name: str) -> None:
+    call(behind.engine, "POST", "/_aliases", {"actions": [{"add": {"index": behind.index, "alias": index_name}}]})
+    body = {"query": EVERYTHING, "rescore": ours()}
+    expected = search(behind.gateway, behind.index, body).json()["hits"]
+    assert search(behind.gateway, index_name, body).json()["hits"] == expected
+    assert search(behind.gateway, behind.index[:-1] + "*", body).json()["hits"] == expected
+    actions = {"actions": [{"remove": {"index": behind.index, "alias": index_name}}]}
+    assert call(behind.gateway, "POST", "/_aliases", actions).status == 200
+
+
+def test_an_alias_filter_hides_its_documents(behind: Behind, index_name: str) -> None:
+    only = {"add": {"index": behind.index, "alias": index_name, "filter": {"range": {"number": {"lt": 30}}}}}
+    call(behind.engine, "POST", "/_aliases", {"actions": [only]})
+    body = {"query": EVERYTHING, "size": 10, "rescore": ours()}
+    ids = [one for start in (0, 10, 20, 30) for one in search(behind.gateway, index_name, body | {"from": start}).ids]
+    assert sorted(ids) == sorted(document["_id"] for document in corpus() if document["number"] < 30)
+    call(behind.engine, "POST", "/_aliases", {"actions": [{"remove": {"index": behind.index, "alias": index_name}}]})
+
+
+def test_a_vector_search_is_a_first_pass_too(behind: Behind, encoder: Encoder) -> None:
+    vector = encoder.encode([CATS], role="query", tokens=False).pooled[0].tolist()
+    opensearch = "x-opensearch-version" in call(behind.engine, "GET", "/").headers
+    knn: dict[str, Any] = (
+        {"query": {"knn": {"ttc.vector": {"vector": vector, "k": 40}}}}
+        if opensearch
+        else {"knn": {"field": "ttc.vector", "query_vector": vector, "k": 40, "num_candidates": 60}}
+    )
+    reply = search(behind.gateway, behind.index, knn | {"size": 20, "rescore": ours()})
+    assert reply.status == 200, reply.body
+    expected = in_memory(encoder, behind, "spectral", [CATS])
+    assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(
+        {one: expected[one] for one in reply.ids}, abs=1e-4
+    )
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    section=json_values
+    | st.dictionaries(
+        st.sampled_from(["method", "query_text", "params", "timeout", "on_error", "detail", "score_mode", "x"]),
+        json_values | st.sampled_from(["spectral", "dense", "60s", "first_pass"]),
+    ),
+    item=st.dictionaries(st.sampled_from(["window_size", "query", "window"]), json_values, max_size=1),
+    as_list=st.booleans(),
+)
+def test_whatever_stands_in_the_section_is_answered_or_refused(
+    behind: Behind, section: Any, item: dict[str, Any], as_list: bool
+) -> None:
+    rescore = item | {"ttc": section}
+    raw = json.dumps({"query": EVERYTHING, "rescore": [rescore] if as_list else rescore}).encode()
+    headers = {"content-type": "application/json"}
+    reply = call(behind.gateway, "POST", f"/{behind.index}/_search", raw, headers)
+    if reply.status != 200:
+        assert reply.status == 400
+        assert reply.json()["error"]["root_cause"][0]["reason"]
