@@ -85,7 +85,7 @@ def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Co
 
 
 def _fields_table(model: type[BaseModel], *, skip: Collection[str] = ()) -> str:
-    fields = {name: field for name, field in model.model_fields.items() if name not in skip}
+    fields = {field.alias or name: field for name, field in model.model_fields.items() if name not in skip}
     if not fields:
         return "None.\n"
     schema = model.model_json_schema()

@@ -214,8 +214,9 @@ class WindowScorer:
         """
         if scored.window is None or scored.query is None or not places:
             return []
-        part = _subset(scored.window, places)
-        return await self._pool.run(method.rescorer.detail, scored.query, part, method.params)
+        # The whole window: of a method that judges documents together, what it shows of one depends on the others.
+        details = await self._pool.run(method.rescorer.detail, scored.query, scored.window, method.params)
+        return [details[place] for place in places]
 
     async def _encode_with_first(self, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
         return await self._encoders.encode(await self._encoders.first(), texts, tokens=tokens)
@@ -317,21 +318,6 @@ def _columns(documents: Sequence[Stored], method: Method) -> dict[str, Any]:
     if Feature.OFFSETS in columns:
         columns[Feature.OFFSETS] = [offsets for offsets, _ in columns[Feature.OFFSETS]]
     return columns
-
-
-def _subset(window: Window, places: Sequence[int]) -> Window:
-    def of(column: Sequence[Any] | None) -> list[Any] | None:
-        return None if column is None else [column[place] for place in places]
-
-    rows = np.array(places, dtype=np.intp)
-    return Window(
-        ids=[window.ids[place] for place in places],
-        first_pass=window.first_pass[rows],
-        pooled=None if window.pooled is None else window.pooled[rows],
-        tokens=of(window.tokens),
-        norms=of(window.norms),
-        offsets=of(window.offsets),
-    )
 
 
 def _checked(scores: NDArray[Any], length: int, rescorer: Rescorer[Any]) -> Float32:

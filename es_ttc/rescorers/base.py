@@ -106,5 +106,8 @@ class Rescorer(Protocol[P]):
         ...
 
     def detail(self, query: Query, window: Window, params: P) -> list[dict[str, Any]]:
-        """Return for each document what the method can show about its score (JSON-ready); ``{}`` where nothing."""
+        """Return for each document what the method can show about its score (JSON-ready); ``{}`` where nothing.
+
+        The window is the one that was scored, whole: a method may judge its documents together.
+        """
         ...

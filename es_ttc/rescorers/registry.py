@@ -87,7 +87,8 @@ def _sentence(rescorer: Rescorer[Any], error: ErrorDetails) -> str:
     """Say which parameter of which method is wrong, its value and what it should be."""
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        nearest = did_you_mean(where, rescorer.Params.model_fields)
+        known = (field.alias or name for name, field in rescorer.Params.model_fields.items())
+        nearest = did_you_mean(where, known)
         return f"unknown parameter [{where}] of method [{rescorer.name}]{nearest}"
     problem = error["msg"].removeprefix("Value error, ")
     if not where:

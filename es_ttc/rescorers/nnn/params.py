@@ -1,0 +1,49 @@
+"""The parameters of NNN rescoring.
+
+The defaults come from 800 train queries of ToolLens (seeded sample, all-MiniLM-L6-v2, windows of 100): l1 is the
+least of .1, .15, .2, .25 whose Recall@5 and Comp@5 are within two standard errors of dense retrieval's (.277 and .076
+against .277 and .080), while the first five resemble each other less (mean cosine .687 against .698). At this l1 all
+three hardly depend on l2 from 0 to 1; .1 keeps near-duplicates apart and the solution unique. No setting did better
+than dense there: encoders that were trained for a collection, and other collections, want values of their own.
+"""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from es_ttc.rescorers.base import Params
+
+DEFAULT_L1 = 0.2
+DEFAULT_L2 = 0.1
+
+
+class NnnParams(Params):
+    """What NNN rescoring can be told."""
+
+    l1: float = Field(
+        DEFAULT_L1,
+        ge=0,
+        le=1,
+        description="Cosine with what the others leave unexplained of the query that a document must exceed to be "
+        "selected: the greater, the fewer. The paper's L2-Fix has 0.",
+    )
+    l2: float = Field(
+        DEFAULT_L2,
+        ge=0,
+        le=1000,
+        description="Shares weight between documents that resemble each other: the greater, the more of them are "
+        "selected together and the nearer the order is to that of `dense`. The paper's L1-Fix has 0.",
+    )
+    documents: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="Select so many documents instead: `l1` falls from the value that selects none until so many are. "
+        "Fewer are where no more can help; then `l1` ends at 0.",
+    )
+
+    @model_validator(mode="after")
+    def _one_stopping_rule(self) -> Self:
+        if self.documents is not None and self.l1 != DEFAULT_L1:
+            raise ValueError("[documents] chooses l1 by itself: set one of the two")
+        return self

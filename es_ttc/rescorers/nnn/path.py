@@ -1,0 +1,96 @@
+"""The path of solutions over l1, from large to small: few documents first, more as l1 falls.
+
+While the selection stays the same its coefficients are linear in l1: with ``w = H^-1 1`` they grow by ``t w`` and a
+document's inner product with the residual falls by ``t <d, D_S^T w>`` as l1 falls by ``t``. So the next l1 at which a
+document joins or leaves is known, and the path jumps from change to change; each point is solved anew by the active
+set, begun from the last selection, and is certified like any other solution.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from es_ttc.rescorers.nnn.active_set import TOLERANCE, Solution, solve
+from es_ttc.rescorers.nnn.dictionary import Dictionary
+from es_ttc.rescorers.nnn.face import Face
+from es_ttc.rescorers.nnn.objective import Penalty, Rows
+
+RESOLUTION = 1e-5
+"""Least step of l1, relative to the greatest: changes nearer to each other are not told apart."""
+
+
+def greatest_l1(dictionary: Dictionary, query: Rows) -> float:
+    """Return the l1 from which on nothing is selected: the greatest inner product with the query, or 0."""
+    return max(0.0, float(np.max(dictionary.products(query.astype(np.float64)), initial=0.0)))
+
+
+def changes(
+    dictionary: Dictionary, query: Rows, *, l2: float = 0.0, l1: float = 0.0, tolerance: float = TOLERANCE
+) -> Iterator[Solution]:
+    """Yield a solution just after each change of the selection as l1 falls; the last is that for ``l1`` itself.
+
+    Args:
+        dictionary: The documents' vectors.
+        query: ``(d,)``.
+        l2: As in the problem, the same all along.
+        l1: Where the path ends.
+        tolerance: As for :func:`es_ttc.rescorers.nnn.active_set.solve`.
+    """
+    current = greatest_l1(dictionary, query)
+    least = RESOLUTION * current
+    solution: Solution | None = None
+    while True:
+        fall = 0.0 if solution is None else _until_change(dictionary, query, solution)
+        current = max(l1, current - fall - least)
+        start = None if solution is None else solution.support
+        solution = solve(dictionary, query, Penalty(current, l2), start=start, tolerance=tolerance)
+        yield solution
+        if current == l1:
+            return
+
+
+def select(
+    dictionary: Dictionary,
+    query: Rows,
+    documents: int,
+    *,
+    l2: float = 0.0,
+    l1: float = 0.0,
+    tolerance: float = TOLERANCE,
+) -> Solution:
+    """Return the first solution on the path that selects at least so many documents.
+
+    It selects more only where several join at once. The solution at the path's end is returned where none selects so
+    many: no more documents can have positive coefficients, whatever l1.
+
+    Raises:
+        ValueError: ``documents`` is not positive.
+    """
+    if documents < 1:
+        raise ValueError(f"[documents] is {documents}: it must be 1 or more")
+    path = changes(dictionary, query, l2=l2, l1=l1, tolerance=tolerance)
+    solution = next(path)
+    while len(solution.support) < documents:
+        following = next(path, None)
+        if following is None:
+            break
+        solution = following
+    return solution
+
+
+def _until_change(dictionary: Dictionary, query: Rows, solution: Solution) -> float:
+    """Return by how much l1 falls until a document joins or leaves; infinite where none ever does."""
+    face = Face.empty(dictionary.dims).extended(
+        solution.support, dictionary, query.astype(np.float64), solution.penalty
+    )
+    growth = face.solved(np.ones(len(face.support)))
+    products = dictionary.products(solution.residual)
+    fall = growth @ face.rows
+    rates = dictionary.products(fall)
+    joining = rates < 1 - dictionary.rounding(fall)  # a duplicate of a selected document stays at l1 and never joins
+    joining[solution.support] = False
+    room = np.maximum(solution.penalty.l1 - products[joining], 0)
+    join = float(np.min(room / (1 - rates[joining]), initial=np.inf))
+    shrinking = growth < 0
+    leave = float(np.min(-solution.coefficients[shrinking] / growth[shrinking], initial=np.inf))
+    return min(join, leave)

@@ -1,0 +1,115 @@
+"""NNN decoding of a window ("Non-negative Elastic Net Decoding for Information Retrieval")."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from es_ttc.rescorers.base import Feature, Params, Query, Window
+from es_ttc.rescorers.nnn.active_set import Solution, solve
+from es_ttc.rescorers.nnn.dictionary import Dictionary
+from es_ttc.rescorers.nnn.objective import Float64, Penalty
+from es_ttc.rescorers.nnn.params import NnnParams
+from es_ttc.rescorers.nnn.path import select
+from es_ttc.vectors.tokens import Float32
+
+_SHOWN = 3
+_LEAST_COEFFICIENT = 1e-30
+"""Coefficients below count as zero: float32 has no room for the scores under them."""
+
+
+class NnnRescorer:
+    """Documents that together rebuild the query: of ten that say the same, one is enough.
+
+    The query's pooled vector is written as a sum of document vectors of the window with coefficients that are not
+    negative and mostly zero (equation 1). A document's coefficient is its score. One that others make redundant gets
+    none, however near the query it is.
+
+    Documents with a zero coefficient follow in first-pass order: their scores fall evenly from just below the
+    smallest coefficient towards 0 (below 1 where no document is selected).
+
+    With several query texts the mean of their vectors is rebuilt: this is the one set of documents with the least
+    total error over all texts, each text weighing the same.
+    """
+
+    name: ClassVar[str] = "nnn"
+    Params: ClassVar[type[Params]] = NnnParams
+    wants: ClassVar[frozenset[Feature]] = frozenset()
+    similarity: ClassVar[bool] = False
+
+    def needs(self, params: NnnParams) -> frozenset[Feature]:  # noqa: ARG002
+        """The pooled vectors."""
+        return frozenset({Feature.POOLED})
+
+    def score(self, query: Query, window: Window, params: NnnParams) -> Float32:
+        """Return the scores, ``(k,)``, all positive."""
+        return scores(_solution(query, window, params).x)
+
+    def detail(self, query: Query, window: Window, params: NnnParams) -> list[dict[str, Any]]:
+        """Return each document's part in rebuilding the query, which depends on the whole window.
+
+        ``coefficient``; ``relevance``, its inner product with the query (a cosine, given one text); ``unexplained``,
+        that with the residual; ``residual_norm``; ``l1`` and ``l2`` as used; ``certified``, whether the solution met
+        its tolerance. For a document above l1 that got no coefficient, ``redundant_with``: the selected ones that
+        explain most of its relevance, with their ``contribution``; relevance is unexplained plus all contributions.
+        """
+        assert window.pooled is not None  # noqa: S101 - promised by needs
+        solution = _solution(query, window, params)
+        vectors = window.pooled.astype(np.float64)
+        relevance = vectors @ _mean(query)
+        unexplained = vectors @ solution.residual
+        contributions = (vectors @ vectors[solution.support].T) * solution.coefficients
+        common = {
+            "residual_norm": float(np.linalg.norm(solution.residual)),
+            "l1": solution.penalty.l1,
+            "l2": solution.penalty.l2,
+            "certified": solution.converged,
+        }
+        details = []
+        for place, coefficient in enumerate(solution.x.tolist()):
+            shown = {
+                "coefficient": coefficient,
+                "relevance": float(relevance[place]),
+                "unexplained": float(unexplained[place]),
+                **common,
+            }
+            if coefficient == 0 and relevance[place] > solution.penalty.l1:
+                shown["redundant_with"] = _largest(contributions[place], solution, window)
+            details.append(shown)
+        return details
+
+
+def scores(x: Float64) -> Float32:
+    """Return coefficients as scores: all positive, those of zero coefficients below all others and falling.
+
+    Args:
+        x: ``(k,)`` coefficients in first-pass order, none negative.
+    """
+    selected = x >= _LEAST_COEFFICIENT
+    rest = int(np.count_nonzero(~selected))
+    ceiling = float(np.min(x, where=selected, initial=np.inf)) if rest < len(x) else 1.0
+    result = x.astype(np.float32)
+    result[~selected] = ceiling * (np.arange(rest, 0, -1) / (rest + 1))
+    return result
+
+
+def _solution(query: Query, window: Window, params: NnnParams) -> Solution:
+    assert window.pooled is not None  # noqa: S101 - promised by needs
+    dictionary = Dictionary.of(window.pooled)
+    if params.documents is not None:
+        return select(dictionary, _mean(query), params.documents, l2=params.l2)
+    return solve(dictionary, _mean(query), Penalty(params.l1, params.l2))
+
+
+def _mean(query: Query) -> Float64:
+    mean: Float64 = query.vectors.mean(axis=0, dtype=np.float64)
+    return mean
+
+
+def _largest(contributions: Float64, solution: Solution, window: Window) -> list[dict[str, Any]]:
+    """Return the selected documents that explain most of a document's relevance, the first ``_SHOWN``."""
+    order = np.argsort(-contributions, kind="stable")[:_SHOWN]
+    return [
+        {"id": window.ids[solution.support[one]], "contribution": float(contributions[one])}
+        for one in order
+        if contributions[one] > 0
+    ]
