@@ -17,8 +17,8 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 from es_ttc.encoders.base import Float32, Role
+from es_ttc.encoders.options import identity_of
 from es_ttc.encoders.packages import ModelFiles
-from es_ttc.encoders.registry import identity_of
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
 from es_ttc.encoders.windows import Reader, Window, role_prompts
 from es_ttc.errors import ConfigurationError

@@ -1,22 +1,19 @@
 """Encoders by name: which model, from where, on which backend."""
 
-import hashlib
 import importlib.util
-import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
 from es_ttc.encoders import hub, packages
-from es_ttc.encoders.base import Encoder, EncoderIdentity, Role
+from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import FileHashes, revision
+from es_ttc.encoders.options import Dtype
 from es_ttc.encoders.packages import ModelFiles, missing_package
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
 
 Backend = Literal["torch", "onnx"]
-Dtype = Literal["auto", "float32", "bfloat16"]
 SHORT_NAMES = ("minilm", "mpnet")
 
 _SUFFIX = re.compile(r"(?P<model>.+)@(?P<backend>[a-z]+)(:(?P<dtype>[a-z0-9]+))?", re.DOTALL)
@@ -125,43 +122,3 @@ def _onnx_file(folder: Path) -> Path:
         if candidate.is_file():
             return candidate
     raise ConfigurationError(f"model folder [{folder}] has no model.onnx and no onnx/model.onnx: take @torch")
-
-
-def identity_of(
-    files: ModelFiles,
-    *,
-    own_dims: int,
-    dims: int | None,
-    own_max_length: int,
-    max_length: int | None,
-    prompts: Mapping[Role, str],
-) -> EncoderIdentity:
-    """Return the identity of a model with the options given.
-
-    Args:
-        files: The model.
-        own_dims: Components of its vectors.
-        dims: Components wanted; None for its own.
-        own_max_length: Its own limit.
-        max_length: The limit wanted; None for its own.
-        prompts: Each role's prompt.
-
-    Raises:
-        ConfigurationError: An option is out of range.
-    """
-    for option, wanted, own in (("dims", dims, own_dims), ("max_length", max_length, own_max_length)):
-        if wanted is not None and not 1 <= wanted <= own:
-            raise ConfigurationError(f"{option} [{wanted}] must be from 1 to {own} for encoder [{files.model}]")
-    return EncoderIdentity(
-        model=files.model,
-        revision=files.revision,
-        dims=dims or own_dims,
-        max_length=max_length or own_max_length,
-        prompts=_prompts_hash(prompts),
-    )
-
-
-def _prompts_hash(prompts: Mapping[Role, str]) -> str:
-    if not any(prompts.values()):
-        return ""
-    return hashlib.sha256(json.dumps([prompts["query"], prompts["document"]]).encode()).hexdigest()[:8]

@@ -14,8 +14,8 @@ from transformers.utils import logging as transformers_logging
 
 from es_ttc.encoders.base import Role
 from es_ttc.encoders.batches import Batch, fixed_batches
+from es_ttc.encoders.options import Dtype, identity_of
 from es_ttc.encoders.packages import ModelFiles
-from es_ttc.encoders.registry import Dtype, identity_of
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
 from es_ttc.encoders.windows import Reader, Window, role_prompts
 from es_ttc.errors import ConfigurationError
