@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.common import heading, table
+from es_ttc.demo.stdlib import generate
 from es_ttc.encoders import Encoder, load_encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
@@ -117,14 +118,15 @@ async def run(url: str, encoder: Encoder, documents: Sequence[Any]) -> tuple[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", help="documents, as es-ttc ingest takes them")
-    parser.add_argument("--documents", type=int, default=600)
+    parser.add_argument("file", nargs="?", help="documents, as es-ttc ingest takes them; else Python's own library")
+    parser.add_argument("--documents", type=int, default=300)
     parser.add_argument("--encoder", default="minilm@onnx")
     parser.add_argument("--engine", action="append", required=True, help="the engine's URL; may be given twice")
     arguments = parser.parse_args()
     encoder = load_encoder(arguments.encoder)
     encoder.encode(["warm up"])
-    records = Inputs([open_source(arguments.file)]).peek(arguments.documents)
+    source = open_source(arguments.file) if arguments.file else Documents(each.source for each in generate().documents)
+    records = Inputs([source]).peek(arguments.documents)
     documents = [record.document for record in records if record.document]
     results = [asyncio.run(run(url, encoder, documents)) for url in arguments.engine]
     print(heading("Ingest", data=results[0][0], packages=("onnxruntime", "elasticsearch", "opensearch-py")))
