@@ -49,25 +49,37 @@ def main() -> None:
     parser.add_argument("--engine", default="http://127.0.0.1:9200")
     url = parser.parse_args().engine
     product = asyncio.run(_fill(url))
-    with _gateway(url) as gateway:
-        data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, on {product}, loopback"
-        print(heading("Gateway", data=data, packages=("aiohttp", "uvicorn", "starlette", "numpy")))
-        print(
-            table(
-                ("pass-through", "direct p50 ms", "gateway p50 ms", "added ms", "p95 ms"), _pass_through(url, gateway)
-            )
-        )
-        print(table(("spectral, window 100", "p50 ms", "p95 ms"), _spectral(url, gateway)))
-        print(table(("16 connections", "requests/s", "of direct"), _throughput(url, gateway)))
+    try:
+        with _gateway(url) as gateway:
+            _report(url, gateway, product)
+    finally:
+        asyncio.run(_clear(url))
+
+
+def _report(url: str, gateway: str, product: str) -> None:
+    data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, on {product}, loopback"
+    print(heading("Gateway", data=data, packages=("aiohttp", "uvicorn", "starlette", "numpy")))
+    columns = ("pass-through", "direct p50 ms", "gateway p50 ms", "added ms", "p95 ms")
+    print(table(columns, _pass_through(url, gateway)))
+    print(table(("spectral, window 100", "p50 ms", "p95 ms"), _spectral(url, gateway)))
+    print(table((f"{CONNECTIONS} connections", "requests/s", "of direct"), _throughput(url, gateway)))
 
 
 async def _fill(url: str) -> str:
     engine = await connect(EngineSettings(engine=url))
     try:
-        product = (await engine.capabilities()).product
-        if not await engine.exists(INDEX):
-            await _index(engine)
-        return product
+        if await engine.exists(INDEX):
+            await engine.delete_index(INDEX)
+        await _index(engine)
+        return (await engine.capabilities()).product
+    finally:
+        await engine.close()
+
+
+async def _clear(url: str) -> None:
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        await engine.delete_index(INDEX)
     finally:
         await engine.close()
 
