@@ -1,10 +1,12 @@
 """`es-ttc demo`: a real engine, real text, a ranking table, queries before and after, and a prompt to search."""
 
 import asyncio
+import os
 import signal
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -69,6 +71,19 @@ class Stage:
         return Target(self.client, index, spec, spec.text_fields, self.encoder)
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What needs no engine.
+
+    Attributes:
+        encoder: The encoder, without a cache.
+        collections: What is shown.
+    """
+
+    encoder: "Encoder"
+    collections: "Sequence[Collection]"
+
+
 @click.command()
 @click.option("--serve", "serving", is_flag=True, help="Leave engine and gateway running until Ctrl-C; no prompt.")
 @click.option("--no-prompt", is_flag=True, help="End after the examples.")
@@ -90,9 +105,11 @@ def demo(serving: bool, no_prompt: bool, keep: bool, engine: str | None, as_json
         stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
         steps = Steps(console)
         console.print(Text(INTRODUCTION, FAINT))
+        beside = stack.enter_context(ThreadPoolExecutor(max_workers=1))
+        preparing = beside.submit(_prepare, settings)  # takes as long as a node takes to start
         if engine is None:
             settings = settings.model_copy(update={"engine": _start_node(stack, steps, settings, keep=keep)})
-        stage = _set_up(stack, steps, settings, keep=keep)
+        stage = _set_up(stack, steps, settings, preparing, keep=keep)
         results = _measure(steps, stage)
         seconds = time.perf_counter() - began
         if as_json:
@@ -108,7 +125,11 @@ def demo(serving: bool, no_prompt: bool, keep: bool, engine: str | None, as_json
 
 
 def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, keep: bool) -> str:
-    """Return the address of a node: the one of `es-ttc engine up` if it runs, else one that ends with this process."""
+    """Return the address of a node: the one of `es-ttc engine up` if it runs, else one of our own.
+
+    Our own ends with this process, however that ends, and its data with it. One that is kept stays, under a name that
+    `es-ttc engine` knows.
+    """
     from es_ttc.engine.node import process
     from es_ttc.engine.node.report import reports
     from es_ttc.engine.node.spec import NodeSpec
@@ -118,17 +139,32 @@ def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, ke
             if known.name == NodeSpec(settings.cache_dir).name and known.url:
                 step.done = f"engine: {known.product} {known.version} with k-NN, running already at {known.url}"
                 return known.url
-        spec = NodeSpec(settings.cache_dir, name=NODE, port=None if keep else 0, owned=not keep)
+        if keep:
+            spec = NodeSpec(settings.cache_dir, name=NODE)
+        else:
+            name = f"{NODE}-{os.getpid()}"
+            spec = NodeSpec(settings.cache_dir, name=name, port=0, owned=True, keep_data=False)
         node = process.start(spec, progress_of(step))
-        if not (keep or node.reused):
+        if not keep:
             stack.callback(node.stop)
-        step.done = f"engine: {node.state.product} {node.state.version} with k-NN, started at {node.url}"
+        doing = "running already" if node.reused else "started"
+        step.done = f"engine: {node.state.product} {node.state.version} with k-NN, {doing} at {node.url}"
         return node.url
 
 
-def _set_up(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, keep: bool) -> Stage:
+def _prepare(settings: GatewaySettings) -> Prepared:
+    from es_ttc.demo import limit_style, stdlib
+    from es_ttc.encoders import load_encoder
+
+    encoder = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
+    return Prepared(encoder, [limit_style.generate(), stdlib.generate()])
+
+
+def _set_up(
+    stack: ExitStack, steps: Steps, settings: GatewaySettings, preparing: Future[Prepared], *, keep: bool
+) -> Stage:
     """Fill the engine and put a gateway in front of it; the stack takes it all down again."""
-    from es_ttc.encoders import CachedEncoder, load_encoder
+    from es_ttc.encoders import CachedEncoder
     from es_ttc.engine.connect import connect
     from es_ttc.gateway.server import running_gateway
 
@@ -137,30 +173,21 @@ def _set_up(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, keep: 
     stack.callback(lambda: runner.run(engine.close()))
     found = runner.run(engine.capabilities())
 
-    with steps.step("loading the encoder") as step:
-        loaded = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
-        encoder = CachedEncoder(loaded, settings.cache_dir / "embeddings")
+    with steps.step("loading the encoder and making two collections") as step:
+        prepared = preparing.result()
+        encoder = CachedEncoder(prepared.encoder, settings.cache_dir / "encodings")
         stack.callback(encoder.close)
         step.done = f"encoder: {encoder.identity.model} ({encoder.backend})"
 
-    exhibits = [_exhibit(stack, steps, runner, engine, encoder, made, keep=keep) for made in _collections(steps)]
+    exhibits = [_exhibit(stack, steps, runner, engine, encoder, made, keep=keep) for made in prepared.collections]
 
     with steps.step("starting the gateway") as step:
-        gateway = stack.enter_context(running_gateway(settings, load=lambda _name, _folder: loaded))
+        gateway = stack.enter_context(running_gateway(settings, load=lambda _name, _folder: prepared.encoder))
         client = runner.run(connect(settings.model_copy(update={"engine": gateway})))
         stack.callback(lambda: runner.run(client.close()))
         step.done = f"gateway: {gateway}, in front of the engine"
     described = f"{found.product} {'.'.join(map(str, found.version))}"
     return Stage(runner, client, gateway, engine.url, described, encoder, exhibits)
-
-
-def _collections(steps: Steps) -> "list[Collection]":
-    from es_ttc.demo import limit_style, stdlib
-
-    with steps.step("making two collections") as step:
-        made = [limit_style.generate(), stdlib.generate()]
-        step.done = "text: " + " and ".join(f"{one.name} ({len(one.documents)} documents)" for one in made)
-    return made
 
 
 def _exhibit(
@@ -175,13 +202,13 @@ def _exhibit(
 ) -> "Exhibit":
     from es_ttc.demo import exhibit
 
-    with steps.step(f"encoding and indexing {collection.name}") as step:
+    documents = len(collection.documents)
+    with steps.step(f"encoding and indexing {collection.name}, {documents} documents") as step:
         name = exhibit.index_of(collection)
         if not keep:
             stack.callback(lambda: runner.run(exhibit.remove(engine, name)))
         filled = runner.run(exhibit.fill(engine, name, collection, encoder, step.advance_to))
-        rate = filled.outcome.documents_per_second
-        step.done = f"index: {filled.index}, token vectors and all ({rate:,.0f} documents a second)"
+        step.done = f"index: {filled.index}, {documents} documents with their token vectors"
     return filled
 
 
@@ -208,6 +235,13 @@ def _tell(console: Console, stage: Stage, results: "Sequence[CollectionResult]",
     """Show the tables, the examples, and how to ask the same from outside."""
     console.print(tables(stage.exhibits, results))
     console.print(heading("Before and after"))
+    console.print(
+        Text(
+            "The query that gained most in each collection, and the one that lost most. ● marks right answers, ▲ and ▼ "
+            "moves against bm25.\n",
+            FAINT,
+        )
+    )
     for index, query, why in examples(stage.exhibits, results):
         console.print(_example(stage, index, query, why))
     console.print(heading("The same from anywhere"))
@@ -280,10 +314,10 @@ def examples(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]
     chosen = []
     for exhibit, result in zip(exhibits, results, strict=True):
         gained = gains(result)
-        chosen.append((exhibit.index, max(gained, key=gained.__getitem__), "gained most"))
+        chosen.append((exhibit.index, max(gained, key=gained.__getitem__), "the greatest gain"))
     worst = min(gained, key=gained.__getitem__)
     if gained[worst] < 0:
-        chosen.append((exhibits[-1].index, worst, "lost most"))
+        chosen.append((exhibits[-1].index, worst, "the greatest loss"))
     return chosen
 
 
@@ -297,7 +331,7 @@ def _example(stage: Stage, index: str, query: str, why: str) -> RenderableType:
     ranks = rankings[-1].ranks()
     right = min((ranks[document] for document in relevant if document in ranks), default=1)
     return Group(
-        Text.assemble((f"“{text}”", "bold"), (f"  {why} in {collection.name}; ● is a right answer", FAINT)),
+        Text.assemble((f"“{text}”", "bold"), (f"  {collection.name}, {why}", FAINT)),
         Padding(Comparison(rankings, PLACES, relevant), (1, 0, 1, 2)),
         Text(f"  what {SHOWN} matched", FAINT),
         listing(rankings[-1], sorted({1, right}), relevant=relevant),

@@ -34,6 +34,7 @@ IMPORTED = frozenset((
     "_weakref",
 ))
 # fmt: on
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 MODULE_WORDS = 120
 """Words kept of a module's own docstring; some are whole manuals."""
 MEMBER_WORDS = 25
@@ -173,11 +174,13 @@ def _parsed(name: str, path: Path) -> Module | None:
 
 def _exported(tree: ast.Module) -> frozenset[str] | None:
     """Return ``__all__`` where it is one plain list of names; None where there is none or it is built up."""
-    mentions = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "__all__"]
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and node.targets == mentions:
+    top_level = [node for node in _statements(tree.body) if not isinstance(node, _DEFINITIONS)]
+    mentions = [node for line in top_level for node in ast.walk(line) if isinstance(node, ast.Name)]
+    targets = [node for node in mentions if node.id == "__all__"]
+    for line in top_level:
+        if isinstance(line, ast.Assign) and line.targets == targets:
             with contextlib.suppress(ValueError):
-                return frozenset(ast.literal_eval(node.value))
+                return frozenset(ast.literal_eval(line.value))
     return None
 
 
