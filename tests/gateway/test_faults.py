@@ -116,9 +116,9 @@ def test_the_callers_own_timeout_leaves_time_for_the_first_pass(
 ) -> None:
     gated.gate.clear()
     body: dict[str, Any] = {"query": EVERYTHING, "rescore": ours(f"in time, {where}", timeout="15s")}
-    query = "?timeout=300ms" if where == "url" else ""
+    query = "?timeout=1500ms" if where == "url" else ""
     if where == "body":
-        body["timeout"] = "300ms"
+        body["timeout"] = "1500ms"
     reply = search(gateway, behind.index, body, query)
     assert_first_pass(reply, behind, "scoring took longer than its budget")
     assert "budget of 15000 ms" not in reply.json()["ttc"]["reason"]
