@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 import click
+import stamina
 
 from es_ttc import __version__
 from es_ttc.cli.demo import demo
@@ -53,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit status; with ``--debug`` unexpected errors keep their traceback."""
+    # Retries are no news on a command line: without this stamina tells of each one on standard output.
+    stamina.instrumentation.set_on_retry_hooks([])
     debug = "--debug" in arguments
     try:
         outcome = cli.main(arguments, prog_name="es-ttc", standalone_mode=False)

@@ -46,12 +46,8 @@ def given(**flags: Any) -> dict[str, Any]:
 @asynccontextmanager
 async def connected(settings: EngineSettings) -> "AsyncIterator[Engine]":
     """Give a client of the settings' engine, and close it afterwards."""
-    import stamina
-
     from es_ttc.engine.connect import connect
 
-    # Retries are no news on a command line: without this stamina tells of each one on standard output.
-    stamina.instrumentation.set_on_retry_hooks([])
     engine = await connect(settings)
     try:
         yield engine

@@ -29,8 +29,8 @@ Codec = Literal["float16", "int8"]
 MEAN = "mean"
 """How the scale L = inf is written in JSON and on the command line."""
 
-DEFAULT_SCALES: tuple[float, ...] = (1, 3, 5, 7, 10, 15, 20, 30)
-"""Spectral Retrieval's default grid, section III-C."""
+DEFAULT_SCALES: tuple[float, ...] = (1, 3, 5, 7, 10, 15, 20, 30, math.inf)
+"""Spectral Retrieval's default grid, section III-C, and the mean endpoint, so that a request may add it at no cost."""
 
 
 @dataclass(frozen=True, slots=True)

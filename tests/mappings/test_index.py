@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -55,7 +56,7 @@ def test_features_follow_the_spec() -> None:
     assert set(carried(SPEC)) == {Feature.POOLED, Feature.TOKENS, Feature.NORMS, Feature.OFFSETS}
     assert set(carried(replace(SPEC, scales=(1,)))) == {Feature.POOLED, Feature.TOKENS, Feature.OFFSETS}
     assert set(carried(replace(SPEC, tokens="none"))) == {Feature.POOLED}
-    assert stored_scales(SPEC) == (3, 5, 7, 10, 15, 20, 30)
+    assert stored_scales(SPEC) == (3, 5, 7, 10, 15, 20, 30, math.inf)
 
 
 def test_an_engine_that_cannot_hold_the_vectors_is_refused() -> None:

@@ -51,8 +51,8 @@ def norms_of_scales(tokens: TokenVectors, stored: ScaleNorms | None, scales: Seq
         return scale_norms(dequantise(tokens), scales).values
     if stored.values.shape != (len(stored.scales), len(tokens)):
         raise ValueError(f"norms of shape {stored.values.shape} for {len(stored.scales)} scales, {len(tokens)} tokens")
-    if stored.scales == tuple(scales):
-        return stored.values
+    if stored.scales[: len(scales)] == tuple(scales):  # the whole grid, or all but the mean at its end
+        return stored.values[: len(scales)]
     missing = [scale for scale in scales if scale not in stored.scales]
     computed = scale_norms(dequantise(tokens), missing) if missing else ScaleNorms((), stored.values[:0])
     rows = dict(zip(stored.scales + computed.scales, (*stored.values, *computed.values), strict=True))
