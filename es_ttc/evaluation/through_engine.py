@@ -139,6 +139,11 @@ class EngineSearcher:
 
     async def _search(self, body: Mapping[str, Any], size: int) -> Page:
         answer = await self._client.search(self._index, {**body, "size": size, "_source": False})
+        if answer["timed_out"] or answer["_shards"]["failed"]:
+            raise EngineError(
+                f"index [{self._index}] answered from a part of its documents only (timed_out {answer['timed_out']}, "
+                f"{answer['_shards']['failed']} shards failed): the figures would not be those of the collection"
+            )
         hits = answer["hits"]["hits"]
         return Page([hit["_id"] for hit in hits], np.array([hit["_score"] for hit in hits], dtype=np.float32))
 
