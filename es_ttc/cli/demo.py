@@ -143,7 +143,7 @@ def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, ke
             spec = NodeSpec(settings.cache_dir, name=NODE)
         else:
             name = f"{NODE}-{os.getpid()}"
-            spec = NodeSpec(settings.cache_dir, name=name, port=0, owned=True, keep_data=False)
+            spec = NodeSpec(settings.cache_dir, name=name, port=0, owned=True, keep_data=False, short_lived=True)
         node = process.start(spec, progress_of(step))
         if not keep:
             stack.callback(node.stop)
