@@ -28,7 +28,11 @@ from es_ttc.rescorers.nnn.face import Face
 from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows
 
 TOLERANCE = 1e-9
-"""By how much a certified solution may break the conditions, relative to the query's length times the longest row's."""
+"""By how much a certified solution may break the conditions, relative to the query's length times the longest row's.
+
+What float64 cannot resolve comes on top, which is less unless coefficients are beyond 10^5: without l1 and l2, vectors
+that depend on each other but for the rounding of their storage can have such.
+"""
 
 _ROUNDING = 16 * float(np.finfo(np.float64).eps)
 
@@ -91,15 +95,16 @@ def solve(
         ValueError: The query is not of the dictionary's d components, or not finite.
     """
     vector = _checked(query, dictionary)
-    slack = tolerance * float(np.linalg.norm(vector)) * dictionary.longest
+    asked = tolerance * float(np.linalg.norm(vector)) * dictionary.longest
     bound = 3 * len(dictionary) + 100 if max_iterations is None else max_iterations
     face, x = Face.empty(dictionary.dims), np.empty(0)
     if start is not None and len(start):
-        face, x = _at_once(face.extended(np.asarray(start, np.intp), dictionary, vector, penalty), face, x)
+        face, x = _at_once(face.extended(np.unique(start), dictionary, vector, penalty), face, x)
     iterations = 0
     while True:
         residual = vector - x @ face.rows
         iterations += 1
+        slack = asked + _ROUNDING * float(x.sum()) * dictionary.longest**2
         offenders, excess = _offenders(dictionary, residual, penalty.l1, face.support, slack, most=len(x) + 1)
         stationary = float(np.abs(face.slope(x)).max(initial=0.0))
         if not len(offenders) or iterations >= bound:

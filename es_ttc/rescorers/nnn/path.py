@@ -13,10 +13,12 @@ import numpy as np
 from es_ttc.rescorers.nnn.active_set import TOLERANCE, Solution, solve
 from es_ttc.rescorers.nnn.dictionary import Dictionary
 from es_ttc.rescorers.nnn.face import Face
-from es_ttc.rescorers.nnn.objective import Penalty, Rows
+from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows
 
 RESOLUTION = 1e-5
 """Least step of l1, relative to the greatest: changes nearer to each other are not told apart."""
+
+_ROUNDING = 1e-12
 
 
 def greatest_l1(dictionary: Dictionary, query: Rows) -> float:
@@ -36,11 +38,13 @@ def changes(
         l1: Where the path ends.
         tolerance: As for :func:`es_ttc.rescorers.nnn.active_set.solve`.
     """
+    vector = query.astype(np.float64)
+    slack = tolerance * float(np.linalg.norm(vector)) * dictionary.longest
     current = greatest_l1(dictionary, query)
     least = RESOLUTION * current
     solution: Solution | None = None
     while True:
-        fall = 0.0 if solution is None else _until_change(dictionary, query, solution)
+        fall = 0.0 if solution is None else _until_change(dictionary, vector, solution, slack)
         current = max(l1, current - fall - least)
         start = None if solution is None else solution.support
         solution = solve(dictionary, query, Penalty(current, l2), start=start, tolerance=tolerance)
@@ -78,19 +82,34 @@ def select(
     return solution
 
 
-def _until_change(dictionary: Dictionary, query: Rows, solution: Solution) -> float:
-    """Return by how much l1 falls until a document joins or leaves; infinite where none ever does."""
-    face = Face.empty(dictionary.dims).extended(
-        solution.support, dictionary, query.astype(np.float64), solution.penalty
-    )
+def _until_change(dictionary: Dictionary, query: Float64, solution: Solution, slack: float) -> float:
+    """Return by how much l1 falls until a document joins or leaves; infinite where none ever does.
+
+    Args:
+        dictionary: The documents' vectors.
+        query: ``(d,)``.
+        solution: The point on the path.
+        slack: What a document must exceed l1 by for the solver to take it in.
+    """
+    face = Face.empty(dictionary.dims).extended(solution.support, dictionary, query, solution.penalty)
     growth = face.solved(np.ones(len(face.support)))
-    products = dictionary.products(solution.residual)
     fall = growth @ face.rows
-    rates = dictionary.products(fall)
-    joining = rates < 1 - dictionary.rounding(fall)  # a duplicate of a selected document stays at l1 and never joins
-    joining[solution.support] = False
-    room = np.maximum(solution.penalty.l1 - products[joining], 0)
-    join = float(np.min(room / (1 - rates[joining]), initial=np.inf))
+    products, rates = dictionary.products(solution.residual), dictionary.products(fall)
+    outside = np.ones(len(dictionary), np.bool_)
+    outside[solution.support] = False
+    near = outside & (solution.penalty.l1 - products < 2 * dictionary.rounding(solution.residual))
+    far = outside & ~near
+    exact = dictionary.at(np.flatnonzero(near))
+    join = min(
+        _meeting(solution.penalty.l1 + slack, products[far], rates[far], dictionary.rounding(fall)),
+        _meeting(solution.penalty.l1 + slack, exact @ solution.residual, exact @ fall, _ROUNDING),
+    )
     shrinking = growth < 0
     leave = float(np.min(-solution.coefficients[shrinking] / growth[shrinking], initial=np.inf))
     return min(join, leave)
+
+
+def _meeting(l1: float, products: Rows, rates: Rows, rounding: float) -> float:
+    """Return how far l1 falls until it meets a product, all falling too; one as fast is a duplicate's, never met."""
+    slower = rates < 1 - rounding
+    return float(np.min(np.maximum(l1 - products[slower], 0) / (1 - rates[slower]), initial=np.inf))
