@@ -1,7 +1,8 @@
 """What an encoder is: texts in; pooled vectors, token vectors and character offsets out."""
 
+import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Protocol, Self
 
 import numpy as np
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 
 Float32 = NDArray[np.float32]
 Role = Literal["query", "document"]
+
+_SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,20 @@ class EncoderIdentity:
         """One line that names the identity: the value of ``ttc.encoder`` in every document."""
         extras = "".join(f"+{part}" for part in (self.prompts, self.adapter) if part)
         return f"{self.model}@{self.revision}/{self.dims}x{self.max_length}{extras}"
+
+    def cut_to(self, key: str) -> Self | None:
+        """Return the identity that a key names, where this encoder becomes it by cutting; else None.
+
+        Args:
+            key: The :attr:`key` of an identity. Model, revision, prompts and adapter must be this one's, dimensions and
+                length at most its own.
+        """
+        shape = _SHAPE.match(key.removeprefix(f"{self.model}@{self.revision}/"))
+        if shape is None:
+            return None
+        cut = replace(self, dims=int(shape[1]), max_length=int(shape[2]))
+        fits = 1 <= cut.dims <= self.dims and 1 <= cut.max_length <= self.max_length
+        return cut if fits and cut.key == key else None
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form."""

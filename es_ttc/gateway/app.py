@@ -1,7 +1,7 @@
 """The gateway as an ASGI application: its parts put together, and its own few addresses below `/_ttc`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -12,10 +12,10 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from es_ttc import __version__
-from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.gateway import jsonio
-from es_ttc.gateway.encoding import Encoders
+from es_ttc.gateway.encoding import Encoders, Loader
 from es_ttc.gateway.entrance import Entrance, error_body, json_headers
 from es_ttc.gateway.features import FeatureStore
 from es_ttc.gateway.logs import log
@@ -31,8 +31,6 @@ from es_ttc.settings import GatewaySettings
 _QUEUE_A_THREAD = 32
 _ENCODING_THREADS = 2
 _READY_SECONDS = 2.0
-
-Loader = Callable[[str, Path], Encoder]
 
 
 class NotFound(InvalidRequest):
@@ -57,7 +55,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     encoding = BoundedPool("encoding", threads=_ENCODING_THREADS, queue=_ENCODING_THREADS * _QUEUE_A_THREAD)
     scoring = BoundedPool("scoring", threads=settings.scoring_threads, queue=settings.scoring_threads * _QUEUE_A_THREAD)
     names = (settings.encoder, *settings.encoders)
-    encoders = Encoders(names, settings.cache_dir, load or _load_encoder, encoding)
+    encoders = Encoders(names, settings.cache_dir, load or _load_encoder, _load_variant, encoding)
     features = FeatureStore(upstream, settings.feature_cache_mb * 2**20, scoring)
     metrics.watch_cache(features.cache)
     scorer = WindowScorer(upstream, features, encoders, scoring)
@@ -161,6 +159,12 @@ def _load_encoder(name: str, cache_dir: Path) -> Encoder:
 
     encoder: Encoder = load_encoder(name, cache_dir=cache_dir)
     return encoder
+
+
+def _load_variant(identity: EncoderIdentity, name: str, cache_dir: Path) -> Encoder:
+    from es_ttc.mappings.encoder import load_encoder_for
+
+    return load_encoder_for(identity, name, cache_dir=cache_dir)
 
 
 def _json(request: Request, data: object, status: int = 200) -> Response:

@@ -6,15 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.errors import EncoderMismatch
 from es_ttc.gateway.cache import LruCache
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.rescorers.base import Query
 
 _QUERIES_BYTES = 32 * 2**20
+_VARIANTS = 4
+"""Encoders kept beside the configured ones: the same models, cut to other dimensions or lengths."""
 
 Loader = Callable[[str, Path], Encoder]
+VariantLoader = Callable[[EncoderIdentity, str, Path], Encoder]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +42,20 @@ class Encoders:
         names: Their names; the first one serves where nothing else is known.
         cache_dir: Where downloads are kept.
         load: Makes an encoder from its name.
+        load_variant: Makes it with the dimensions and the length of an identity.
         pool: Where loading and encoding run.
     """
 
-    def __init__(self, names: Sequence[str], cache_dir: Path, load: Loader, pool: BoundedPool) -> None:
+    def __init__(
+        self, names: Sequence[str], cache_dir: Path, load: Loader, load_variant: VariantLoader, pool: BoundedPool
+    ) -> None:
         self.names = tuple(dict.fromkeys(names))
         self._cache_dir = cache_dir
         self._load = load
+        self._load_variant = load_variant
         self._pool = pool
         self._loading: dict[str, asyncio.Task[Encoder]] = {}
+        self._variants: LruCache[str, asyncio.Task[Encoder]] = LruCache(_VARIANTS)
         self._queries: LruCache[tuple[str, tuple[str, ...], bool], Query] = LruCache(_QUERIES_BYTES)
         self._encoding: set[asyncio.Task[EncodedQuery]] = set()
 
@@ -66,14 +74,14 @@ class Encoders:
         return await self._loaded(self.names[0])
 
     async def serving(self, key: str, index: str) -> Encoder:
-        """Return the encoder with this identity.
+        """Return the encoder with this identity: a configured one, or one cut to the index's dimensions or length.
 
         Args:
             key: The identity that the documents carry.
             index: Where they are, for the message.
 
         Raises:
-            EncoderMismatch: None of the encoders that may be loaded has it.
+            EncoderMismatch: None of the encoders that may be loaded has it, or can be cut to it.
             ConfigurationError: An encoder cannot be loaded.
         """
         ours = []
@@ -81,6 +89,9 @@ class Encoders:
             encoder = await self._loaded(name)
             if encoder.identity.key == key:
                 return encoder
+            cut = encoder.identity.cut_to(key)
+            if cut is not None:
+                return await self._variant(name, cut)
             ours.append(encoder.identity.key)
         model = key.partition("@")[0]
         raise EncoderMismatch(
@@ -120,7 +131,18 @@ class Encoders:
 
     async def _loaded(self, name: str) -> Encoder:
         task = self._loading.get(name)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+        if task is None or _failed(task):
             task = asyncio.create_task(self._pool.run(self._load, name, self._cache_dir))
             self._loading[name] = task
         return await asyncio.shield(task)
+
+    async def _variant(self, name: str, identity: EncoderIdentity) -> Encoder:
+        task = self._variants.get(identity.key)
+        if task is None or _failed(task):
+            task = asyncio.create_task(self._pool.run(self._load_variant, identity, name, self._cache_dir))
+            self._variants.put(identity.key, task)
+        return await asyncio.shield(task)
+
+
+def _failed(task: asyncio.Task[Encoder]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)

@@ -11,7 +11,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from es_ttc.errors import ConfigurationError
-from es_ttc.gateway.app import Loader, create_app
+from es_ttc.gateway.app import create_app
+from es_ttc.gateway.encoding import Loader
 from es_ttc.settings import GatewaySettings
 
 _DRAIN_SECONDS = 30
