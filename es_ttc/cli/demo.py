@@ -121,7 +121,7 @@ def demo(serving: bool, no_prompt: bool, keep: bool, engine: str | None, as_json
         elif console.is_terminal and not (no_prompt or as_json):
             _prompt(console, stage)
     if keep:
-        console.print(_kept(stage, ours=engine is None))
+        console.print(_kept(stage, ours=engine is None), markup=False, highlight=False, soft_wrap=True)
 
 
 def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, keep: bool) -> str:
@@ -386,14 +386,20 @@ def _serve(console: Console, stage: Stage) -> None:
         threading.Event().wait()
 
 
-def _kept(stage: Stage, *, ours: bool) -> Text:
+def _kept(stage: Stage, *, ours: bool) -> str:
+    """Return how to use what stays, and how to be rid of it."""
     indices = [exhibit.index for exhibit in stage.exhibits]
-    remove = f"es-ttc engine down --name {NODE} --drop-data" if ours else f"es-ttc index delete {indices[0]}"
-    return Text(
-        f"\nkept: {', '.join(indices)} in {stage.described} at {stage.engine}; try\n"
-        f'  es-ttc search {indices[-1]} "round a number up" --compare --engine {stage.engine}\n'
-        f"and to be rid of it\n  {remove}"
-    )
+    if ours:
+        removal = [f"es-ttc engine down --name {NODE} --drop-data"]
+    else:
+        removal = [f"es-ttc index delete {index} --engine {stage.engine}" for index in indices]
+    lines = [
+        f"\nkept: {stage.described} at {stage.engine} with {' and '.join(indices)}. Search it:",
+        f'  es-ttc search {indices[-1]} "round a number up" --compare --engine {stage.engine}',
+        "and remove it:",
+        *(f"  {command}" for command in removal),
+    ]
+    return "\n".join(lines)
 
 
 def as_dict(stage: Stage, results: "Sequence[CollectionResult]", seconds: float) -> dict[str, Any]:
