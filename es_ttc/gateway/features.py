@@ -48,7 +48,7 @@ class DocumentKey:
     Attributes:
         index: Its concrete index.
         encoder: Identity of the encoder of its features.
-        hash: Hash of the content that they were made from.
+        hash: Hash of the content that they were made from, and of how they are stored.
     """
 
     index: str

@@ -9,6 +9,7 @@ import orjson
 from numpy.typing import NDArray
 
 from es_ttc.errors import InvalidRequest
+from es_ttc.mappings.spec import IndexSpec
 
 Document = Mapping[str, Any]
 
@@ -54,11 +55,15 @@ def compose(document: Document, text_fields: Sequence[str]) -> tuple[str, tuple[
     return " ".join(parts), tuple(spans)
 
 
-def content_hash(text: str, spans: Sequence[Span], text_fields: Sequence[str]) -> str:
-    """Return the content hash of a composed text: blake2b-128 over its (field name, text) pairs, as 32 hex digits."""
-    state = blake2b(digest_size=_HASH_BYTES)
+def content_hash(text: str, spans: Sequence[Span], spec: IndexSpec) -> str:
+    """Return the content hash of a composed text: blake2b-128 over its (field name, text) pairs, as 32 hex digits.
+
+    It is personalised with how the index stores features. So whoever keeps features by hash never takes those of
+    another storage type for them, an index that was deleted and made again under its name included.
+    """
+    state = blake2b(digest_size=_HASH_BYTES, person=spec.storage)
     for span in spans:
-        for part in (text_fields[span.field], text[span.start : span.end]):
+        for part in (spec.text_fields[span.field], text[span.start : span.end]):
             # A lone surrogate is refused elsewhere, with a reason; hashing must not be the place that fails.
             encoded = part.encode("utf-8", "surrogatepass")
             # Lengths before contents: no two different lists of pairs give the same bytes.

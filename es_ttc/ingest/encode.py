@@ -63,7 +63,7 @@ def encode_documents(documents: Sequence[Document], spec: IndexSpec, encoder: En
     composed = [compose(document, spec.text_fields) for document in documents]
     encodings = encode_texts([text for text, _ in composed], spec, encoder)
     return [
-        features_of(encodings, position, spans, content_hash(text, spans, spec.text_fields), spec)
+        features_of(encodings, position, spans, content_hash(text, spans, spec), spec)
         for position, (text, spans) in enumerate(composed)
     ]
 

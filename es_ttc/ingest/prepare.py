@@ -61,7 +61,7 @@ def prepare(sequence: int, record: Record, spec: IndexSpec, id_field: str | None
     else:
         identifier = digest if own_id is None and id_field is None else _identifier(own_id, ID)
     text, spans = compose(document, spec.text_fields)
-    text_hash = content_hash(text, spans, spec.text_fields)
+    text_hash = content_hash(text, spans, spec)
     return Prepared(sequence, record, identifier, source, digest, text, spans, text_hash)
 
 

@@ -1,8 +1,11 @@
 """What an index carries for es-ttc: written into its mapping's ``_meta.ttc``, read back by ingest, gateway and CLI."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Literal, Self
 
 from es_ttc.encoders.base import EncoderIdentity
@@ -18,6 +21,7 @@ TOKENS = "ttc.tokens"
 NORMS = "ttc.norms"
 OFFSETS = "ttc.offsets"
 HASH = "ttc.hash"
+"""Of the text and of how its features are stored: documents of equal hash and encoder have equal features."""
 ENCODER = "ttc.encoder"
 STATE = "ttc.state"
 DOCUMENT = "ttc.document"
@@ -65,6 +69,11 @@ class IndexSpec:
             "max_tokens": self.max_tokens,
         }
 
+    @property
+    def storage(self) -> bytes:
+        """16 bytes that stand for all that a text's features depend on beside the text and the encoder."""
+        return _storage(self)
+
     @classmethod
     def from_mapping(cls, index: str, mapping: Mapping[str, Any]) -> Self:
         """Read the spec from an index's mapping.
@@ -91,3 +100,10 @@ class IndexSpec:
             scales=tuple(math.inf if scale == MEAN else scale for scale in meta["scales"]),
             max_tokens=meta["max_tokens"],
         )
+
+
+@lru_cache(maxsize=64)
+def _storage(spec: IndexSpec) -> bytes:
+    meta = spec.as_meta()
+    kept = {key: value for key, value in meta.items() if key not in ("encoder", "text_fields")}
+    return blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=blake2b.PERSON_SIZE).digest()

@@ -61,10 +61,16 @@ async def fill(url: str, name: str, spec: IndexSpec, encoder: Encoder, documents
 
 
 def make_index(
-    url: str, name: str, encoder: Encoder, *, tokens: TokenStorage = "packed", codec: Codec = "float16"
+    url: str,
+    name: str,
+    encoder: Encoder,
+    *,
+    tokens: TokenStorage = "packed",
+    codec: Codec = "float16",
+    max_tokens: int = 64,
 ) -> IndexSpec:
     """Make an index of the corpus."""
-    spec = IndexSpec(encoder.identity, tokens=tokens, codec=codec, max_tokens=64)
+    spec = IndexSpec(encoder.identity, tokens=tokens, codec=codec, max_tokens=max_tokens)
     asyncio.run(fill(url, name, spec, encoder, corpus()))
     return spec
 

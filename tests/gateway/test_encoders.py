@@ -1,4 +1,4 @@
-"""Which encoder serves an index: the configured one, one cut to the index's dimensions or length, or none."""
+"""What serves an index: the configured encoder, one cut to its dimensions or length, or none; and its own features."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from es_ttc.gateway.encoding import Encoders
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.server import running_gateway
 from es_ttc.settings import GatewaySettings
-from tests.gateway.client import search
+from tests.gateway.client import call, search
 from tests.gateway.conftest import Behind, make_index
 from tests.gateway.test_rescore import CATS, EVERYTHING, WITHOUT_TEXT, in_memory, ours
 
@@ -92,3 +92,20 @@ async def test_few_variants_are_kept_and_another_model_is_refused() -> None:
     with pytest.raises(EncoderMismatch, match="books"):
         await encoders.serving(replace(IDENTITY, dims=999).key, "books")
     pool.close()
+
+
+def test_an_index_made_again_under_its_name_with_other_storage_meets_no_old_features(
+    behind: Behind, index_name: str, encoder: Encoder
+) -> None:
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
+    make_index(behind.engine, index_name, encoder, tokens="none")
+    assert search(behind.gateway, index_name, body).status == 400
+    for max_tokens in (64, 8):
+        call(behind.engine, "DELETE", f"/{index_name}")
+        spec = make_index(behind.engine, index_name, encoder, max_tokens=max_tokens)
+        reply = search(behind.gateway, index_name, body)
+        assert reply.status == 200
+        expected = in_memory(encoder, replace(behind, spec=spec), "spectral", [CATS])
+        got = dict(zip(reply.ids, reply.scores, strict=True))
+        got.pop(WITHOUT_TEXT)
+        assert got == pytest.approx(expected, abs=1e-4)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
@@ -5,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
 from es_ttc.ingest.compose import compose, content_hash, document_json, locate
+from es_ttc.mappings.spec import IndexSpec
 
 FIELDS = ("title", "text")
+SPEC = IndexSpec(EncoderIdentity("m", "r", 4, 16), FIELDS)
 TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
@@ -45,13 +49,14 @@ def test_an_object_where_text_should_be_is_refused_by_name() -> None:
         compose({"text": {"a": 1}}, FIELDS)
 
 
-def test_content_hash_is_stable_and_depends_on_text_and_field_only() -> None:
-    def hashed(document: dict[str, object]) -> str:
-        return content_hash(*compose(document, FIELDS), FIELDS)
+def test_content_hash_is_stable_and_depends_on_text_field_and_storage_only() -> None:
+    def hashed(document: dict[str, object], spec: IndexSpec = SPEC) -> str:
+        return content_hash(*compose(document, FIELDS), spec)
 
     parts = b"".join(len(part).to_bytes(8, "little") + part for part in (b"title", b"a", b"text", "ไ".encode()))
-    assert hashed({"title": "a", "text": "ไ"}) == blake2b(parts, digest_size=16).hexdigest()
+    assert hashed({"title": "a", "text": "ไ"}) == blake2b(parts, digest_size=16, person=SPEC.storage).hexdigest()
     assert hashed({"title": "a", "text": "b", "price": 3}) == hashed({"text": "b", "title": "a"})
+    assert hashed({"text": "a"}, replace(SPEC, codec="float16")) != hashed({"text": "a"})
     assert hashed({"title": "a b"}) != hashed({"text": "a b"})
     assert hashed({"title": "a", "text": "b"}) != hashed({"title": "a b"})
 

@@ -1,4 +1,6 @@
 import math
+from dataclasses import replace
+from typing import Any
 
 import orjson
 import pytest
@@ -26,3 +28,10 @@ def test_an_index_without_or_from_a_newer_release_is_refused() -> None:
         IndexSpec.from_mapping("articles", {"properties": {}})
     with pytest.raises(InvalidRequest, match="newer es-ttc"):
         IndexSpec.from_mapping("articles", {"_meta": {"ttc": {**SPEC.as_meta(), "version": 2}}})
+
+
+@pytest.mark.parametrize("change", [{"tokens": "none"}, {"codec": "int8"}, {"scales": (1, 2.5)}, {"max_tokens": 8}])
+def test_storage_tells_whatever_changes_what_is_stored_of_a_text(change: dict[str, Any]) -> None:
+    assert replace(SPEC, **change).storage != SPEC.storage
+    same = replace(SPEC, encoder=replace(SPEC.encoder, dims=3), text_fields=("c",))
+    assert same.storage == SPEC.storage
