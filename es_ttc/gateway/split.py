@@ -61,6 +61,7 @@ def can_split(plan: SearchPlan) -> bool:
         and all(name in _SAFE_PARAMS for name, _ in plan.params)
         and not plan.hide_ids
         and not plan.explain
+        and not plan.section.detail  # which may name any document of the window, by its id
     )
 
 

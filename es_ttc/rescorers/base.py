@@ -57,7 +57,7 @@ class Window:
     present: documents that lack one never reach a rescorer.
 
     Attributes:
-        ids: The documents' ids.
+        ids: The documents' ids, for ``detail``; the gateway may leave them empty where only scores are wanted.
         first_pass: ``(k,)`` float32, the engine's own scores, non-increasing.
         pooled: ``(k, d)`` float32 unit rows.
         tokens: One :class:`TokenVectors` a document; it may have no rows (an empty document).

@@ -208,6 +208,26 @@ def test_detail_shows_rank_score_and_the_passage(behind: Behind) -> None:
     assert "milk" in documents[reply.ids[0]]["text"]
 
 
+@pytest.mark.parametrize(("method", "score"), [("nnn", "coefficient"), ("mmr", "picked")])
+def test_documents_are_judged_together_whatever_page_is_shown(behind: Behind, method: str, score: str) -> None:
+    body = {"query": EVERYTHING, "rescore": ours(method, detail=True)}
+    whole = search(behind.gateway, behind.index, body | {"size": 60})
+    hits = whole.json()["hits"]["hits"]
+    assert [hit["_id"] for hit in hits][-1] == WITHOUT_TEXT
+    shown = [hit["_ttc"][score] for hit in hits[:-1]]
+    if method == "nnn":
+        selected = [hit for hit in hits[:-1] if hit["_ttc"]["coefficient"] > 0]
+        assert [hit["_score"] for hit in selected] == pytest.approx([hit["_ttc"]["coefficient"] for hit in selected])
+        assert 0 < len(selected) < len(shown)
+        assert hits[: len(selected)] == selected
+    else:
+        assert shown == list(range(1, 60))
+    page = search(behind.gateway, behind.index, body | {"from": 2, "size": 5}).json()["hits"]["hits"]
+    assert [(hit["_id"], hit["_score"], hit["_ttc"]) for hit in page] == [
+        (hit["_id"], hit["_score"], hit["_ttc"]) for hit in hits[2:7]
+    ]
+
+
 def test_hits_hold_nothing_that_was_not_asked_for(behind: Behind) -> None:
     base = {"query": EVERYTHING, "size": 3}
     plain = search(behind.gateway, behind.index, base | {"rescore": ours()})
