@@ -1,5 +1,8 @@
 """What the gateway costs: pass-through, spectral rescoring warm and cold, throughput. Needs a running engine.
 
+On OpenSearch spectral is set against the engine's own way to score a window by token vectors, a rescore by the script
+function `lateInteractionScore`, which reads them as JSON arrays from `_source`. Elasticsearch has no such function.
+
     python -m benchmarks.gateway --engine http://127.0.0.1:9200
 
 The gateway runs as a process of its own, as it does in use. Documents carry random token vectors, so nothing has to be
@@ -14,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,12 +37,16 @@ from es_ttc.mappings.spec import IndexSpec
 from es_ttc.rescorers.spectral import scale_norms
 from es_ttc.settings import EngineSettings
 from es_ttc.vectors.quantise import dequantise, quantise
+from es_ttc.vectors.tokens import Float32
 
 INDEX = "benchmark-gateway"
+SCRIPTED = "benchmark-gateway-scripted"
+QUERY = "one query for all"
 ENCODER = "minilm@onnx"
 GROUPS = 12
 WINDOW = 100
 TOKENS = 256
+DIMS = 384
 CONNECTIONS = 16
 SECONDS = 5.0
 
@@ -62,16 +69,25 @@ def _report(url: str, gateway: str, product: str) -> None:
     columns = ("pass-through", "direct p50 ms", "gateway p50 ms", "added ms", "p95 ms")
     print(table(columns, _pass_through(url, gateway)))
     print(table(("spectral, window 100", "p50 ms", "p95 ms"), _spectral(url, gateway)))
+    if product == "opensearch":
+        print(
+            table(
+                (f"token vectors of one window of {WINDOW}", "p50 ms", "added ms", "of spectral"),
+                _scripted(url, gateway),
+            )
+        )
     print(table((f"{CONNECTIONS} connections", "requests/s", "of direct"), _throughput(url, gateway)))
 
 
 async def _fill(url: str) -> str:
     engine = await connect(EngineSettings(engine=url))
     try:
-        if await engine.exists(INDEX):
-            await engine.delete_index(INDEX)
+        product = (await engine.capabilities()).product
+        await _delete(engine)
         await _index(engine)
-        return (await engine.capabilities()).product
+        if product == "opensearch":
+            await _index_scripted(engine)
+        return product
     finally:
         await engine.close()
 
@@ -79,32 +95,58 @@ async def _fill(url: str) -> str:
 async def _clear(url: str) -> None:
     engine = await connect(EngineSettings(engine=url))
     try:
-        await engine.delete_index(INDEX)
+        await _delete(engine)
     finally:
         await engine.close()
+
+
+async def _delete(engine: Engine) -> None:
+    for index in (INDEX, SCRIPTED):
+        if await engine.exists(index):
+            await engine.delete_index(index)
 
 
 async def _index(engine: Engine) -> None:
     spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",))
     await create_index(engine, INDEX, spec, IndexOptions(shards=1, replicas=0))
-    rng = np.random.default_rng(0)
     for group in range(GROUPS):
         lines: list[bytes] = []
-        for number in range(WINDOW):
-            text = f"group{group} " + " ".join(f"word{word}" for word in rng.integers(0, 500, 200))
-            source = orjson.dumps({"text": text})
-            features = _features(rng, spec, text)
-            lines += action_lines(f"{group}-{number}", source, "", features, spec)
-        items = [
-            item for start in range(0, len(lines), 40) for item in await engine.bulk(INDEX, lines[start : start + 40])
-        ]
-        assert all(item.ok for item in items), next(item.error for item in items if not item.ok)
+        for name, text, matrix in _documents(group):
+            lines += action_lines(name, orjson.dumps({"text": text}), "", _features(matrix, spec, text), spec)
+        await _bulk(engine, INDEX, lines)
     await engine.refresh(INDEX)
 
 
-def _features(rng: np.random.Generator, spec: IndexSpec, text: str) -> DocumentFeatures:
-    matrix = rng.standard_normal((TOKENS, spec.encoder.dims), dtype=np.float32)
-    matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
+async def _index_scripted(engine: Engine) -> None:
+    """Write the first window once more, its token vectors rounded to five digits: the script has less to read so."""
+    body = {
+        "settings": {"number_of_shards": 1, "number_of_replicas": 0},
+        "mappings": {"properties": {"text": {"type": "text"}, "tokens": {"type": "object", "enabled": False}}},
+    }
+    await engine.create_index(SCRIPTED, body)
+    for name, text, matrix in _documents(0):
+        source = {"text": text, "tokens": np.round(matrix.astype(np.float64), 5)}
+        line = orjson.dumps(source, option=orjson.OPT_SERIALIZE_NUMPY)
+        await _bulk(engine, SCRIPTED, [orjson.dumps({"index": {"_id": name}}), line])
+    await engine.refresh(SCRIPTED)
+
+
+async def _bulk(engine: Engine, index: str, lines: Sequence[bytes]) -> None:
+    for start in range(0, len(lines), 40):
+        items = await engine.bulk(index, lines[start : start + 40])
+        assert all(item.ok for item in items), next(item.error for item in items if not item.ok)
+
+
+def _documents(group: int) -> Iterator[tuple[str, str, Float32]]:
+    """Yield a group's documents, the same at every call: id, text, unit token vectors."""
+    rng = np.random.default_rng(group)
+    for number in range(WINDOW):
+        text = f"group{group} " + " ".join(f"word{word}" for word in rng.integers(0, 500, 200))
+        matrix = rng.standard_normal((TOKENS, DIMS), dtype=np.float32)
+        yield f"{group}-{number}", text, matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+
+
+def _features(matrix: Float32, spec: IndexSpec, text: str) -> DocumentFeatures:
     vectors = quantise(matrix, spec.codec)
     norms = scale_norms(dequantise(vectors), stored_scales(spec))
     offsets = np.zeros((TOKENS, 3), dtype=np.int32)
@@ -158,8 +200,8 @@ class _Client:
     def get(self, path: str) -> Any:
         return self._call("GET", path, None)
 
-    def search(self, body: bytes) -> Any:
-        return self._call("POST", f"/{INDEX}/_search", body)
+    def search(self, body: bytes, index: str = INDEX) -> Any:
+        return self._call("POST", f"/{index}/_search", body)
 
     def _call(self, method: str, path: str, body: bytes | None) -> Any:
         self._connection.request(method, path, body, {"content-type": "application/json"})
@@ -169,7 +211,7 @@ class _Client:
 def _query(group: int, *, rescore: bool, size: int = 10) -> bytes:
     body: dict[str, Any] = {"query": {"match": {"text": f"group{group}"}}, "size": size, "_source": False}
     if rescore:
-        body["rescore"] = {"window_size": WINDOW, "ttc": {"method": "spectral", "query_text": "one query for all"}}
+        body["rescore"] = {"window_size": WINDOW, "ttc": {"method": "spectral", "query_text": QUERY}}
     return orjson.dumps(body)
 
 
@@ -233,6 +275,39 @@ def _spectral(engine: str, gateway: str, repeat: int = 20) -> list[tuple[str, ..
         times.append((time.perf_counter() - started) * 1000)
     rows.append(("encoder, one new query", *(f"{value:.1f}" for value in _ms(times))))
     return rows
+
+
+def _scripted(engine: str, gateway: str, repeat: int = 5) -> list[tuple[str, ...]]:
+    """Score one window by both, in turns; each is set beside the same search without a rescore."""
+    vector = load_encoder(ENCODER).encode([QUERY], role="query", tokens=False).pooled
+    script = {"source": "lateInteractionScore(params.query, 'tokens', params._source)", "params": {"query": vector}}
+    scored = {"script_score": {"query": {"match_all": {}}, "script": script}}
+    native = orjson.loads(_query(0, rescore=False))
+    native["rescore"] = {"window_size": WINDOW, "query": {"rescore_query": scored, "query_weight": 0}}
+    body = orjson.dumps(native, option=orjson.OPT_SERIALIZE_NUMPY)
+    with _Client(engine) as direct, _Client(gateway) as through:
+        calls: dict[str, Callable[[], Any]] = {
+            "script, no rescore": lambda: direct.search(_query(0, rescore=False), SCRIPTED),
+            "script": lambda: direct.search(body, SCRIPTED),
+            "spectral, no rescore": lambda: direct.search(_query(0, rescore=False)),
+            "spectral": lambda: through.search(_query(0, rescore=True)),
+        }
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        for turn in range(repeat + 1):
+            for name, call in calls.items():
+                started = time.perf_counter()
+                answer = call()
+                if turn:
+                    times[name].append((time.perf_counter() - started) * 1000)
+                assert len(answer["hits"]["hits"]) == 10, answer
+                assert name != "spectral" or answer["ttc"]["scored"] == WINDOW, answer
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    added = {name: medians[name] - medians[f"{name}, no rescore"] for name in ("script", "spectral")}
+    named = (("script", "the engine's lateInteractionScore, 1 query vector"), ("spectral", "spectral, warm"))
+    return [
+        (title, f"{medians[name]:.1f}", f"{added[name]:.1f}", f"{added[name] / added['spectral']:.0f} x")
+        for name, title in named
+    ]
 
 
 def _throughput(engine: str, gateway: str) -> list[tuple[str, ...]]:
