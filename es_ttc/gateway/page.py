@@ -105,19 +105,28 @@ def below(scores: Float32, floor: np.float32) -> Float32:
     return scaled
 
 
-def explained(value: float, method: str, mode: ScoreMode, rescored: float | None, engine: Any) -> dict[str, Any]:
+def explained(
+    value: float,
+    method: str,
+    mode: ScoreMode,
+    rescored: float | None,
+    engine: Any,
+    *,
+    unscored: str = "no features, kept below the scored documents of its block",
+) -> dict[str, Any]:
     """Return the explanation of a final score, with the engine's own explanation of the first pass inside.
 
     Args:
         value: The score that the hit shows.
         method: The method's name.
         mode: How scores were combined.
-        rescored: The method's score of this document, or None where it has no features.
+        rescored: The method's score of this document, or None where it has none.
         engine: The engine's `_explanation` of the hit, or None.
+        unscored: Why it has none, and what follows from that.
     """
     first_pass = [] if engine is None else [without_guard(engine)]
     if rescored is None:
-        description = f"ttc [{method}]: no features, kept below the scored documents of its block in first-pass order"
+        description = f"ttc [{method}]: {unscored} in first-pass order"
         return {"value": value, "description": description, "details": first_pass}
     scored = {"value": rescored, "description": f"score of method [{method}]", "details": []}
     description = f"ttc [{method}], score_mode [{mode}], from:"

@@ -2,13 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from es_ttc.errors import DeadlineExceeded, EsTtcError, InvalidRequest
+from es_ttc.gateway.collapse import (
+    Group,
+    WindowGroups,
+    collapsed,
+    firsts,
+    following,
+    groups_of,
+    rest_of_page,
+    window_groups,
+)
 from es_ttc.gateway.encoding import EncodedQuery
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import Metrics
@@ -31,12 +41,14 @@ class Search:
         method: The method with its parameters.
         started: `time.perf_counter` when the request came in.
         begun: The query on its way through the encoder, where it is encoded at all.
+        window: The window's groups, once they are known, where the request collapses.
     """
 
     plan: SearchPlan
     method: Method
     started: float
     begun: asyncio.Task[EncodedQuery] | None = None
+    window: WindowGroups | None = None
 
 
 class Rescoring:
@@ -82,11 +94,13 @@ class Rescoring:
         took = Took(first_pass=first_pass_ms)
         began = time.perf_counter()
         hits = answer["hits"]["hits"]
+        collapse = search.plan.collapse
+        groups = None if collapse is None else groups_of(hits, collapse.field)
         outcome = await self._score(search, hits, caller, took)
         if isinstance(outcome, EsTtcError):
-            _cut_first_pass(answer, search.plan)
+            _cut_first_pass(answer, search, groups)
         else:
-            await self._reorder(answer, search, outcome)
+            await self._reorder(answer, search, outcome, groups)
         answer["ttc"] = _summary(search, outcome, len(hits), took)
         if isinstance(answer.get("took"), int):
             answer["took"] += round((time.perf_counter() - began) * 1000)
@@ -126,7 +140,9 @@ class Rescoring:
         spent = (time.perf_counter() - search.started) * 1000
         return max(0.0, min(budget, search.plan.timeout_ms - spent - _TIME_TO_ANSWER_MS))
 
-    async def _reorder(self, answer: dict[str, Any], search: Search, scored: Scored) -> None:
+    async def _reorder(
+        self, answer: dict[str, Any], search: Search, scored: Scored, groups: Sequence[Group] | None
+    ) -> None:
         plan, section = search.plan, search.plan.section
         hits = answer["hits"]["hits"]
         first_pass = np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
@@ -138,6 +154,9 @@ class Rescoring:
             rescore_query_weight=section.rescore_query_weight,
         )
         ranking = rank(first_pass, final, scored.mask, plan.page.block)
+        if groups is not None:
+            ranking = collapsed(ranking, groups)
+            search.window = window_groups(groups, plan.page.fetch, first_pass, ranking)
         page = slice(plan.page.start, plan.page.start + plan.page.size)
         details = await self._details(search, scored, ranking, page)
         shown = []
@@ -197,14 +216,54 @@ def with_field_name(detail: dict[str, Any], fields: tuple[str, ...]) -> dict[str
     return detail
 
 
-def _cut_first_pass(answer: dict[str, Any], plan: SearchPlan) -> None:
-    hits = answer["hits"]["hits"][plan.page.start : plan.page.start + plan.page.size]
-    for number, hit in enumerate(hits, plan.page.start + 1):
+def _cut_first_pass(answer: dict[str, Any], search: Search, groups: Sequence[Group] | None) -> None:
+    plan = search.plan
+    hits = answer["hits"]["hits"]
+    places = list(range(len(hits)))
+    if groups is not None:
+        places = firsts(groups).tolist()
+        search.window = window_groups(groups, plan.page.fetch, np.zeros(0, dtype=np.float32), None)
+    places = places[plan.page.start : plan.page.start + plan.page.size]
+    for place in places:
+        hit = hits[place]
         if "_explanation" in hit:
             hit["_explanation"] = without_guard(hit["_explanation"])
         if plan.section.detail:
-            hit["_ttc"] = {"first_pass_rank": number, "first_pass_score": hit.get("_score")}
-    answer["hits"]["hits"] = hits
+            hit["_ttc"] = {"first_pass_rank": place + 1, "first_pass_score": hit.get("_score")}
+    answer["hits"]["hits"] = [hits[place] for place in places]
+
+
+def groups_beyond(search: Search) -> dict[str, Any] | None:
+    """Return the request for the page's groups that the window holds no document of, or None where there are none."""
+    plan = search.plan
+    if plan.collapse is None or search.window is None or not plan.page.size:
+        return None
+    return rest_of_page(plan.body, plan.collapse, search.window, plan.page.start, plan.page.size)
+
+
+def add_groups(answer: dict[str, Any], search: Search, beyond: Mapping[str, Any], ms: float) -> None:
+    """Put the engine's answer to :func:`groups_beyond` behind the window's groups.
+
+    Args:
+        answer: The rescored answer, which is added to.
+        search: The search.
+        beyond: The engine's decoded answer.
+        ms: What it took.
+    """
+    plan, section = search.plan, search.plan.section
+    if plan.collapse is None or search.window is None:
+        return
+    for hit, score in following(beyond["hits"]["hits"], plan.collapse.field, search.window):
+        shown = shortest(score)
+        if section.detail:
+            hit["_ttc"] = {"first_pass_score": hit.get("_score")}
+        if plan.explain and answer["ttc"]["applied"]:
+            engine = hit.get("_explanation")
+            why = "a group without a document in the window, kept below those that have one"
+            hit["_explanation"] = explained(shown, section.method, section.score_mode, None, engine, unscored=why)
+        hit["_score"] = shown
+        answer["hits"]["hits"].append(hit)
+    add_to_first_pass(answer, ms)
 
 
 def hide(hits: Sequence[dict[str, Any]], plan: SearchPlan) -> None:

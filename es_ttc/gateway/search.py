@@ -9,12 +9,12 @@ from urllib.parse import quote, urlencode
 
 from starlette.types import Send
 
-from es_ttc.errors import EsTtcError, InvalidRequest
+from es_ttc.errors import EngineError, EsTtcError, InvalidRequest
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.filter_path import filtered
 from es_ttc.gateway.incoming import Incoming, RawHeaders, decompressed
 from es_ttc.gateway.proxy import answer_headers, end_answer, forward, start_answer
-from es_ttc.gateway.rescoring import Rescoring, Search, add_to_first_pass, hide
+from es_ttc.gateway.rescoring import Rescoring, Search, add_groups, add_to_first_pass, groups_beyond, hide
 from es_ttc.gateway.search_body import MARK, parse_params, plan_search
 from es_ttc.gateway.split import bare_window, can_split, filled, marks_of, page_hits
 from es_ttc.gateway.upstream import Caller, Upstream, asks_vendor_type, end_to_end, forwarded, plain_types
@@ -97,6 +97,8 @@ class SearchHandler:
         rescored = await self._in_two_steps(incoming, search) if can_split(plan) else None
         if rescored is None:
             rescored = await self._in_one_step(incoming, search)
+        if isinstance(rescored, Rescored):
+            rescored = await self._with_groups(incoming, search, rescored)
         if isinstance(rescored, Answer):
             await _send(incoming, send, rescored.status, rescored.headers, rescored.body)
             return Outcome("search", rescored.status)
@@ -117,7 +119,7 @@ class SearchHandler:
     async def _in_two_steps(self, incoming: Incoming, search: Search) -> Rescored | Answer | None:
         """Do the same by way of a bare window; None where the page needs the whole request after all."""
         plan = search.plan
-        first = await self._ask(incoming, plan.query_string, _dumps(bare_window(plan.body)), _JSON)
+        first = await self._ask(incoming, plan.query_string, _dumps(bare_window(plan)), _JSON)
         if first.status != 200:
             return first
         answer = jsonio.loads(first.body)
@@ -180,8 +182,11 @@ class SearchHandler:
                     applied = await self._rescoring.finish(
                         search, response, _caller(incoming, items[number][0]), first_ms
                     )
+                    refusal = await self._add_item_groups(incoming, search, items[number][0], response)
                 except EsTtcError as error:
                     return error.body(), True
+            if refusal is not None:
+                return refusal, True
             hide(response["hits"]["hits"], search.plan)
             return response, applied
 
@@ -191,6 +196,34 @@ class SearchHandler:
         applied = all(done for _, done in finished)
         await _send(incoming, send, 200, _marked(headers, applied=applied), _rendered(answer, params))
         return Outcome("msearch", 200, applied)
+
+    async def _with_groups(self, incoming: Incoming, search: Search, rescored: Rescored) -> Rescored | Answer:
+        """Add the groups beyond the window to a page; return the engine's answer where it refuses."""
+        beyond = groups_beyond(search)
+        if beyond is None:
+            return rescored
+        rest = await self._ask(incoming, search.plan.query_string, _dumps(beyond), _JSON)
+        if rest.status != 200:
+            return rest
+        add_groups(rescored.answer, search, jsonio.loads(rest.body), rest.ms)
+        return rescored
+
+    async def _add_item_groups(
+        self, incoming: Incoming, search: Search, header: bytes, response: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        """Do the same for an item of an `_msearch`; return the engine's error in its place where it refuses."""
+        beyond = groups_beyond(search)
+        if beyond is None:
+            return None
+        params = _engines(parse_params(incoming.query_string.decode("latin-1")))
+        second = await self._ask(incoming, urlencode(params), b"%b\n%b\n" % (header, _dumps(beyond)), _NDJSON)
+        if second.status != 200:
+            raise EngineError(f"groups could not be read: the engine answered {second.status}")
+        answer: dict[str, Any] = jsonio.loads(second.body)["responses"][0]
+        if "hits" not in answer:
+            return answer
+        add_groups(response, search, answer, second.ms)
+        return None
 
     async def _read(self, incoming: Incoming) -> tuple[bytes, bytes | None, list[tuple[str, str]]]:
         """Return the body as it came, the request's text (None where only the engine can read it), the parameters."""

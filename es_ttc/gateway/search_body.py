@@ -6,12 +6,13 @@ engine itself apply the rules of a native rescore (no `sort`, no `scroll`, `max_
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from es_ttc.errors import InvalidRequest
+from es_ttc.gateway.collapse import Collapse, parse_collapse
 from es_ttc.gateway.query_text import texts_of
 from es_ttc.gateway.section import KEY, Section, milliseconds, parse_section, shown, unknown_key
 from es_ttc.mappings.spec import ENCODER, HASH
@@ -51,7 +52,8 @@ class SearchPlan:
     Attributes:
         section: The caller's section.
         texts: The query's texts, one or more.
-        page: The ranks that are wanted.
+        page: The ranks that are wanted; of groups, where the request collapses.
+        collapse: How the rescored window is collapsed, or None.
         body: What the engine is asked.
         params: The URL parameters that go to the engine.
         hidden: Doc-value fields that we asked for and the caller did not: they leave the answer again.
@@ -63,6 +65,7 @@ class SearchPlan:
     section: Section
     texts: tuple[str, ...]
     page: Page
+    collapse: Collapse | None
     body: dict[str, Any]
     params: list[tuple[str, str]]
     hidden: tuple[str, ...]
@@ -95,22 +98,23 @@ def plan_search(body: Mapping[str, Any], params: Sequence[tuple[str, str]], *, m
     section = parse_section(item[KEY])
     rest = dict(body)
     url = dict(params)
-    _refuse_what_cannot_be(rest, url)
+    collapse = None if rest.get("collapse") is None else parse_collapse(rest.pop("collapse"))
+    if collapse is not None and natives:
+        raise InvalidRequest(f"[collapse] cannot be used with native rescorers: leave [{KEY}] alone in [rescore]")
     page = plan_page(_ranks("from", url, rest, 0), _ranks("size", url, rest, DEFAULT_SIZE), item, max_window)
+    if collapse is not None:
+        page = replace(page, fetch=min(page.block, page.fetch))  # the groups beyond it are the engine's
     texts = _query_texts(section, rest, url)
     hide_ids = _take_none_fields(rest, url)
     hidden = _ask_for_doc_values(rest, url)
-    rest.pop("rescore")
-    rescore = [*natives, _guard(page.window)]
-    if "collapse" not in rest:  # both engines refuse it beside any native rescorer
-        rest["rescore"] = rescore
-    elif natives:
-        rest["rescore"] = natives
-    rest |= {"from": 0, "size": page.fetch}
+    if collapse is not None and collapse.field not in map(_field_name, rest["docvalue_fields"]):
+        rest["docvalue_fields"].append(collapse.field)  # shown, as the engines show it
+    rest |= {"rescore": [*natives, _guard(page.window)], "from": 0, "size": page.fetch}
     return SearchPlan(
         section=section,
         texts=texts,
         page=page,
+        collapse=collapse,
         body=rest,
         params=[(name, value) for name, value in params if name in url and name not in ("from", "size")],
         hidden=hidden,
@@ -180,18 +184,6 @@ def parse_params(query_string: str) -> list[tuple[str, str]]:
 
 def _guard(window: int) -> dict[str, Any]:
     return {"window_size": window, "query": {"rescore_query": {"match_none": {}}}}
-
-
-def _refuse_what_cannot_be(body: Mapping[str, Any], url: Mapping[str, str]) -> None:
-    collapse = body.get("collapse")
-    if collapse is None:
-        return
-    if isinstance(collapse, dict) and "inner_hits" in collapse:
-        raise InvalidRequest(f"[collapse] with [inner_hits] cannot be used with [rescore.{KEY}]: leave inner_hits out")
-    if "scroll" in url:
-        raise InvalidRequest(f"[scroll] cannot be used with [rescore.{KEY}]")
-    if "sort" in url or body.get("sort", "_score") not in ("_score", ["_score"]):
-        raise InvalidRequest(f"Cannot use [sort] option in conjunction with [rescore.{KEY}]")
 
 
 def _ranks(name: str, url: Mapping[str, str], body: Mapping[str, Any], default: int) -> int:

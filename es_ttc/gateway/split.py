@@ -65,10 +65,11 @@ def can_split(plan: SearchPlan) -> bool:
     )
 
 
-def bare_window(body: Mapping[str, Any]) -> dict[str, Any]:
+def bare_window(plan: SearchPlan) -> dict[str, Any]:
     """Return the request for ranks, scores and content hashes, with everything that belongs to the whole search."""
-    rest = {key: value for key, value in body.items() if key not in _OF_HITS}
-    return rest | {"stored_fields": "_none_", "docvalue_fields": [HASH, ENCODER]}
+    rest = {key: value for key, value in plan.body.items() if key not in _OF_HITS}
+    groups = [] if plan.collapse is None else [plan.collapse.field]
+    return rest | {"stored_fields": "_none_", "docvalue_fields": [HASH, ENCODER, *groups]}
 
 
 def page_hits(body: Mapping[str, Any], marks: Iterable[Mark], window: Iterable[Mark]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -131,11 +132,31 @@ def test_hits_without_stored_fields_keep_their_ids_until_the_end() -> None:
     assert plan(body(), "stored_fields=_none_").params == []
 
 
-def test_collapse_has_no_stand_in_and_its_own_rules() -> None:
-    assert "rescore" not in plan(body(collapse={"field": "f"})).body
-    for changes in ({"collapse": {"field": "f", "inner_hits": {}}}, {"collapse": {"field": "f"}, "sort": ["f"]}):
-        with pytest.raises(InvalidRequest):
-            plan(body(**changes))
+def test_a_collapsed_search_asks_for_the_documents_of_one_window() -> None:
+    planned = plan(body(collapse={"field": "f"}, **{"from": 300, "size": 20}))
+    assert "collapse" not in planned.body
+    assert planned.body["size"] == 100
+    assert planned.body["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "f"]
+    assert planned.hidden == ("ttc.hash", "ttc.encoder")
+    asked = plan(body(collapse={"field": "f"}, docvalue_fields=[{"field": "f", "format": "x"}]))
+    assert "f" not in asked.body["docvalue_fields"]
+
+
+@pytest.mark.parametrize(
+    ("collapse", "words"),
+    [
+        ({"field": "f", "inner_hits": {}}, "[inner_hits]"),
+        ({"feild": "f"}, "[collapse] must be an object"),
+        ({"field": "f", "size": 3}, "unknown field [size]"),
+        ("f", "[collapse] must be an object"),
+    ],
+)
+def test_a_collapse_that_cannot_be_meant_is_refused(collapse: Any, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(words)):
+        plan(body(collapse=collapse))
+    native: dict[str, Any] = {"query": {"rescore_query": {}}}
+    with pytest.raises(InvalidRequest, match="native rescorers"):
+        plan(body(collapse={"field": "f"}, rescore=[native, {"ttc": {"method": "spectral", "query_text": "x"}}]))
 
 
 @pytest.mark.parametrize(

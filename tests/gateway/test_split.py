@@ -31,7 +31,7 @@ def planned(url: str = "", **body: Any) -> Any:
         ({"size": 34}, "", False),
         ({"size": 0}, "", False),
         ({"explain": True}, "", False),
-        ({"collapse": {"field": "f"}}, "", False),
+        ({"collapse": {"field": "f"}}, "", True),
         ({"stored_fields": ["f"]}, "", False),
         ({"terminate_after": 3}, "", False),
         ({"knn": {}}, "", False),
@@ -46,8 +46,10 @@ def test_only_what_is_known_to_be_the_same_is_split(changes: dict[str, Any], url
 
 
 def test_each_request_has_its_parts() -> None:
-    body = planned(size=2, highlight={"h": 1}, aggs={"a": 1}, min_score=1, _source=["t"]).body
-    window = bare_window(body)
+    plan = planned(size=2, highlight={"h": 1}, aggs={"a": 1}, min_score=1, _source=["t"], collapse={"field": "f"})
+    body = plan.body
+    window = bare_window(plan)
+    assert window["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "f"]
     assert window["stored_fields"] == "_none_"
     assert window.keys() & {"highlight", "_source"} == set()
     assert window.keys() >= {"aggs", "min_score", "rescore"}
