@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -16,6 +15,7 @@ from es_ttc.gateway.search import Outcome, SearchHandler
 from es_ttc.gateway.upstream import Upstream, asks_vendor_type
 
 _GONE = Outcome("passthrough", 499)
+_KINDS = {"_search": "search", "_msearch": "msearch"}
 
 
 class Entrance:
@@ -90,13 +90,15 @@ class Entrance:
                 watcher.cancel()
 
     async def _dispatch(self, incoming: Incoming, answer: "_Answer") -> Outcome:
-        if incoming.method in ("GET", "POST"):
-            segments = incoming.segments
-            if len(segments) <= 2 and segments and segments[-1] == "_search":
+        match _api(incoming):
+            case ["_search"]:
                 return await self._searches.search(incoming, answer)
-            if len(segments) <= 2 and segments and segments[-1] == "_msearch":
+            case ["_search", "template"]:
+                return await self._searches.template(incoming, answer)
+            case ["_msearch"]:
                 return await self._searches.msearch(incoming, answer)
-        return Outcome("passthrough", await forward(self._upstream, incoming, answer))
+            case _:
+                return Outcome("passthrough", await forward(self._upstream, incoming, answer))
 
 
 class _Answer:
@@ -135,10 +137,16 @@ async def _refused(incoming: Incoming, answer: _Answer, error: EsTtcError) -> Ou
     return Outcome(kind, error.status)
 
 
-def _kind(incoming: Incoming) -> str:
-    last: dict[str, Any] = {"_search": "search", "_msearch": "msearch"}
+def _api(incoming: Incoming) -> list[str]:
+    """Return the parts of the path that name a search interface, behind the indices; none for everything else."""
     segments = incoming.segments
-    return last.get(segments[-1], "passthrough") if segments else "passthrough"
+    own = next((place for place, part in enumerate(segments[:2]) if part in _KINDS), None)
+    return [] if own is None or incoming.method not in ("GET", "POST") else segments[own:]
+
+
+def _kind(incoming: Incoming) -> str:
+    api = _api(incoming)
+    return _KINDS[api[0]] if api else "passthrough"
 
 
 def _ending(outcome: Outcome) -> str:

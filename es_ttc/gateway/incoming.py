@@ -21,6 +21,7 @@ class Incoming:
     Attributes:
         method: The HTTP method.
         raw_path: The path as it came, still percent-encoded.
+        target: The engine's path that answers it: the same one, unless another stands in (for a template, the search).
         query_string: The query string as it came, without its question mark.
         headers: Header names in lower case, with their values.
         gone: Whether the client has gone away.
@@ -30,6 +31,7 @@ class Incoming:
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.method: str = scope["method"]
         self.raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        self.target = self.raw_path
         self.query_string: bytes = scope["query_string"]
         self.headers: RawHeaders = scope["headers"]
         self.gone = False

@@ -1,4 +1,4 @@
-"""`_search` and `_msearch`: what carries a section of ours is answered by us, everything else is passed through."""
+"""`_search`, its templates, and `_msearch`: what carries our section is answered by us, all else is passed through."""
 
 import asyncio
 import time
@@ -15,7 +15,8 @@ from es_ttc.gateway.filter_path import filtered
 from es_ttc.gateway.incoming import Incoming, RawHeaders, decompressed
 from es_ttc.gateway.proxy import answer_headers, end_answer, forward, start_answer
 from es_ttc.gateway.rescoring import Rescoring, Search, add_groups, add_to_first_pass, groups_beyond, hide
-from es_ttc.gateway.search_body import MARK, parse_params, plan_search
+from es_ttc.gateway.search_body import MARK, SearchPlan, parse_params, plan_search
+from es_ttc.gateway.section import KEY
 from es_ttc.gateway.split import bare_window, can_split, filled, marks_of, page_hits
 from es_ttc.gateway.upstream import Caller, Upstream, asks_vendor_type, end_to_end, forwarded, plain_types
 
@@ -92,6 +93,40 @@ class SearchHandler:
         plan = None if data is None else plan_search(data, _engines(params), max_window=self._max_window)
         if plan is None:
             return await self._pass(incoming, send, body)
+        return await self._answer(incoming, send, plan, params, started)
+
+    async def template(self, incoming: Incoming, send: Send) -> Outcome:
+        """Answer one `_search/template`: the engine renders it, and what it renders is answered as a `_search`.
+
+        Only the engine knows what a stored template holds, so each of them is rendered first; one that stands in the
+        request is where it could hold our section. What cannot be rendered, and what renders to a search without a
+        section of ours, goes to the engine as it came.
+        """
+        started = time.perf_counter()
+        body, text, params = await self._read(incoming)
+        rendered = await self._rendered_template(incoming, text)
+        plan = None if rendered is None else plan_search(rendered, _engines(params), max_window=self._max_window)
+        if plan is None:
+            return await self._pass(incoming, send, body)
+        incoming.target = incoming.raw_path.rstrip(b"/").removesuffix(b"/template")
+        return await self._answer(incoming, send, plan, params, started)
+
+    async def _rendered_template(self, incoming: Incoming, text: bytes | None) -> dict[str, Any] | None:
+        """Return the search that a template stands for, or None where that is the engine's own to find out."""
+        data = _object(text or b"")
+        if data is None or data.get("simulate") or ("id" not in data and KEY.encode() not in (text or b"")):
+            return None
+        asked: dict[str, Any] = {key: data[key] for key in ("id", "params", "source") if key in data}
+        answer = await self._ask(incoming, "", _dumps(asked), _JSON, path=b"/_render/template")
+        rendered = (_object(answer.body) or {}).get("template_output")
+        if answer.status != 200 or not isinstance(rendered, dict):
+            return None
+        return rendered | {key: True for key in ("explain", "profile") if data.get(key) is True}
+
+    async def _answer(
+        self, incoming: Incoming, send: Send, plan: SearchPlan, params: Sequence[tuple[str, str]], started: float
+    ) -> Outcome:
+        """Answer a search that carries a section of ours."""
         _require_json_answer(incoming, params)
         search = self._rescoring.begin(plan, started)
         rescored = await self._in_two_steps(incoming, search) if can_split(plan) else None
@@ -247,7 +282,9 @@ class SearchHandler:
         except EsTtcError as error:
             return error
 
-    async def _ask(self, incoming: Incoming, query_string: str, body: bytes, content_type: bytes) -> Answer:
+    async def _ask(
+        self, incoming: Incoming, query_string: str, body: bytes, content_type: bytes, *, path: bytes | None = None
+    ) -> Answer:
         """Send the engine's part of a request in the caller's name and read the whole answer."""
         headers = [(name, value) for name, value in forwarded(incoming.headers) if name not in _OUR_HEADERS]
         vendor = asks_vendor_type(headers) and await self._upstream.product() == "opensearch"
@@ -257,7 +294,9 @@ class SearchHandler:
             headers.append((b"content-type", content_type))
         headers.append((b"accept-encoding", b"identity"))
         started = time.perf_counter()
-        async with self._upstream.send("POST", incoming.raw_path, query_string.encode(), headers, body) as response:
+        async with self._upstream.send(
+            "POST", path or incoming.target, query_string.encode(), headers, body
+        ) as response:
             raw = await response.read()
             kept = [pair for pair in end_to_end(response.raw_headers) if pair[0] not in _OUR_HEADERS]
             ms = (time.perf_counter() - started) * 1000
@@ -267,7 +306,7 @@ class SearchHandler:
 def _caller(incoming: Incoming, header: bytes = b"") -> Caller:
     """Return in whose name features are read; an `_msearch` item's header may name its own indices."""
     segments = incoming.segments
-    indices = segments[0] if len(segments) == 2 else ""
+    indices = "" if segments[0] in ("_search", "_msearch") else segments[0]
     params = parse_params(incoming.query_string.decode("latin-1"))
     if header.strip():
         told = jsonio.loads(header)  # the engine has read it too
@@ -285,10 +324,13 @@ def _joined(value: Any) -> str:
 
 def _marked_object(text: bytes | None) -> dict[str, Any] | None:
     """Decode a body that may carry our section; None where it cannot, or where the engine will say what is wrong."""
-    if text is None or MARK not in text:
-        return None
+    return None if text is None or MARK not in text else _object(text)
+
+
+def _object(raw: bytes) -> dict[str, Any] | None:
+    """Decode a JSON object; None for anything else."""
     try:
-        data = jsonio.loads(text)
+        data = jsonio.loads(raw)
     except ValueError:
         return None
     return data if isinstance(data, dict) else None

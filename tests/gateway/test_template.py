@@ -1,0 +1,107 @@
+"""Search templates whose rendered body holds our section, on a real engine that renders."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from es_ttc.gateway.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.gateway.client import Reply, call, search
+from tests.gateway.conftest import Behind
+from tests.gateway.relay import relay
+from tests.gateway.test_rescore import CATS, EVERYTHING, ours
+
+BODY = {"query": EVERYTHING, "size": 7, "rescore": ours()}
+SECTION = {"method": "spectral", "query_text": CATS}
+PARAMS = {"word": "creature", "size": 7, "text": CATS, "section": SECTION}
+SOURCE = {
+    "query": {"match": {"anyway": "{{word}}"}},
+    "size": "{{size}}",
+    "rescore": {"window_size": 100, "ttc": {"method": "spectral", "query_text": "{{text}}"}},
+}
+AS_TEXT = (
+    '{"query": {"match": {"anyway": "{{word}}"}}, "size": {{size}}, '
+    '"rescore": {"window_size": 100, "ttc": {{#toJson}}section{{/toJson}}}}'
+)
+
+
+@pytest.fixture
+def renders(behind: Behind) -> bool:
+    """Whether this engine has templates at all: the tests' Elasticsearch comes without its mustache module."""
+    return call(behind.engine, "POST", "/_render/template", {"source": {}}).status == 200
+
+
+def templated(behind: Behind, body: dict[str, Any], url: str = "") -> Reply:
+    return call(behind.gateway, "POST", f"/{behind.index}/_search/template{url}", body)
+
+
+@pytest.fixture
+def template_id(behind: Behind, index_name: str, renders: bool) -> str:
+    if not renders:
+        pytest.skip("this engine renders no templates")
+    script = {"script": {"lang": "mustache", "source": AS_TEXT}}
+    assert call(behind.engine, "PUT", f"/_scripts/{index_name}", script).status == 200
+    return index_name
+
+
+def test_a_template_is_answered_as_the_search_it_stands_for(behind: Behind, renders: bool, index_name: str) -> None:
+    if not renders:
+        direct = call(behind.engine, "POST", f"/{behind.index}/_search/template", {"source": AS_TEXT, "params": PARAMS})
+        reply = templated(behind, {"source": AS_TEXT, "params": PARAMS})
+        assert (reply.status, reply.json()) == (direct.status, direct.json())
+        assert reply.status >= 400
+        return
+    expected = search(behind.gateway, behind.index, BODY)
+    assert len(expected.ids) == 7
+    for source in (AS_TEXT, {**SOURCE, "size": 7}):
+        reply = templated(behind, {"source": source, "params": PARAMS})
+        assert reply.status == 200, reply.body
+        assert (reply.ids, reply.scores) == (expected.ids, expected.scores)
+        assert reply.headers["x-ttc-applied"] == "true"
+    explained = templated(behind, {"source": AS_TEXT, "params": PARAMS, "explain": True, "profile": True}).json()
+    assert all(hit["_explanation"]["value"] == hit["_score"] for hit in explained["hits"]["hits"])
+    assert "profile" in explained
+    wrong = templated(behind, {"source": AS_TEXT, "params": PARAMS | {"section": {"metod": "spectral"}}})
+    assert wrong.status == 400
+    assert "did you mean [method]?" in wrong.reason
+
+
+def test_a_stored_template(behind: Behind, template_id: str) -> None:
+    try:
+        expected = search(behind.gateway, behind.index, BODY)
+        everywhere = call(behind.gateway, "GET", "/_search/template", {"id": template_id, "params": PARAMS})
+        for reply in (templated(behind, {"id": template_id, "params": PARAMS}), everywhere):
+            assert reply.status == 200, reply.body
+            assert reply.ids == expected.ids
+        url = "?filter_path=hits.hits._id&track_total_hits=false"
+        assert templated(behind, {"id": template_id, "params": PARAMS}, url).ids == expected.ids
+    finally:
+        call(behind.engine, "DELETE", f"/_scripts/{template_id}")
+    gone = templated(behind, {"id": template_id})
+    assert gone.status == 404
+
+
+def test_other_templates_reach_the_engine_as_they_came(behind: Behind, renders: bool) -> None:
+    if not renders:
+        pytest.skip("this engine renders no templates")
+    native = {"source": {"query": {"match": {"anyway": "{{word}}"}}}, "params": PARAMS}
+    credentials = {"authorization": "Basic dGVzdA==", "content-type": "application/json"}
+    simulated = {"source": AS_TEXT, "params": PARAMS, "simulate": True}
+    broken = {"source": '{"query": {{{', "params": {"x": "ttc"}}
+    with relay(behind.engine) as between:
+        settings = GatewaySettings(engine=between.url, port=0)
+        with running_gateway(settings, load=_no_encoder) as gateway:
+            for body, rendered in ((native, 0), (simulated, 0), (broken, 1)):
+                between.passed.clear()
+                direct = call(behind.engine, "POST", f"/{behind.index}/_search/template", body)
+                reply = call(gateway, "POST", f"/{behind.index}/_search/template", orjson.dumps(body), credentials)
+                assert reply.status == direct.status
+                *before, last = between.passed
+                assert [request.target for request in before] == ["/_render/template"] * rendered
+                assert last.body == orjson.dumps(body)
+                assert all(request.headers["authorization"] == credentials["authorization"] for request in before)
+
+
+def _no_encoder(name: str, folder: object) -> Any:
+    raise RuntimeError("no encoder is needed here")
