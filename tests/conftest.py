@@ -5,6 +5,7 @@ nodes that run already and are used instead.
 """
 
 import json
+import logging
 import os
 import time
 import urllib.error
@@ -60,6 +61,17 @@ class Nodes:
     def stop(self) -> None:
         for node in self._started:
             node.stop()
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """Undo what a command or a gateway run inside a test has made of the process's logging."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
+    for handler in [handler for handler in root.handlers if type(handler) is logging.StreamHandler]:
+        root.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

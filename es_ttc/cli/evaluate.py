@@ -260,11 +260,17 @@ def _progress(collection: str) -> "Iterator[Progress]":
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """Let SIGTERM end the command as Ctrl-C does, so that a temporary index is deleted then, too."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(*_: object) -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job: Ctrl-C is not meant for it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
 
 
 def _deliver(evaluation: "Evaluation", out: Path | None, report: Path | None, *, as_json: bool) -> None:

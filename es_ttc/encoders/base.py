@@ -101,7 +101,7 @@ class Encoder(Protocol):
 
     @property
     def backend(self) -> str:
-        """Backend and arithmetic for people, e.g. ``sentence-transformers, bfloat16, cpu``."""
+        """Backend and arithmetic for people, e.g. ``sentence-transformers, float32, cpu``."""
         ...
 
     def encode(

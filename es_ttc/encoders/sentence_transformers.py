@@ -22,7 +22,7 @@ from es_ttc.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_ARITHMETIC = {"float32": "float32", "bfloat16": "bfloat16 products"}
 # Padded tokens of a batch of documents: where the rate stops growing (CPU), and a safe size in memory (accelerators).
 _CPU_TOKENS = 1024
 _ACCELERATOR_TOKENS = 16_384
@@ -44,8 +44,10 @@ def load_torch(
     """
     place = _device(device)
     name = choose_dtype(place) if dtype == "auto" else dtype
-    sentence_model = _load(files.folder, place, _DTYPES[name])
-    model = TorchModel(sentence_model, source=str(files.folder))
+    sentence_model = _load(files.folder, place)
+    if name == "bfloat16":
+        _halve_products(sentence_model)
+    model = TorchModel(sentence_model, source=str(files.folder), bfloat16=name == "bfloat16")
     prompts = role_prompts(sentence_model.prompts, sentence_model.default_prompt_name)
     identity = identity_of(
         files,
@@ -57,7 +59,7 @@ def load_torch(
     )
     model.max_length = identity.max_length
     reader = Reader(model.tokenizer.backend_tokenizer, max_length=identity.max_length, prompts=prompts)
-    return TextEncoder(identity, f"sentence-transformers, {name}, {place.type}", reader, model)
+    return TextEncoder(identity, f"sentence-transformers, {_ARITHMETIC[name]}, {place.type}", reader, model)
 
 
 def choose_dtype(device: torch.device, cpuinfo: Path = Path("/proc/cpuinfo")) -> Dtype:
@@ -98,11 +100,22 @@ def _no_progress_bars() -> Iterator[None]:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _load(folder: Path, device: torch.device, dtype: torch.dtype) -> SentenceTransformer:
+def _halve_products(model: SentenceTransformer) -> None:
+    """Hold the weights of matrix products in bfloat16, and nothing else.
+
+    Products are where the time goes. Sums along the layers, their normalisation and the embeddings stay float32, which
+    halves the error: all-mpnet-base-v2 keeps its float32 figures on LIMIT-small to .0015 (benchmarks/table_iv.py).
+    """
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.to(torch.bfloat16)
+
+
+def _load(folder: Path, device: torch.device) -> SentenceTransformer:
     try:
         with _no_progress_bars():
             model = SentenceTransformer(
-                str(folder), device=str(device), local_files_only=True, model_kwargs={"dtype": dtype}
+                str(folder), device=str(device), local_files_only=True, model_kwargs={"dtype": torch.float32}
             )
     except Exception as error:  # whatever a model's files make the library raise
         raise ConfigurationError(f"model folder [{folder}] could not be loaded: {error}") from error
@@ -120,12 +133,13 @@ class TorchModel:
     Args:
         model: The model, on its device.
         source: What messages call it.
+        bfloat16: Whether matrix products are of bfloat16 numbers.
 
     Raises:
         ConfigurationError: The model is not a transformer with a fast tokenizer followed by a pooling.
     """
 
-    def __init__(self, model: SentenceTransformer, *, source: str) -> None:
+    def __init__(self, model: SentenceTransformer, *, source: str, bfloat16: bool) -> None:
         modules = list(model.children())
         if len(modules) < 2 or not isinstance(modules[0], Transformer) or not isinstance(modules[1], Pooling):
             kinds = [type(module).__name__ for module in modules]
@@ -137,6 +151,7 @@ class TorchModel:
         self._transformer, self._pooling = modules[0], modules[1]
         self._after = [module for module in modules[2:] if not isinstance(module, Normalize)]
         self._device = model.device
+        self._bfloat16 = bfloat16
         self.tokenizer: Any = model.tokenizer
         limit = model.max_seq_length or model.tokenizer.model_max_length
         self.max_length: int = limit if limit < 1_000_000 else _DEFAULT_MAX_LENGTH
@@ -180,9 +195,10 @@ class TorchModel:
             features["token_type_ids"] = self._place(types)
         if not self._pooling.include_prompt:
             features["prompt_length"] = windows[0].lead
-        features = self._pooling(self._transformer(features))
-        pooled = self._project(features["sentence_embedding"])
-        matrix = self._project(features["token_embeddings"]) if tokens else None
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16):
+            features = self._pooling(self._transformer(features))
+            pooled = self._project(features["sentence_embedding"])
+            matrix = self._project(features["token_embeddings"]) if tokens else None
         return _numpy(pooled), None if matrix is None else _numpy(matrix)
 
     def _place(self, values: Any) -> torch.Tensor:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from es_ttc.cli.app import run
+from tests.support.signals import hear_ctrl_c, ignore_ctrl_c
 
 
 @pytest.fixture
@@ -118,7 +119,13 @@ def test_stopping_says_how_to_go_on_and_resuming_goes_on(
     documents = [{"_id": str(n), "text": f"text {n} " + "word " * 80} for n in range(300)]
     file.write_text("\n".join(map(json.dumps, documents)))
     command = [sys.executable, "-m", "es_ttc", "ingest", index_name, file.name, "--batch-mb", "0.1"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        preexec_fn=hear_ctrl_c if stop is signal.SIGINT else ignore_ctrl_c,
+    )
     while process.poll() is None and not documents_in(opensearch_url, index_name):
         time.sleep(0.02)
     process.send_signal(stop)

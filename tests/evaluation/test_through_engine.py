@@ -24,6 +24,7 @@ from es_ttc.evaluation.plan import Plan, run
 from es_ttc.evaluation.through_engine import MOST_HITS, engine_searcher, temporary_index
 from es_ttc.ingest.compose import compose
 from es_ttc.settings import EngineSettings
+from tests.support.signals import hear_ctrl_c, ignore_ctrl_c
 
 pytestmark = pytest.mark.engine
 
@@ -144,6 +145,7 @@ def test_an_interrupted_command_leaves_no_index(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=hear_ctrl_c if stop is signal.SIGINT else ignore_ctrl_c,
     )
     deadline = time.monotonic() + 120
     while not set(indices(opensearch_url)) - before:
