@@ -59,6 +59,9 @@ class GatewaySettings(Settings):
     )
     feature_cache_mb: int = Field(512, ge=0, description="Memory for documents' features, in MiB.")
     default_timeout_ms: int = Field(1000, gt=0, description="Scoring budget where a request names none, in ms.")
+    rerank_timeout_ms: int = Field(
+        10_000, gt=0, description="What a request to `/_ttc/rerank` may take, in ms: its texts are encoded on the fly."
+    )
     max_window: int = Field(1000, ge=1, le=10_000, description="Greatest window that a request may ask for.")
     scoring_threads: int = Field(2, ge=1, description="Windows scored at the same time.")
     max_concurrent_requests: int = Field(256, ge=1, description="Requests in flight before 429 is answered.")

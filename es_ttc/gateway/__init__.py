@@ -5,5 +5,5 @@ request; :mod:`~es_ttc.gateway.proxy` passes through what is not ours; :mod:`~es
 and `_msearch`, whose bodies :mod:`~es_ttc.gateway.search_body`, :mod:`~es_ttc.gateway.section` and
 :mod:`~es_ttc.gateway.split` take apart; :mod:`~es_ttc.gateway.scoring` gets features, query vectors and scores inside a
 deadline; :mod:`~es_ttc.gateway.rescoring`, :mod:`~es_ttc.gateway.page` and :mod:`~es_ttc.gateway.collapse` put the
-answer together.
+answer together. :mod:`~es_ttc.gateway.rerank` scores texts that are sent along, without an engine.
 """

@@ -21,6 +21,7 @@ from es_ttc.gateway.features import FeatureStore
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import CONTENT_TYPE, Metrics
 from es_ttc.gateway.pool import BoundedPool
+from es_ttc.gateway.rerank import Reranking
 from es_ttc.gateway.rescoring import Rescoring
 from es_ttc.gateway.scoring import WindowScorer
 from es_ttc.gateway.search import SearchHandler
@@ -66,6 +67,15 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         max_window=settings.max_window,
     )
 
+    reranking = Reranking(
+        encoders,
+        scorer,
+        metrics,
+        max_body=settings.max_body_mb * 2**20,
+        max_documents=settings.max_window,
+        timeout_ms=settings.rerank_timeout_ms,
+    )
+
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with upstream:
@@ -79,7 +89,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         encoding.close()
         scoring.close()
 
-    own = _OwnPages(settings, upstream, encoders, metrics)
+    own = _OwnPages(settings, upstream, encoders, reranking, metrics)
     return Starlette(
         routes=[
             Mount(
@@ -89,6 +99,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
                     Route("/health", own.health),
                     Route("/ready", own.ready),
                     Route("/metrics", own.metrics),
+                    Route("/rerank", own.rerank, methods=["POST"]),
                 ],
             ),
             Mount("/", app=Entrance(upstream, searches, metrics, settings.max_concurrent_requests)),
@@ -101,10 +112,18 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
 class _OwnPages:
     """What the gateway says about itself."""
 
-    def __init__(self, settings: GatewaySettings, upstream: Upstream, encoders: Encoders, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        upstream: Upstream,
+        encoders: Encoders,
+        reranking: Reranking,
+        metrics: Metrics,
+    ) -> None:
         self._settings = settings
         self._upstream = upstream
         self._encoders = encoders
+        self._reranking = reranking
         self._metrics = metrics
 
     async def info(self, request: Request) -> Response:
@@ -136,6 +155,11 @@ class _OwnPages:
         encoder = self._encoders.ready
         status = 200 if engine and encoder else 503
         return _json(request, {"ready": status == 200, "engine": engine, "encoder": encoder}, status)
+
+    async def rerank(self, request: Request) -> Response:
+        """Scores of texts that are sent along."""
+        status, body = await self._reranking.answer(request)
+        return _json(request, body, status)
 
     async def metrics(self, _: Request) -> Response:
         """Measurements for Prometheus."""

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from es_ttc.encoders.base import Encoder, EncoderIdentity
+from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings
 from es_ttc.errors import EncoderMismatch
 from es_ttc.gateway.cache import LruCache
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.rescorers.base import Query
 
 _QUERIES_BYTES = 32 * 2**20
+_TEXTS_AT_ONCE = 16
 _VARIANTS = 4
 """Encoders kept beside the configured ones: the same models, cut to other dimensions or lengths."""
 
@@ -114,6 +115,22 @@ class Encoders:
         self._encoding.add(task)
         task.add_done_callback(self._done)
         return await asyncio.shield(task)
+
+    async def encode_documents(
+        self, encoder: Encoder, texts: Sequence[str], *, tokens: bool, max_tokens: int
+    ) -> list[Encodings]:
+        """Return the vectors of texts that are no query, few at a time: when the caller leaves, the rest is not begun.
+
+        Raises:
+            EncoderError: A text could not be encoded.
+            TooManyRequests: Too many texts are waiting already.
+        """
+        return [
+            await self._pool.run(
+                encoder.encode, texts[start : start + _TEXTS_AT_ONCE], tokens=tokens, max_tokens=max_tokens
+            )
+            for start in range(0, len(texts), _TEXTS_AT_ONCE)
+        ]
 
     def _done(self, task: asyncio.Task[EncodedQuery]) -> None:
         self._encoding.discard(task)

@@ -169,7 +169,7 @@ class WindowScorer:
             window = Window(ids, first_pass)
             scored.mask[:] = True
             scored.window, scored.query = window, Query(texts[0], np.zeros((0, 0), dtype=np.float32))
-            scored.values[:] = await self._run(method, scored.query, window, took)
+            scored.values[:] = await self.run(method, scored.query, window, took)
             return scored
 
         keys = [document_key(hit) for hit in hits]
@@ -198,7 +198,7 @@ class WindowScorer:
         documents = [stored for _, stored in complete]
         window = Window([ids[place] for place in places], first_pass[places], **_columns(documents, method))
         scored.mask[places] = True
-        scored.values[places] = await self._run(method, encoded.query, window, took)
+        scored.values[places] = await self.run(method, encoded.query, window, took)
         scored.from_memory, scored.encoder = found.from_memory, encoded.key
         scored.window, scored.query = window, encoded.query
         scored.fields = [stored[Feature.OFFSETS][1] if window.offsets is not None else () for stored in documents]
@@ -218,17 +218,13 @@ class WindowScorer:
         details = await self._pool.run(method.rescorer.detail, scored.query, scored.window, method.params)
         return [details[place] for place in places]
 
-    async def _encode_with_first(self, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
-        return await self._encoders.encode(await self._encoders.first(), texts, tokens=tokens)
+    async def run(self, method: Method, query: Query, window: Window, took: Took) -> Float32:
+        """Return a method's scores of a window as they are shown, ``(k,)``, not negative.
 
-    async def _query(
-        self, encoder: Encoder, texts: tuple[str, ...], method: Method, begun: asyncio.Task[EncodedQuery] | None
-    ) -> EncodedQuery:
-        if begun is not None and encoder is await self._encoders.first():
-            return await asyncio.shield(begun)
-        return await self._encoders.encode(encoder, texts, tokens=method.query_tokens)
-
-    async def _run(self, method: Method, query: Query, window: Window, took: Took) -> Float32:
+        Raises:
+            ScoringError: The method failed, or broke its contract.
+            TooManyRequests: Too many windows are waiting already.
+        """
         started = time.perf_counter()
         try:
             scores = await self._pool.run(method.rescorer.score, query, window, method.params)
@@ -238,6 +234,16 @@ class WindowScorer:
             raise ScoringError(f"method [{method.rescorer.name}] failed: {type(error).__name__}: {error}") from error
         took.score = _ms_since(started)
         return _checked(np.asarray(scores), len(window), method.rescorer)
+
+    async def _encode_with_first(self, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
+        return await self._encoders.encode(await self._encoders.first(), texts, tokens=tokens)
+
+    async def _query(
+        self, encoder: Encoder, texts: tuple[str, ...], method: Method, begun: asyncio.Task[EncodedQuery] | None
+    ) -> EncodedQuery:
+        if begun is not None and encoder is await self._encoders.first():
+            return await asyncio.shield(begun)
+        return await self._encoders.encode(encoder, texts, tokens=method.query_tokens)
 
     async def _require(
         self,
