@@ -403,8 +403,11 @@ def _kept(stage: Stage, *, ours: bool) -> str:
 
 
 def as_dict(stage: Stage, results: "Sequence[CollectionResult]", seconds: float) -> dict[str, Any]:
-    """Return what was measured, JSON-ready."""
+    """Return what was measured, JSON-ready; metrics that look beyond ``depth`` see nothing there."""
+    from es_ttc.demo.exhibit import DEPTH
+
     return {
+        "depth": DEPTH,
         "engine": stage.described,
         "encoder": stage.encoder.identity.key,
         "backend": stage.encoder.backend,

@@ -28,6 +28,8 @@ SHOWN = "spectral"
 MAX_TOKENS = 512
 """Tokens kept of a document, so that the library is encoded in half a minute; a real index keeps 1,024."""
 WINDOW = 100
+DEPTH = 10
+"""Hits that are asked for, as a search page does: what is shown is nDCG@10, recall@10 and a page's time."""
 WARM_UP = 8
 """Queries that are asked before any is measured."""
 METRIC = "ndcg@10"
@@ -141,6 +143,7 @@ def measure(
             queries[: len(collection.queries)],
             first_pass="bm25",  # noqa: S106 - a stage, no password
             window=WINDOW,
+            depth=DEPTH,
         )
 
     # A fresh engine's first searches are slower than all later ones: they are not counted.

@@ -59,6 +59,7 @@ class EngineSearcher:
         queries: The encoded queries, in the collection's order: dense search is given their vectors.
         first_pass: The method that finds the window of a rescorer.
         window: Documents that a rescorer scores; None for the whole corpus.
+        depth: Documents ranked for each query; None for what :func:`es_ttc.evaluation.searcher.depth_of` gives.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class EngineSearcher:
         *,
         first_pass: FirstPass,
         window: int | None,
+        depth: int | None = None,
     ) -> None:
         self._runner = runner
         self._client = client
@@ -87,7 +89,8 @@ class EngineSearcher:
         }
         self._first_pass = first_pass
         self._whole_corpus = window is None
-        self._depth = depth_of(window, len(collection.documents))
+        self._reach = depth_of(window, len(collection.documents))
+        self._depth = depth or self._reach
         self._window = min(window or len(collection.documents), len(collection.documents))
 
     def rank(self, method: Method, progress: Progress = silent) -> Run:
@@ -114,7 +117,7 @@ class EngineSearcher:
         if method.rescorer is not None:
             return await self._rescored(method, text)
         if isinstance(method.params, HybridParams):
-            pages = [await self._search(self._retrieving(name, text), self._depth) for name in ("bm25", "dense")]
+            pages = [await self._search(self._retrieving(name, text), self._reach) for name in ("bm25", "dense")]
             fused = reciprocal_rank_fusion([page.ids for page in pages], method.params.k)[: self._depth]
             return Page([document for document, _ in fused], np.array([score for _, score in fused], dtype=np.float32))
         return await self._search(self._retrieving(method.name, text), self._depth)
@@ -149,7 +152,7 @@ class EngineSearcher:
 
     def _retrieving(self, name: str, text: str) -> dict[str, Any]:
         """Return the part of a body that finds documents; all of them where the window is the whole corpus."""
-        reach = self._window if self._whole_corpus else self._depth
+        reach = self._window if self._whole_corpus else self._reach
         body = {"query": self._matching(text)} if name == "bm25" else nearest(self._vectors[text], reach, self._product)
         if not self._whole_corpus:
             return body
