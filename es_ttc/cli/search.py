@@ -35,6 +35,13 @@ def _json_object(context: click.Context, option: click.Parameter, value: str) ->
 @click.argument("text")
 @click.option("--method", default="spectral", show_default=True, help="bm25, dense, hybrid, or a rescorer's name.")
 @click.option("--params", callback=_json_object, default="{}", metavar="JSON", help="The method's own parameters.")
+@click.option(
+    "--first-pass",
+    type=click.Choice(["bm25", "dense"]),
+    default="bm25",
+    show_default=True,
+    help="What finds the documents that a rescorer puts into order.",
+)
 @click.option("--compare", "beside", is_flag=True, help="Show the engine's BM25 and dense rankings beside it.")
 @click.option("--size", type=click.IntRange(1, 100), default=10, show_default=True, help="Hits shown.")
 @click.option(
@@ -51,6 +58,7 @@ def search(
     text: str,
     method: str,
     params: dict[str, Any],
+    first_pass: str,
     beside: bool,
     size: int,
     fields: tuple[str, ...] | None,
@@ -60,14 +68,15 @@ def search(
 ) -> None:
     """Search the index NAME for TEXT, and show where each hit matches.
 
-    A rescorer puts the engine's best 100 hits for TEXT into its own order. With --compare every document's move against
-    the engine's BM25 ranking stands beside it.
+    A rescorer puts the engine's best 100 hits for TEXT into its own order: those of BM25, or with --first-pass dense
+    those whose pooled vectors are nearest, which need not share a word with TEXT. With --compare every document's move
+    against the engine's BM25 ranking stands beside it.
     """
     from es_ttc.cli.searching import Asked
     from es_ttc.evaluation.methods import resolve_one
 
     resolve_one(method, params)
-    asked = Asked(text, method, size, params)
+    asked = Asked(text, method, size, params, first_pass)
     settings = GatewaySettings(**given(engine=engine, port=0))
     with stderr.status("searching"):
         rankings = _rankings(settings, gateway, name, asked, fields, beside=beside)
@@ -93,7 +102,7 @@ def _rankings(
     at_engine = settings.model_copy(update={"engine": gateway or settings.engine})
     spec = asyncio.run(_spec(at_engine, name))
     encoder: Encoder | None = None
-    if gateway is None or beside or asked.method in ("dense", "hybrid"):
+    if gateway is None or beside or asked.method in ("dense", "hybrid") or asked.first_pass == "dense":
         encoder = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
         _check_encoder(name, spec, encoder)
     with ExitStack() as stack:

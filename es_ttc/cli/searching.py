@@ -3,7 +3,7 @@
 import asyncio
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -47,15 +47,17 @@ class Asked:
 
     Attributes:
         text: The query.
-        method: ``bm25``, ``dense``, ``hybrid`` (those two fused), or a rescorer of bm25's best.
+        method: ``bm25``, ``dense``, ``hybrid`` (those two fused), or a rescorer of the first pass's best.
         size: Hits wanted.
         params: The method's own parameters.
+        first_pass: ``bm25`` or ``dense``: what finds the documents that a rescorer puts into order.
     """
 
     text: str
     method: str
     size: int = 10
     params: Mapping[str, Any] | None = None
+    first_pass: str = "bm25"
 
 
 async def search(target: Target, asked: Asked) -> Ranking:
@@ -74,7 +76,10 @@ async def search(target: Target, asked: Asked) -> Ranking:
         case "hybrid":
             hits = await _fused(target, asked)
         case _:
-            hits = await _hits(target, rescore_body(target.fields, asked))
+            first = (
+                None if asked.first_pass == "bm25" else await _dense_body(target, replace(asked, size=_window(asked)))
+            )
+            hits = await _hits(target, rescore_body(target.fields, asked, first))
     return Ranking(asked.method, hits)
 
 
@@ -86,7 +91,7 @@ async def compare(target: Target, asked: Asked) -> list[Ranking]:
     native = ["bm25", "dense"] if target.encoder is not None else ["bm25"]
     depth = max(asked.size, WINDOW)
     questions = [Asked(asked.text, name, depth) for name in native if name != asked.method]
-    questions.append(Asked(asked.text, asked.method, depth, asked.params))
+    questions.append(replace(asked, size=depth))
     return list(await asyncio.gather(*(search(target, question) for question in questions)))
 
 
@@ -95,12 +100,25 @@ def match_body(fields: Sequence[str], asked: Asked) -> dict[str, Any]:
     return {"query": matching(asked.text, fields), "size": asked.size, "_source": [*fields]}
 
 
-def rescore_body(fields: Sequence[str], asked: Asked) -> dict[str, Any]:
-    """Return the same search with a section that asks for a method and for its detail."""
+def rescore_body(fields: Sequence[str], asked: Asked, first_pass: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a search with a section that asks for a method and for its detail.
+
+    Args:
+        fields: The text fields that are searched and shown.
+        asked: The query.
+        first_pass: A search body that finds the window; that of ``match_body`` where it is None.
+    """
     section: dict[str, Any] = {"method": asked.method, "detail": True, "on_error": "fail"}
     if asked.params:
         section["params"] = dict(asked.params)
-    return match_body(fields, asked) | {"rescore": {"window_size": max(asked.size, WINDOW), "ttc": section}}
+    if first_pass is not None:  # it has no text of its own
+        section["query_text"] = asked.text
+    body = {**(first_pass or match_body(fields, asked)), "size": asked.size}
+    return body | {"rescore": {"window_size": _window(asked), "ttc": section}}
+
+
+def _window(asked: Asked) -> int:
+    return max(asked.size, WINDOW)
 
 
 def curl(url: str, index: str, fields: Sequence[str], asked: Asked) -> str:

@@ -141,7 +141,7 @@ def measure(
             exhibit.spec.text_fields,
             retrieval(methods),
             queries[: len(collection.queries)],
-            first_pass="bm25",  # noqa: S106 - a stage, no password
+            first_pass="bm25",
             window=WINDOW,
             depth=DEPTH,
         )

@@ -41,7 +41,7 @@ class Plan:
     methods: tuple[Method, ...]
     k: int = 10
     baseline: str | None = None
-    first_pass: FirstPass = "dense"  # noqa: S105 - a stage, no password
+    first_pass: FirstPass = "dense"
     window: int | None = 100
     codec: Codec = "float16"
     max_tokens: int = 1024

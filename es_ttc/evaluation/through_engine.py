@@ -180,7 +180,7 @@ def require_possible(methods: Sequence[Method], first_pass: FirstPass, window: i
         )
     if not any(method.rescorer for method in methods):
         return
-    if first_pass == "hybrid":  # noqa: S105 - a stage, no password
+    if first_pass == "hybrid":
         raise InvalidRequest("[first-pass] hybrid is for --engine memory: take dense or bm25 through an engine")
     if min(window or documents, documents) > MOST_HITS:
         raise InvalidRequest(

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,6 +81,14 @@ class TestThroughTheGateway:
             assert 0 <= best.span.start < best.span.end <= len(best.fields[best.span.field])
             found += best.id in collection.qrels[query]
         assert found > len(collection.queries) / 3  # 1 in 15 by chance
+
+    def test_a_dense_first_pass_finds_what_shares_no_word_with_the_text(self, filled: Filled, encoder: Encoder) -> None:
+        asked = Asked("insects that make honey", "spectral", 5)
+        by_bm25 = self.run(filled, encoder, lambda target: search(target, asked))
+        by_dense = self.run(filled, encoder, lambda target: search(target, replace(asked, first_pass="dense")))
+        assert by_bm25.hits == []
+        assert len(by_dense.hits) == 5
+        assert all(hit.span is not None for hit in by_dense.hits)
 
     def test_hybrid_fuses_the_engines_own_two(self, filled: Filled, encoder: Encoder) -> None:
         text = next(iter(filled.exhibit.collection.queries.values()))
