@@ -4,6 +4,9 @@ Matrix libraries choose their kernels, and with them the order of additions, by 
 float32 that moves a unit row's component by up to 5e-7, in bfloat16 by up to 5e-3 (all-MiniLM-L6-v2). So the shape is
 made a function of the text's own length: it is padded to the next step, the number of rows follows from the padded
 length, and a batch that is not full is filled up with rows of padding. Vectors are then equal bit for bit.
+
+Kernels of attention differ too, with and without a mask, and a batch without any padding gets none. Where that moves
+the result, every batch has a spare row that is padding always.
 """
 
 from collections import defaultdict
@@ -32,13 +35,14 @@ def padded_length(length: int, max_length: int) -> int:
     return min(-(-length // step) * step, max_length)
 
 
-def fixed_batches(lengths: Sequence[int], *, max_length: int, tokens: int) -> Iterator[Batch]:
+def fixed_batches(lengths: Sequence[int], *, max_length: int, tokens: int, spare: int = 0) -> Iterator[Batch]:
     """Group windows into batches of fixed shapes, the longest first (so that memory peaks at once).
 
     Args:
         lengths: Tokens of every window.
         max_length: The model's limit.
         tokens: Padded tokens of one batch; a batch has at least one row.
+        spare: Rows of a batch beyond these, which no window takes.
     """
     by_length: dict[int, list[int]] = defaultdict(list)
     for position, length in enumerate(lengths):
@@ -47,4 +51,4 @@ def fixed_batches(lengths: Sequence[int], *, max_length: int, tokens: int) -> It
         rows = max(1, tokens // length)
         members = by_length[length]
         for start in range(0, len(members), rows):
-            yield Batch(members[start : start + rows], rows, length)
+            yield Batch(members[start : start + rows], rows + spare, length)

@@ -152,6 +152,9 @@ class TorchModel:
         self._after = [module for module in modules[2:] if not isinstance(module, Normalize)]
         self._device = model.device
         self._bfloat16 = bfloat16
+        # transformers leaves the mask out where nothing is padded. The CPU's attention gives the same bits either way;
+        # CUDA's flash kernels take no mask, so a full batch would run on others than one with padding.
+        self._document_batches = (_CPU_TOKENS, 0) if self._device.type == "cpu" else (_ACCELERATOR_TOKENS, 1)
         self.tokenizer: Any = model.tokenizer
         limit = model.max_seq_length or model.tokenizer.model_max_length
         self.max_length: int = limit if limit < 1_000_000 else _DEFAULT_MAX_LENGTH
@@ -167,10 +170,12 @@ class TorchModel:
     @torch.inference_mode()
     def run(self, windows: Sequence[Window], *, role: Role, tokens: bool) -> list[WindowVectors]:
         """Run the windows in batches of fixed shapes."""
-        budget = _CPU_TOKENS if self._device.type == "cpu" else _ACCELERATOR_TOKENS
+        budget, spare = self._document_batches
+        if role == "query":
+            budget, spare = 1, 0
         lengths = [len(window.ids) for window in windows]
         results: dict[int, WindowVectors] = {}
-        for batch in fixed_batches(lengths, max_length=self.max_length, tokens=1 if role == "query" else budget):
+        for batch in fixed_batches(lengths, max_length=self.max_length, tokens=budget, spare=spare):
             members = [windows[index] for index in batch.members]
             pooled, matrix = self._forward(members, batch, tokens)
             for row, index in enumerate(batch.members):

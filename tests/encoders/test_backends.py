@@ -66,6 +66,29 @@ def test_a_text_has_the_same_vectors_whatever_its_neighbours(any_encoder: Encode
         assert np.array_equal(alone.pooled[0], together.pooled[index])
 
 
+@pytest.mark.parametrize(
+    ("device", "count"),
+    [
+        ("cpu", 36),
+        pytest.param(
+            "cuda", 600, marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+        ),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_batch_without_padding_gives_what_one_with_padding_gives(device: str, count: int, dtype: str) -> None:
+    encoder = load_encoder(f"minilm@torch:{dtype}", device=device)
+    # 32 tokens with the two markers, which is the padded length; enough of them to fill the device's batch and begin another.
+    texts = [" ".join(["dog"] * 29 + [word]) for word in ("cat", "bird", "fish", "horse")] * (count // 4)
+    together = encoder.encode(texts)
+    assert {len(rows) for rows in together.tokens} == {32}
+    for position, text in enumerate(texts[:4]):
+        alone = encoder.encode([text])
+        for index in range(position, len(texts), 4):
+            assert np.array_equal(together.tokens[index], alone.tokens[0])
+            assert np.array_equal(together.pooled[index], alone.pooled[0])
+
+
 def test_queries_too(any_encoder: Encoder) -> None:
     together = any_encoder.encode(SENTENCES, role="query")
     for position, text in enumerate(SENTENCES):

@@ -8,13 +8,15 @@ lengths_and_limit = st.integers(16, 600).flatmap(
 )
 
 
-@given(lengths_and_limit, st.integers(1, 4096))
-def test_a_batch_has_the_shape_of_its_members_lengths_alone(drawn: tuple[list[int], int], tokens: int) -> None:
+@given(lengths_and_limit, st.integers(1, 4096), st.integers(0, 2))
+def test_a_batch_has_the_shape_of_its_members_lengths_alone(
+    drawn: tuple[list[int], int], tokens: int, spare: int
+) -> None:
     lengths, limit = drawn
     seen: list[int] = []
-    for batch in fixed_batches(lengths, max_length=limit, tokens=tokens):
-        assert 1 <= len(batch.members) <= batch.rows
-        assert batch.rows == max(1, tokens // batch.length)
+    for batch in fixed_batches(lengths, max_length=limit, tokens=tokens, spare=spare):
+        assert 1 <= len(batch.members) <= batch.rows - spare
+        assert batch.rows == max(1, tokens // batch.length) + spare
         assert all(padded_length(lengths[index], limit) == batch.length for index in batch.members)
         seen += batch.members
     assert sorted(seen) == list(range(len(lengths)))
