@@ -78,7 +78,7 @@ def test_a_text_has_the_same_vectors_whatever_its_neighbours(any_encoder: Encode
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_batch_without_padding_gives_what_one_with_padding_gives(device: str, count: int, dtype: str) -> None:
     encoder = load_encoder(f"minilm@torch:{dtype}", device=device)
-    # 32 tokens with the two markers, which is the padded length; enough of them to fill the device's batch and begin another.
+    # 32 tokens with the two markers, the padded length; enough of them to fill the device's batch and begin another.
     texts = [" ".join(["dog"] * 29 + [word]) for word in ("cat", "bird", "fish", "horse")] * (count // 4)
     together = encoder.encode(texts)
     assert {len(rows) for rows in together.tokens} == {32}
