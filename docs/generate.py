@@ -26,7 +26,7 @@ def commands_page() -> str:
         parts += [f"## `{path}`\n", inspect.cleandoc(command.help or "") + "\n"]
         usage = " ".join(command.collect_usage_pieces(context))
         parts.append(f"```\n{path} {usage}\n```\n")
-        options = [record for p in command.get_params(context) if (record := p.get_help_record(context))]
+        options = [record for p in command.params if (record := p.get_help_record(context))]
         if options:
             parts.append("| option | meaning |\n| --- | --- |")
             parts.append("".join(f"| `{_cell(name)}` | {_cell(text)} |\n" for name, text in options))

@@ -9,16 +9,15 @@ import numpy as np
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.errors import InvalidRequest
 from es_ttc.evaluation.datasets import Collection
 from es_ttc.evaluation.features import encode_queries
 from es_ttc.evaluation.harness import evaluate
 from es_ttc.evaluation.methods import resolve, retrieval
 from es_ttc.evaluation.results import CollectionResult
 from es_ttc.evaluation.searcher import Progress, silent
-from es_ttc.evaluation.through_engine import EngineSearcher
-from es_ttc.ingest import DeadLetterList, Documents, IngestOptions, Inputs, Outcome, ingest
-from es_ttc.mappings.index import IndexOptions, create_index
+from es_ttc.evaluation.through_engine import EngineSearcher, index_collection
+from es_ttc.ingest import Outcome
 from es_ttc.mappings.spec import ROOT, IndexSpec
 
 PREFIX = "es-ttc-demo-"
@@ -80,21 +79,7 @@ async def fill(
     fields = ("title", "text") if any(document.title for document in collection.documents) else ("text",)
     spec = IndexSpec(encoder.identity, text_fields=fields, max_tokens=MAX_TOKENS)
     await _make_room(engine, name)
-    await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
-    total = len(collection.documents)
-    rejected = DeadLetterList()
-    outcome = await ingest(
-        engine,
-        name,
-        Inputs([Documents(({"_id": one.id, **one.source} for one in collection.documents), total)]),
-        encoder,
-        dead_letters=rejected,
-        options=IngestOptions(id_field="_id"),
-        report=lambda so_far, _: report(so_far.settled, total),
-    )
-    if rejected.letters:
-        raise EngineError(f"the engine rejected {len(rejected.letters)} documents: {rejected.letters[0].reason}")
-    await engine.refresh(name)
+    outcome = await index_collection(engine, name, collection, spec, encoder, report)
     return Exhibit(collection, name, spec, outcome)
 
 

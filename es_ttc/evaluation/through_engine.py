@@ -3,9 +3,10 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from es_ttc.ingest.dead_letters import DeadLetterList
 from es_ttc.ingest.pipeline import IngestOptions, Outcome, ingest
 from es_ttc.ingest.readers import Documents, Inputs
 from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.queries import nearest
+from es_ttc.mappings.queries import matching, nearest
 from es_ttc.mappings.spec import IndexSpec
 from es_ttc.rescorers.base import Query
 from es_ttc.settings import EngineSettings, GatewaySettings
@@ -33,8 +34,6 @@ MOST_HITS = 10_000
 """``index.max_result_window``, and the gateway's greatest window."""
 
 _TIMEOUT = "120s"
-_BM25_TIE_BREAKER = 0.5
-"""Of title and text, as in BEIR's own Elasticsearch baseline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +152,17 @@ class EngineSearcher:
     def _retrieving(self, name: str, text: str) -> dict[str, Any]:
         """Return the part of a body that finds documents; all of them where the window is the whole corpus."""
         reach = self._window if self._whole_corpus else self._reach
-        body = {"query": self._matching(text)} if name == "bm25" else nearest(self._vectors[text], reach, self._product)
+        body = (
+            {"query": matching(text, self._text_fields)}
+            if name == "bm25"
+            else nearest(self._vectors[text], reach, self._product)
+        )
         if not self._whole_corpus:
             return body
         everything = {"match_all": {"boost": 0}}
         if "query" not in body:
             return {**body, "query": everything}
         return {"query": {"bool": {"must": [everything], "should": [body["query"]]}}}
-
-    def _matching(self, text: str) -> dict[str, Any]:
-        if len(self._text_fields) == 1:
-            return {"match": {self._text_fields[0]: text}}
-        return {"multi_match": {"query": text, "fields": list(self._text_fields), "tie_breaker": _BM25_TIE_BREAKER}}
 
 
 def require_possible(methods: Sequence[Method], first_pass: FirstPass, window: int | None, documents: int) -> None:
@@ -228,7 +226,8 @@ def temporary_index(
     with asyncio.Runner() as runner:
         engine = runner.run(connect(settings))
         try:
-            outcome = runner.run(_index(engine, name, collection, spec, encoder, progress))
+            report = partial(progress, "indexing documents")
+            outcome = runner.run(index_collection(engine, name, collection, spec, encoder, report))
             yield TemporaryIndex(runner, engine, name, outcome)
         finally:
             runner.run(_clean_up(engine, name))
@@ -271,9 +270,27 @@ def engine_searcher(
             runner.run(client.close())
 
 
-async def _index(
-    engine: Engine, name: str, collection: Collection, spec: IndexSpec, encoder: Encoder, progress: Progress
+async def index_collection(
+    engine: Engine,
+    name: str,
+    collection: Collection,
+    spec: IndexSpec,
+    encoder: Encoder,
+    report: Callable[[int, int], None] = lambda *_: None,
 ) -> Outcome:
+    """Make an index of one shard and write every document of a collection into it.
+
+    Args:
+        engine: The engine.
+        name: Of the index, which must not exist.
+        collection: What is indexed.
+        spec: What the index carries.
+        encoder: Encodes the documents.
+        report: Told how many documents of how many are written.
+
+    Raises:
+        EngineError: A document was rejected: the figures would not be those of the collection.
+    """
     total = len(collection.documents)
     await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
     rejected = DeadLetterList()
@@ -284,7 +301,7 @@ async def _index(
         encoder,
         dead_letters=rejected,
         options=IngestOptions(id_field="_id"),
-        report=lambda so_far, _: progress("indexing documents", so_far.settled, total),
+        report=lambda so_far, _: report(so_far.settled, total),
     )
     if rejected.letters:
         first = rejected.letters[0]
