@@ -35,13 +35,15 @@ async def run(url: str, arguments: argparse.Namespace, seed: int) -> list[str]:
             file.write_text("\n".join(lines))
             kill = partial(ingest_with_kills, kills=arguments.kills, span=arguments.span, encoder=arguments.encoder)
             killed = await asyncio.to_thread(kill, url, INDEX, file, rng=rng)
-            rejected = [json.loads(each)["line"] - 1 for each in (Path(folder) / f"{INDEX}.rejected.jsonl").open()]
+            letters = [json.loads(each) for each in (Path(folder) / f"{INDEX}.rejected.jsonl").open()]
+            # A kill between the end of the work and the end of the process makes what follows a run of its own.
+            rejected = [(letter["run"], letter["line"] - 1) for letter in letters]
         hits = [hit async for hit in engine.scan(INDEX, {"match_all": {}}, source=True)]
         found = {hit["_source"]["n"]: hit["_source"]["text"] for hit in hits}
         expected = {each["n"]: each["text"] for each in documents if each["n"] not in malformed}
         _, spec = await resolve_index(engine, INDEX)
         held = await contents(engine, INDEX, spec)
-        lost = len(expected.keys() - found.keys()) + len(malformed - set(rejected))
+        lost = len(expected.keys() - found.keys()) + len(malformed - {line for _, line in rejected})
         doubled = len(hits) - len(found) + len(rejected) - len(set(rejected))
         wrong = sum(found.get(n) != text for n, text in expected.items()) + held.documents - held.states.get("ready", 0)
         await engine.delete_index(INDEX)
