@@ -1,1 +1,1 @@
-"""Corpus enrichment by a language model, and the one weighted BM25 query."""
+"""The place of corpus enrichment by a language model (SIRA): its prompts, its filter, its query. Nothing is here yet."""
