@@ -1,1 +1,1 @@
-"""The place of corpus enrichment by a language model (SIRA): its prompts, its filter, its query. Nothing is here yet."""
+"""The place of corpus enrichment by a language model (SIRA): prompts, filter, weighted query. Nothing is here yet."""
