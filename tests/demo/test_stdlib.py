@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from es_ttc.demo import stdlib
-from es_ttc.demo.files import read_rows, write_collection
+from es_ttc.demo.files import read_rows
 from es_ttc.evaluation.datasets import Collection, load_collection
+from tests.support.beir import write_collection
 
 
 @pytest.fixture(scope="module")
