@@ -79,7 +79,7 @@ def index() -> None:
     "--scales",
     callback=_scales,
     metavar="L,...",
-    help="Scales whose norms are stored, `mean` among them. Default: 1,3,5,7,10,15,20,30.",
+    help="Scales whose norms are stored, `mean` among them. Default: 1,3,5,7,10,15,20,30,mean.",
 )
 @text_fields_flag
 @click.option(
