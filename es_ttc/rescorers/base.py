@@ -18,7 +18,7 @@ class Feature(StrEnum):
     ``OFFSETS`` never changes a score: it is read for ``detail`` only. ``QUERY_TOKENS`` belongs to the query.
     """
 
-    FIRST_PASS = "first_pass"  # noqa: S105 - no password
+    FIRST_PASS = "first_pass"
     POOLED = "pooled"
     TOKENS = "tokens"
     NORMS = "norms"
