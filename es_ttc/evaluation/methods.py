@@ -6,12 +6,13 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field
 
+from es_ttc.entry_points import did_you_mean
 from es_ttc.errors import InvalidRequest
 from es_ttc.evaluation import bm25
 from es_ttc.gateway.section import validated
 from es_ttc.rescorers.base import Feature, Params, Rescorer
 from es_ttc.rescorers.dense import DenseParams
-from es_ttc.rescorers.registry import did_you_mean, load, parse_params
+from es_ttc.rescorers.registry import load, parse_params
 from es_ttc.rescorers.registry import names as rescorers
 
 FirstPass = Literal["dense", "bm25", "hybrid"]

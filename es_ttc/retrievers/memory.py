@@ -1,0 +1,99 @@
+"""A search over arrays: exact, for evaluations in memory, for tests, and for anyone's own vectors."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.errors import MissingFeature
+from es_ttc.rescorers.base import Feature, Window
+from es_ttc.retrievers.base import Documents, Known, Neighbours, Vectors, best
+from es_ttc.vectors.tokens import Float32
+
+Windows = Callable[[Documents, frozenset[Feature]], Window]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Vectors of a corpus of n documents, document by document.
+
+    Attributes:
+        rows: ``(m, d)`` float32, of unit length or zero.
+        owners: ``(m,)`` the number of each row's document, ascending.
+    """
+
+    rows: Float32
+    owners: Documents
+
+    @classmethod
+    def of(cls, rows: Float32) -> Self:
+        """Take one vector a document, ``(n, d)``; a zero row is a document without one."""
+        present = np.flatnonzero(rows.any(axis=1))
+        return cls(rows if len(present) == len(rows) else rows[present], present)
+
+
+class MemorySearch:
+    """Finds documents by comparing every vector; documents are numbered as the corpus orders them.
+
+    Args:
+        matrices: The vectors that can be searched.
+        windows: Gives stored features of documents.
+        eligible: ``(n,)`` which documents match the caller's filter; None for all.
+        seconds: The time for retrieving.
+    """
+
+    def __init__(
+        self,
+        matrices: Mapping[Vectors, Matrix],
+        windows: Windows,
+        *,
+        eligible: NDArray[np.bool_] | None = None,
+        seconds: float = math.inf,
+    ) -> None:
+        self._matrices = matrices
+        self._windows = windows
+        self._eligible = eligible
+        self._end = time.monotonic() + seconds
+
+    @property
+    def seconds_left(self) -> float:
+        """What is left of the time for retrieving."""
+        return max(0.0, self._end - time.monotonic())
+
+    async def nearest(
+        self,
+        vectors: Float32,
+        k: int,
+        *,
+        among: Vectors = Vectors.POOLED,
+        num_candidates: int | None = None,  # noqa: ARG002 - every vector is a candidate
+        exact: bool = False,  # noqa: ARG002 - it always is
+    ) -> list[Neighbours]:
+        """Find the documents nearest to each of some vectors; see :class:`es_ttc.retrievers.base.Search`."""
+        if among not in self._matrices:
+            raise MissingFeature(f"the corpus has no vectors of [{among}]: give them to the search")
+        matrix = self._matrices[among]
+        if self._eligible is not None:
+            kept = self._eligible[matrix.owners]
+            matrix = Matrix(matrix.rows[kept], matrix.owners[kept])
+        return [_nearest(matrix, vector / np.linalg.norm(vector), k) for vector in vectors]
+
+    async def window(self, documents: Documents, features: frozenset[Feature]) -> Known:
+        """Return stored features of documents; all documents have them."""
+        return Known(documents, self._windows(documents, features))
+
+
+def _nearest(matrix: Matrix, vector: Float32, k: int) -> Neighbours:
+    cosines: Float32 = matrix.rows @ vector.astype(np.float32)
+    documents = matrix.owners
+    if len(cosines):
+        starts = np.flatnonzero(np.diff(documents, prepend=-1))
+        documents, cosines = documents[starts], np.maximum.reduceat(cosines, starts)
+    if k < len(cosines):
+        near = np.flatnonzero(cosines >= np.partition(cosines, -k)[-k])
+        documents, cosines = documents[near], cosines[near]
+    return Neighbours(*best(documents, cosines, k))
