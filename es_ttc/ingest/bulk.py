@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from es_ttc.engine.protocol import BulkItem, Engine
 from es_ttc.errors import EngineError, EngineUnavailable
@@ -14,6 +15,20 @@ _REFUSED = (401, 403, 404)
 """Not this document's fault: no right to write, a blocked index, no index. Every other one would meet the same."""
 _TOO_MUCH = (400, 413)
 """A whole bulk refused for what one of its documents is, or for its size."""
+
+
+class BulkAction(Protocol):
+    """Anything that is sent in a bulk."""
+
+    @property
+    def id(self) -> str:
+        """The document's id."""
+        ...
+
+    @property
+    def lines(self) -> Sequence[bytes]:
+        """Its lines without their newlines: the action, and the source where there is one."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +46,11 @@ class Action:
     lines: tuple[bytes, bytes]
     empty: bool
     truncated: bool
+
+    @property
+    def id(self) -> str:
+        """The document's id."""
+        return self.prepared.id
 
     @property
     def nbytes(self) -> int:
@@ -106,10 +126,10 @@ async def batches(queue: asyncio.Queue[Sequence[Action] | None], limits: BatchLi
             return
 
 
-async def write(engine: Engine, index: str, actions: Sequence[Action], patience: Patience) -> list[BulkItem]:
+async def write(engine: Engine, index: str, actions: Sequence[BulkAction], patience: Patience) -> list[BulkItem]:
     """Write one batch; what the engine was too busy for is sent again, alone, after a wait.
 
-    Sending twice is safe: every action names its document's id.
+    Sending twice is safe: every action names its document's id, or the version that it expects of it.
 
     Returns:
         Each action's outcome, in order: written, or refused for good.
@@ -130,7 +150,7 @@ async def write(engine: Engine, index: str, actions: Sequence[Action], patience:
             reason, status = str(error), error.upstream_status
         else:
             for position, item in zip(pending, items, strict=True):
-                if item.status in _REFUSED:
+                if item.status in _REFUSED and not _is_gone(item):
                     raise EngineError(
                         f"the engine at {engine.url} refuses to write to [{index}]: {item.error}",
                         upstream_status=item.status,
@@ -150,7 +170,12 @@ async def write(engine: Engine, index: str, actions: Sequence[Action], patience:
     )
 
 
-async def _send(engine: Engine, index: str, actions: Sequence[Action]) -> list[BulkItem]:
+def _is_gone(item: BulkItem) -> bool:
+    """Whether an update or a delete found no document: that one's own matter."""
+    return item.status == 404 and (item.error is None or item.error.startswith("document_missing"))
+
+
+async def _send(engine: Engine, index: str, actions: Sequence[BulkAction]) -> list[BulkItem]:
     """Send one bulk; one that is refused as a whole is halved until the document to blame stands alone."""
     try:
         items = await engine.bulk(index, [line for action in actions for line in action.lines])
@@ -158,7 +183,7 @@ async def _send(engine: Engine, index: str, actions: Sequence[Action]) -> list[B
         if error.upstream_status not in _TOO_MUCH:
             raise
         if len(actions) == 1:
-            return [BulkItem(0, actions[0].prepared.id, error.upstream_status, str(error))]
+            return [BulkItem(0, actions[0].id, error.upstream_status, str(error))]
         middle = len(actions) // 2
         return [
             *await _send(engine, index, actions[:middle]),

@@ -12,6 +12,7 @@ import orjson
 from numpy.typing import NDArray
 
 from es_ttc.encoders.base import Encoder, Encodings
+from es_ttc.errors import EncoderError
 from es_ttc.ingest.compose import Document, Span, compose, content_hash, locate
 from es_ttc.mappings.fields import EMPTY, READY, stored_scales
 from es_ttc.mappings.spec import IndexSpec
@@ -73,6 +74,30 @@ def encode_texts(texts: Sequence[str], spec: IndexSpec, encoder: Encoder) -> Enc
     return encoder.encode(texts, role="document", tokens=spec.tokens != "none", max_tokens=spec.max_tokens)
 
 
+def encode_apart(
+    texts: Sequence[str], spec: IndexSpec, encoder: Encoder
+) -> tuple[list[tuple[range, Encodings]], list[tuple[int, EncoderError]]]:
+    """Encode texts; where that fails, halve them until the text to blame stands alone.
+
+    Returns:
+        Ranges of positions with their encodings, in order; and positions of the texts that cannot be encoded, with
+        the reason.
+    """
+    done: list[tuple[range, Encodings]] = []
+    refused: list[tuple[int, EncoderError]] = []
+    waiting = [range(len(texts))]
+    while waiting:
+        part = waiting.pop()
+        try:
+            done.append((part, encode_texts(texts[part.start : part.stop], spec, encoder)))
+        except EncoderError as error:
+            if len(part) == 1:
+                refused.append((part.start, error))
+            else:
+                waiting += [part[len(part) // 2 :], part[: len(part) // 2]]
+    return done, refused
+
+
 def features_of(
     encodings: Encodings, position: int, spans: Sequence[Span], text_hash: str, spec: IndexSpec
 ) -> DocumentFeatures:
@@ -109,10 +134,17 @@ def action_lines(
         features: What is stored beside it.
         spec: What the index stores.
     """
+    ours = orjson.dumps({**feature_fields(features, spec), "document": digest}, option=orjson.OPT_SERIALIZE_NUMPY)
+    comma = b"" if source == b"{}" else b","
+    action = orjson.dumps({"index": {"_id": identifier}})
+    return action, b"".join((source[:-1], comma, b'"ttc":', ours, b"}"))
+
+
+def feature_fields(features: DocumentFeatures, spec: IndexSpec) -> dict[str, object]:
+    """Return what is written below ``ttc`` for one document; arrays are left to the JSON encoder."""
     stored: dict[str, object] = {
         "hash": features.hash,
         "encoder": spec.encoder.key,
-        "document": digest,
         "state": EMPTY if features.pooled is None else READY,
     }
     if features.pooled is not None:
@@ -123,10 +155,7 @@ def action_lines(
         stored["offsets"] = _base64(pack_offsets(features.tokens.offsets, spec.text_fields))
         if stored_scales(spec):
             stored["norms"] = _base64(pack_norms(features.tokens.norms))
-    ours = orjson.dumps(stored, option=orjson.OPT_SERIALIZE_NUMPY)
-    comma = b"" if source == b"{}" else b","
-    action = orjson.dumps({"index": {"_id": identifier}})
-    return action, b"".join((source[:-1], comma, b'"ttc":', ours, b"}"))
+    return stored
 
 
 def _base64(blob: bytes) -> str:

@@ -18,7 +18,7 @@ from es_ttc.errors import EncoderError, EncoderMismatch, EngineError, InvalidReq
 from es_ttc.ingest.bulk import Action, BatchLimits, Patience, batches, write
 from es_ttc.ingest.checkpoint import Checkpoint, Settled
 from es_ttc.ingest.dead_letters import DeadLetter, DeadLetters
-from es_ttc.ingest.encode import action_lines, encode_texts, features_of
+from es_ttc.ingest.encode import action_lines, encode_apart, features_of
 from es_ttc.ingest.prepare import Prepared, prepare, raw_document
 from es_ttc.ingest.readers import Inputs, Record
 from es_ttc.ingest.unchanged import Unchanged
@@ -352,16 +352,11 @@ def _parts(documents: Sequence[Prepared]) -> Iterator[Sequence[Prepared]]:
 def _encode(
     documents: Sequence[Prepared], spec: IndexSpec, encoder: Encoder
 ) -> tuple[list[_Encoded], list[tuple[Prepared, EncoderError]]]:
-    """Encode a chunk; where it fails, halve it until the text to blame stands alone."""
-    try:
-        return [_Encoded(documents, encode_texts([each.text for each in documents], spec, encoder))], []
-    except EncoderError as error:
-        if len(documents) == 1:
-            return [], [(documents[0], error)]
-    middle = len(documents) // 2
-    first, refused_first = _encode(documents[:middle], spec, encoder)
-    second, refused_second = _encode(documents[middle:], spec, encoder)
-    return [*first, *second], [*refused_first, *refused_second]
+    done, refused = encode_apart([each.text for each in documents], spec, encoder)
+    return (
+        [_Encoded(documents[part.start : part.stop], encodings) for part, encodings in done],
+        [(documents[position], error) for position, error in refused],
+    )
 
 
 def _pack(part: _Encoded, spec: IndexSpec) -> list[Action]:

@@ -37,8 +37,7 @@ def index_body(spec: IndexSpec, capabilities: Capabilities, options: IndexOption
         ConfigurationError: The engine cannot hold the encoder's vectors.
     """
     options = options or IndexOptions()
-    fields = (*carried(spec).values(), *BOOKKEEPING)
-    ours = {field.leaf: field_mapping(field, spec, capabilities) for field in fields}
+    ours = feature_properties(spec, capabilities)
     text = _text_properties(spec.text_fields, {"type": "text", "analyzer": options.analyzer})
     return {
         "settings": {"index": _settings(capabilities, options)},
@@ -48,6 +47,25 @@ def index_body(spec: IndexSpec, capabilities: Capabilities, options: IndexOption
             "properties": {**text, ROOT: {"type": "object", "dynamic": "strict", "properties": ours}},
         },
     }
+
+
+def feature_properties(spec: IndexSpec, capabilities: Capabilities) -> dict[str, Any]:
+    """Return the mappings of what stands below ``ttc``, by the names inside it.
+
+    Raises:
+        ConfigurationError: The engine cannot hold the encoder's vectors.
+    """
+    return {field.leaf: field_mapping(field, spec, capabilities) for field in (*carried(spec).values(), *BOOKKEEPING)}
+
+
+def vector_settings(capabilities: Capabilities) -> dict[str, Any]:
+    """Return the settings below ``index`` that an index with vectors needs."""
+    if capabilities.product == "opensearch":
+        return {"knn": True}
+    if capabilities.version >= _VECTORS_OUTSIDE_SOURCE:
+        # Else `_update` would bring the vector back, and it alone: that of a text which may just have changed.
+        return {"mapping": {"exclude_source_vectors": False}}
+    return {}
 
 
 async def create_index(engine: Engine, name: str, spec: IndexSpec, options: IndexOptions | None = None) -> None:
@@ -76,12 +94,7 @@ def _settings(capabilities: Capabilities, options: IndexOptions) -> dict[str, An
         settings["auto_expand_replicas"] = "0-1"
     else:
         settings["number_of_replicas"] = options.replicas
-    if capabilities.product == "opensearch":
-        settings["knn"] = True
-    elif capabilities.version >= _VECTORS_OUTSIDE_SOURCE:
-        # Else `_update` would bring the vector back, and it alone: that of a text which may just have changed.
-        settings["mapping"] = {"exclude_source_vectors": False}
-    return settings
+    return settings | vector_settings(capabilities)
 
 
 def _text_properties(names: tuple[str, ...], mapping: Mapping[str, Any]) -> dict[str, Any]:
