@@ -3,17 +3,15 @@
 Shared by the registries of rescorers and retrievers, each of which has an entry-point group and a contract of its own.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeGuard, TypeVar
 
-import orjson
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel
 
 from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.validation import Fault, Kind, did_you_mean, read_json, shown
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -113,20 +111,9 @@ def parse_params(model: type[M], raw: Mapping[str, Any], method: str) -> M:
         InvalidRequest: An unknown key (the nearest valid one is named), a wrong type or a value out of range.
     """
     try:
-        return model.model_validate_json(orjson.dumps(raw), strict=True)
-    except TypeError as error:  # orjson's own errors are TypeErrors
-        raise InvalidRequest(f"the parameters of method [{method}] are not JSON: {error}") from error
-    except ValidationError as error:
-        raise InvalidRequest(_sentence(model, method, error.errors(include_url=False)[0])) from error
-
-
-def did_you_mean(value: str, valid: Iterable[str]) -> str:
-    """Return ``: did you mean [x]?`` for the nearest valid name, or a list of all where none is near."""
-    valid = sorted(valid)
-    near = get_close_matches(value, valid, n=1)
-    if near:
-        return f": did you mean [{near[0]}]?"
-    return f": valid are {', '.join(f'[{name}]' for name in valid)}" if valid else ": there are none"
+        return read_json(model, raw)
+    except Fault as fault:
+        raise InvalidRequest(_sentence(method, fault)) from fault
 
 
 def has_defaults(model: object, base: type[BaseModel]) -> bool:
@@ -136,19 +123,13 @@ def has_defaults(model: object, base: type[BaseModel]) -> bool:
     return not any(field.is_required() for field in model.model_fields.values())
 
 
-def _sentence(model: type[BaseModel], method: str, error: ErrorDetails) -> str:
+def _sentence(method: str, fault: Fault) -> str:
     """Say which parameter of which method is wrong, its value and what it should be."""
-    where = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        known = (field.alias or name for name, field in model.model_fields.items())
-        nearest = did_you_mean(where, known)
-        return f"unknown parameter [{where}] of method [{method}]{nearest}"
-    problem = error["msg"].removeprefix("Value error, ")
+    where = ".".join(fault.path)
+    if fault.kind is Kind.UNREADABLE:
+        return f"the parameters of method [{method}] are not JSON: {fault.problem}"
+    if fault.kind is Kind.UNKNOWN:
+        return f"unknown parameter [{where}] of method [{method}]{did_you_mean(where, fault.known)}"
     if not where:
-        return f"parameters of method [{method}]: {problem}"
-    return f"parameter [{where}] of method [{method}] is {_short(error['input'])}: {problem}"
-
-
-def _short(value: object) -> str:
-    text = orjson.dumps(value).decode()
-    return text if len(text) <= 80 else f"{text[:77]}..."
+        return f"parameters of method [{method}]: {fault.problem}"
+    return f"parameter [{where}] of method [{method}] is {shown(fault.value)}: {fault.problem}"

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from es_ttc.cli.common import encoder_flag, given, json_flag, print_json, progress_bar, stderr, stdout
+from es_ttc.cli.options import JsonObjectType, codec_option, first_pass_option, max_tokens_option
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.settings import Settings
 
@@ -59,24 +60,6 @@ class WindowType(click.ParamType[int | str]):
         return number
 
 
-class ParamsType(click.ParamType[dict[str, dict[str, Any]]]):
-    """A JSON object of JSON objects, by method."""
-
-    name = "JSON"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the decoded object."""
-        if not isinstance(value, str):
-            return value
-        try:
-            params = orjson.loads(value)
-        except orjson.JSONDecodeError as error:
-            self.fail(f"{value!r} is not JSON: {error}", param, ctx)
-        if not isinstance(params, dict) or not all(isinstance(one, dict) for one in params.values()):
-            self.fail(f"{value!r} must be like " + '{"spectral": {"scales": [1, 5]}}', param, ctx)
-        return params
-
-
 @click.command(epilog=_EXAMPLES)
 @click.argument("data", nargs=-1, required=True, metavar="DATA...", type=click.Path(path_type=Path))
 @click.option("--methods", default=_METHODS, show_default=True, metavar="NAMES", help="Methods, joined by commas.")
@@ -98,13 +81,7 @@ class ParamsType(click.ParamType[dict[str, dict[str, Any]]]):
     show_default=True,
     help="Documents of the first pass that a rescorer scores; all for the whole corpus.",
 )
-@click.option(
-    "--first-pass",
-    type=click.Choice(["dense", "bm25", "hybrid"]),
-    default="dense",
-    show_default=True,
-    help="What finds a rescorer's window; hybrid in memory only.",
-)
+@first_pass_option(["dense", "bm25", "hybrid"], "dense", "What finds a rescorer's window; hybrid in memory only.")
 @click.option(
     "--k", type=click.IntRange(1, 1000), metavar="N", default=10, show_default=True, help="Cutoff of the metrics shown."
 )
@@ -112,23 +89,13 @@ class ParamsType(click.ParamType[dict[str, dict[str, Any]]]):
     "--baseline", metavar="NAME", help="The method that others are compared with. Default: dense, or the first."
 )
 @click.option(
-    "--params", type=ParamsType(), default="{}", help='Parameters by method, e.g. {"bm25": {"k1": 0.9, "b": 0.4}}.'
+    "--params",
+    type=JsonObjectType('{"spectral": {"scales": [1, 5]}}', nested=True),
+    default="{}",
+    help='Parameters by method, e.g. {"bm25": {"k1": 0.9, "b": 0.4}}.',
 )
-@click.option(
-    "--codec",
-    type=click.Choice(["float16", "int8"]),
-    default="float16",
-    show_default=True,
-    help="Storage type of token vectors, in memory and in the index.",
-)
-@click.option(
-    "--max-tokens",
-    type=click.IntRange(1, 1_000_000),
-    metavar="N",
-    default=1024,
-    show_default=True,
-    help="Token vectors kept of a document; a warning counts the documents that have more.",
-)
+@codec_option("float16", ", in memory and in the index")
+@max_tokens_option(1_000_000, "; a warning counts the documents that have more")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write results.json here.")
 @click.option(
     "--report",

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from es_ttc.cli.common import connected, encoder_flag, engine_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.options import codec_option, max_tokens_option, text_fields_flag
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,24 +34,6 @@ def _scale(value: str, context: click.Context, option: click.Parameter) -> float
     return scale
 
 
-def field_names(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, ...] | None:
-    """Read a comma-separated list of field names; a callback of options."""
-    if value is None:
-        return None
-    names = tuple(part.strip() for part in value.split(","))
-    if not all(names):
-        raise click.BadParameter(f"[{value}] holds an empty name", context, option)
-    return names
-
-
-text_fields_flag = click.option(
-    "--text-fields",
-    callback=field_names,
-    metavar="FIELD,...",
-    help="Fields that are encoded, in this order. Default: those of the index; title,text for a new one.",
-)
-
-
 @click.group()
 def index() -> None:
     """Make, show and delete indices that carry features."""
@@ -68,13 +51,7 @@ def index() -> None:
     show_default=True,
     help="How token vectors are stored; `none` leaves pooled vectors only.",
 )
-@click.option(
-    "--codec",
-    type=click.Choice(["int8", "float16"]),
-    default="int8",
-    show_default=True,
-    help="Storage type of token vectors: 1 or 2 bytes a component.",
-)
+@codec_option("int8")
 @click.option(
     "--scales",
     callback=_scales,
@@ -82,13 +59,7 @@ def index() -> None:
     help="Scales whose norms are stored, `mean` among them. Default: 1,3,5,7,10,15,20,30,mean.",
 )
 @text_fields_flag
-@click.option(
-    "--max-tokens",
-    type=click.IntRange(1, 65_536),
-    default=1024,
-    show_default=True,
-    help="Token vectors kept of one document.",
-)
+@max_tokens_option(65_536)
 @click.option("--shards", type=click.IntRange(1), help="Primary shards. Default: the engine's own.")
 @click.option("--replicas", type=click.IntRange(0), help="Replicas. Default: one, once there is a second node.")
 @click.option(

@@ -14,7 +14,7 @@ import click
 from rich.progress import Progress
 
 from es_ttc.cli.common import connected, encoder_flag, engine_flag, given, json_flag, print_json, progress_bar, stderr
-from es_ttc.cli.index import text_fields_flag
+from es_ttc.cli.options import text_fields_flag
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:

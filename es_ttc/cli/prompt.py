@@ -1,7 +1,6 @@
 """A prompt to search with: plain text is a query, a line that begins with a colon is a command."""
 
 import contextlib
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from es_ttc.errors import EsTtcError
+from es_ttc.validation import nearest
 
 SIZES = range(1, 51)
 
@@ -118,8 +118,8 @@ class Prompt:
     def _chosen(self, wanted: str, known: Sequence[str], current: str) -> str:
         if wanted in known:
             return wanted
-        nearest = difflib.get_close_matches(wanted, known, n=1)
-        hint = f"did you mean {nearest[0]}? " if nearest else ""
+        near = nearest(wanted, known)
+        hint = f"did you mean {near}? " if near else ""
         self._say(f"{hint}choose one of {', '.join(known)} (now {current})")
         return current
 

@@ -7,10 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
-import orjson
 
 from es_ttc.cli.common import connected, engine_flag, given, json_flag, print_json, stderr, stdout
-from es_ttc.cli.index import field_names
+from es_ttc.cli.options import JsonObjectType, NamesType, first_pass_option
 from es_ttc.cli.views import Hit, Ranking, answer
 from es_ttc.settings import EngineSettings, GatewaySettings
 
@@ -20,33 +19,17 @@ if TYPE_CHECKING:
     from es_ttc.mappings.spec import IndexSpec
 
 
-def _json_object(context: click.Context, option: click.Parameter, value: str) -> dict[str, Any]:
-    try:
-        parsed = orjson.loads(value)
-    except orjson.JSONDecodeError as error:
-        raise click.BadParameter(f"[{value}] is not JSON: {error}", context, option) from error
-    if not isinstance(parsed, dict):
-        raise click.BadParameter(f'[{value}] must be an object such as {{"scales": [1, 5]}}', context, option)
-    return parsed
-
-
 @click.command()
 @click.argument("name")
 @click.argument("text")
 @click.option("--method", default="spectral", show_default=True, help="bm25, dense, hybrid, or a rescorer's name.")
-@click.option("--params", callback=_json_object, default="{}", metavar="JSON", help="The method's own parameters.")
-@click.option(
-    "--first-pass",
-    type=click.Choice(["bm25", "dense"]),
-    default="bm25",
-    show_default=True,
-    help="What finds the documents that a rescorer puts into order.",
-)
+@click.option("--params", type=JsonObjectType('{"scales": [1, 5]}'), default="{}", help="The method's own parameters.")
+@first_pass_option(["bm25", "dense"], "bm25", "What finds the documents that a rescorer puts into order.")
 @click.option("--compare", "beside", is_flag=True, help="Show the engine's BM25 and dense rankings beside it.")
 @click.option("--size", type=click.IntRange(1, 100), default=10, show_default=True, help="Hits shown.")
 @click.option(
     "--fields",
-    callback=field_names,
+    type=NamesType(),
     metavar="FIELD,...",
     help="Text fields that are searched and shown. Default: the index's own.",
 )

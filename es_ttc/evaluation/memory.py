@@ -14,8 +14,8 @@ from es_ttc.evaluation.features import CorpusFeatures
 from es_ttc.evaluation.methods import Bm25Params, FirstPass, HybridParams, Method
 from es_ttc.evaluation.rankings import Ranking, Run, reciprocal_rank_fusion, reorder, top
 from es_ttc.evaluation.searcher import Progress, depth_of, silent
-from es_ttc.gateway.page import shown_similarity
 from es_ttc.rescorers.base import Query
+from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.vectors.tokens import Float32
 
 _BLOCK = 256

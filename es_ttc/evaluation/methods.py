@@ -6,14 +6,14 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field
 
-from es_ttc.entry_points import did_you_mean
+from es_ttc import entry_points
 from es_ttc.errors import InvalidRequest
 from es_ttc.evaluation import bm25
-from es_ttc.gateway.section import validated
 from es_ttc.rescorers.base import Feature, Params, Rescorer
 from es_ttc.rescorers.dense import DenseParams
 from es_ttc.rescorers.registry import load, parse_params
 from es_ttc.rescorers.registry import names as rescorers
+from es_ttc.validation import did_you_mean
 
 FirstPass = Literal["dense", "bm25", "hybrid"]
 FIRST_PASSES: tuple[FirstPass, ...] = get_args(FirstPass)
@@ -85,7 +85,7 @@ def resolve(wanted: Sequence[str], params: Mapping[str, Mapping[str, Any]] | Non
 def resolve_one(name: str, params: Mapping[str, Any] | None = None) -> Method:
     """Return one method by name; see :func:`resolve`."""
     if name in RETRIEVAL:
-        return Method(name, validated(RETRIEVAL[name], dict(params or {}), f"params of {name}"))
+        return Method(name, entry_points.parse_params(RETRIEVAL[name], params or {}, name))
     if name not in names():
         raise InvalidRequest(f"unknown method [{name}]{did_you_mean(name, names())}")
     rescorer = load(name)

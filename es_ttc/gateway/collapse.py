@@ -24,7 +24,8 @@ import numpy as np
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.gateway.page import Ints, Ranking, below
-from es_ttc.gateway.section import KEY, shown, unknown_key
+from es_ttc.gateway.section import KEY
+from es_ttc.validation import shown, unknown_field
 from es_ttc.vectors.tokens import Float32
 
 _KEYS = ["field", "max_concurrent_group_searches"]
@@ -75,7 +76,7 @@ def parse_collapse(data: Any) -> Collapse:
         raise InvalidRequest(f"[collapse] with [inner_hits] cannot be used with [rescore.{KEY}]: leave inner_hits out")
     for key in data:
         if key not in _KEYS:
-            raise unknown_key(key, _KEYS, "collapse")
+            raise unknown_field(key, _KEYS, "collapse")
     return Collapse(data["field"], data)
 
 

@@ -35,12 +35,6 @@ class Ranking:
     scores: Float32
 
 
-def shown_similarity(cosines: Float32) -> Float32:
-    """Map cosines in [-1, 1] to [0, 1], the engines' own convention: (1 + cosine) / 2."""
-    shown: Float32 = np.clip((np.float32(1) + cosines) / np.float32(2), np.float32(0), np.float32(1))
-    return shown
-
-
 def combine(
     mode: ScoreMode, first_pass: Float32, rescored: Float32, *, query_weight: float, rescore_query_weight: float
 ) -> Float32:

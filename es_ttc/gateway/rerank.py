@@ -23,9 +23,9 @@ from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.rescoring import shortest
 from es_ttc.gateway.scoring import Method, Took, WindowScorer
-from es_ttc.gateway.section import validated
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Window
+from es_ttc.validation import validated
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
 MAX_CHARACTERS = 100_000

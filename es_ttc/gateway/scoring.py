@@ -14,12 +14,12 @@ from es_ttc.errors import EncoderMismatch, EngineError, EsTtcError, MissingFeatu
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.encoding import EncodedQuery, Encoders
 from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored
-from es_ttc.gateway.page import shown_similarity
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.upstream import Caller, Upstream, callers
 from es_ttc.mappings.fields import FEATURES
 from es_ttc.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
+from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.vectors.tokens import Float32
 
 _FROM_THE_REQUEST = frozenset({Feature.FIRST_PASS, Feature.QUERY_TOKENS})

@@ -14,8 +14,9 @@ from urllib.parse import parse_qsl, urlencode
 from es_ttc.errors import InvalidRequest
 from es_ttc.gateway.collapse import Collapse, parse_collapse
 from es_ttc.gateway.query_text import texts_of
-from es_ttc.gateway.section import KEY, Section, milliseconds, parse_section, shown, unknown_key
+from es_ttc.gateway.section import KEY, Section, milliseconds, parse_section
 from es_ttc.mappings.spec import ENCODER, HASH
+from es_ttc.validation import shown, unknown_field
 
 DEFAULT_WINDOW = 100
 DEFAULT_SIZE = 10
@@ -144,7 +145,7 @@ def find_rescore(rescore: Any) -> tuple[list[Any], dict[str, Any]] | None:
         raise InvalidRequest(f"[rescore] holds [query] and [{KEY}] in one item: make them two items of a list")
     for key in item:
         if key not in _RESCORE_KEYS:
-            raise unknown_key(key, _RESCORE_KEYS, "rescore")
+            raise unknown_field(key, _RESCORE_KEYS, "rescore")
     return items[:position], item
 
 

@@ -2,14 +2,13 @@
 
 import math
 import re
-from difflib import get_close_matches
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from es_ttc.errors import InvalidRequest
+from es_ttc.validation import shown, validated
 
 KEY = "ttc"
 MAX_WEIGHT = 1e9
@@ -17,7 +16,6 @@ MAX_WEIGHT = 1e9
 _UNIT_MS = {"nanos": 1e-6, "micros": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(nanos|micros|ms|s|m|h|d)")
 
-M = TypeVar("M", bound=BaseModel)
 Weight = Annotated[float, Field(ge=0, le=MAX_WEIGHT, allow_inf_nan=False)]
 
 
@@ -108,47 +106,6 @@ def milliseconds(time: str) -> float:
     if not math.isfinite(value):
         raise ValueError("is too long")
     return value
-
-
-def validated(model: type[M], data: dict[str, Any], where: str) -> M:
-    """Validate a JSON object strictly: no text for a number, no true for 1.
-
-    Raises:
-        InvalidRequest: One sentence about the first thing that is wrong: the field, the value, the fix.
-    """
-    try:
-        return model.model_validate_json(orjson.dumps(data), strict=True)
-    except (TypeError, RecursionError) as error:  # a number beyond 64 bits, a lone surrogate
-        raise InvalidRequest(f"[{where}] holds a value that cannot be read: {error}") from error
-    except ValidationError as error:
-        raise InvalidRequest(_sentence(error, model, where)) from error
-
-
-def unknown_key(key: str, known: list[str], where: str) -> InvalidRequest:
-    """Return the error for a key that does not exist, naming the nearest one that does."""
-    near = get_close_matches(key.lower(), known, n=1, cutoff=0.5)
-    fix = f"did you mean [{near[0]}]?" if near else f"known fields are [{', '.join(sorted(known))}]"
-    return InvalidRequest(f"[{where}] unknown field [{key}], {fix}")
-
-
-def shown(value: Any) -> str:
-    """Return a value as it may stand in a message: short, on one line."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _sentence(error: ValidationError, model: type[BaseModel], where: str) -> str:
-    errors = error.errors(include_url=False, include_context=False)
-    first = min(errors, key=lambda found: found["type"] != "extra_forbidden")  # a misspelt key explains a missing one
-    path = [str(part) for part in first["loc"]]
-    if first["type"] == "extra_forbidden" and len(path) == 1:
-        return str(unknown_key(path[0], list(model.model_fields), where))
-    field = f"[{where}.{path[0]}]" if path else f"[{where}]"
-    if first["type"] == "missing":
-        return f"{field} is missing: give it beside the other fields of [{where}]"
-    message = first["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
-    return f"{field} is wrong, got {shown(first['input'])}: {message}"
 
 
 def _non_empty(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Inner products of query vectors with stored token vectors, in blocks that stay in the processor's cache."""
+"""Inner products of query vectors with stored token vectors, and cosines as the engines show them."""
 
 from collections.abc import Iterable
 
@@ -15,6 +15,12 @@ _BLOCK_BYTES = 512 * 2**10
 _FLOAT32 = np.dtype(np.float32)
 
 _scratch = Scratch()
+
+
+def shown_similarity(cosines: Float32) -> Float32:
+    """Map cosines in [-1, 1] to [0, 1], the engines' own convention: (1 + cosine) / 2."""
+    shown: Float32 = np.clip((np.float32(1) + cosines) / np.float32(2), np.float32(0), np.float32(1))
+    return shown
 
 
 def token_similarities(vectors: Float32, documents: Iterable[TokenVectors], outs: Iterable[Float32]) -> None:

@@ -181,7 +181,7 @@ def test_bm25_alone_needs_no_encoder(
         (["--window", "some"], 2, "'some' is neither a number of documents, 1 or more, nor all"),
         (["--window", "0"], 2, "'0' is neither a number of documents"),
         (["--params", "{"], 2, "is not JSON"),
-        (["--params", '{"k1": 1}'], 2, "must be like"),
+        (["--params", '{"k1": 1}'], 2, "must be an object"),
         (["--params", '{"spectral": {"scale": []}}'], 1, "unknown parameter [scale]"),
         (["--k", "0"], 2, "0 is not in the range"),
         (["--engine", "http://127.0.0.1:1", "--methods", "bm25"], 1, "127.0.0.1:1"),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from es_ttc.gateway.page import below, combine, explained, rank, shown_similarity, without_guard
+from es_ttc.gateway.page import below, combine, explained, rank, without_guard
 from es_ttc.gateway.section import ScoreMode
 
 scores = st.floats(0, 1e6, width=32)
@@ -112,10 +112,6 @@ def test_combined_scores_are_finite_and_not_negative(
     )
     assert np.isfinite(combined).all()
     assert (combined >= 0).all()
-
-
-def test_cosines_are_shown_as_the_engines_show_them() -> None:
-    assert shown_similarity(np.array([-1, 0, 1, 1.0000001], np.float32)).tolist() == [0.0, 0.5, 1.0, 1.0]
 
 
 def test_an_explanation_holds_the_engines_own_without_our_stand_in() -> None:

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.gateway.filter_path import filtered
-from es_ttc.gateway.page import shown_similarity
 from es_ttc.ingest import encode_documents
 from es_ttc.mappings.spec import Codec, TokenStorage
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Query, Window
+from es_ttc.rescorers.similarity import shown_similarity
 from tests.gateway.client import Reply, call, search
 from tests.gateway.conftest import Behind, corpus, make_index
 

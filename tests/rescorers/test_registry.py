@@ -159,7 +159,7 @@ def test_parameters_survive_json(raw: dict[str, Any]) -> None:
         ({"zzzz": 1}, "unknown parameter [zzzz] of method [spectral]: valid are [aggregation], "),
         (
             {"scales": [1, 0.5]},
-            "parameter [scales] of method [spectral] is [1,0.5]: a scale is a number of tokens from 1",
+            "parameter [scales] of method [spectral] is [1, 0.5]: a scale is a number of tokens from 1",
         ),
         ({"scales": [1e9]}, "a scale is a number of tokens from 1 to 100000"),
         ({"scales": ["wide"]}, 'is ["wide"]: a scale is a number'),

@@ -1,0 +1,85 @@
+"""Options that several commands share, and the types of their values."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+import orjson
+
+
+class JsonObjectType(click.ParamType[dict[str, Any]]):
+    """A JSON object.
+
+    Args:
+        example: Shown where something else was given.
+        nested: Whether every value must be an object too.
+    """
+
+    name = "JSON"
+
+    def __init__(self, example: str, *, nested: bool = False) -> None:
+        self._example = example
+        self._nested = nested
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the decoded object."""
+        if not isinstance(value, str):
+            return value
+        try:
+            found = orjson.loads(value)
+        except orjson.JSONDecodeError as error:
+            self.fail(f"{value!r} is not JSON: {error}", param, ctx)
+        if not isinstance(found, dict) or (self._nested and not all(isinstance(one, dict) for one in found.values())):
+            self.fail(f"{value!r} must be an object such as {self._example}", param, ctx)
+        return found
+
+
+class NamesType(click.ParamType[tuple[str, ...]]):
+    """Names, joined by commas."""
+
+    name = "NAME,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the names, in the order given."""
+        if not isinstance(value, str):
+            return value
+        names = tuple(part.strip() for part in value.split(","))
+        if not all(names):
+            self.fail(f"{value!r} holds an empty name", param, ctx)
+        return names
+
+
+text_fields_flag = click.option(
+    "--text-fields",
+    type=NamesType(),
+    metavar="FIELD,...",
+    help="Fields that are encoded, in this order. Default: those of the index; title,text for a new one.",
+)
+
+
+def codec_option(default: str, what: str = "") -> Callable[..., Any]:
+    """Return the option that says how token vectors are stored."""
+    return click.option(
+        "--codec",
+        type=click.Choice(["int8", "float16"]),
+        default=default,
+        show_default=True,
+        help=f"Storage type of token vectors{what}: 1 or 2 bytes a component.",
+    )
+
+
+def max_tokens_option(most: int, what: str = "") -> Callable[..., Any]:
+    """Return the option that says where a document's token vectors end."""
+    return click.option(
+        "--max-tokens",
+        type=click.IntRange(1, most),
+        metavar="N",
+        default=1024,
+        show_default=True,
+        help=f"Token vectors kept of one document{what}.",
+    )
+
+
+def first_pass_option(choices: Sequence[str], default: str, help: str) -> Callable[..., Any]:  # noqa: A002 - click's own name
+    """Return the option that says what finds the documents that a rescorer puts into order."""
+    return click.option("--first-pass", type=click.Choice(choices), default=default, show_default=True, help=help)

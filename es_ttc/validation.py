@@ -1,0 +1,128 @@
+"""Reading what people and programs send: JSON validated strictly, and the first fault told in one sentence."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from es_ttc.errors import InvalidRequest
+
+M = TypeVar("M", bound=BaseModel)
+
+_SHOWN = 80
+
+
+class Kind(StrEnum):
+    """What is wrong with an object."""
+
+    UNREADABLE = "unreadable"
+    UNKNOWN = "unknown"
+    MISSING = "missing"
+    WRONG = "wrong"
+
+
+@dataclass(eq=False)
+class Fault(Exception):
+    """The first thing that is wrong with an object.
+
+    Attributes:
+        kind: No JSON at all, a key that the model lacks, one that it needs, or a value of a wrong type or range.
+        path: Keys and positions from the object to the value; empty where the object as a whole is wrong.
+        known: The model's own keys.
+        value: What was given.
+        problem: What is wrong with it, in lower case, without a full stop.
+    """
+
+    kind: Kind
+    path: tuple[str, ...]
+    known: tuple[str, ...]
+    value: Any
+    problem: str
+
+
+def read_json(model: type[M], data: Mapping[str, Any]) -> M:
+    """Validate decoded JSON strictly, by JSON's own types: no number is read from a text, no flag from a number.
+
+    Raises:
+        Fault: The first thing that is wrong; a key that does not exist before anything else, for a misspelt key
+            explains a missing one.
+    """
+    known = tuple(field.alias or name for name, field in model.model_fields.items())
+    try:
+        return model.model_validate_json(orjson.dumps(data), strict=True)
+    except (TypeError, RecursionError) as error:  # a number beyond 64 bits, a lone surrogate
+        raise Fault(Kind.UNREADABLE, (), known, data, str(error)) from error
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False)
+        first = min(errors, key=lambda found: found["type"] != "extra_forbidden")
+        kind = {"extra_forbidden": Kind.UNKNOWN, "missing": Kind.MISSING}.get(first["type"], Kind.WRONG)
+        path = tuple(str(part) for part in first["loc"])
+        problem = first["msg"].removeprefix("Value error, ")
+        raise Fault(kind, path, known, first["input"], problem[:1].lower() + problem[1:]) from error
+
+
+def validated(model: type[M], data: Mapping[str, Any], where: str) -> M:
+    """Validate a JSON object of a request strictly.
+
+    Args:
+        model: What it must be.
+        data: The decoded object.
+        where: What the request calls it.
+
+    Raises:
+        InvalidRequest: One sentence about the first thing that is wrong: the field, the value, the fix.
+    """
+    try:
+        return read_json(model, data)
+    except Fault as fault:
+        raise InvalidRequest(_sentence(fault, where)) from fault
+
+
+def unknown_field(key: str, known: Iterable[str], where: str) -> InvalidRequest:
+    """Return the error for a key that does not exist, naming the nearest one that does."""
+    known = sorted(known)
+    near = nearest(key, known)
+    fix = f"did you mean [{near}]?" if near else f"known fields are [{', '.join(known)}]"
+    return InvalidRequest(f"[{where}] unknown field [{key}], {fix}")
+
+
+def did_you_mean(value: str, valid: Iterable[str]) -> str:
+    """Return ``: did you mean [x]?`` for the nearest valid name, or a list of all where none is near."""
+    valid = sorted(valid)
+    near = nearest(value, valid)
+    if near:
+        return f": did you mean [{near}]?"
+    return f": valid are {', '.join(f'[{name}]' for name in valid)}" if valid else ": there are none"
+
+
+def nearest(value: str, known: Iterable[str]) -> str | None:
+    """Return the known name that looks most like a value, whatever its case; None where none does."""
+    by_case = {name.lower(): name for name in known}
+    near = get_close_matches(value.lower(), by_case, n=1)
+    return by_case[near[0]] if near else None
+
+
+def shown(value: Any) -> str:
+    """Return a value as it may stand in a message: as JSON, short, on one line, without control characters."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=repr)
+    except (RecursionError, ValueError):
+        return "a value too deep or too long to be shown"
+    cut = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut)
+
+
+def _sentence(fault: Fault, where: str) -> str:
+    if fault.kind is Kind.UNREADABLE:
+        return f"[{where}] holds a value that cannot be read: {fault.problem}"
+    if fault.kind is Kind.UNKNOWN and len(fault.path) == 1:
+        return str(unknown_field(fault.path[0], fault.known, where))
+    field = f"[{where}.{fault.path[0]}]" if fault.path else f"[{where}]"
+    if fault.kind is Kind.MISSING:
+        return f"{field} is missing: give it beside the other fields of [{where}]"
+    return f"{field} is wrong, got {shown(fault.value)}: {fault.problem}"
