@@ -97,6 +97,8 @@ class Entrance:
                 return await self._searches.template(incoming, answer)
             case ["_msearch"]:
                 return await self._searches.msearch(incoming, answer)
+            case ["_msearch", "template"]:
+                return await self._searches.msearch_template(incoming, answer)
             case _:
                 return Outcome("passthrough", await forward(self._upstream, incoming, answer))
 

@@ -1,4 +1,4 @@
-"""`_search`, its templates, and `_msearch`: what carries our section is answered by us, all else is passed through."""
+"""`_search`, `_msearch`, templates of both: what carries our section is answered by us, all else is passed through."""
 
 import asyncio
 import time
@@ -24,6 +24,7 @@ _OUR_PARAMS = frozenset({"filter_path", "format", "pretty", "source", "source_co
 _OUR_HEADERS = frozenset({b"content-length", b"content-encoding", b"accept-encoding"})
 _NAMING_PARAMS = frozenset({"allow_no_indices", "expand_wildcards", "ignore_unavailable"})
 _SCORED_AT_ONCE = 8  # searches of one _msearch
+_RENDERED_AT_ONCE = 8  # templates of one _msearch/template
 _JSON_ACCEPTED = ("", "*/*", "application/*")
 _NDJSON = b"application/x-ndjson"
 _JSON = b"application/json"
@@ -108,7 +109,7 @@ class SearchHandler:
         plan = None if rendered is None else plan_search(rendered, _engines(params), max_window=self._max_window)
         if plan is None:
             return await self._pass(incoming, send, body)
-        incoming.target = incoming.raw_path.rstrip(b"/").removesuffix(b"/template")
+        incoming.target = _without_template(incoming.raw_path)
         return await self._answer(incoming, send, plan, params, started)
 
     async def _rendered_template(self, incoming: Incoming, text: bytes | None) -> dict[str, Any] | None:
@@ -139,7 +140,7 @@ class SearchHandler:
             return Outcome("search", rescored.status)
         headers, answer, applied = rescored
         hide(answer["hits"]["hits"], plan)
-        await _send(incoming, send, 200, _marked(headers, applied=applied), _rendered(answer, params))
+        await _send(incoming, send, 200, _marked(headers, applied=applied), await self._rendered(answer, params))
         return Outcome("search", 200, applied)
 
     async def _in_one_step(self, incoming: Incoming, search: Search) -> Rescored | Answer:
@@ -187,37 +188,85 @@ class SearchHandler:
         items = None if text is None or MARK not in text else _items(text)
         if items is None:
             return await self._pass(incoming, send, body)
-        searches = [self._begin_item(line, started) for _, line in items]
+        searches = [self._begin_item(_marked_object(line), started) for _, line in items]
         if not any(searches):
             return await self._pass(incoming, send, body)
-        _require_json_answer(incoming, params)
         asked = [number for number, search in enumerate(searches) if not isinstance(search, EsTtcError)]
-        answer: dict[str, Any] = {"took": 0, "responses": []}
-        vendor = asks_vendor_type(incoming.headers)
-        headers = answer_headers([(b"content-type", _JSON)], vendor=vendor)
-        first_ms = 0.0
-        if asked:
-            lines = [_item_lines(*items[number], searches[number]) for number in asked]
-            first = await self._ask(incoming, urlencode(_engines(params)), b"".join(lines), _NDJSON)
+        return await self._answer_items(incoming, send, items, searches, [(incoming.target, asked)], params, started)
+
+    async def msearch_template(self, incoming: Incoming, send: Send) -> Outcome:
+        """Answer one `_msearch/template`: items that render to a search of ours as those of an `_msearch`.
+
+        The others go to the engine as they came, in one request.
+        """
+        started = time.perf_counter()
+        body, text, params = await self._read(incoming)
+        items = None if text is None else _items(text)
+        if items is None:
+            return await self._pass(incoming, send, body)
+        room = asyncio.Semaphore(_RENDERED_AT_ONCE)
+
+        async def rendered(line: bytes) -> dict[str, Any] | None:
+            async with room:
+                return await self._rendered_template(incoming, line)
+
+        bodies = await asyncio.gather(*(rendered(line) for _, line in items))
+        searches = [self._begin_item(data, started) for data in bodies]
+        if not any(searches):
+            return await self._pass(incoming, send, body)
+        incoming.target = _without_template(incoming.raw_path)
+        ours = [number for number, search in enumerate(searches) if isinstance(search, Search)]
+        others = [number for number, search in enumerate(searches) if search is None]
+        parts = [(incoming.target, ours), (incoming.raw_path, others)]
+        return await self._answer_items(incoming, send, items, searches, parts, params, started)
+
+    async def _answer_items(
+        self,
+        incoming: Incoming,
+        send: Send,
+        items: Sequence[tuple[bytes, bytes]],
+        searches: Sequence[Search | EsTtcError | None],
+        parts: Sequence[tuple[bytes, Sequence[int]]],
+        params: Sequence[tuple[str, str]],
+        started: float,
+    ) -> Outcome:
+        """Answer several searches, some of which are ours.
+
+        Args:
+            incoming: The request.
+            send: Where the answer goes.
+            items: Headers and bodies, as they came.
+            searches: For each item our search, what is wrong with it, or None where it is the engine's.
+            parts: Which items the engine is asked at which path.
+            params: The URL parameters.
+            started: When the request came in.
+        """
+        _require_json_answer(incoming, params)
+        asked = [
+            self._ask_items(incoming, path, numbers, items, searches, params) for path, numbers in parts if numbers
+        ]
+        took, headers = 0, answer_headers([(b"content-type", _JSON)], vendor=asks_vendor_type(incoming.headers))
+        given: dict[int, tuple[dict[str, Any], float]] = {}
+        for first, numbers in await asyncio.gather(*asked):
             if first.status != 200:
                 await _send(incoming, send, first.status, first.headers, first.body)
                 return Outcome("msearch", first.status)
-            answer, headers, first_ms = jsonio.loads(first.body), first.headers, first.ms
-        given = dict(zip(asked, answer["responses"], strict=True))
+            answer, headers = jsonio.loads(first.body), first.headers
+            took = max(took, answer["took"])
+            given |= {number: (one, first.ms) for number, one in zip(numbers, answer["responses"], strict=True)}
         room = asyncio.Semaphore(_SCORED_AT_ONCE)
 
         async def one(number: int, search: Search | EsTtcError | None) -> tuple[Any, bool]:
             if isinstance(search, EsTtcError):
                 return search.body(), True
-            response = given[number]
+            response, first_ms = given[number]
             if search is None or "hits" not in response:
                 return response, True
+            header = items[number][0]
             async with room:
                 try:
-                    applied = await self._rescoring.finish(
-                        search, response, _caller(incoming, items[number][0]), first_ms
-                    )
-                    refusal = await self._add_item_groups(incoming, search, items[number][0], response)
+                    applied = await self._rescoring.finish(search, response, _caller(incoming, header), first_ms)
+                    refusal = await self._add_item_groups(incoming, search, header, response)
                 except EsTtcError as error:
                     return error.body(), True
             if refusal is not None:
@@ -226,11 +275,23 @@ class SearchHandler:
             return response, applied
 
         finished = await asyncio.gather(*(one(number, search) for number, search in enumerate(searches)))
-        answer["responses"] = [response for response, _ in finished]
-        answer["took"] = max(answer["took"], round((time.perf_counter() - started) * 1000))
+        took = max(took, round((time.perf_counter() - started) * 1000))
+        answered = {"took": took, "responses": [response for response, _ in finished]}
         applied = all(done for _, done in finished)
-        await _send(incoming, send, 200, _marked(headers, applied=applied), _rendered(answer, params))
+        await _send(incoming, send, 200, _marked(headers, applied=applied), await self._rendered(answered, params))
         return Outcome("msearch", 200, applied)
+
+    async def _ask_items(
+        self,
+        incoming: Incoming,
+        path: bytes,
+        numbers: Sequence[int],
+        items: Sequence[tuple[bytes, bytes]],
+        searches: Sequence[Search | EsTtcError | None],
+        params: Sequence[tuple[str, str]],
+    ) -> tuple[Answer, Sequence[int]]:
+        lines = [_item_lines(*items[number], searches[number]) for number in numbers]
+        return await self._ask(incoming, urlencode(_engines(params)), b"".join(lines), _NDJSON, path=path), numbers
 
     async def _with_groups(self, incoming: Incoming, search: Search, rescored: Rescored) -> Rescored | Answer:
         """Add the groups beyond the window to a page; return the engine's answer where it refuses."""
@@ -272,8 +333,7 @@ class SearchHandler:
     async def _pass(self, incoming: Incoming, send: Send, body: bytes) -> Outcome:
         return Outcome("passthrough", await forward(self._upstream, incoming, send, body=body))
 
-    def _begin_item(self, line: bytes, started: float) -> Search | EsTtcError | None:
-        data = _marked_object(line)
+    def _begin_item(self, data: dict[str, Any] | None, started: float) -> Search | EsTtcError | None:
         if data is None:
             return None
         try:
@@ -281,6 +341,13 @@ class SearchHandler:
             return None if plan is None else self._rescoring.begin(plan, started)
         except EsTtcError as error:
             return error
+
+    async def _rendered(self, answer: dict[str, Any], params: Sequence[tuple[str, str]]) -> bytes:
+        url = dict(params)
+        if url.get("filter_path"):
+            keep_empty = await self._upstream.product() == "elasticsearch"
+            answer = filtered(answer, url["filter_path"], keep_empty=keep_empty)
+        return jsonio.dumps(answer, pretty=url.get("pretty", "false") in ("", "true"))
 
     async def _ask(
         self, incoming: Incoming, query_string: str, body: bytes, content_type: bytes, *, path: bytes | None = None
@@ -346,6 +413,11 @@ def _items(text: bytes) -> list[tuple[bytes, bytes]] | None:
     return list(zip(lines[::2], lines[1::2], strict=True))
 
 
+def _without_template(raw_path: bytes) -> bytes:
+    """Return the path of the search that a template's path stands for."""
+    return raw_path.rstrip(b"/").removesuffix(b"/template")
+
+
 def _item_lines(header: bytes, line: bytes, search: Search | EsTtcError | None) -> bytes:
     body = _dumps(search.plan.body) if isinstance(search, Search) else line
     return b"%b\n%b\n" % (header, body)
@@ -368,12 +440,6 @@ def _dumps(body: Mapping[str, Any]) -> bytes:
         return jsonio.dumps(body)
     except (RecursionError, ValueError) as error:
         raise InvalidRequest(f"the body cannot be sent on to the engine: {error}") from error
-
-
-def _rendered(answer: dict[str, Any], params: Sequence[tuple[str, str]]) -> bytes:
-    url = dict(params)
-    shown = filtered(answer, url["filter_path"]) if url.get("filter_path") else answer
-    return jsonio.dumps(shown, pretty=url.get("pretty", "false") in ("", "true"))
 
 
 def _marked(headers: RawHeaders, *, applied: bool) -> RawHeaders:

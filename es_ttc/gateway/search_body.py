@@ -25,6 +25,9 @@ MARK = b'"ttc"'
 
 _RESCORE_KEYS = ["window_size", KEY]
 _NO_STORED_FIELDS = "_none_"
+_NEED_STORED_FIELDS = frozenset(
+    {"_source", "_source_excludes", "_source_includes", "fields", "highlight", "script_fields", "version"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ def plan_search(body: Mapping[str, Any], params: Sequence[tuple[str, str]], *, m
         params=[(name, value) for name, value in params if name in url and name not in ("from", "size")],
         hidden=hidden,
         hide_ids=hide_ids,
-        explain=_flag(url["explain"]) if "explain" in url else rest.get("explain") is True,
+        explain=url["explain"] == "true" if "explain" in url else rest.get("explain") is True,
         timeout_ms=_own_timeout(rest, url),
     )
 
@@ -214,13 +217,16 @@ def _query_texts(section: Section, body: Mapping[str, Any], url: Mapping[str, st
 
 
 def _take_none_fields(body: dict[str, Any], url: dict[str, str]) -> bool:
-    """Without stored fields a hit has no `_id`: ask for hits without _source instead, and drop the ids later."""
-    if url.get("stored_fields") == _NO_STORED_FIELDS:
-        del url["stored_fields"]
-    elif body.get("stored_fields") in (_NO_STORED_FIELDS, [_NO_STORED_FIELDS]):
-        del body["stored_fields"]
-    else:
+    """Without stored fields a hit has no `_id`: ask for hits without _source instead, and drop the ids later.
+
+    Beside what cannot go without stored fields, or shows ids all the same, the request stays as it is.
+    """
+    if not _NEED_STORED_FIELDS.isdisjoint(body.keys() | url.keys()):
         return False
+    if url.get("stored_fields", body.get("stored_fields")) not in (_NO_STORED_FIELDS, [_NO_STORED_FIELDS]):
+        return False
+    url.pop("stored_fields", None)
+    body.pop("stored_fields", None)
     body["_source"] = False
     return True
 
@@ -249,7 +255,3 @@ def _own_timeout(body: Mapping[str, Any], url: Mapping[str, str]) -> float | Non
     except ValueError:  # -1 for none, or something that the engine will refuse
         return None
     return value or None
-
-
-def _flag(value: str) -> bool:
-    return value in ("", "true")

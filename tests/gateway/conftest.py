@@ -11,6 +11,7 @@ import pytest
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Product
 from es_ttc.gateway.server import running_gateway
 from es_ttc.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.mappings.index import IndexOptions, create_index
@@ -46,6 +47,11 @@ class Behind:
     gateway: str
     index: str
     spec: IndexSpec
+
+    @property
+    def product(self) -> Product:
+        """Which of the two the engine is."""
+        return "elasticsearch" if "x-elastic-product" in call(self.engine, "GET", "/").headers else "opensearch"
 
 
 async def fill(url: str, name: str, spec: IndexSpec, encoder: Encoder, documents: list[dict[str, Any]]) -> None:

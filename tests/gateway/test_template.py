@@ -106,3 +106,56 @@ def test_other_templates_reach_the_engine_as_they_came(behind: Behind) -> None:
 
 def _no_encoder(name: str, folder: object) -> Any:
     raise RuntimeError("no encoder is needed here")
+
+
+def multi(url: str, index: str, items: list[dict[str, Any]], query: str = "") -> Reply:
+    raw = b"".join(orjson.dumps({"index": index}) + b"\n" + orjson.dumps(item) + b"\n" for item in items)
+    return call(url, "POST", f"/_msearch/template{query}", raw, {"content-type": "application/x-ndjson"})
+
+
+def test_every_item_of_several_templates_stands_alone(behind: Behind, renders: bool, index_name: str) -> None:
+    native = {"source": {"query": {"match": {"anyway": "{{word}}"}}, "size": 2}, "params": PARAMS}
+    inline: dict[str, Any] = {"source": AS_TEXT, "params": PARAMS}
+    if not renders:
+        direct, reply = (multi(url, behind.index, [native, inline]) for url in (behind.engine, behind.gateway))
+        assert (reply.status, reply.json()) == (direct.status, direct.json())
+        return
+    template_id = stored(behind, index_name)
+    wrong = inline | {"params": PARAMS | {"section": {"metod": "spectral"}}}
+    broken = {"source": '{"query": {{{', "params": {"x": "ttc"}}
+    items = [inline, native, wrong, {"id": template_id, "params": PARAMS}, {"id": "no-such"}, broken]
+    collapsing = {"source": BODY | {"collapse": {"field": "number"}, "rescore": ours() | {"window_size": 3}}}
+    try:
+        reply = multi(behind.gateway, behind.index, [*items, collapsing])
+        natives = multi(behind.engine, behind.index, items).json()["responses"]
+    finally:
+        call(behind.engine, "DELETE", f"/_scripts/{template_id}")
+    assert reply.status == 200, reply.body
+    assert reply.headers["x-ttc-applied"] == "true"
+    first, second, third, fourth, *refused, last = reply.json()["responses"]
+    expected = search(behind.gateway, behind.index, BODY).json()
+    assert first["hits"] == fourth["hits"] == expected["hits"]
+    assert second | {"took": 0} == natives[1] | {"took": 0}
+    assert (third["status"], third["error"]["type"]) == (400, "illegal_argument_exception")
+    assert "did you mean [method]?" in third["error"]["reason"]
+    assert refused == natives[4:]
+    assert len(last["hits"]["hits"]) == 7
+    only = multi(behind.gateway, behind.index, [inline], "?filter_path=responses.hits.hits._id&rest_total_hits_as_int")
+    assert [hit["_id"] for hit in only.json()["responses"][0]["hits"]["hits"]] == [
+        hit["_id"] for hit in expected["hits"]["hits"]
+    ]
+
+
+def test_other_templates_of_several_reach_the_engine_as_they_came(behind: Behind) -> None:
+    native = {"source": {"query": {"match": {"anyway": "{{word}}"}}}, "params": PARAMS}
+    for items in ([native, native], [], [{"id": "no-such"}]):
+        direct, reply = (multi(url, behind.index, items) for url in (behind.engine, behind.gateway))
+        assert reply.status == direct.status
+        assert _timeless(reply) == _timeless(direct)
+
+
+def _timeless(reply: Reply) -> Any:
+    answer = reply.json()
+    for one in [answer, *answer.get("responses", ())]:
+        one.pop("took", None)
+    return answer
