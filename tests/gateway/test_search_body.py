@@ -96,9 +96,9 @@ def test_pages_of_one_size_share_their_blocks(size: int, number: int, window: in
 
 
 def test_url_parameters_win_and_ours_do_not_reach_the_engine() -> None:
-    planned = plan(body(size=3), "from=20&size=10&routing=a&explain&timeout=2s")
+    planned = plan(body(size=3), "from=20&size=10&routing=a&explain=true&timeout=2s")
     assert (planned.page.start, planned.page.size) == (20, 10)
-    assert planned.params == [("routing", "a"), ("explain", ""), ("timeout", "2s")]
+    assert planned.params == [("routing", "a"), ("explain", "true"), ("timeout", "2s")]
     assert planned.explain
     assert planned.timeout_ms == 2000
 
