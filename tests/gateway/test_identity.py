@@ -18,25 +18,29 @@ from tests.gateway.client import Reply, call
 from tests.gateway.conftest import Behind
 
 RESCORE = {"ttc": {"method": "identity", "query_text": "any text"}}
-NATIVE = {"rescore": {"query": {"rescore_query": {"match_none": {}}}}}
+NATIVE: dict[str, Any] = {"rescore": {"query": {"rescore_query": {"match_none": {}}}}}
 """What decides where a rescore is forbidden."""
+
+
+class IdentityParams(Params):
+    """There are none."""
 
 
 class IdentityRescorer:
     """The first pass as it is."""
 
     name: ClassVar[str] = "identity"
-    Params: ClassVar[type[Params]] = Params
+    Params: ClassVar[type[Params]] = IdentityParams
     wants: ClassVar[frozenset[Feature]] = frozenset()
     similarity: ClassVar[bool] = False
 
-    def needs(self, params: Params) -> frozenset[Feature]:
+    def needs(self, params: IdentityParams) -> frozenset[Feature]:
         return frozenset({Feature.FIRST_PASS})
 
-    def score(self, query: Query, window: Window, params: Params) -> Float32:
+    def score(self, query: Query, window: Window, params: IdentityParams) -> Float32:
         return window.first_pass
 
-    def detail(self, query: Query, window: Window, params: Params) -> list[dict[str, Any]]:
+    def detail(self, query: Query, window: Window, params: IdentityParams) -> list[dict[str, Any]]:
         return [{} for _ in range(len(window))]
 
 
