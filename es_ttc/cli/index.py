@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from es_ttc.cli.common import connected, encoder_flag, engine_flag, given, json_flag, print_json, stderr, stdout
-from es_ttc.cli.options import codec_option, max_tokens_option, text_fields_flag
+from es_ttc.cli.options import SpanGridType, codec_option, max_tokens_option, text_fields_flag
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.mappings.index import IndexOptions
-    from es_ttc.mappings.spec import IndexSpec
+    from es_ttc.mappings.spec import IndexSpec, SpanGrid
 
 
 def _scales(context: click.Context, option: click.Parameter, value: str | None) -> tuple[float, ...] | None:
@@ -58,6 +58,14 @@ def index() -> None:
     metavar="L,...",
     help="Scales whose norms are stored, `mean` among them. Default: 1,3,5,7,10,15,20,30,mean.",
 )
+@click.option(
+    "--spans",
+    multiple=True,
+    type=SpanGridType(),
+    metavar="scale=L,stride=S",
+    help="Also keep smoothed spans as nested vectors, for token-level kNN in the engine: width L, every S tokens (half "
+    "of L unless given). May be given several times.",
+)
 @text_fields_flag
 @max_tokens_option(65_536)
 @click.option("--shards", type=click.IntRange(1), help="Primary shards. Default: the engine's own.")
@@ -77,6 +85,7 @@ def create(
     tokens: Any,
     codec: Any,
     scales: tuple[float, ...] | None,
+    spans: "tuple[SpanGrid, ...]",
     text_fields: tuple[str, ...] | None,
     max_tokens: int,
     shards: int | None,
@@ -93,7 +102,7 @@ def create(
     with stderr.status("loading the encoder"):
         identity = load_encoder(settings.encoder, cache_dir=settings.cache_dir, dims=dims).identity
     chosen = given(scales=scales, text_fields=text_fields)
-    spec = IndexSpec(identity, tokens=tokens, codec=codec, max_tokens=max_tokens, **chosen)
+    spec = IndexSpec(identity, tokens=tokens, codec=codec, max_tokens=max_tokens, spans=spans, **chosen)
     asyncio.run(_create(settings, name, spec, IndexOptions(analyzer, shards, replicas)))
     if as_json:
         print_json({"index": name, "spec": spec.as_meta()})
@@ -163,6 +172,7 @@ def _report(found: dict[str, Any]) -> Table:
     spec = found["spec"]
     scales = ", ".join(f"{scale:g}" if isinstance(scale, int | float) else scale for scale in spec["scales"])
     stored = f"{spec['codec']}, up to {spec['max_tokens']} a document" if spec["tokens"] == "packed" else "none"
+    spans = "; ".join(f"scale {grid['scale']:g}, every {grid['stride']} tokens" for grid in spec.get("spans", ()))
     states = ", ".join(f"{count:,} {state}" for state, count in found["states"].items()) or "none"
     rows = {
         "index": found["index"],
@@ -170,6 +180,7 @@ def _report(found: dict[str, Any]) -> Table:
         "text fields": ", ".join(spec["text_fields"]),
         "token vectors": stored,
         "scales": scales,
+        "spans": spans or "none",
         "documents": f"{found['documents']:,}",
         "by state": states,
         "lacking features": f"{found['lacking']:,}",

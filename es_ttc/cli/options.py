@@ -49,6 +49,29 @@ class NamesType(click.ParamType[tuple[str, ...]]):
         return names
 
 
+class SpanGridType(click.ParamType[Any]):
+    """Where spans are taken, as `scale=10,stride=5`; a stride that is left out is half the scale."""
+
+    name = "scale=L,stride=S"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the grid."""
+        from es_ttc.mappings.spec import SpanGrid
+        from es_ttc.rescorers.spectral.params import MAX_SCALE
+
+        if not isinstance(value, str):
+            return value
+        parts = dict(part.strip().partition("=")[::2] for part in value.split(","))
+        try:
+            scale = float(parts.pop("scale"))
+            stride = int(parts.pop("stride", "") or max(1, round(scale / 2)))
+        except (KeyError, ValueError, OverflowError):
+            scale, stride = 0.0, 0
+        if parts or stride < 1 or not 1 <= scale <= MAX_SCALE:
+            self.fail(f"{value!r} is no grid of spans: give scale=L,stride=S in tokens, such as scale=10", param, ctx)
+        return SpanGrid(scale, stride)
+
+
 text_fields_flag = click.option(
     "--text-fields",
     type=NamesType(),

@@ -15,8 +15,10 @@ from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.errors import EncoderError
 from es_ttc.ingest.compose import Document, Span, compose, content_hash, locate
 from es_ttc.mappings.fields import EMPTY, READY, stored_scales
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.rescorers.spectral.evidence import characters_under, main_lobe
 from es_ttc.rescorers.spectral.norms import scale_norms
+from es_ttc.rescorers.spectral.spans import span_vectors
 from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_tokens
 from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
@@ -38,6 +40,24 @@ class TokenFeatures:
 
 
 @dataclass(frozen=True, slots=True)
+class SpanFeatures:
+    """What is stored of a document's spans, all grids together; m spans.
+
+    Attributes:
+        vectors: ``(m, d)`` float32 unit rows.
+        scales: ``(m,)`` the scale that each was smoothed with.
+        positions: ``(m,)`` the token at each one's centre.
+        offsets: For each the ordinal of the text field at its centre and the first and end character under its main
+            lobe there; None where no token under it has text of its own.
+    """
+
+    vectors: Float32
+    scales: Sequence[float]
+    positions: Sequence[int]
+    offsets: Sequence[tuple[int, int, int] | None]
+
+
+@dataclass(frozen=True, slots=True)
 class DocumentFeatures:
     """What is stored of one document.
 
@@ -46,12 +66,14 @@ class DocumentFeatures:
         pooled: ``(d,)`` float32 unit vector; None for a document without text.
         tokens: None for a document without text, and where the index stores no tokens.
         truncated: Whether its text has more tokens than the index keeps.
+        spans: None for a document without text, and where the index has no spans.
     """
 
     hash: str
     pooled: Float32 | None
     tokens: TokenFeatures | None
     truncated: bool
+    spans: SpanFeatures | None = None
 
 
 def encode_documents(documents: Sequence[Document], spec: IndexSpec, encoder: Encoder) -> list[DocumentFeatures]:
@@ -71,7 +93,7 @@ def encode_documents(documents: Sequence[Document], spec: IndexSpec, encoder: En
 
 def encode_texts(texts: Sequence[str], spec: IndexSpec, encoder: Encoder) -> Encodings:
     """Encode documents' texts as the index wants them."""
-    return encoder.encode(texts, role="document", tokens=spec.tokens != "none", max_tokens=spec.max_tokens)
+    return encoder.encode(texts, role="document", tokens=spec.encodes_tokens, max_tokens=spec.max_tokens)
 
 
 def encode_apart(
@@ -113,13 +135,35 @@ def features_of(
     pooled = encodings.pooled[position]
     if not pooled.any():
         return DocumentFeatures(text_hash, None, None, truncated=False)
+    truncated = bool(encodings.truncated[position])
+    if not spec.encodes_tokens:
+        return DocumentFeatures(text_hash, pooled, None, truncated)
+    matrix, offsets = encodings.tokens[position], locate(encodings.offsets[position], spans)
     tokens = None
     if spec.tokens == "packed":
-        vectors = quantise(encodings.tokens[position], spec.codec)
-        # Norms of what is stored, not of what was encoded: a rescorer that computes them itself finds the same.
-        norms = scale_norms(dequantise(vectors), stored_scales(spec))
-        tokens = TokenFeatures(vectors, norms, locate(encodings.offsets[position], spans))
-    return DocumentFeatures(text_hash, pooled, tokens, bool(encodings.truncated[position]))
+        vectors = quantise(matrix, spec.codec)
+        # Norms and spans of what is stored, not of what was encoded: a rescorer that computes them finds the same.
+        matrix = dequantise(vectors)
+        tokens = TokenFeatures(vectors, scale_norms(matrix, stored_scales(spec)), offsets)
+    return DocumentFeatures(text_hash, pooled, tokens, truncated, _spans(matrix, offsets, spec.spans))
+
+
+def _spans(matrix: Float32, offsets: NDArray[np.int32], grids: Sequence[SpanGrid]) -> SpanFeatures | None:
+    if not grids:
+        return None
+    vectors: list[Float32] = []
+    scales: list[float] = []
+    positions: list[int] = []
+    places: list[tuple[int, int, int] | None] = []
+    for grid in grids:
+        centres, rows = span_vectors(matrix, grid.scale, grid.stride)
+        vectors.append(rows)
+        for centre in map(int, centres):
+            scales.append(grid.scale)
+            positions.append(centre)
+            text = characters_under(offsets, *main_lobe(len(matrix), grid.scale, centre), centre)
+            places.append((text["field"], text["start"], text["end"]) if text else None)
+    return SpanFeatures(np.concatenate(vectors), scales, positions, places)
 
 
 def action_lines(
@@ -155,7 +199,22 @@ def feature_fields(features: DocumentFeatures, spec: IndexSpec) -> dict[str, obj
         stored["offsets"] = _base64(pack_offsets(features.tokens.offsets, spec.text_fields))
         if stored_scales(spec):
             stored["norms"] = _base64(pack_norms(features.tokens.norms))
+    if features.spans is not None:
+        stored["spans"] = _span_objects(features.spans, spec)
     return stored
+
+
+def _span_objects(spans: SpanFeatures, spec: IndexSpec) -> list[dict[str, object]]:
+    objects: list[dict[str, object]] = []
+    for vector, scale, position, place in zip(
+        spans.vectors, spans.scales, spans.positions, spans.offsets, strict=True
+    ):
+        span: dict[str, object] = {"v": vector, "scale": scale, "position": position}
+        if place is not None:
+            field, start, end = place
+            span |= {"field": spec.text_fields[field], "start": start, "end": end}
+        objects.append(span)
+    return objects
 
 
 def _base64(blob: bytes) -> str:

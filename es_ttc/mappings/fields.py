@@ -11,10 +11,28 @@ from typing import Any, Literal
 
 from es_ttc.engine.protocol import Capabilities
 from es_ttc.errors import ConfigurationError
-from es_ttc.mappings.spec import DOCUMENT, ENCODER, HASH, NORMS, OFFSETS, POOLED, STATE, TOKENS, VECTOR, IndexSpec
+from es_ttc.mappings.spec import (
+    DOCUMENT,
+    ENCODER,
+    HASH,
+    NORMS,
+    OFFSETS,
+    POOLED,
+    SPAN_END,
+    SPAN_FIELD,
+    SPAN_POSITION,
+    SPAN_SCALE,
+    SPAN_START,
+    SPAN_VECTOR,
+    SPANS,
+    STATE,
+    TOKENS,
+    VECTOR,
+    IndexSpec,
+)
 from es_ttc.rescorers.base import Feature
 
-Kind = Literal["vector", "blob", "keyword"]
+Kind = Literal["vector", "blob", "keyword", "integer", "float", "nested"]
 
 READY = "ready"
 """``ttc.state`` of a document with all its features."""
@@ -28,16 +46,19 @@ class Field:
 
     Attributes:
         name: Its full name.
-        kind: ``vector`` (kNN field), ``blob`` (stored binary without doc values) or ``keyword`` (doc values).
+        kind: ``vector`` (kNN field), ``blob`` (stored binary without doc values), ``keyword``, ``float`` (searchable,
+            doc values), ``integer`` (doc values only) or ``nested`` (objects with ``children``).
+        children: The fields of a nested one.
     """
 
     name: str
     kind: Kind
+    children: tuple["Field", ...] = ()
 
     @property
     def leaf(self) -> str:
-        """Its name inside the ``ttc`` object."""
-        return self.name.partition(".")[2]
+        """Its name inside the object that holds it."""
+        return self.name.rpartition(".")[2]
 
 
 FEATURES: Mapping[Feature, Field] = {
@@ -54,6 +75,20 @@ BOOKKEEPING: tuple[Field, ...] = (
 )
 """What every index needs beside its features: the vector that the engine's own kNN searches, and keywords."""
 
+SPAN_OBJECTS = Field(
+    SPANS,
+    "nested",
+    (
+        Field(SPAN_VECTOR, "vector"),
+        Field(SPAN_SCALE, "float"),
+        Field(SPAN_POSITION, "integer"),
+        Field(SPAN_FIELD, "keyword"),
+        Field(SPAN_START, "integer"),
+        Field(SPAN_END, "integer"),
+    ),
+)
+"""Smoothed spans, where the spec has any."""
+
 
 def carried(spec: IndexSpec) -> dict[Feature, Field]:
     """Return the features that an index of this spec carries, with their fields."""
@@ -62,6 +97,11 @@ def carried(spec: IndexSpec) -> dict[Feature, Field]:
     return {
         feature: field for feature, field in FEATURES.items() if feature is not Feature.NORMS or stored_scales(spec)
     }
+
+
+def fields(spec: IndexSpec) -> tuple[Field, ...]:
+    """Return all fields below ``ttc`` that an index of this spec has."""
+    return (*carried(spec).values(), *((SPAN_OBJECTS,) if spec.spans else ()), *BOOKKEEPING)
 
 
 def stored_scales(spec: IndexSpec) -> tuple[float, ...]:
@@ -82,6 +122,13 @@ def field_mapping(field: Field, spec: IndexSpec, capabilities: Capabilities) -> 
             return {"type": "binary", "store": True, "doc_values": False}
         case "keyword":
             return {"type": "keyword"}
+        case "float":
+            return {"type": "float"}
+        case "integer":
+            return {"type": "integer", "index": False}
+        case "nested":
+            children = {child.leaf: field_mapping(child, spec, capabilities) for child in field.children}
+            return {"type": "nested", "dynamic": "strict", "properties": children}
 
 
 def _vector(dims: int, capabilities: Capabilities) -> dict[str, Any]:

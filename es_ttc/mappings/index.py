@@ -1,16 +1,20 @@
 """Index bodies for both products, and the spec read back from an index or an alias of one."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.mappings.fields import BOOKKEEPING, carried, field_mapping
+from es_ttc.mappings.fields import field_mapping, fields
 from es_ttc.mappings.spec import ROOT, IndexSpec
 
 _VECTORS_OUTSIDE_SOURCE = (9, 2)
 """First Elasticsearch that keeps vectors out of `_source` and puts them back on `_update` and `_reindex`."""
+
+MOST_NESTED_OBJECTS = 10_000
+"""``index.mapping.nested_objects.limit`` of both products: a document with more is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ def index_body(spec: IndexSpec, capabilities: Capabilities, options: IndexOption
     """Return settings and mappings of an index that carries the spec; fields of the user's own stay dynamic.
 
     Raises:
-        InvalidRequest: A text field's name cannot be mapped.
+        InvalidRequest: A text field's name cannot be mapped, or a document may have more spans than engines take.
         ConfigurationError: The engine cannot hold the encoder's vectors.
     """
     options = options or IndexOptions()
@@ -53,9 +57,11 @@ def feature_properties(spec: IndexSpec, capabilities: Capabilities) -> dict[str,
     """Return the mappings of what stands below ``ttc``, by the names inside it.
 
     Raises:
+        InvalidRequest: A document may have more spans than engines take.
         ConfigurationError: The engine cannot hold the encoder's vectors.
     """
-    return {field.leaf: field_mapping(field, spec, capabilities) for field in (*carried(spec).values(), *BOOKKEEPING)}
+    _check_nested_objects(spec)
+    return {field.leaf: field_mapping(field, spec, capabilities) for field in fields(spec)}
 
 
 def vector_settings(capabilities: Capabilities) -> dict[str, Any]:
@@ -95,6 +101,15 @@ def _settings(capabilities: Capabilities, options: IndexOptions) -> dict[str, An
     else:
         settings["number_of_replicas"] = options.replicas
     return settings | vector_settings(capabilities)
+
+
+def _check_nested_objects(spec: IndexSpec) -> None:
+    objects = sum(math.ceil(spec.max_tokens / grid.stride) for grid in spec.spans)
+    if objects > MOST_NESTED_OBJECTS:
+        raise InvalidRequest(
+            f"a document of {spec.max_tokens:,} tokens would have {objects:,} spans, and engines take up to "
+            f"{MOST_NESTED_OBJECTS:,} nested objects a document: use a larger stride or fewer --max-tokens"
+        )
 
 
 def _text_properties(names: tuple[str, ...], mapping: Mapping[str, Any]) -> dict[str, Any]:

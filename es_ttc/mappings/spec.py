@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal, Self
@@ -24,6 +24,16 @@ HASH = "ttc.hash"
 """Of the text and of how its features are stored: documents of equal hash and encoder have equal features."""
 ENCODER = "ttc.encoder"
 STATE = "ttc.state"
+SPANS = "ttc.spans"
+"""Nested: one object a span, with the fields below it."""
+SPAN_VECTOR = "ttc.spans.v"
+SPAN_SCALE = "ttc.spans.scale"
+SPAN_POSITION = "ttc.spans.position"
+"""The token at the span's centre, from 0."""
+SPAN_FIELD = "ttc.spans.field"
+"""Name of the text field under the span's centre; with it go the characters of that field under its main lobe."""
+SPAN_START = "ttc.spans.start"
+SPAN_END = "ttc.spans.end"
 DOCUMENT = "ttc.document"
 """blake2b-128 of the whole document as it was sent: tells ingest that nothing of it has changed."""
 
@@ -38,6 +48,19 @@ DEFAULT_SCALES: tuple[float, ...] = (1, 3, 5, 7, 10, 15, 20, 30, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
+class SpanGrid:
+    """Where spans are taken of a document.
+
+    Attributes:
+        scale: Width L in tokens of the smoothing kernel (Spectral Retrieval, section III-B), finite, 1 or more.
+        stride: Tokens from one span's centre to the next, 1 or more.
+    """
+
+    scale: float
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
 class IndexSpec:
     """What an index carries.
 
@@ -48,6 +71,7 @@ class IndexSpec:
         codec: Storage type of token vectors.
         scales: The grid whose norms are stored (L = 1 needs none); other scales are computed when asked for.
         max_tokens: Rows kept of one document's token matrix.
+        spans: Grids of smoothed spans that are kept as nested vectors for the engine's own kNN; none where empty.
     """
 
     encoder: EncoderIdentity
@@ -56,10 +80,11 @@ class IndexSpec:
     codec: Codec = "int8"
     scales: tuple[float, ...] = DEFAULT_SCALES
     max_tokens: int = 1024
+    spans: tuple[SpanGrid, ...] = ()
 
     def as_meta(self) -> dict[str, Any]:
         """Return the JSON-ready value of ``_meta.ttc``."""
-        return {
+        meta: dict[str, Any] = {
             "version": VERSION,
             "encoder": self.encoder.as_dict(),
             "text_fields": list(self.text_fields),
@@ -68,6 +93,14 @@ class IndexSpec:
             "scales": [MEAN if math.isinf(scale) else scale for scale in self.scales],
             "max_tokens": self.max_tokens,
         }
+        if self.spans:
+            meta["spans"] = [asdict(grid) for grid in self.spans]
+        return meta
+
+    @property
+    def encodes_tokens(self) -> bool:
+        """Whether token vectors are needed to make what is stored."""
+        return self.tokens != "none" or bool(self.spans)
 
     @property
     def storage(self) -> bytes:
@@ -99,6 +132,7 @@ class IndexSpec:
             codec=meta["codec"],
             scales=tuple(math.inf if scale == MEAN else scale for scale in meta["scales"]),
             max_tokens=meta["max_tokens"],
+            spans=tuple(SpanGrid(**grid) for grid in meta.get("spans", ())),
         )
 
 

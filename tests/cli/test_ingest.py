@@ -33,9 +33,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opensearch_url: str) -
 
 def test_make_fill_show_and_delete_an_index(work: Path, index_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     create = ["index", "create", index_name, "--text-fields", "body", "--codec", "float16", "--scales", "1,3,mean"]
+    create += ["--spans", "scale=10,stride=4", "--spans", "scale=3"]
     assert run([*create, "--max-tokens", "32", "--shards", "2", "--analyzer", "standard", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert made["spec"]["scales"] == [1, 3, "mean"]
+    assert made["spec"]["spans"] == [{"scale": 10, "stride": 4}, {"scale": 3, "stride": 2}]
     (work / "docs.csv").write_text("sku,body\na,first\nb,second\nc\n")
     assert run(["ingest", index_name, "docs.csv", "--id-field", "sku", "--json"]) == 1
     captured = capsys.readouterr()
@@ -49,11 +51,21 @@ def test_make_fill_show_and_delete_an_index(work: Path, index_name: str, capsys:
     assert (shown["documents"], shown["states"], shown["lacking"]) == (2, {"ready": 2}, 0)
     assert shown["spec"] == made["spec"]
     assert run(["index", "show", index_name]) == 0
-    assert "float16, up to 32 a document" in capsys.readouterr().out
+    report = capsys.readouterr().out
+    assert "float16, up to 32 a document" in report
+    assert "scale 10, every 4 tokens; scale 3, every 2 tokens" in report
     assert run(["index", "delete", index_name]) == 2
     assert "--yes" in capsys.readouterr().err
     assert run(["index", "delete", index_name, "--yes"]) == 0
     assert run(["index", "show", index_name]) == 1
+
+
+@pytest.mark.parametrize(
+    "grid", ["10", "scale=0.5", "scale=inf", "scale=10,stride=0", "scale=10,step=2", "stride=3", ""]
+)
+def test_a_grid_of_spans_that_means_nothing_is_refused(grid: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["index", "create", "any", "--spans", grid]) == 2
+    assert f"{grid!r} is no grid of spans: give scale=L,stride=S" in capsys.readouterr().err
 
 
 def test_an_absent_index_is_made_with_defaults_and_that_is_said(

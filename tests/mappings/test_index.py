@@ -8,7 +8,7 @@ from es_ttc.engine.protocol import Capabilities
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.mappings.fields import carried, stored_scales
 from es_ttc.mappings.index import IndexOptions, index_body
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.rescorers.base import Feature
 
 SPEC = IndexSpec(EncoderIdentity("m", "r", 384, 256))
@@ -24,6 +24,23 @@ def test_the_vector_names_its_engine_and_algorithm() -> None:
     theirs = index_body(SPEC, ELASTICSEARCH)["mappings"]["properties"]["ttc"]["properties"]
     assert theirs["vector"]["index_options"] == {"type": "hnsw"}
     assert theirs["vector"]["similarity"] == "cosine"
+
+
+@pytest.mark.parametrize("capabilities", [OPENSEARCH, ELASTICSEARCH])
+def test_spans_are_nested_vectors_of_the_same_kind(capabilities: Capabilities) -> None:
+    assert "spans" not in index_body(SPEC, capabilities)["mappings"]["properties"]["ttc"]["properties"]
+    spec = replace(SPEC, spans=(SpanGrid(10, 5),))
+    ours = index_body(spec, capabilities)["mappings"]["properties"]["ttc"]["properties"]
+    assert ours["spans"]["type"] == "nested"
+    assert ours["spans"]["properties"]["v"] == ours["vector"]
+    assert set(ours["spans"]["properties"]) == {"v", "scale", "position", "field", "start", "end"}
+
+
+def test_more_spans_than_a_document_may_have_are_refused() -> None:
+    most = replace(SPEC, max_tokens=20_000, spans=(SpanGrid(10, 2),))
+    index_body(most, OPENSEARCH)
+    with pytest.raises(InvalidRequest, match=r"20,000 tokens would have 10,001 spans.*larger stride"):
+        index_body(replace(most, spans=(SpanGrid(10, 2), SpanGrid(30, 20_000))), OPENSEARCH)
 
 
 def test_text_fields_nest_and_take_the_analyzer() -> None:

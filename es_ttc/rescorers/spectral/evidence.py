@@ -36,7 +36,7 @@ def evidence(
         "cosine": _cosine(cosines[best, position]),
         "tokens": [first, end],
     }
-    return shown if offsets is None else shown | _characters(offsets, first, end, position)
+    return shown if offsets is None else shown | characters_under(offsets, first, end, position)
 
 
 def main_lobe(length: int, scale: float, position: int) -> tuple[int, int]:
@@ -58,8 +58,12 @@ def _cosine(value: np.float32) -> float:
     return min(1.0, max(-1.0, float(value)))
 
 
-def _characters(offsets: NDArray[np.int32], first: int, end: int, position: int) -> dict[str, int]:
-    """Return the text under tokens ``[first, end)``, in the field of the token with text nearest to the position."""
+def characters_under(offsets: NDArray[np.int32], first: int, end: int, position: int) -> dict[str, int]:
+    """Return the text under tokens ``[first, end)``, in the field of the token with text nearest to the position.
+
+    Returns:
+        ``field`` (ordinal), ``start`` and ``end`` (characters); nothing where no token has text of its own.
+    """
     spans = offsets[first:end]
     with_text = np.flatnonzero(spans[:, 2] > spans[:, 1])
     if not len(with_text):

@@ -4,7 +4,7 @@ Convolution is linear, so ``<q, (k_L * E)[i]> = (k_L * f)[i]`` with ``f = E q``;
 missing to make it the cosine of section III-C, and it is the same for every query. Ingest computes and stores it once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -66,15 +66,26 @@ def _lengths(tokens: Float32, scales: tuple[float, ...]) -> Float32:
     an idle machine, but it takes the cores that the encoder computes on, and then costs 10 ms more
     (benchmarks/spectral_kernel.py): transforms it is, at every length.
     """
+    squares = np.zeros((len(scales), len(tokens)))
+    for _, smoothed in smoothed_columns(tokens, scales):
+        squares += np.einsum("csn,csn->sn", smoothed, smoothed)
+    return np.sqrt(squares).astype(np.float32)
+
+
+def smoothed_columns(tokens: Float32, scales: tuple[float, ...]) -> Iterator[tuple[slice, Float32]]:
+    """Yield ``k_L * E``, a few components at a time: which ones, and ``(c, s, n)`` float32, valid until the next.
+
+    Args:
+        tokens: ``(n, d)`` float32 rows, n 1 or more.
+        scales: s finite scales above 1.
+    """
     length, dims = tokens.shape
     size = transform_size(length)
-    squares = np.zeros((len(scales), length))
     chunk = max(1, _CHUNK_BYTES // (4 * size * len(scales)))
     for start in range(0, dims, chunk):
-        columns = tokens[:, start : start + chunk].T
+        components = slice(start, min(start + chunk, dims))
+        columns = tokens[:, components].T
         signals = _scratch.array("columns", (1, len(columns), size), np.float32)
         signals[0, :, :length] = columns
         signals[0, :, length:] = 0
-        smoothed = smooth(signals, (length,), scales, _scratch)[0, :, :, :length]
-        squares += np.einsum("csn,csn->sn", smoothed, smoothed)
-    return np.sqrt(squares).astype(np.float32)
+        yield components, smooth(signals, (length,), scales, _scratch)[0, :, :, :length]
