@@ -20,6 +20,9 @@ _WORTH_IT = 3
 _OF_HITS = frozenset(
     {"_source", "docvalue_fields", "fields", "highlight", "script_fields", "seq_no_primary_term", "version"}
 )
+_OF_HITS_IN_AGGREGATIONS = frozenset({"fields", "seq_no_primary_term"})
+"""What Elasticsearch's `top_hits` takes over from the search."""
+
 _OF_THE_SEARCH = frozenset({"aggregations", "aggs", "profile", "suggest", "track_total_hits"})
 _OF_BOTH = frozenset(
     {
@@ -62,7 +65,16 @@ def can_split(plan: SearchPlan) -> bool:
         and not plan.hide_ids
         and not plan.explain
         and not plan.section.detail  # which may name any document of the window, by its id
+        and not (plan.body.keys() & _OF_HITS_IN_AGGREGATIONS and _shows_hits(plan.body))
     )
+
+
+def _shows_hits(part: Any) -> bool:
+    """Whether one of the aggregations shows hits of its own."""
+    if not isinstance(part, dict):
+        return False
+    named = [one for key in ("aggs", "aggregations") if isinstance(part.get(key), dict) for one in part[key].values()]
+    return "top_hits" in part or any(map(_shows_hits, named))
 
 
 def bare_window(plan: SearchPlan) -> dict[str, Any]:

@@ -32,6 +32,8 @@ def planned(url: str = "", **body: Any) -> Any:
         ({"size": 0}, "", False),
         ({"explain": True}, "", False),
         ({"collapse": {"field": "f"}}, "", True),
+        ({"fields": ["f"], "aggs": {"a": {"terms": {}}}}, "", True),
+        ({"fields": ["f"], "aggs": {"a": {"terms": {}, "aggs": {"b": {"top_hits": {}}}}}}, "", False),
         ({"stored_fields": ["f"]}, "", False),
         ({"terminate_after": 3}, "", False),
         ({"knn": {}}, "", False),
