@@ -2,13 +2,17 @@
 
 The format of Thakur et al., *BEIR* (2021): a document is ``{"_id", "title", "text"}``, a query ``{"_id", "text"}``, a
 judgement one line ``query-id TAB corpus-id TAB score`` below a header line. Ids are strings and may hold spaces.
+
+Judgements by aspect, which BEIR has not, stand beside them in ``qrels/SPLIT.aspects.tsv``: one line ``query-id TAB
+aspect TAB corpus-id TAB score`` below a header line, the order of TREC's diversity judgements.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
 from es_ttc.errors import ConfigurationError
@@ -16,6 +20,8 @@ from es_ttc.errors import ConfigurationError
 CORPUS = "corpus.jsonl"
 QUERIES = "queries.jsonl"
 QRELS = "qrels"
+ASPECTS = ".aspects"
+"""What a split's name is followed by in the name of the file with its judgements by aspect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,7 @@ class Collection:
         queries: Text of every query that the split judges, by id, in the file's order.
         qrels: Judgements by query id: ``{document id: grade}``; a grade of 1 or more means relevant.
         warnings: One sentence for each thing about the data that changes what the figures mean.
+        aspects: Judgements by query id and aspect: ``{aspect: {document id: grade}}``; empty where there are none.
     """
 
     name: str
@@ -51,6 +58,7 @@ class Collection:
     queries: Mapping[str, str]
     qrels: Mapping[str, Mapping[str, int]]
     warnings: tuple[str, ...] = ()
+    aspects: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
 
     @property
     def judgements(self) -> int:
@@ -88,13 +96,35 @@ def load_collection(folder: Path, split: str = "test") -> Collection:
             f"split [{split}] of [{folder}] judges no query of {QUERIES}: "
             f"{len(judged)} judged ids, {len(texts)} queries"
         )
+    aspects = _aspects(folder / QRELS / f"{split}{ASPECTS}.tsv", qrels)
     warnings = _warnings(documents, qrels, unknown_queries=len(judged.keys() - texts.keys()))
-    return Collection(folder.resolve().name, split, documents, queries, qrels, warnings)
+    if aspects and len(aspects) < len(qrels):
+        count = len(qrels) - len(aspects)
+        warnings += (f"{count} queries have no judgement by aspect and count as zero for alpha-ndcg",)
+    return Collection(folder.resolve().name, split, documents, queries, qrels, warnings, aspects)
+
+
+def sample(collection: Collection, queries: int, seed: int) -> Collection:
+    """Return a collection with so many of its queries, drawn at random; itself where it has no more."""
+    if queries >= len(collection.queries):
+        return collection
+    drawn = set(np.random.default_rng(seed).choice(sorted(collection.queries), queries, replace=False).tolist())
+    return only(collection, drawn)
+
+
+def only(collection: Collection, queries: Container[str]) -> Collection:
+    """Return a collection with some of its queries, in its own order."""
+    return replace(
+        collection,
+        queries={query: text for query, text in collection.queries.items() if query in queries},
+        qrels={query: judged for query, judged in collection.qrels.items() if query in queries},
+        aspects={query: judged for query, judged in collection.aspects.items() if query in queries},
+    )
 
 
 def splits(folder: Path) -> list[str]:
     """Return the names of a folder's splits."""
-    return sorted(path.stem for path in (folder / QRELS).glob("*.tsv"))
+    return sorted(path.stem for path in (folder / QRELS).glob("*.tsv") if not path.stem.endswith(ASPECTS))
 
 
 def _require(folder: Path, split: str) -> None:
@@ -145,22 +175,43 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 def _judgements(path: Path) -> dict[str, dict[str, int]]:
     judged: dict[str, dict[str, int]] = {}
+    for number, (query, document), grade in _grades(path, ("query-id", "corpus-id")):
+        if judged.setdefault(query, {}).setdefault(document, grade) != grade:
+            raise ConfigurationError(
+                f"[{path}] line {number} grades [{query}] and [{document}] {grade} after {judged[query][document]}"
+            )
+    return judged
+
+
+def _aspects(path: Path, queries: Container[str]) -> dict[str, dict[str, dict[str, int]]]:
+    """Read judgements by aspect, of some queries; none where there is no such file."""
+    judged: dict[str, dict[str, dict[str, int]]] = {}
+    if not path.is_file():
+        return judged
+    for number, (query, aspect, document), grade in _grades(path, ("query-id", "aspect", "corpus-id")):
+        if query not in queries:
+            continue
+        before = judged.setdefault(query, {}).setdefault(aspect, {}).setdefault(document, grade)
+        if before != grade:
+            raise ConfigurationError(
+                f"[{path}] line {number} grades [{query}], [{aspect}] and [{document}] {grade} after {before}"
+            )
+    return judged
+
+
+def _grades(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Sequence[str], int]]:
+    """Yield the lines of a file of judgements: the line's number, the columns before the score, the score."""
     with path.open(encoding="utf-8-sig", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
-            fields = line.rstrip("\r\n").split("\t")
-            if fields == [""] or (number == 1 and not _is_integer(fields[-1])):
+            *ids, score = line.rstrip("\r\n").split("\t")
+            if (not ids and not score) or (number == 1 and not _is_integer(score)):
                 continue  # a blank line, or the header
-            if len(fields) != 3 or not _is_integer(fields[2]):
+            if len(ids) != len(columns) or not _is_integer(score):
                 raise ConfigurationError(
-                    f"[{path}] line {number} must be query-id TAB corpus-id TAB whole-number score, "
+                    f"[{path}] line {number} must be {' TAB '.join(columns)} TAB whole-number score, "
                     f"got [{line.strip()}]"
                 )
-            query, document, grade = fields[0], fields[1], int(fields[2])
-            if judged.setdefault(query, {}).setdefault(document, grade) != grade:
-                raise ConfigurationError(
-                    f"[{path}] line {number} grades [{query}] and [{document}] {grade} after {judged[query][document]}"
-                )
-    return judged
+            yield number, ids, int(score)
 
 
 def _is_integer(field: str) -> bool:

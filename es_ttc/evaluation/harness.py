@@ -39,7 +39,11 @@ def evaluate(
     """
     reference = choose_baseline(methods, baseline)
     runs = {method.name: searcher.rank(method, progress) for method in methods}
-    scores = {name: score(collection.qrels, run.rankings, k=k) for name, run in runs.items()}
+    vectors = searcher.vectors
+    scores = {
+        name: score(collection.qrels, run.rankings, k=k, aspects=collection.aspects, vectors=vectors)
+        for name, run in runs.items()
+    }
     return CollectionResult(
         name=collection.name,
         split=collection.split,

@@ -61,6 +61,14 @@ class MemorySearcher:
         self._reach = self._depth if window is not None else len(collection.documents)
         self._found: dict[Method, Found] = {}
 
+    @property
+    def vectors(self) -> Mapping[str, Float32] | None:
+        """The documents' pooled vectors by id; see :class:`es_ttc.evaluation.searcher.Searcher`."""
+        if self._features is None:
+            return None
+        features = self._features
+        return {features.ids[place]: features.pooled[place] for place in np.flatnonzero(features.present).tolist()}
+
     def rank(self, method: Method, progress: Progress = silent) -> Run:
         """Return the method's rankings of all queries; see :class:`es_ttc.evaluation.searcher.Searcher`."""
         found = self._retrieve(method, progress) if method.rescorer is None else self._rescore(method, progress)

@@ -11,7 +11,7 @@ import orjson
 from es_ttc.errors import ConfigurationError
 from es_ttc.evaluation import plots
 from es_ttc.evaluation.bootstrap import CONFIDENCE, TIE, Comparison
-from es_ttc.evaluation.metrics import CUTOFFS, headline_metrics
+from es_ttc.evaluation.metrics import headline_metrics
 from es_ttc.evaluation.results import CollectionResult, Evaluation, MethodResult
 
 LEVEL = 1 - CONFIDENCE
@@ -59,6 +59,7 @@ def render(evaluation: Evaluation) -> str:
             "leader": leader(one, main),
             "sentence": sentence(one, main),
             "moved": moved(one, leader(one, main), main),
+            "families": families(one),
             "plots": {
                 "metrics": Markup(plots.metric_bars(one, headline)),  # noqa: S704 - our own drawing, labels escaped
                 "deltas": Markup(plots.query_deltas(one, main)),  # noqa: S704
@@ -72,7 +73,6 @@ def render(evaluation: Evaluation) -> str:
         sections=sections,
         headline=headline,
         main=main,
-        families=families(evaluation.k),
         overall=overall(evaluation.collections, main),
         verdict=verdict,
         tie=TIE,
@@ -180,11 +180,13 @@ def moved(result: CollectionResult, method: MethodResult, metric: str) -> tuple[
     return gains, losses
 
 
-def families(k: int) -> dict[str, list[str]]:
+def families(result: CollectionResult) -> dict[str, list[str]]:
     """Return every metric by family, for the full table."""
-    cutoffs = sorted({*CUTOFFS, k})
-    named = {family: [f"{family}@{cutoff}" for cutoff in cutoffs] for family in ("ndcg", "recall", "success", "comp")}
-    return {**named, "whole ranking": ["map", "mrr"]}
+    groups: dict[str, list[str]] = {}
+    for metric in result.methods[result.baseline].scores.values:
+        family, _, cutoff = metric.partition("@")
+        groups.setdefault(family if cutoff else "whole ranking", []).append(metric)
+    return groups
 
 
 def overall(collections: Sequence[CollectionResult], metric: str) -> dict[str, tuple[int, int, int]]:

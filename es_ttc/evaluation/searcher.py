@@ -1,10 +1,11 @@
 """What answers a collection's queries by a method: the arrays in memory, or an engine behind the gateway."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from es_ttc.evaluation.methods import Method
 from es_ttc.evaluation.rankings import Run
+from es_ttc.vectors.tokens import Float32
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, units done, units in all)."""
@@ -32,6 +33,11 @@ def depth_of(window: int | None, documents: int) -> int:
 
 class Searcher(Protocol):
     """Answers every query of one collection."""
+
+    @property
+    def vectors(self) -> Mapping[str, Float32] | None:
+        """The documents' pooled vectors by id, ``(d,)`` unit; None where they are not at hand."""
+        ...
 
     def rank(self, method: Method, progress: Progress = silent) -> Run:
         """Return the method's rankings of all queries."""

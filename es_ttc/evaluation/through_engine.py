@@ -92,6 +92,11 @@ class EngineSearcher:
         self._depth = depth or self._reach
         self._window = min(window or len(collection.documents), len(collection.documents))
 
+    @property
+    def vectors(self) -> None:
+        """The documents' vectors stay in the engine."""
+        return
+
     def rank(self, method: Method, progress: Progress = silent) -> Run:
         """Return the method's rankings of all queries; see :class:`es_ttc.evaluation.searcher.Searcher`.
 

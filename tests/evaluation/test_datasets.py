@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from es_ttc.errors import ConfigurationError
-from es_ttc.evaluation.datasets import Document, load_collection, splits
+from es_ttc.evaluation.datasets import Document, load_collection, sample, splits
 
 CORPUS = '{"_id": "Ada Lovelace", "title": "Ada", "text": "engine"}\n\n{"_id": 7, "text": "seven", "metadata": {}}\n'
 QUERIES = '{"_id": "q 1", "text": "who"}\n{"_id": "q2", "text": "what"}\n{"_id": "q3", "text": "unjudged"}\n'
@@ -47,6 +47,35 @@ def test_byte_order_marks_windows_lines_and_a_missing_header_do_not_lose_a_line(
     qrels = "q2\tAda Lovelace\t2\r\nq 1\t7\t1\r\n"
     folder = write(tmp_path / "c", corpus="\ufeff" + CORPUS, test="\ufeff" + qrels)
     assert load_collection(folder).judgements == 2
+
+
+ASPECTS = "query-id\taspect\tcorpus-id\tscore\nq 1\tbirth\tAda Lovelace\t1\nq 1\tthe engine\t7\t0\nghost\tx\t7\t1\n"
+
+
+def test_judgements_by_aspect_stand_beside_a_split(tmp_path: Path) -> None:
+    folder = write(tmp_path / "c")
+    assert load_collection(folder).aspects == {}
+    (folder / "qrels" / "test.aspects.tsv").write_text(ASPECTS)
+    collection = load_collection(folder)
+    assert collection.aspects == {"q 1": {"birth": {"Ada Lovelace": 1}, "the engine": {"7": 0}}}
+    assert splits(folder) == ["test"]
+    assert any("have no judgement by aspect and count as zero for alpha-ndcg" in one for one in collection.warnings)
+    for line, message in (
+        ("q 1\tbirth\t7", "line 5 must be query-id TAB aspect TAB"),
+        ("q 1\tbirth\tAda Lovelace\t2", r"line 5 grades \[q 1\], \[birth\] and \[Ada"),
+    ):
+        (folder / "qrels" / "test.aspects.tsv").write_text(ASPECTS + line)
+        with pytest.raises(ConfigurationError, match=message):
+            load_collection(folder)
+
+
+def test_a_sample_is_the_same_each_time_and_keeps_the_order(tmp_path: Path) -> None:
+    collection = load_collection(write(tmp_path / "c"))
+    assert sample(collection, 99, seed=1) is collection
+    drawn = sample(collection, 1, seed=1)
+    assert list(drawn.queries) == list(drawn.qrels) == list(sample(collection, 1, seed=1).queries)
+    assert drawn.documents == collection.documents
+    assert {tuple(sample(collection, 1, seed=seed).queries) for seed in range(20)} == {(q,) for q in collection.queries}
 
 
 def test_warnings_count_what_changes_the_figures(tmp_path: Path) -> None:

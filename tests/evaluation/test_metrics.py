@@ -3,11 +3,24 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.evaluation.metrics import CUTOFFS, complete, headline_metrics, metric_names, score
+from es_ttc.errors import InvalidRequest
+from es_ttc.evaluation.metrics import (
+    CUTOFFS,
+    OF_SETS,
+    complete,
+    headline_metrics,
+    intra_list_similarity,
+    metric_names,
+    score,
+    score_by,
+)
+from es_ttc.vectors.tokens import Float32
+from tests.rescorers.windows import unit_rows
 
 GRADES = st.dictionaries(st.sampled_from("abcdefghij"), st.integers(0, 3), min_size=1)
 RANKING = st.permutations("abcdefghijkl").flatmap(lambda docs: st.integers(0, 12).map(lambda n: docs[:n]))
@@ -98,3 +111,86 @@ def test_complete_needs_every_relevant_document() -> None:
 def test_headline_metrics_are_computed() -> None:
     for k in (1, 7, 10, 100):
         assert set(headline_metrics(k)) <= set(metric_names(k))
+
+
+def novelty(aspects: dict[str, dict[str, int]], ranking: Sequence[str], k: int) -> float:
+    """alpha-DCG: the n-th relevant document on an aspect is worth half of the one before."""
+    gain, seen = 0.0, dict.fromkeys(aspects, 0)
+    for rank, document in enumerate(ranking[:k], 1):
+        for aspect, grades in aspects.items():
+            if grades.get(document, 0) > 0:
+                gain += 0.5 ** seen[aspect] / math.log2(rank + 1)
+                seen[aspect] += 1
+    return gain
+
+
+def most_novel(aspects: dict[str, dict[str, int]], k: int) -> float:
+    """The greedy ideal: the next document is one of greatest gain."""
+    left = sorted({document for grades in aspects.values() for document in grades})
+    ideal: list[str] = []
+    while left and len(ideal) < k:
+        best = max(left, key=lambda one: novelty(aspects, [*ideal, one], k))
+        left.remove(best)
+        ideal.append(best)
+    return novelty(aspects, ideal, k)
+
+
+@settings(max_examples=60, deadline=None)
+@given(aspects=st.dictionaries(st.sampled_from(["price", "taste of it"]), GRADES, min_size=1), ranking=RANKING)
+def test_alpha_ndcg_is_its_formula(aspects: dict[str, dict[str, int]], ranking: list[str]) -> None:
+    qrels = {"a query": {"a": 1}, "b": {"b": 1}}
+    scores = score(qrels, {"a query": ranking, "b": ["b"]}, k=4, aspects={"a query": aspects})
+    for k in (4, *OF_SETS):
+        ideal = most_novel(aspects, k)
+        if len(aspects) == 1 or ideal == 0:  # of several aspects more than one greedy ideal may be
+            expected = novelty(aspects, ranking, k) / ideal if ideal else 0.0
+            assert scores.values[f"alpha-ndcg@{k}"] == pytest.approx([expected, 0.0], abs=1e-6)
+        assert 0 <= scores.values[f"alpha-ndcg@{k}"][0] <= 1 + 1e-9
+    assert tuple(scores.values) == metric_names(4, aspects=True)
+
+
+def test_a_second_aspect_is_worth_more_than_a_second_document_on_the_first() -> None:
+    aspects = {"q": {"price": {"a": 1, "b": 1}, "taste": {"c": 1}}}
+    values = [
+        score({"q": {"a": 1}}, {"q": ranking}, aspects=aspects).mean("alpha-ndcg@3")
+        for ranking in (["a", "c", "b"], ["a", "b", "c"], ["a", "b"])
+    ]
+    assert values[0] == pytest.approx(1)
+    assert values[0] > values[1] > values[2]
+    assert values[1] == pytest.approx((1 + 0.5 / math.log2(3) + 0.5) / (1 + 1 / math.log2(3) + 0.25))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7])
+def test_intra_list_similarity_is_the_mean_of_all_pairs(n: int) -> None:
+    rows = unit_rows(np.random.default_rng(n), n, 5)
+    pairs = [float(rows[i] @ rows[j]) for i in range(n) for j in range(i)]
+    assert intra_list_similarity(rows) == pytest.approx(np.mean(pairs) if pairs else 0.0, abs=1e-6)
+
+
+def test_similarity_of_the_top_k_where_vectors_are_at_hand() -> None:
+    vectors: dict[str, Float32] = {
+        "a": np.array([1, 0], np.float32),
+        "b": np.array([1, 0], np.float32),
+        "c": np.array([0, 1], np.float32),
+    }
+    scores = score({"q": {"a": 1}, "r": {"a": 1}}, {"q": ["a", "b", "gone", "c"]}, k=2, vectors=vectors)
+    assert scores.values["ils@2"] == pytest.approx([1, 0])
+    assert scores.values["ils@3"] == pytest.approx([1, 0])
+    assert scores.values["ils@10"] == pytest.approx([1 / 3, 0])
+    assert tuple(scores.values) == metric_names(2, vectors=True)
+
+
+@settings(max_examples=20, deadline=None)
+@given(qrels=st.lists(GRADES, min_size=1, max_size=3), ranking=RANKING)
+def test_one_metric_alone_is_that_metric(qrels: list[dict[str, int]], ranking: list[str]) -> None:
+    judged = {str(place): grades for place, grades in enumerate(qrels)}
+    run = {"0": ranking}
+    together = score(judged, run, k=7)
+    for name in ("ndcg@7", "recall@3", "success@1", "comp@5", "map", "mrr"):
+        np.testing.assert_array_equal(score_by(name, judged, run), together.values[name])
+
+
+@pytest.mark.parametrize("name", ["ncdg@10", "comp", "comp@", "comp@0", "comp@-1", "comp@five", "map@10", "ils@5", ""])
+def test_what_is_no_metric_is_named(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"unknown metric \[.*\]: take one of ndcg@k, recall@k"):
+        score_by(name, {"q": {"a": 1}}, {})

@@ -27,6 +27,8 @@ VOID = {"meta", "link", "br", "path", "use", "rect", "img"}
 class Shuffled:
     """A searcher whose methods differ in how well they rank, drawn once and for all."""
 
+    vectors = None
+
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
 
