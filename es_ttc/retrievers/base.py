@@ -4,16 +4,19 @@ The means to search are a :class:`Search`: the gateway gives one that asks the e
 caller's filter on every call; an evaluation in memory gives one over arrays. A retriever knows neither.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.rescorers.base import Feature, Params, Query, Window
 from es_ttc.vectors.tokens import Float32
+
+A = ParamSpec("A")
+T = TypeVar("T")
 
 Documents = NDArray[np.intp]
 """``(m,)`` numbers of documents: a search numbers documents as it finds them, each once, from 0."""
@@ -97,6 +100,13 @@ class Search(Protocol):
 
         Raises:
             EngineError: The engine failed.
+        """
+        ...
+
+    async def compute(self, function: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
+        """Return what a pure function returns; where others wait for the same event loop it is called off it.
+
+        For whatever takes more than about a millisecond: scoring a window, solving.
         """
         ...
 

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from es_ttc.errors import MissingFeature
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, Known, Neighbours, Vectors, best
 from es_ttc.vectors.tokens import Float32
+
+A = ParamSpec("A")
+T = TypeVar("T")
 
 Windows = Callable[[Documents, frozenset[Feature]], Window]
 
@@ -85,6 +88,10 @@ class MemorySearch:
     async def window(self, documents: Documents, features: frozenset[Feature]) -> Known:
         """Return stored features of documents; all documents have them."""
         return Known(documents, self._windows(documents, features))
+
+    async def compute(self, function: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
+        """Call a function; nobody else waits here."""
+        return function(*args, **kwargs)
 
 
 def _nearest(matrix: Matrix, vector: Float32, k: int) -> Neighbours:

@@ -1,5 +1,6 @@
 """NNN decoding of a window ("Non-negative Elastic Net Decoding for Information Retrieval")."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,29 +54,7 @@ class NnnRescorer:
         explain most of its relevance, with their ``contribution``; relevance is unexplained plus all contributions.
         """
         assert window.pooled is not None  # noqa: S101 - promised by needs
-        solution = _solution(query, window, params)
-        vectors = window.pooled.astype(np.float64)
-        relevance = vectors @ _mean(query)
-        unexplained = vectors @ solution.residual
-        contributions = (vectors @ vectors[solution.support].T) * solution.coefficients
-        common = {
-            "residual_norm": float(np.linalg.norm(solution.residual)),
-            "l1": solution.penalty.l1,
-            "l2": solution.penalty.l2,
-            "certified": solution.converged,
-        }
-        details = []
-        for place, coefficient in enumerate(solution.x.tolist()):
-            shown = {
-                "coefficient": coefficient,
-                "relevance": float(relevance[place]),
-                "unexplained": float(unexplained[place]),
-                **common,
-            }
-            if coefficient == 0 and relevance[place] > solution.penalty.l1:
-                shown["redundant_with"] = _largest(contributions[place], solution, window)
-            details.append(shown)
-        return details
+        return details(_solution(query, window, params), window.pooled, mean_of(query), window.ids)
 
 
 def scores(x: Float64) -> Float32:
@@ -92,24 +71,58 @@ def scores(x: Float64) -> Float32:
     return result
 
 
-def _solution(query: Query, window: Window, params: NnnParams) -> Solution:
-    assert window.pooled is not None  # noqa: S101 - promised by needs
-    dictionary = Dictionary.of(window.pooled)
-    if params.documents is not None:
-        return select(dictionary, _mean(query), params.documents, l2=params.l2)
-    return solve(dictionary, _mean(query), Penalty(params.l1, params.l2))
+def details(solution: Solution, rows: Float32, query: Float64, ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Return each document's part in a solution; see :meth:`NnnRescorer.detail`.
+
+    Args:
+        solution: Of the problem whose dictionary these documents are.
+        rows: ``(k, d)`` the documents' vectors.
+        query: ``(d,)``.
+        ids: The documents' ids.
+    """
+    vectors = rows.astype(np.float64)
+    relevance = vectors @ query
+    unexplained = vectors @ solution.residual
+    contributions = (vectors @ vectors[solution.support].T) * solution.coefficients
+    common = {
+        "residual_norm": float(np.linalg.norm(solution.residual)),
+        "l1": solution.penalty.l1,
+        "l2": solution.penalty.l2,
+        "certified": solution.converged,
+    }
+    shown = []
+    for place, coefficient in enumerate(solution.x.tolist()):
+        detail = {
+            "coefficient": coefficient,
+            "relevance": float(relevance[place]),
+            "unexplained": float(unexplained[place]),
+            **common,
+        }
+        if coefficient == 0 and relevance[place] > solution.penalty.l1:
+            detail["redundant_with"] = _largest(contributions[place], solution, ids)
+        shown.append(detail)
+    return shown
 
 
-def _mean(query: Query) -> Float64:
+def mean_of(query: Query) -> Float64:
+    """Return the mean of a query's vectors, ``(d,)``."""
     mean: Float64 = query.vectors.mean(axis=0, dtype=np.float64)
     return mean
 
 
-def _largest(contributions: Float64, solution: Solution, window: Window) -> list[dict[str, Any]]:
+def _solution(query: Query, window: Window, params: NnnParams) -> Solution:
+    assert window.pooled is not None  # noqa: S101 - promised by needs
+    dictionary = Dictionary.of(window.pooled)
+    if params.documents is not None:
+        return select(dictionary, mean_of(query), params.documents, l2=params.l2)
+    return solve(dictionary, mean_of(query), Penalty(params.l1, params.l2))
+
+
+def _largest(contributions: Float64, solution: Solution, ids: Sequence[str]) -> list[dict[str, Any]]:
     """Return the selected documents that explain most of a document's relevance, the first ``_SHOWN``."""
     order = np.argsort(-contributions, kind="stable")[:_SHOWN]
     return [
-        {"id": window.ids[solution.support[one]], "contribution": float(contributions[one])}
+        {"id": ids[solution.support[one]], "contribution": float(contributions[one])}
         for one in order
         if contributions[one] > 0
     ]

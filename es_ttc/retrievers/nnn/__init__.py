@@ -1,0 +1,9 @@
+"""NNN decoding over the whole corpus: the same problem as the rescorer's, its dictionary every document there is.
+
+``columns`` (column generation: a small dictionary that grows until it is proved to be enough), ``retriever``.
+"""
+
+from es_ttc.retrievers.nnn.columns import Effort, Outcome, column_generation
+from es_ttc.retrievers.nnn.retriever import NnnRetriever, NnnRetrieverParams
+
+__all__ = ["Effort", "NnnRetriever", "NnnRetrieverParams", "Outcome", "column_generation"]

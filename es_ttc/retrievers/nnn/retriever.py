@@ -1,0 +1,113 @@
+"""NNN decoding of the whole corpus ("Non-negative Elastic Net Decoding for Information Retrieval")."""
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.rescorers.base import Feature, Query
+from es_ttc.rescorers.nnn import Dictionary, NnnParams, Penalty, Solution, select, solve
+from es_ttc.rescorers.nnn.dictionary import Places
+from es_ttc.rescorers.nnn.objective import Float64
+from es_ttc.rescorers.nnn.rescorer import details, mean_of, scores
+from es_ttc.retrievers.base import Retrieved, Search, Vectors
+from es_ttc.retrievers.nnn.columns import Effort, Outcome, Solver, column_generation
+
+
+class NnnRetrieverParams(NnnParams):
+    """What NNN retrieval can be told: what NNN rescoring can, and how much is searched."""
+
+    candidates: int = Field(
+        100, ge=1, le=10_000, description="Documents of the first search, those nearest to the query."
+    )
+    batch: int = Field(
+        50, ge=1, le=1_000, description="Further documents of each following search, by the residual of the query."
+    )
+    rounds: int = Field(20, ge=1, le=1_000, description="Most kNN searches; one round trip each.")
+    exact: bool = Field(
+        False,
+        description="Compare every document's vector in each search, so that the certificate holds without doubt; "
+        "otherwise it is as good as the recall of the approximate index.",
+    )
+    rest: Literal["nearest", "none"] = Field(
+        "nearest",
+        description="What follows the selected documents: those nearest to the query among all that were seen, or "
+        "nothing, so that fewer than k are returned.",
+    )
+
+
+class NnnRetriever:
+    """The documents of the whole corpus that together rebuild the query, found by a few kNN searches.
+
+    The same problem as that of the rescorer, but its dictionary is every document that matches the caller's filter:
+    the problem is solved on the documents nearest to the query, what is left of the query is searched for in turn, and
+    any document that would improve on the solution joins, until none does (column generation). `certified` in the
+    response says that this point was reached; where it was not, `duality_gap` bounds what the whole corpus could still
+    gain in the objective.
+
+    A document's coefficient is its score. With `rest: nearest` documents with a zero coefficient follow by their
+    cosine with the query; their scores fall evenly from just below the smallest coefficient. With several query texts
+    the mean of their vectors is rebuilt.
+    """
+
+    name: ClassVar[str] = "nnn"
+    Params: ClassVar[type[NnnRetrieverParams]] = NnnRetrieverParams
+    similarity: ClassVar[bool] = False
+
+    def needs(self, params: NnnRetrieverParams) -> frozenset[Feature]:  # noqa: ARG002
+        """The pooled vectors."""
+        return frozenset({Feature.POOLED})
+
+    def searches(self, params: NnnRetrieverParams) -> frozenset[Vectors]:  # noqa: ARG002
+        """The pooled vectors."""
+        return frozenset({Vectors.POOLED})
+
+    async def retrieve(self, query: Query, search: Search, k: int, params: NnnRetrieverParams) -> Retrieved:
+        """Return the selected documents by coefficient, and what follows them."""
+        mean = mean_of(query)
+        if not mean.any():
+            raise InvalidRequest("the query's texts cancel each other out: their mean vector is 0")
+        first = params.candidates if params.rest == "none" else max(k, params.candidates)
+        effort = Effort(first, params.batch, params.rounds, params.exact)
+        outcome = await column_generation(mean, search, solver(params), effort)
+        return _retrieved(outcome, mean, k, params)
+
+
+def solver(params: NnnParams) -> Solver:
+    """Return what solves the problem that some parameters describe, on a dictionary of any size."""
+
+    def solve_at(dictionary: Dictionary, query: Float64, start: Places | None) -> Solution:
+        if params.documents is not None:
+            return select(dictionary, query, params.documents, l2=params.l2)
+        return solve(dictionary, query, Penalty(params.l1, params.l2), start=start)
+
+    return solve_at
+
+
+def _retrieved(outcome: Outcome, query: Float64, k: int, params: NnnRetrieverParams) -> Retrieved:
+    x = outcome.solution.x
+    by_cosine = np.argsort(-(outcome.rows @ query), kind="stable")
+    ordered = scores(x[by_cosine])
+    order = np.argsort(-ordered, kind="stable")[:k]
+    if params.rest == "none":
+        order = order[x[by_cosine[order]] > 0]
+    places = by_cosine[order]
+    shown = details(outcome.solution, outcome.rows, query, outcome.ids)
+    return Retrieved(outcome.documents[places], ordered[order], [shown[place] for place in places], _summary(outcome))
+
+
+def _summary(outcome: Outcome) -> dict[str, object]:
+    solution = outcome.solution
+    summary: dict[str, object] = {
+        "certified": outcome.stop == "certified",
+        "knn_searches": outcome.searches,
+        "documents_seen": len(outcome.documents),
+        "selected": len(solution.support),
+        "l1": solution.penalty.l1,
+        "l2": solution.penalty.l2,
+        "residual_norm": float(np.linalg.norm(solution.residual)),
+    }
+    if outcome.stop != "certified":
+        summary |= {"stopped_by": outcome.stop, "duality_gap": outcome.gap}
+    return summary
