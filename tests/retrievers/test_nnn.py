@@ -133,7 +133,11 @@ def test_texts_that_cancel_each_other_out() -> None:
     vector = unit(np.ones(4))
     nnn = registry.load("nnn")
     with pytest.raises(InvalidRequest, match="cancel each other out"):
-        asyncio.run(nnn.retrieve(Query("q", np.stack([vector, -vector])), search_over(np.eye(4)), 5, nnn.Params()))
+        asyncio.run(
+            nnn.retrieve(
+                Query("q", np.stack([vector, -vector])), search_over(np.eye(4, dtype=np.float32)), 5, nnn.Params()
+            )
+        )
 
 
 class Recording(MemorySearch):
