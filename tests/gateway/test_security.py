@@ -1,0 +1,154 @@
+"""A secured engine: credentials as they are, and nobody is shown, or scored by, what he may not see."""
+
+import asyncio
+import base64
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.node import process
+from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.errors import ConfigurationError
+from es_ttc.gateway.server import running_gateway
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.settings import GatewaySettings, Settings
+from tests.gateway.client import Reply, call
+from tests.gateway.conftest import Behind, corpus, fill
+from tests.gateway.test_rescore import EVERYTHING, ours
+from tests.support.secured import PASSWORD, SUPERUSER, SecuredElasticsearch, basic
+
+INDEX = "creatures"
+HIDDEN_FROM = 30
+MAY_SEE = {document["_id"] for document in corpus() if document["number"] < HIDDEN_FROM}
+ADMIN = basic(SUPERUSER, PASSWORD)
+ANN = basic("ann", "password-of-ann")
+BEN = basic("ben", "password-of-ben")
+ROLES: dict[str, dict[str, Any]] = {
+    "low_numbers": {"query": {"range": {"number": {"lt": HIDDEN_FROM}}}},
+    "no_features": {"field_security": {"grant": ["*"], "except": ["ttc.*"]}},
+}
+
+
+@pytest.fixture(scope="module")
+def secured(encoder: Encoder) -> Iterator[Behind]:
+    """An engine that asks for credentials, with two users who may not see everything."""
+    spec = NodeSpec(
+        cache_dir=Settings().cache_dir,
+        name=f"tests-{os.getpid()}-secured",
+        port=0,
+        heap="512m",
+        owned=True,
+        short_lived=True,
+        keep_data=False,
+    )
+    try:
+        node = process.start(spec, distribution=SecuredElasticsearch())
+    except ConfigurationError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"Elasticsearch must be tested on CI: {error}")
+        pytest.skip(f"no Elasticsearch: {error}")
+    settings = GatewaySettings(engine=node.url, port=0, default_timeout_ms=20_000)
+    with node, running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        index = IndexSpec(encoder.identity, codec="float16", max_tokens=64)
+        asyncio.run(fill(node.url.replace("//", f"//{SUPERUSER}:{PASSWORD}@"), INDEX, index, encoder, corpus()))
+        for (role, rights), user in zip(ROLES.items(), ("ann", "ben"), strict=True):
+            indices = [{"names": [INDEX], "privileges": ["read", "view_index_metadata"], **rights}]
+            settle(node.url, f"/_security/role/{role}", {"indices": indices})
+            settle(node.url, f"/_security/user/{user}", {"password": f"password-of-{user}", "roles": [role]})
+        yield Behind(node.url, gateway, INDEX, index)
+
+
+def settle(url: str, target: str, body: dict[str, Any]) -> dict[str, Any]:
+    reply = call(url, "POST", target, body, ADMIN)
+    assert reply.status == 200, reply.body
+    settled: dict[str, Any] = reply.json()
+    return settled
+
+
+def asked(url: str, headers: dict[str, str], **changes: Any) -> Reply:
+    return call(url, "POST", f"/{INDEX}/_search", {"query": EVERYTHING, "size": 60} | changes, headers)
+
+
+def api_key(url: str, roles: dict[str, Any]) -> dict[str, str]:
+    made = settle(url, "/_security/api_key", {"name": "key", "role_descriptors": roles})
+    return {"authorization": f"ApiKey {made['encoded']}"}
+
+
+@pytest.mark.parametrize("rescore", [{}, {"rescore": ours()}])
+def test_credentials_are_the_engines_to_judge(secured: Behind, rescore: dict[str, Any]) -> None:
+    key = api_key(secured.engine, {"all": {"indices": [{"names": [INDEX], "privileges": ["read"]}]}})
+    elsewhere = api_key(secured.engine, {"other": {"indices": [{"names": ["others"], "privileges": ["read"]}]}})
+    for headers, status in (
+        (ADMIN, 200),
+        (ANN, 200),
+        (key, 200),
+        (ADMIN | {"es-security-runas-user": "ann"}, 200),
+        ({}, 401),
+        (basic(SUPERUSER, "wrong"), 401),
+        (basic("nobody", PASSWORD), 401),
+        ({"authorization": "ApiKey " + base64.b64encode(b"no:key").decode()}, 401),
+        ({"authorization": "Bearer nothing"}, 401),
+        (elsewhere, 403),
+        (ANN | {"es-security-runas-user": SUPERUSER}, 403),
+    ):
+        direct, through = asked(secured.engine, headers), asked(secured.gateway, headers, **rescore)
+        assert through.status == direct.status == status, through.body
+        assert set(direct.headers) - set(through.headers) <= {"content-length", "transfer-encoding"}
+        if status == 200:
+            assert set(through.ids) == set(direct.ids)
+        else:
+            assert through.json() == direct.json()
+            assert through.headers.get("www-authenticate") == direct.headers.get("www-authenticate")
+
+
+def test_hidden_documents_are_not_seen_nor_counted_nor_scored(secured: Behind) -> None:
+    everything = asked(secured.gateway, ADMIN, rescore=ours())  # and now the memory holds all of them
+    assert len(everything.ids) == 60
+    visible = [(one, score) for one, score in zip(everything.ids, everything.scores, strict=True) if one in MAY_SEE]
+    aggregation = {"all": {"global": {}}, "most": {"max": {"field": "number"}}}
+    runs_as_ann = ADMIN | {"es-security-runas-user": "ann"}
+    key = api_key(
+        secured.engine, {"low": {"indices": [{"names": [INDEX], "privileges": ["read"], **ROLES["low_numbers"]}]}}
+    )
+    for headers in (ANN, runs_as_ann, key):
+        reply = asked(secured.gateway, headers, rescore=ours(), aggs=aggregation)
+        assert list(zip(reply.ids, reply.scores, strict=True)) == visible
+        answer = reply.json()
+        assert answer["ttc"]["window"] == answer["hits"]["total"]["value"] == len(MAY_SEE)
+        assert answer["aggregations"]["most"]["value"] < HIDDEN_FROM
+        pages = [
+            asked(secured.gateway, headers, rescore=ours(), size=7, **{"from": start}) for start in range(0, 35, 7)
+        ]
+        assert sorted(one for page in pages for one in page.ids) == sorted(MAY_SEE)
+        detail = asked(secured.gateway, headers, rescore=ours("mmr", detail=True))
+        nearest = {hit["_ttc"].get("nearest") for hit in detail.json()["hits"]["hits"]}
+        assert nearest - {None} <= MAY_SEE
+        grouped = asked(secured.gateway, headers, rescore=ours(), collapse={"field": "group.keyword"})
+        assert set(grouped.ids) <= MAY_SEE
+
+
+def test_hidden_documents_stay_hidden_in_several_searches_and_points_in_time(secured: Behind) -> None:
+    asked(secured.gateway, ADMIN, rescore=ours())
+    line = orjson.dumps({"query": EVERYTHING, "size": 60, "rescore": ours()})
+    header = orjson.dumps({"index": INDEX})
+    raw = b"\n".join([header, line, header, line, b""])
+    several = call(secured.gateway, "POST", "/_msearch", raw, ANN | {"content-type": "application/x-ndjson"})
+    for response in several.json()["responses"]:
+        assert {hit["_id"] for hit in response["hits"]["hits"]} == MAY_SEE
+    opened = call(secured.gateway, "POST", f"/{INDEX}/_pit?keep_alive=1m", headers=ANN).json()
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours(), "pit": {"id": opened["id"]}}
+    reply = call(secured.gateway, "POST", "/_search", body, ANN)
+    assert set(reply.ids) == MAY_SEE
+    assert reply.json()["ttc"]["applied"] is True
+
+
+def test_features_that_a_caller_may_not_read_do_not_serve_him_from_memory(secured: Behind) -> None:
+    assert asked(secured.gateway, ADMIN, rescore=ours()).json()["ttc"]["applied"] is True
+    for target in (INDEX, "_all", "*"):
+        reply = call(secured.gateway, "POST", f"/{target}/_search", {"query": EVERYTHING, "rescore": ours()}, BEN)
+        assert reply.status == 400, reply.body
+        assert reply.json()["error"]["type"] == "ttc_missing_feature_exception"
