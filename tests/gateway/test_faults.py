@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import cbor2
 import numpy as np
 import pytest
 
@@ -184,17 +185,34 @@ def test_a_method_that_breaks_its_contract(
     assert "ttc" in refused.json()["error"]["type"]
 
 
-def test_features_that_cannot_be_read(behind: Behind, relayed: Relay, encoder: Encoder) -> None:
-    def refuse(request: Passed) -> Reply | None:
-        return Reply(429, {"content-type": "application/json"}, b"{}") if request.reads_features else None
+FORBIDDEN = b'{"error":{"type":"security_exception","reason":"action is unauthorized"},"status":403}'
 
-    relayed.before = refuse
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "status"),
+    [
+        (Reply(429, {}, b"{}"), "the engine answered 429", 502),
+        (Reply(403, {}, FORBIDDEN), "the engine answered 403", 502),
+        (Reply(200, {}, b""), "features could not be read", 502),
+        (Reply(200, {}, b"\xff\xff\xff"), "features could not be read", 502),
+        (Reply(200, {}, cbor2.dumps({"hits": {"hits": [{"_id": "d1"}]}})[:-3]), "features could not be read", 502),
+        (Reply(200, {}, cbor2.dumps({"hits": {"hits": [{"_id": "d1", "fields": 3}]}})), "features could not", 502),
+        (Reply(200, {}, cbor2.dumps({"hits": {"hits": [{"fields": {"ttc.hash": ["x"]}}]}})), "features could not", 502),
+        (Reply(200, {}, cbor2.dumps(["no", "answer"])), "features could not be read", 502),
+        (Reply(200, {}, b'{"took":1,"hits":{"hits":[]}}'), "features could not be read", 502),
+    ],
+)
+def test_features_that_cannot_be_read(
+    behind: Behind, relayed: Relay, encoder: Encoder, answer: Reply, reason: str, status: int
+) -> None:
+    relayed.before = lambda request: answer if request.reads_features else None
     settings = GatewaySettings(engine=relayed.url, port=0, default_timeout_ms=20_000)
     with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
         body = {"query": EVERYTHING, "rescore": ours("cats")}
-        assert_first_pass(search(url, behind.index, body), behind, "the engine answered 429")
+        assert_first_pass(search(url, behind.index, body), behind, reason)
         refused = search(url, behind.index, {"query": EVERYTHING, "rescore": ours("cats", on_error="fail")})
-        assert refused.status == 502
+        assert refused.status == status
+        assert refused.json()["error"]["type"] == "ttc_engine_exception"
 
 
 def test_a_document_that_changes_between_both_passes_is_not_scored(

@@ -1,0 +1,68 @@
+"""A real node of a test's own, which may be killed, started again with its data, and stopped in the middle."""
+
+import dataclasses
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+
+from es_ttc.engine.node import process
+from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.settings import Settings
+
+
+class OwnNode:
+    """A node with an address that stays.
+
+    Args:
+        name: What it is for.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._spec = NodeSpec(
+            cache_dir=Settings().cache_dir,
+            name=f"tests-{os.getpid()}-{name}-{uuid.uuid4().hex[:6]}",
+            port=0,
+            heap="512m",
+            owned=True,
+            short_lived=True,
+            keep_data=True,
+        )
+        self._node = process.start(self._spec)
+        self.url = self._node.url
+
+    def kill(self) -> None:
+        """Kill it without warning; its data stay."""
+        killed = self._process()
+        killed.kill()
+        killed.wait(30)
+
+    def restart(self) -> None:
+        """Start it again where it was, with its data."""
+        self._node.stop()
+        port = int(self.url.rpartition(":")[2])
+        self._node = process.start(dataclasses.replace(self._spec, port=port))
+        assert self._node.url == self.url
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let it take requests, and answer none."""
+        stopped = self._process()
+        stopped.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            stopped.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End it, and remove its data."""
+        self._node.stop(drop_data=True)
+
+    def _process(self) -> psutil.Process:
+        identity = self._node.state.node
+        found = identity.process() if identity else None
+        assert found is not None
+        return found
