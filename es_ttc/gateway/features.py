@@ -34,6 +34,7 @@ _UNPACK: Mapping[Feature, Callable[[bytes], Any]] = {
     Feature.NORMS: unpack_norms,
     Feature.OFFSETS: unpack_offsets,
 }
+_UNEXPECTED = (cbor2.CBORError, LookupError, TypeError, ValueError, EOFError)
 _ABSENT = object()  # kept in place of a feature that the document does not have
 _ABSENT_BYTES = 64
 
@@ -156,7 +157,13 @@ class FeatureStore:
             status = response.status
         if status != 200:
             raise EngineError(f"features could not be read: the engine answered {status}", upstream_status=status)
-        return await self._pool.run(_decode, raw, keys, features)
+        try:
+            return await self._pool.run(_decode, raw, keys, features)
+        except _UNEXPECTED as error:
+            raise EngineError(
+                f"features could not be read: the engine's answer is not one to such a search ({type(error).__name__})",
+                upstream_status=status,
+            ) from error
 
 
 def batches(keys: Sequence[DocumentKey]) -> Iterator[Sequence[DocumentKey]]:
@@ -196,9 +203,12 @@ def _decode(
     raw: bytes, keys: Sequence[DocumentKey], features: Sequence[Feature]
 ) -> dict[DocumentKey, dict[Feature, tuple[Any, int]]]:
     """Unpack the answer; a content that is gone since the first pass is left out, and so is a damaged one."""
+    answer = cbor2.loads(raw)
+    if answer["_shards"]["failed"]:
+        raise EngineError("features could not be read: some of the index's shards failed")
     expected = {key.hash: key for key in keys}
     decoded: dict[DocumentKey, dict[Feature, tuple[Any, int]]] = {}
-    for hit in cbor2.loads(raw)["hits"]["hits"]:
+    for hit in answer["hits"]["hits"]:
         fields = hit["fields"]
         key = expected[fields[HASH][0]]
         try:

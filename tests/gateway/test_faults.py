@@ -185,6 +185,10 @@ def test_a_method_that_breaks_its_contract(
     assert "ttc" in refused.json()["error"]["type"]
 
 
+def in_cbor(hit: Any, failed: int = 0) -> bytes:
+    return cbor2.dumps({"_shards": {"total": 2, "failed": failed}, "hits": {"hits": [hit]}})
+
+
 FORBIDDEN = b'{"error":{"type":"security_exception","reason":"action is unauthorized"},"status":403}'
 
 
@@ -195,11 +199,12 @@ FORBIDDEN = b'{"error":{"type":"security_exception","reason":"action is unauthor
         (Reply(403, {}, FORBIDDEN), "the engine answered 403", 502),
         (Reply(200, {}, b""), "features could not be read", 502),
         (Reply(200, {}, b"\xff\xff\xff"), "features could not be read", 502),
-        (Reply(200, {}, cbor2.dumps({"hits": {"hits": [{"_id": "d1"}]}})[:-3]), "features could not be read", 502),
-        (Reply(200, {}, cbor2.dumps({"hits": {"hits": [{"_id": "d1", "fields": 3}]}})), "features could not", 502),
-        (Reply(200, {}, cbor2.dumps({"hits": {"hits": [{"fields": {"ttc.hash": ["x"]}}]}})), "features could not", 502),
-        (Reply(200, {}, cbor2.dumps(["no", "answer"])), "features could not be read", 502),
         (Reply(200, {}, b'{"took":1,"hits":{"hits":[]}}'), "features could not be read", 502),
+        (Reply(200, {}, in_cbor({"_id": "d1"})[:-3]), "features could not be read", 502),
+        (Reply(200, {}, in_cbor({"_id": "d1", "fields": 3})), "features could not be read", 502),
+        (Reply(200, {}, in_cbor({"_id": "d1", "fields": {"ttc.hash": ["no one's"]}})), "features could not", 502),
+        (Reply(200, {}, in_cbor({"_id": "d1"}, failed=1)), "shards failed", 502),
+        (Reply(200, {}, cbor2.dumps(["no", "answer"])), "features could not be read", 502),
     ],
 )
 def test_features_that_cannot_be_read(
