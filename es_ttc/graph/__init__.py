@@ -1,0 +1,8 @@
+"""The neighbour graph of a corpus: building, pruning, mending and measuring it. Arrays in, arrays out."""
+
+from es_ttc.graph.build import GraphParams, build
+from es_ttc.graph.neighbours import ABSENT, NeighbourGraph
+from es_ttc.graph.statistics import GraphStatistics, statistics
+from es_ttc.graph.update import update
+
+__all__ = ["ABSENT", "GraphParams", "GraphStatistics", "NeighbourGraph", "build", "statistics", "update"]

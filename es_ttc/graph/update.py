@@ -1,0 +1,94 @@
+"""Mending a graph after documents came, changed or went, without building it anew.
+
+Singh et al., FreshDiskANN (arXiv 2105.09613): a new document is joined to its nearest, which take it in where it is
+nearer than what they have; who loses a neighbour inherits that one's neighbours.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from es_ttc.graph.build import GraphParams
+from es_ttc.graph.nearest import exact
+from es_ttc.graph.neighbours import ABSENT, NeighbourGraph, Numbers
+from es_ttc.graph.prune import robust_prune
+from es_ttc.vectors.tokens import Float32
+
+
+def update(
+    graph: NeighbourGraph,
+    vectors: Float32,
+    *,
+    written: Sequence[int] = (),
+    deleted: Sequence[int] = (),
+    params: GraphParams | None = None,
+) -> tuple[NeighbourGraph, Numbers]:
+    """Return the graph after a change, and the documents whose neighbours are other than before.
+
+    Numbers stay: a deleted document keeps its row, without neighbours and never anyone's neighbour.
+
+    Args:
+        graph: The graph as it was, of n documents.
+        vectors: ``(n', d)`` float32, the vectors as they are now; n' >= n, new documents at the end. The rows of
+            deleted documents are not read.
+        written: Numbers of new and changed documents.
+        deleted: Numbers of documents that are gone.
+        params: As the graph was built.
+    """
+    params = params or GraphParams()
+    gone, fresh = np.unique(np.asarray(deleted, np.int32)), np.unique(np.asarray(written, np.int32))
+    table = np.full((len(vectors), params.degree), ABSENT, np.int32)
+    table[: len(graph), : graph.table.shape[1]] = graph.table[:, : params.degree]
+    before = table.copy()
+    _leave(table, vectors, np.union1d(gone, fresh), params)
+    living = np.ones(len(vectors), np.bool_)
+    living[gone] = False
+    fresh = fresh[living[fresh]]
+    if len(fresh):
+        _join(table, vectors, fresh, np.flatnonzero(living).astype(np.int32), params)
+    changed = np.flatnonzero((table != before).any(axis=1)).astype(np.int32)
+    return NeighbourGraph(table), changed
+
+
+def _leave(table: Numbers, vectors: Float32, leaving: Numbers, params: GraphParams) -> None:
+    """Take documents out of everyone's neighbours; who had them inherits theirs."""
+    leaves = np.isin(table, leaving) & (table != ABSENT)
+    bereft = np.flatnonzero(leaves.any(axis=1)).astype(np.int32)
+    bereft = bereft[~np.isin(bereft, leaving)]
+    if len(bereft):
+        heirs = _distinct(
+            [
+                np.concatenate([row[~lost], *(table[lost_one] for lost_one in row[lost])])
+                for row, lost in zip(table[bereft], leaves[bereft], strict=True)
+            ],
+            leaving,
+        )
+        table[bereft] = robust_prune(vectors, bereft, heirs, params.degree, params.alpha)
+    table[leaving] = ABSENT
+
+
+def _join(table: Numbers, vectors: Float32, fresh: Numbers, living: Numbers, params: GraphParams) -> None:
+    """Give new documents neighbours, and offer them to those that they are near to."""
+    places = np.searchsorted(living, fresh).astype(np.int32)
+    near, _ = exact(vectors[living], params.candidates, rows=places)
+    candidates = living[near]
+    table[fresh] = robust_prune(vectors, fresh, candidates, params.degree, params.alpha)
+    offers: dict[int, list[int]] = {}
+    for document, row in zip(fresh.tolist(), candidates.tolist(), strict=True):
+        for other in row:
+            offers.setdefault(other, []).append(document)
+    hosts = np.array(sorted(offers), np.int32)
+    if len(hosts):
+        wider = _distinct([np.concatenate([table[host], np.array(offers[int(host)], np.int32)]) for host in hosts])
+        table[hosts] = robust_prune(vectors, hosts, wider, params.degree, params.alpha)
+
+
+def _distinct(rows: Sequence[Numbers], without: Numbers | None = None) -> Numbers:
+    """Return rows as one table, each number once a row, some left out."""
+    kept = [np.unique(row[row != ABSENT]) for row in rows]
+    if without is not None:
+        kept = [row[~np.isin(row, without)] for row in kept]
+    table = np.full((len(kept), max(1, max(map(len, kept)))), ABSENT, np.int32)
+    for place, row in enumerate(kept):
+        table[place, : len(row)] = row
+    return table

@@ -1,0 +1,140 @@
+"""What the strategies work with: rerankers, neighbours, a judge that keeps the budget, and the walk that comes out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+
+class Pointwise(Protocol):
+    """A reranker that scores each document by itself."""
+
+    async def scores(self, documents: Sequence[int]) -> Sequence[float]:
+        """Return one score a document, greater is better; whatever else comes back counts as a failure."""
+        ...
+
+
+class Listwise(Protocol):
+    """A reranker that puts a few documents in order."""
+
+    async def order(self, documents: Sequence[int]) -> Sequence[int]:
+        """Return the documents best first. What is missing keeps its order after the rest, what is odd is dropped."""
+        ...
+
+
+class Neighbourhood(Protocol):
+    """The neighbour graph, as the strategies read it."""
+
+    async def of(self, documents: Sequence[int]) -> Sequence[Sequence[int]]:
+        """Return each document's neighbours, nearest first, in one round trip; those that may not be seen are absent.
+
+        A document that the graph does not know has none.
+        """
+        ...
+
+
+class Stopped(StrEnum):
+    """Why a walk ended."""
+
+    BUDGET = "budget"
+    EXHAUSTED = "exhausted"
+    FAILED = "failed"
+
+
+class Judge(Protocol):
+    """Shows documents to a reranker, never more than the budget allows, and keeps what it said.
+
+    Attributes:
+        left: Documents that may still be shown.
+        spent: Documents that were paid for.
+        judged: Documents that the reranker has seen, in the order of their first showing.
+        failure: Why the reranker failed, or None; once it has, nothing more is shown.
+    """
+
+    @property
+    def left(self) -> int:
+        """Documents that may still be shown; 0 after a failure."""
+        ...
+
+    @property
+    def spent(self) -> int:
+        """Documents that were paid for."""
+        ...
+
+    @property
+    def judged(self) -> Sequence[int]:
+        """Documents that the reranker has seen, in the order of their first showing."""
+        ...
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the reranker failed."""
+        ...
+
+    def score(self, document: int) -> float | None:
+        """Return a document's score where the reranker gives scores and has seen it."""
+        ...
+
+    async def sort(self, documents: Sequence[int]) -> list[int]:
+        """Return the documents in the reranker's order, as far as the budget reaches; the rest keeps its place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What a strategy found.
+
+    Attributes:
+        documents: All documents that were met, best first: the judged ones, then those that no budget was left for.
+        judged: How many of them the reranker has seen.
+        spent: Documents paid for: distinct ones for a pointwise reranker, every one shown for a listwise one.
+        stopped: Why it ended; exhausted where every document that could be met was judged.
+        failure: Why the reranker failed, where it did.
+        found_from: For each document that a neighbour led to, that neighbour.
+        calls: The documents judged, in the order of their first showing.
+    """
+
+    documents: Sequence[int]
+    judged: int
+    spent: int
+    stopped: Stopped
+    failure: Exception | None = None
+    found_from: dict[int, int] = field(default_factory=dict)
+    calls: Sequence[int] = ()
+
+
+def walked(
+    ranked: Sequence[int],
+    first_pass: Sequence[int],
+    judge: Judge,
+    found_from: dict[int, int] | None = None,
+) -> Walk:
+    """Return the walk that ends with a ranking: judged documents first, the rest in first-pass order.
+
+    Args:
+        ranked: Documents in the strategy's order; each once.
+        first_pass: Documents of the first pass, which follow where they are not ranked.
+        judge: What the budget went to.
+        found_from: As in :class:`Walk`.
+    """
+    seen = set(judge.judged)
+    top = _by_score([document for document in ranked if document in seen], judge)
+    placed = set(top)
+    tail = [document for document in (*first_pass, *ranked) if document not in placed]
+    documents = [*top, *dict.fromkeys(tail)]
+    stopped = Stopped.EXHAUSTED if len(top) == len(documents) else Stopped.BUDGET
+    return Walk(
+        documents=documents,
+        judged=len(top),
+        spent=judge.spent,
+        stopped=stopped if judge.failure is None else Stopped.FAILED,
+        failure=judge.failure,
+        found_from=found_from or {},
+        calls=tuple(judge.judged),
+    )
+
+
+def _by_score(documents: list[int], judge: Judge) -> list[int]:
+    """Order documents by their scores, where the reranker gives any; else as they are."""
+    scores = {document: judge.score(document) for document in documents}
+    return sorted(documents, key=lambda document: -(scores[document] or 0))

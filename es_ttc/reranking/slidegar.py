@@ -1,0 +1,58 @@
+"""SlideGAR: the sliding window of a listwise reranker, fed in turn from the first pass and from neighbours.
+
+Rathee, MacAvaney and Anand, Guiding Retrieval using LLM-based Listwise Rankers (ECIR 2025), algorithm 1, as the paper
+on Reranker-Guided Search describes it: of the neighbours only the w/2 nearest to the query are taken.
+"""
+
+from collections.abc import Callable, Sequence
+
+from es_ttc.reranking.base import Neighbourhood, Walk, walked
+from es_ttc.reranking.listwise import ListwiseJudge
+
+
+async def slidegar(
+    first_pass: Sequence[int],
+    neighbourhood: Neighbourhood,
+    judge: ListwiseJudge,
+    nearness: Callable[[Sequence[int]], Sequence[float]],
+) -> Walk:
+    """Keep the better half of the window, and fill it up again, until the budget is spent.
+
+    Args:
+        first_pass: Documents, best first.
+        neighbourhood: The neighbour graph.
+        judge: The reranker and its budget.
+        nearness: Returns how near documents are to the query by their vectors, greater is nearer.
+    """
+    step = judge.window // 2
+    met: set[int] = set()
+    frontier: dict[int, int] = {}  # document -> the one that led to it
+    found_from: dict[int, int] = {}
+    beaten: list[int] = []
+    window = list(dict.fromkeys(first_pass))[: judge.window]
+    from_graph = True
+    while window:
+        met.update(window)
+        ordered = await judge.order(window)
+        if ordered is None:
+            break
+        for document, neighbours in zip(ordered, await neighbourhood.of(ordered), strict=True):
+            frontier.update((neighbour, document) for neighbour in neighbours if neighbour not in frontier)
+        pool = [document for document in first_pass if document not in met]
+        reached = _nearest([document for document in frontier if document not in met], nearness)
+        turn_of_graph = bool(reached) and (from_graph or not pool)
+        from_graph = not from_graph
+        fresh = (reached if turn_of_graph else pool)[:step]
+        if turn_of_graph:
+            found_from.update((document, frontier[document]) for document in fresh)
+        if not fresh:
+            window = ordered
+            break
+        window, beaten = [*ordered[:step], *fresh], [*ordered[step:], *beaten]
+    return walked([*window, *beaten], first_pass, judge, found_from)
+
+
+def _nearest(documents: Sequence[int], nearness: Callable[[Sequence[int]], Sequence[float]]) -> list[int]:
+    """Return documents by falling nearness to the query."""
+    by_document = dict(zip(documents, nearness(documents), strict=True))
+    return sorted(documents, key=lambda document: -by_document[document])

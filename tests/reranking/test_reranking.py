@@ -1,0 +1,306 @@
+"""The strategies: their budgets, what they reach, and what they do when the reranker fails."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_ttc.evaluation.simulated_reranker import SimulatedReranker, noise_scale
+from es_ttc.reranking import (
+    Judge,
+    ListwiseJudge,
+    PointwiseJudge,
+    Stopped,
+    Walk,
+    as_listwise,
+    gar,
+    retrieve_and_rerank,
+    rgs,
+    slidegar,
+)
+from es_ttc.reranking.listwise import Count
+
+ids = [f"d{number}" for number in range(200)]
+
+
+class Edges:
+    """A graph given by its edges."""
+
+    def __init__(self, edges: dict[int, list[int]]) -> None:
+        self.edges = edges
+        self.asked: list[int] = []
+
+    async def of(self, documents: Sequence[int]) -> list[list[int]]:
+        self.asked.extend(documents)
+        return [self.edges.get(document, []) for document in documents]
+
+
+class Counting:
+    """A reranker that knows the right order, and counts what it is shown."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        self.values = values
+        self.shown: list[int] = []
+        self.largest = 0
+
+    async def scores(self, documents: Sequence[int]) -> list[float]:
+        self.shown.extend(documents)
+        self.largest = max(self.largest, len(documents))
+        return [self.values[document] for document in documents]
+
+    async def order(self, documents: Sequence[int]) -> list[int]:
+        self.shown.extend(documents)
+        self.largest = max(self.largest, len(documents))
+        return sorted(documents, key=lambda document: -self.values[document])
+
+
+def line(length: int) -> Edges:
+    """Each document leads to the next."""
+    return Edges({number: [number + 1] for number in range(length - 1)})
+
+
+def near_zero(documents: Sequence[int]) -> list[float]:
+    return [-float(document) for document in documents]
+
+
+async def walk(strategy: str, judge: Judge, first_pass: Sequence[int], edges: Edges) -> Walk:
+    match strategy:
+        case "rr":
+            return await retrieve_and_rerank(first_pass, judge)
+        case "gar":
+            assert isinstance(judge, PointwiseJudge)
+            return await gar(first_pass, edges, judge, batch=4)
+        case "slidegar":
+            assert isinstance(judge, ListwiseJudge)
+            return await slidegar(first_pass, edges, judge, near_zero)
+        case _:
+            return await rgs(first_pass, edges, judge, seeds=5, length=20)
+
+
+graphs = st.dictionaries(st.integers(0, 59), st.lists(st.integers(0, 59), max_size=6), max_size=60)
+orders = st.permutations(range(60)).flatmap(lambda order: st.integers(1, 60).map(lambda size: order[:size]))
+values = st.lists(st.integers(-5, 5).map(float), min_size=60, max_size=60)
+
+
+@settings(max_examples=150, deadline=None)
+@given(graphs, orders, values, st.integers(0, 80), st.sampled_from(["rr", "gar", "rgs"]))
+async def test_pointwise_never_beyond_the_budget(
+    edges: dict[int, list[int]], first_pass: list[int], worth: list[float], budget: int, strategy: str
+) -> None:
+    reranker = Counting(worth)
+    judge = PointwiseJudge(reranker, budget)
+    found = await walk(strategy, judge, first_pass, Edges(edges))
+    assert len(reranker.shown) == len(set(reranker.shown)) == found.spent <= budget
+    assert_sound(found, first_pass)
+    scores = [worth[document] for document in found.documents[: found.judged]]
+    assert scores == sorted(scores, reverse=True)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    graphs,
+    orders,
+    values,
+    st.integers(0, 120),
+    st.sampled_from(["rr", "slidegar", "rgs"]),
+    st.sampled_from(["shown", "distinct"]),
+    st.integers(2, 21),
+)
+async def test_listwise_never_beyond_the_budget(
+    edges: dict[int, list[int]],
+    first_pass: list[int],
+    worth: list[float],
+    budget: int,
+    strategy: str,
+    count: Count,
+    window: int,
+) -> None:
+    reranker = Counting(worth)
+    judge = ListwiseJudge(reranker, budget, window, count)
+    found = await walk(strategy, judge, first_pass, Edges(edges))
+    paid = len(reranker.shown) if count == "shown" else len(set(reranker.shown))
+    assert paid == found.spent <= budget
+    assert reranker.largest <= window
+    assert set(found.calls) == set(reranker.shown)
+    assert_sound(found, first_pass)
+
+
+def assert_sound(found: Walk, first_pass: Sequence[int]) -> None:
+    """Nothing is lost or doubled, judged documents stand first, neighbours were led to by documents met before."""
+    assert len(found.documents) == len(set(found.documents))
+    assert set(found.documents) >= set(first_pass)
+    assert set(found.documents[: found.judged]) == set(found.calls)
+    unjudged = [document for document in found.documents[found.judged :] if document in set(first_pass)]
+    assert unjudged == [document for document in first_pass if document not in set(found.calls)]
+    assert set(found.documents) - set(first_pass) <= set(found.found_from)
+
+
+async def test_guided_search_reaches_what_the_first_pass_lacks() -> None:
+    """Documents are worth more the farther along the line they stand; the first pass knows the first ten only."""
+    worth = [float(number) for number in range(60)]
+    found = await rgs(range(10), line(60), PointwiseJudge(Counting(worth), 60), seeds=10)
+    assert found.documents[:3] == [59, 58, 57]
+    assert found.found_from[59] == 58
+    baseline = await retrieve_and_rerank(range(10), PointwiseJudge(Counting(worth), 60))
+    assert baseline.documents[0] == 9
+    assert baseline.stopped is Stopped.EXHAUSTED
+
+
+@pytest.mark.parametrize("count", ["shown", "distinct"])
+async def test_listwise_guided_search_reaches_it_too(count: Count) -> None:
+    worth = [float(number) for number in range(60)]
+    judge = ListwiseJudge(Counting(worth), 400, 20, count)
+    found = await rgs(range(10), line(60), judge, seeds=10, length=20)
+    assert found.documents[0] > 20
+
+
+async def test_no_document_is_expanded_twice() -> None:
+    everything = Edges({number: list(range(30)) for number in range(30)})
+    await rgs(range(30), everything, PointwiseJudge(Counting([1.0] * 30), 30))
+    assert len(everything.asked) == len(set(everything.asked))
+
+
+async def test_with_an_empty_graph_guided_search_is_retrieve_and_rerank() -> None:
+    worth = [math.sin(number) for number in range(100)]
+    guided = await rgs(range(100), Edges({}), PointwiseJudge(Counting(worth), 40), seeds=7, length=100)
+    plain = await retrieve_and_rerank(range(100), PointwiseJudge(Counting(worth), 40))
+    assert guided.documents == plain.documents
+    assert guided.spent == plain.spent == 40
+
+
+async def test_what_the_list_cuts_is_not_expanded_and_ranks_below() -> None:
+    edges = Edges({0: [10, 11, 12], 12: [20]})
+    worth = [0.0] * 30
+    worth[:3] = 9, 8, 7
+    found = await rgs(range(3), edges, PointwiseJudge(Counting(worth), 30), seeds=3, length=3)
+    assert 12 not in edges.asked
+    assert found.documents == [0, 1, 2, 10, 11, 12]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.permutations(range(50)), st.integers(2, 25).map(lambda half: 2 * half))
+async def test_one_pass_brings_the_best_half_window_to_the_front(order: list[int], window: int) -> None:
+    worth = [float(-number) for number in range(50)]
+    judge = ListwiseJudge(Counting(worth), 10_000, window)
+    ranked = await judge.sort(order)
+    assert ranked[: window // 2] == sorted(order)[: window // 2]
+    assert sorted(ranked) == sorted(order)
+
+
+async def test_a_window_that_changes_nothing_ends_the_pass() -> None:
+    reranker = Counting([float(-number) for number in range(60)])
+    judge = ListwiseJudge(reranker, 10_000, 10)
+    ranked = await judge.sort(range(40))
+    spent = judge.spent
+    ranked = await judge.sort([*ranked, 50, 51])
+    assert judge.spent - spent == 10
+    assert ranked == [*range(40), 50, 51]
+
+
+async def test_one_pass_of_a_listwise_reranker_pays_for_what_it_covers() -> None:
+    reranker = Counting([float(number) for number in range(100)])
+    found = await retrieve_and_rerank(range(100), ListwiseJudge(reranker, 100, 20))
+    assert found.judged == 60  # 20 at first, then 10 new ones in each of four windows of 20
+    assert found.spent == 100
+    assert found.documents[0] == 59
+
+
+class Faulty:
+    """A reranker that answers a few times, then goes wrong in one way or another."""
+
+    def __init__(self, fault: str, after: int) -> None:
+        self.fault = fault
+        self.after = after
+
+    async def scores(self, documents: Sequence[int]) -> list[float]:
+        self.after -= 1
+        right = [float(-document) for document in documents]
+        if self.after >= 0:
+            return right
+        match self.fault:
+            case "raises":
+                raise TimeoutError("no answer")
+            case "fewer":
+                return right[:-1]
+            case _:
+                return [math.nan, *right[1:]]
+
+    async def order(self, documents: Sequence[int]) -> list[int]:
+        self.after -= 1
+        if self.after >= 0:
+            return sorted(documents)
+        match self.fault:
+            case "raises":
+                raise TimeoutError("no answer")
+            case "duplicates":
+                return [documents[-1]] * 3
+            case _:
+                return [999, -1]
+
+
+@pytest.mark.parametrize("fault", ["raises", "fewer", "nan"])
+@pytest.mark.parametrize("strategy", ["rr", "gar", "rgs"])
+@pytest.mark.parametrize("after", [0, 1])
+async def test_a_failing_pointwise_reranker_leaves_what_was_ranked(fault: str, strategy: str, after: int) -> None:
+    first_pass = list(range(40))
+    found = await walk(strategy, PointwiseJudge(Faulty(fault, after), 30), first_pass, line(60))
+    assert found.spent <= 30
+    assert set(found.documents) >= set(first_pass)
+    if found.failure is None:  # a strategy that needs one call only has not met the fault
+        assert strategy == "rr"
+        assert after == 1
+    else:
+        assert found.stopped is Stopped.FAILED
+        assert found.documents[0] == 0
+
+
+@pytest.mark.parametrize("strategy", ["rr", "slidegar", "rgs"])
+async def test_a_failing_listwise_reranker_leaves_what_was_ranked(strategy: str) -> None:
+    found = await walk(strategy, ListwiseJudge(Faulty("raises", 1), 100), list(range(40)), line(60))
+    assert found.stopped is Stopped.FAILED
+    assert isinstance(found.failure, TimeoutError)
+    assert sorted(found.documents) == sorted({*range(40), *found.documents})
+
+
+@pytest.mark.parametrize("fault", ["duplicates", "foreign"])
+@pytest.mark.parametrize("strategy", ["rr", "slidegar", "rgs"])
+async def test_odd_orders_are_mended(fault: str, strategy: str) -> None:
+    found = await walk(strategy, ListwiseJudge(Faulty(fault, 0), 100), list(range(40)), line(60))
+    assert found.failure is None
+    assert_sound(found, list(range(40)))
+
+
+async def test_a_listwise_form_of_a_pointwise_reranker_pays_once() -> None:
+    reranker = Counting([float(number) for number in range(60)])
+    judge = PointwiseJudge(reranker, 60)
+    assert await as_listwise(judge).order([3, 1, 2]) == [3, 2, 1]
+    assert await as_listwise(judge).order([3, 5, 2]) == [5, 3, 2]
+    assert reranker.shown == [3, 1, 2, 5]
+
+
+@pytest.mark.parametrize("error_rate", [0.05, 0.2, 0.4])
+async def test_the_simulation_errs_as_often_as_it_says(error_rate: float) -> None:
+    wrong = total = 0
+    for query in range(60):
+        simulated = SimulatedReranker(f"q{query}", dict.fromkeys(ids[:100], 1), ids, error_rate)
+        scores = await simulated.scores(range(200))
+        for relevant, other in zip(scores[:100], scores[100:], strict=True):
+            wrong += relevant < other
+            total += 1
+    assert wrong / total == pytest.approx(error_rate, abs=0.02)
+
+
+async def test_the_simulation_is_an_oracle_without_errors_and_always_says_the_same() -> None:
+    oracle = SimulatedReranker("q", {"d3": 2, "d1": 1}, ids, 0)
+    assert await oracle.order([0, 1, 2, 3]) == [3, 1, 0, 2]
+    noisy = [SimulatedReranker("q", {}, ids, 0.3, seed=4) for _ in range(2)]
+    assert await noisy[0].scores(range(9)) == await noisy[1].scores(range(9))
+    assert await noisy[0].scores(range(9)) != await SimulatedReranker("p", {}, ids, 0.3, seed=4).scores(range(9))
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 0.5, 1])
+def test_an_error_rate_that_means_nothing_is_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match="error rate"):
+        noise_scale(wrong)
