@@ -31,13 +31,11 @@ from benchmarks.common import heading, table
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
-from es_ttc.ingest.encode import DocumentFeatures, TokenFeatures, action_lines
-from es_ttc.mappings.fields import stored_scales
+from es_ttc.ingest.compose import compose, content_hash
+from es_ttc.ingest.encode import DocumentFeatures, action_lines, token_features
 from es_ttc.mappings.index import IndexOptions, create_index
 from es_ttc.mappings.spec import IndexSpec
-from es_ttc.rescorers.spectral import scale_norms
 from es_ttc.settings import EngineSettings
-from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import Float32
 
 INDEX = "benchmark-gateway"
@@ -148,10 +146,9 @@ def _documents(group: int) -> Iterator[tuple[str, str, Float32]]:
 
 
 def _features(matrix: Float32, spec: IndexSpec, text: str) -> DocumentFeatures:
-    vectors = quantise(matrix, spec.codec)
-    norms = scale_norms(dequantise(vectors), stored_scales(spec))
-    offsets = np.zeros((TOKENS, 3), dtype=np.int32)
-    return DocumentFeatures(f"{hash(text):x}", matrix[0], TokenFeatures(vectors, norms, offsets), truncated=False)
+    tokens = token_features(matrix, np.zeros((TOKENS, 3), dtype=np.int32), spec)
+    content = content_hash(*compose({"text": text}, spec.text_fields), spec)
+    return DocumentFeatures(content, matrix[0], tokens, truncated=False)
 
 
 @contextmanager

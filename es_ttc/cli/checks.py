@@ -140,7 +140,7 @@ async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: 
     except EsTtcError as error:
         return Check(subject, Verdict.WARNING, str(error), f"es-ttc index show {name}")
     detail = f"{documents:,} documents, {spec.encoder.key}, tokens {spec.tokens}"
-    if spec.tokens != "none":
+    if spec.tokens == "packed":
         detail += f" {spec.codec}"
     if loaded is not None and loaded.identity.key != spec.encoder.key:
         detail += f"; the encoder set here is {loaded.identity.key}"

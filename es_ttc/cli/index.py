@@ -3,19 +3,33 @@
 import asyncio
 import math
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from rich.table import Table
 from rich.text import Text
 
-from es_ttc.cli.common import connected, encoder_flag, engine_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.common import (
+    connected,
+    encoder_flag,
+    engine_flag,
+    given,
+    json_flag,
+    print_json,
+    progress_bar,
+    stderr,
+    stdout,
+)
 from es_ttc.cli.options import SpanGridType, codec_option, max_tokens_option, text_fields_flag
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
+    from es_ttc.encoders.base import Encoder
     from es_ttc.mappings.index import IndexOptions
     from es_ttc.mappings.spec import IndexSpec, SpanGrid
+    from es_ttc.vectors.residual import Bits
 
 
 def _scales(context: click.Context, option: click.Parameter, value: str | None) -> tuple[float, ...] | None:
@@ -46,12 +60,29 @@ def index() -> None:
 @click.option("--dims", type=click.IntRange(1), help="Keep the vectors' first so many dimensions (Matryoshka models).")
 @click.option(
     "--tokens",
-    type=click.Choice(["packed", "none"]),
+    type=click.Choice(["packed", "nested", "rank_vectors", "none"]),
     default="packed",
     show_default=True,
-    help="How token vectors are stored; `none` leaves pooled vectors only.",
+    help="How token vectors are stored: one blob a document; one nested vector a token (large and slow, but plain "
+    "engine features); Elasticsearch's own rank_vectors (Enterprise licence); `none` leaves pooled vectors only.",
 )
-@codec_option("int8")
+@codec_option(
+    "int8",
+    " in a blob",
+    {"residual2": "a quarter of a byte, beside the nearest centroid (needs --sample)", "residual4": "half a byte, so"},
+)
+@click.option(
+    "--sample",
+    metavar="FILE",
+    help="Documents that the centroids of residual2 and residual4 are learned from: the first 1,000 of the file.",
+)
+@click.option(
+    "--blobs",
+    type=click.Choice(["stored", "doc_values"]),
+    default="stored",
+    show_default=True,
+    help="Where blobs stand; doc_values for an index with the codec best_compression.",
+)
 @click.option(
     "--scales",
     callback=_scales,
@@ -84,6 +115,8 @@ def create(
     dims: int | None,
     tokens: Any,
     codec: Any,
+    sample: str | None,
+    blobs: Any,
     scales: tuple[float, ...] | None,
     spans: "tuple[SpanGrid, ...]",
     text_fields: tuple[str, ...] | None,
@@ -96,18 +129,32 @@ def create(
     """Make the index NAME with the fields that its features need; your own fields stay dynamic."""
     from es_ttc.encoders import load_encoder
     from es_ttc.mappings.index import IndexOptions
-    from es_ttc.mappings.spec import IndexSpec
+    from es_ttc.mappings.spec import RESIDUAL_BITS, IndexSpec
 
+    told = click.get_current_context().get_parameter_source("codec") is ParameterSource.COMMANDLINE
+    if told and tokens != "packed":
+        raise click.UsageError(f"--codec goes with --tokens packed, not with {tokens}: leave it out")
+    if (codec in RESIDUAL_BITS) != (sample is not None):
+        raise click.UsageError("--codec residual2 or residual4 and --sample FILE go together: give both or neither")
     settings = Settings(**given(engine=engine, encoder=encoder))
     with stderr.status("loading the encoder"):
-        identity = load_encoder(settings.encoder, cache_dir=settings.cache_dir, dims=dims).identity
-    chosen = given(scales=scales, text_fields=text_fields)
-    spec = IndexSpec(identity, tokens=tokens, codec=codec, max_tokens=max_tokens, spans=spans, **chosen)
+        loaded = load_encoder(settings.encoder, cache_dir=settings.cache_dir, dims=dims)
+    spec = IndexSpec(
+        loaded.identity,
+        tokens=tokens,
+        max_tokens=max_tokens,
+        spans=spans,
+        blobs=blobs,
+        **given(scales=scales, text_fields=text_fields),
+    )
+    if tokens == "packed":
+        codebook = _codebook(sample, spec, loaded, RESIDUAL_BITS[codec]) if sample else b""
+        spec = replace(spec, codec=codec, codebook=codebook)
     asyncio.run(_create(settings, name, spec, IndexOptions(analyzer, shards, replicas)))
     if as_json:
-        print_json({"index": name, "spec": spec.as_meta()})
+        print_json({"index": name, "spec": spec.as_shown()})
     else:
-        click.echo(f"made index [{name}], encoder {identity.key}")
+        click.echo(f"made index [{name}], encoder {loaded.identity.key}")
 
 
 @index.command()
@@ -141,6 +188,17 @@ def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
         click.echo(f"deleted index [{name}]")
 
 
+def _codebook(sample: str, spec: "IndexSpec", encoder: "Encoder", bits: "Bits") -> bytes:
+    from es_ttc.ingest.readers import Inputs, open_source
+    from es_ttc.ingest.sample import DOCUMENTS, learn_codebook
+
+    records = Inputs([open_source(sample)]).peek(DOCUMENTS)
+    documents = [record.document for record in records if record.document]
+    with progress_bar() as bar:
+        task = bar.add_task("learning from the sample", total=len(documents))
+        return learn_codebook(documents, spec.text_fields, encoder, bits, lambda done: bar.update(task, completed=done))
+
+
 async def _create(settings: Settings, name: str, spec: "IndexSpec", options: "IndexOptions") -> None:
     from es_ttc.errors import InvalidRequest
     from es_ttc.mappings.index import create_index
@@ -157,7 +215,7 @@ async def _show(settings: Settings, name: str) -> dict[str, Any]:
 
     async with connected(settings) as engine:
         concrete, spec = await resolve_index(engine, name)
-        return {"index": concrete, "spec": spec.as_meta(), **(await contents(engine, concrete, spec)).as_dict()}
+        return {"index": concrete, "spec": spec.as_shown(), **(await contents(engine, concrete, spec)).as_dict()}
 
 
 async def _delete(settings: Settings, name: str) -> None:
@@ -171,14 +229,13 @@ async def _delete(settings: Settings, name: str) -> None:
 def _report(found: dict[str, Any]) -> Table:
     spec = found["spec"]
     scales = ", ".join(f"{scale:g}" if isinstance(scale, int | float) else scale for scale in spec["scales"])
-    stored = f"{spec['codec']}, up to {spec['max_tokens']} a document" if spec["tokens"] == "packed" else "none"
     spans = "; ".join(f"scale {grid['scale']:g}, every {grid['stride']} tokens" for grid in spec.get("spans", ()))
     states = ", ".join(f"{count:,} {state}" for state, count in found["states"].items()) or "none"
     rows = {
         "index": found["index"],
         "encoder": f"{spec['encoder']['model']}, {spec['encoder']['dims']} dimensions",
         "text fields": ", ".join(spec["text_fields"]),
-        "token vectors": stored,
+        "token vectors": _stored(spec),
         "scales": scales,
         "spans": spans or "none",
         "documents": f"{found['documents']:,}",
@@ -191,3 +248,13 @@ def _report(found: dict[str, Any]) -> Table:
     for label, value in rows.items():
         table.add_row(Text(label, "bold"), Text(value))
     return table
+
+
+def _stored(spec: dict[str, Any]) -> str:
+    if spec["tokens"] == "none":
+        return "none"
+    codec = spec["codec"] if spec["tokens"] == "packed" else spec["tokens"]
+    if "codebook" in spec:
+        codec += f" ({spec['codebook']['centroids']} centroids)"
+    where = " in doc values" if spec.get("blobs") == "doc_values" else ""
+    return f"{codec}{where}, up to {spec['max_tokens']} a document"

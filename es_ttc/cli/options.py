@@ -1,6 +1,7 @@
 """Options that several commands share, and the types of their values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -80,14 +81,21 @@ text_fields_flag = click.option(
 )
 
 
-def codec_option(default: str, what: str = "") -> Callable[..., Any]:
-    """Return the option that says how token vectors are stored."""
+def codec_option(default: str, what: str = "", also: Mapping[str, str] = MappingProxyType({})) -> Callable[..., Any]:
+    """Return the option that says how token vectors are stored.
+
+    Args:
+        default: Unless told.
+        what: Where, for the help.
+        also: Further codecs, with what the help says of them.
+    """
+    more = "".join(f"; {name}: {told}" for name, told in also.items())
     return click.option(
         "--codec",
-        type=click.Choice(["int8", "float16"]),
+        type=click.Choice(["int8", "float16", *also]),
         default=default,
         show_default=True,
-        help=f"Storage type of token vectors{what}: 1 or 2 bytes a component.",
+        help=f"Storage type of token vectors{what}: 1 or 2 bytes a component{more}.",
     )
 
 

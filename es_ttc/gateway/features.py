@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,33 +11,27 @@ import cbor2
 from es_ttc.errors import EngineError
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.cache import LruCache
+from es_ttc.gateway.codebooks import CodebookStore
 from es_ttc.gateway.incoming import RawHeaders
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.upstream import Caller, Upstream, callers
-from es_ttc.mappings.fields import FEATURES
+from es_ttc.mappings.readers import FeatureReader, Read, layout_of, reader_of
 from es_ttc.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature
-from es_ttc.vectors.packed import unpack_norms, unpack_offsets, unpack_tokens
-from es_ttc.vectors.quantise import dequantise
+from es_ttc.vectors.packed import Codebooks, UnknownCodebook
+from es_ttc.vectors.residual import Codebook
 
-_DOCUMENTS_A_READ = 1000
 _AS_CBOR: RawHeaders = [
     (b"accept", b"application/cbor"),
     (b"accept-encoding", b"identity"),  # compressing vectors costs far more than it saves
     (b"content-type", b"application/json"),
 ]
+_ABSENT = Read(object(), 64)  # kept in place of a feature that the document does not have
 
-_UNPACK: Mapping[Feature, Callable[[bytes], Any]] = {
-    Feature.POOLED: lambda blob: dequantise(unpack_tokens(blob))[0],
-    Feature.TOKENS: unpack_tokens,
-    Feature.NORMS: unpack_norms,
-    Feature.OFFSETS: unpack_offsets,
-}
 _UNEXPECTED = (cbor2.CBORError, LookupError, TypeError, ValueError, EOFError)
-_ABSENT = object()  # kept in place of a feature that the document does not have
-_ABSENT_BYTES = 64
 
+Fetched = dict["DocumentKey", dict[Feature, Read]]
 Stored = dict[Feature, Any]
 CacheKey = tuple[str, str, str, Feature]
 
@@ -83,7 +77,8 @@ class FeatureStore:
         self.cache: LruCache[CacheKey, Any] = LruCache(capacity)
         self._upstream = upstream
         self._pool = pool
-        self._reads: set[asyncio.Task[dict[DocumentKey, dict[Feature, tuple[Any, int]]]]] = set()
+        self._codebooks = CodebookStore(upstream, pool)
+        self._reads: set[asyncio.Task[Fetched]] = set()
 
     async def window(self, keys: Sequence[DocumentKey], wanted: Iterable[Feature], caller: Caller) -> WindowFeatures:
         """Return the wanted features of documents, as far as the documents have them.
@@ -119,32 +114,28 @@ class FeatureStore:
             read.add_done_callback(self._done)
             fetched = await asyncio.shield(read)
             for key, stored in zip(keys, known, strict=True):
-                stored.update({feature: value for feature, (value, _) in fetched.get(key, {}).items()})
+                stored.update({feature: read.value for feature, read in fetched.get(key, {}).items()})
         for stored in known:
-            for feature in [feature for feature, value in stored.items() if value is _ABSENT]:
+            for feature in [feature for feature, value in stored.items() if value is _ABSENT.value]:
                 del stored[feature]
         return WindowFeatures(known, from_memory)
 
-    def _done(self, read: asyncio.Task[dict[DocumentKey, dict[Feature, tuple[Any, int]]]]) -> None:
+    def _done(self, read: asyncio.Task[Fetched]) -> None:
         self._reads.discard(read)
         if not read.cancelled():
             read.exception()  # whoever still waits has it; nobody else is to be told
 
-    async def _read_and_keep(
-        self, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller
-    ) -> dict[DocumentKey, dict[Feature, tuple[Any, int]]]:
+    async def _read_and_keep(self, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller) -> Fetched:
         parts = [self._read(batch, features, caller) for batch in batches(keys)]
-        fetched: dict[DocumentKey, dict[Feature, tuple[Any, int]]] = {}
+        fetched: Fetched = {}
         for part in await asyncio.gather(*parts):
             fetched.update(part)
         for key, stored in fetched.items():
-            for feature, (value, size) in stored.items():
-                self.cache.put(_cache_key(key, feature), value, size)
+            for feature, read in stored.items():
+                self.cache.put(_cache_key(key, feature), read.value, read.nbytes)
         return fetched
 
-    async def _read(
-        self, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller
-    ) -> dict[DocumentKey, dict[Feature, tuple[Any, int]]]:
+    async def _read(self, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller) -> Fetched:
         async with self._upstream.send(
             "POST",
             caller.path([keys[0].index], "_search"),
@@ -157,23 +148,30 @@ class FeatureStore:
             status = response.status
         if status != 200:
             raise EngineError(f"features could not be read: the engine answered {status}", upstream_status=status)
-        try:
-            return await self._pool.run(_decode, raw, keys, features)
-        except _UNEXPECTED as error:
-            raise EngineError(
-                f"features could not be read: the engine's answer is not one to such a search ({type(error).__name__})",
-                upstream_status=status,
-            ) from error
+        codebooks: dict[str, Codebook] = {}
+        while True:
+            try:
+                return await self._pool.run(_decode, raw, keys, features, codebooks)
+            except UnknownCodebook as unknown:
+                identifier = unknown.identifier
+            except _UNEXPECTED as error:
+                raise EngineError(
+                    "features could not be read: the engine's answer is not one to such a search "
+                    f"({type(error).__name__})",
+                    upstream_status=status,
+                ) from error
+            codebooks[identifier] = await self._codebooks.codebook(keys[0].index, identifier, caller)
 
 
 def batches(keys: Sequence[DocumentKey]) -> Iterator[Sequence[DocumentKey]]:
-    """Yield the documents of one index and encoder at a time, no more at once than an engine's heap bears."""
-    together: dict[tuple[str, str], list[DocumentKey]] = defaultdict(list)
+    """Yield the documents of one index, encoder and layout at a time, no more at once than an engine's heap bears."""
+    together: dict[tuple[str, str, str], list[DocumentKey]] = defaultdict(list)
     for key in keys:
-        together[key.index, key.encoder].append(key)
+        together[key.index, key.encoder, layout_of(key.hash)].append(key)
     for alike in together.values():
-        for start in range(0, len(alike), _DOCUMENTS_A_READ):
-            yield alike[start : start + _DOCUMENTS_A_READ]
+        most = _reader(alike).most_documents
+        for start in range(0, len(alike), most):
+            yield alike[start : start + most]
 
 
 def read_request(keys: Sequence[DocumentKey], features: Sequence[Feature]) -> dict[str, Any]:
@@ -194,36 +192,33 @@ def read_request(keys: Sequence[DocumentKey], features: Sequence[Feature]) -> di
         "collapse": {"field": HASH},
         "size": len(keys),
         "track_total_hits": False,
-        "_source": False,
-        "stored_fields": [FEATURES[feature].name for feature in features],
+        **_reader(keys).request(features),
     }
 
 
-def _decode(
-    raw: bytes, keys: Sequence[DocumentKey], features: Sequence[Feature]
-) -> dict[DocumentKey, dict[Feature, tuple[Any, int]]]:
+def _reader(keys: Sequence[DocumentKey]) -> FeatureReader:
+    """Return the reader of documents of one layout."""
+    try:
+        return reader_of(layout_of(keys[0].hash))
+    except ValueError as error:
+        raise EngineError(f"features of index [{keys[0].index}] cannot be read: {error}") from error
+
+
+def _decode(raw: bytes, keys: Sequence[DocumentKey], features: Sequence[Feature], codebooks: Codebooks) -> Fetched:
     """Unpack the answer; a content that is gone since the first pass is left out, and so is a damaged one."""
     answer = cbor2.loads(raw)
     if answer["_shards"]["failed"]:
         raise EngineError("features could not be read: some of the index's shards failed")
     expected = {key.hash: key for key in keys}
-    decoded: dict[DocumentKey, dict[Feature, tuple[Any, int]]] = {}
+    reader = _reader(keys)
+    decoded: Fetched = {}
     for hit in answer["hits"]["hits"]:
-        fields = hit["fields"]
-        key = expected[fields[HASH][0]]
+        key = expected[hit["fields"][HASH][0]]
         try:
-            decoded[key] = {feature: _unpacked(feature, fields) for feature in features}
+            decoded[key] = {feature: reader.read(hit, feature, codebooks) or _ABSENT for feature in features}
         except ValueError as error:
             log.warning("damaged features", index=key.index, id=hit["_id"], error=str(error))
     return decoded
-
-
-def _unpacked(feature: Feature, fields: Mapping[str, Any]) -> tuple[Any, int]:
-    blobs = fields.get(FEATURES[feature].name)
-    if not blobs:
-        return _ABSENT, _ABSENT_BYTES
-    blob = blobs[0]
-    return _UNPACK[feature](blob), len(blob)
 
 
 def _cache_key(key: DocumentKey, feature: Feature) -> CacheKey:

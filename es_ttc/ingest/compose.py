@@ -9,6 +9,7 @@ import orjson
 from numpy.typing import NDArray
 
 from es_ttc.errors import InvalidRequest
+from es_ttc.mappings.readers import marked
 from es_ttc.mappings.spec import IndexSpec
 
 Document = Mapping[str, Any]
@@ -56,7 +57,8 @@ def compose(document: Document, text_fields: Sequence[str]) -> tuple[str, tuple[
 
 
 def content_hash(text: str, spans: Sequence[Span], spec: IndexSpec) -> str:
-    """Return the content hash of a composed text: blake2b-128 over its (field name, text) pairs, as 32 hex digits.
+    """Return the content hash of a composed text: blake2b-128 over its (field name, text) pairs, as 32 hex digits,
+    with the mark of the index's layout, which tells how the features are read.
 
     It is personalised with how the index stores features. So whoever keeps features by hash never takes those of
     another storage type for them, an index that was deleted and made again under its name included.
@@ -69,7 +71,7 @@ def content_hash(text: str, spans: Sequence[Span], spec: IndexSpec) -> str:
             # Lengths before contents: no two different lists of pairs give the same bytes.
             state.update(len(encoded).to_bytes(8, "little"))
             state.update(encoded)
-    return state.hexdigest()
+    return marked(state.hexdigest(), spec.layout)
 
 
 def document_hash(source: bytes) -> str:

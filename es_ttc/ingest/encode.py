@@ -6,6 +6,7 @@ Evaluation in memory takes the same features as the index is given, rounding inc
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import orjson
@@ -19,9 +20,21 @@ from es_ttc.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.rescorers.spectral.evidence import characters_under, main_lobe
 from es_ttc.rescorers.spectral.norms import scale_norms
 from es_ttc.rescorers.spectral.spans import span_vectors
-from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_tokens
+from es_ttc.vectors import residual
+from es_ttc.vectors.packed import (
+    codebook_id,
+    pack_norms,
+    pack_offsets,
+    pack_residuals,
+    pack_tokens,
+    unpack_codebook,
+)
 from es_ttc.vectors.quantise import dequantise, quantise
+from es_ttc.vectors.residual import Residuals
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
+
+_codebook = lru_cache(maxsize=4)(unpack_codebook)
+_codebook_id = lru_cache(maxsize=4)(codebook_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +45,13 @@ class TokenFeatures:
         vectors: ``(n, d)``, in the index's storage type.
         norms: Of the vectors as stored, at the index's scales.
         offsets: ``(n, 3)`` int32: ordinal of the text field, first and end character of each token.
+        residuals: What is written in place of the vectors, where the index has a codebook.
     """
 
     vectors: TokenVectors
     norms: ScaleNorms
     offsets: NDArray[np.int32]
+    residuals: Residuals | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +155,34 @@ def features_of(
         return DocumentFeatures(text_hash, pooled, None, truncated)
     matrix, offsets = encodings.tokens[position], locate(encodings.offsets[position], spans)
     tokens = None
-    if spec.tokens == "packed":
-        vectors = quantise(matrix, spec.codec)
-        # Norms and spans of what is stored, not of what was encoded: a rescorer that computes them finds the same.
-        matrix = dequantise(vectors)
-        tokens = TokenFeatures(vectors, scale_norms(matrix, stored_scales(spec)), offsets)
+    if spec.tokens != "none":
+        tokens = token_features(matrix, offsets, spec)
+        matrix = dequantise(tokens.vectors)  # spans of what is stored, as the norms are
     return DocumentFeatures(text_hash, pooled, tokens, truncated, _spans(matrix, offsets, spec.spans))
+
+
+def token_features(matrix: Float32, offsets: NDArray[np.int32], spec: IndexSpec) -> TokenFeatures:
+    """Return what an index of the spec stores of a document's tokens, rounding included.
+
+    Args:
+        matrix: ``(n, d)`` float32 unit rows.
+        offsets: ``(n, 3)`` int32 ordinal of the text field, first and end character of each.
+        spec: What the index stores; it stores tokens.
+    """
+    vectors, residuals = _as_stored(matrix, spec)
+    # Norms of what is stored, not of what was encoded: a rescorer that computes them itself finds the same.
+    return TokenFeatures(vectors, scale_norms(dequantise(vectors), stored_scales(spec)), offsets, residuals)
+
+
+def _as_stored(matrix: Float32, spec: IndexSpec) -> tuple[TokenVectors, Residuals | None]:
+    """Return token vectors as they are read back, and the residuals that are written where the index has a codebook."""
+    if spec.tokens != "packed":
+        return quantise(matrix, "float32"), None
+    if spec.codec == "residual2" or spec.codec == "residual4":
+        codebook = _codebook(spec.codebook)
+        residuals = residual.encode(matrix, codebook)
+        return residual.decode(residuals, codebook), residuals
+    return quantise(matrix, spec.codec), None
 
 
 def _spans(matrix: Float32, offsets: NDArray[np.int32], grids: Sequence[SpanGrid]) -> SpanFeatures | None:
@@ -195,13 +232,25 @@ def feature_fields(features: DocumentFeatures, spec: IndexSpec) -> dict[str, obj
         stored["vector"] = features.pooled
         stored["pooled"] = _base64(pack_tokens(TokenVectors(features.pooled[np.newaxis])))
     if features.tokens is not None:
-        stored["tokens"] = _base64(pack_tokens(features.tokens.vectors))
+        stored["tokens"] = _tokens(features.tokens, spec)
         stored["offsets"] = _base64(pack_offsets(features.tokens.offsets, spec.text_fields))
         if stored_scales(spec):
             stored["norms"] = _base64(pack_norms(features.tokens.norms))
     if features.spans is not None:
         stored["spans"] = _span_objects(features.spans, spec)
     return stored
+
+
+def _tokens(tokens: TokenFeatures, spec: IndexSpec) -> object:
+    match spec.tokens:
+        case "nested":
+            return [{"v": vector} for vector in tokens.vectors.values]
+        case "rank_vectors":
+            return tokens.vectors.values
+        case _ if tokens.residuals is not None:
+            return _base64(pack_residuals(tokens.residuals, _codebook_id(spec.codebook)))
+        case _:
+            return _base64(pack_tokens(tokens.vectors))
 
 
 def _span_objects(spans: SpanFeatures, spec: IndexSpec) -> list[dict[str, object]]:

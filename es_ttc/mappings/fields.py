@@ -2,7 +2,9 @@
 
 Nothing below ``ttc`` stands in ``_source``: hits stay small, and a write of the document by anyone else (an index call,
 ``_update``, ``_reindex``) drops all of it at once. A document therefore never carries the features of a text that it
-no longer has; it lacks them, which ``ttc.state`` shows and the next ingest mends.
+no longer has; it lacks them, which ``ttc.state`` shows and the next ingest mends. The exception are token vectors that
+are not packed, which engines give back from ``_source`` alone: such a write keeps them, but without the hash and the
+encoder that go with them, and so nobody takes them for the new text's.
 """
 
 from collections.abc import Mapping
@@ -26,18 +28,23 @@ from es_ttc.mappings.spec import (
     SPAN_VECTOR,
     SPANS,
     STATE,
+    TOKEN_VECTOR,
     TOKENS,
     VECTOR,
     IndexSpec,
+    TokenStorage,
 )
 from es_ttc.rescorers.base import Feature
 
-Kind = Literal["vector", "blob", "keyword", "integer", "float", "nested"]
+Kind = Literal["vector", "blob", "keyword", "integer", "float", "nested", "rank_vectors"]
 
 READY = "ready"
 """``ttc.state`` of a document with all its features."""
 EMPTY = "empty"
 """``ttc.state`` of a document without text: it has no features, and needs none."""
+
+_RANK_VECTORS_SINCE = (9, 0)
+_LICENCES_WITH_RANK_VECTORS = ("enterprise", "trial")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +53,8 @@ class Field:
 
     Attributes:
         name: Its full name.
-        kind: ``vector`` (kNN field), ``blob`` (stored binary without doc values), ``keyword``, ``float`` (searchable,
-            doc values), ``integer`` (doc values only) or ``nested`` (objects with ``children``).
+        kind: ``vector`` (kNN field), ``blob`` (binary), ``keyword``, ``float`` (searchable, doc values), ``integer``
+            (doc values only), ``nested`` (objects with ``children``) or ``rank_vectors`` (Elasticsearch's own).
         children: The fields of a nested one.
     """
 
@@ -67,7 +74,12 @@ FEATURES: Mapping[Feature, Field] = {
     Feature.NORMS: Field(NORMS, "blob"),
     Feature.OFFSETS: Field(OFFSETS, "blob"),
 }
-"""The field that each stored feature needs."""
+"""The field that each stored feature needs; token vectors have another one where they are not packed."""
+
+_TOKENS_UNPACKED: Mapping[TokenStorage, Field] = {
+    "nested": Field(TOKENS, "nested", (Field(TOKEN_VECTOR, "vector"),)),
+    "rank_vectors": Field(TOKENS, "rank_vectors"),
+}
 
 BOOKKEEPING: tuple[Field, ...] = (
     Field(VECTOR, "vector"),
@@ -94,14 +106,19 @@ def carried(spec: IndexSpec) -> dict[Feature, Field]:
     """Return the features that an index of this spec carries, with their fields."""
     if spec.tokens == "none":
         return {Feature.POOLED: FEATURES[Feature.POOLED]}
-    return {
-        feature: field for feature, field in FEATURES.items() if feature is not Feature.NORMS or stored_scales(spec)
-    }
+    tokens = {Feature.TOKENS: _TOKENS_UNPACKED.get(spec.tokens, FEATURES[Feature.TOKENS])}
+    found = {**FEATURES, **tokens}
+    return {feature: field for feature, field in found.items() if feature is not Feature.NORMS or stored_scales(spec)}
 
 
 def fields(spec: IndexSpec) -> tuple[Field, ...]:
     """Return all fields below ``ttc`` that an index of this spec has."""
     return (*carried(spec).values(), *((SPAN_OBJECTS,) if spec.spans else ()), *BOOKKEEPING)
+
+
+def kept_in_source(spec: IndexSpec) -> tuple[Field, ...]:
+    """Return the fields below ``ttc`` that stand in ``_source``, because engines give them to readers nowhere else."""
+    return tuple(field for field in carried(spec).values() if field.kind in ("nested", "rank_vectors"))
 
 
 def stored_scales(spec: IndexSpec) -> tuple[float, ...]:
@@ -113,13 +130,15 @@ def field_mapping(field: Field, spec: IndexSpec, capabilities: Capabilities) -> 
     """Return one field's mapping.
 
     Raises:
-        ConfigurationError: The engine has no vector field, or none for this many dimensions.
+        ConfigurationError: The engine has no such field, or none for this many dimensions.
     """
     match field.kind:
         case "vector":
             return _vector(spec.encoder.dims, capabilities)
         case "blob":
-            return {"type": "binary", "store": True, "doc_values": False}
+            return {"type": "binary", "store": spec.blobs == "stored", "doc_values": spec.blobs == "doc_values"}
+        case "rank_vectors":
+            return _rank_vectors(spec.encoder.dims, capabilities)
         case "keyword":
             return {"type": "keyword"}
         case "float":
@@ -157,3 +176,17 @@ def _vector(dims: int, capabilities: Capabilities) -> dict[str, Any]:
         }
     method = {"name": "hnsw", "engine": capabilities.knn_engine, "space_type": "cosinesimil"}
     return {"type": "knn_vector", "dimension": dims, "method": method}
+
+
+def _rank_vectors(dims: int, capabilities: Capabilities) -> dict[str, Any]:
+    if capabilities.product != "elasticsearch" or capabilities.version < _RANK_VECTORS_SINCE:
+        raise ConfigurationError(
+            f"this {capabilities.product} has no rank_vectors field, which Elasticsearch has from 9.0 on: choose "
+            "--tokens packed or nested"
+        )
+    if capabilities.licence not in _LICENCES_WITH_RANK_VECTORS:
+        raise ConfigurationError(
+            f"Elasticsearch's rank_vectors field needs an Enterprise licence, and this one is [{capabilities.licence}]: "
+            "choose --tokens packed or nested"
+        )
+    return {"type": "rank_vectors", "dims": dims}

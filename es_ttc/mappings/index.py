@@ -7,7 +7,7 @@ from typing import Any
 
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.mappings.fields import field_mapping, fields
+from es_ttc.mappings.fields import field_mapping, fields, kept_in_source
 from es_ttc.mappings.spec import ROOT, IndexSpec
 
 _VECTORS_OUTSIDE_SOURCE = (9, 2)
@@ -44,10 +44,10 @@ def index_body(spec: IndexSpec, capabilities: Capabilities, options: IndexOption
     ours = feature_properties(spec, capabilities)
     text = _text_properties(spec.text_fields, {"type": "text", "analyzer": options.analyzer})
     return {
-        "settings": {"index": _settings(capabilities, options)},
+        "settings": {"index": _settings(spec, capabilities, options)},
         "mappings": {
             "_meta": {ROOT: spec.as_meta()},
-            "_source": {"excludes": [ROOT]},
+            "_source": {"excludes": source_excludes(spec)},
             "properties": {**text, ROOT: {"type": "object", "dynamic": "strict", "properties": ours}},
         },
     }
@@ -57,20 +57,27 @@ def feature_properties(spec: IndexSpec, capabilities: Capabilities) -> dict[str,
     """Return the mappings of what stands below ``ttc``, by the names inside it.
 
     Raises:
-        InvalidRequest: A document may have more spans than engines take.
+        InvalidRequest: A document may have more nested vectors than engines take.
         ConfigurationError: The engine cannot hold the encoder's vectors.
     """
     _check_nested_objects(spec)
     return {field.leaf: field_mapping(field, spec, capabilities) for field in fields(spec)}
 
 
-def vector_settings(capabilities: Capabilities) -> dict[str, Any]:
+def source_excludes(spec: IndexSpec) -> list[str]:
+    """Return what is kept out of ``_source``: all of ours, but for what engines give to readers nowhere else."""
+    kept = kept_in_source(spec)
+    return [field.name for field in fields(spec) if field not in kept] if kept else [ROOT]
+
+
+def vector_settings(spec: IndexSpec, capabilities: Capabilities) -> dict[str, Any]:
     """Return the settings below ``index`` that an index with vectors needs."""
     if capabilities.product == "opensearch":
         return {"knn": True}
     if capabilities.version >= _VECTORS_OUTSIDE_SOURCE:
-        # Else `_update` would bring the vector back, and it alone: that of a text which may just have changed.
-        return {"mapping": {"exclude_source_vectors": False}}
+        # Vectors that do stand in `_source` are not shown with every hit, nor stored twice. Where none does, `_update`
+        # must not bring the pooled vector back, and it alone: that of a text which may just have changed.
+        return {"mapping": {"exclude_source_vectors": bool(kept_in_source(spec))}}
     return {}
 
 
@@ -92,7 +99,7 @@ async def resolve_index(engine: Engine, name: str) -> tuple[str, IndexSpec]:
     return concrete, IndexSpec.from_mapping(concrete, mapping)
 
 
-def _settings(capabilities: Capabilities, options: IndexOptions) -> dict[str, Any]:
+def _settings(spec: IndexSpec, capabilities: Capabilities, options: IndexOptions) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if options.shards is not None:
         settings["number_of_shards"] = options.shards
@@ -100,15 +107,16 @@ def _settings(capabilities: Capabilities, options: IndexOptions) -> dict[str, An
         settings["auto_expand_replicas"] = "0-1"
     else:
         settings["number_of_replicas"] = options.replicas
-    return settings | vector_settings(capabilities)
+    return settings | vector_settings(spec, capabilities)
 
 
 def _check_nested_objects(spec: IndexSpec) -> None:
     objects = sum(math.ceil(spec.max_tokens / grid.stride) for grid in spec.spans)
+    objects += spec.max_tokens if spec.tokens == "nested" else 0
     if objects > MOST_NESTED_OBJECTS:
         raise InvalidRequest(
-            f"a document of {spec.max_tokens:,} tokens would have {objects:,} spans, and engines take up to "
-            f"{MOST_NESTED_OBJECTS:,} nested objects a document: use a larger stride or fewer --max-tokens"
+            f"a document of {spec.max_tokens:,} tokens would have {objects:,} nested vectors, and engines take up to "
+            f"{MOST_NESTED_OBJECTS:,} nested objects a document: use fewer --max-tokens, or a larger stride of spans"
         )
 
 

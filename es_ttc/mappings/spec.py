@@ -2,6 +2,7 @@
 
 import json
 import math
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -10,6 +11,8 @@ from typing import Any, Literal, Self
 
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
+from es_ttc.vectors.packed import codebook_id, unpack_codebook
+from es_ttc.vectors.residual import Bits
 
 VERSION = 1
 
@@ -18,6 +21,8 @@ VECTOR = "ttc.vector"
 POOLED = "ttc.pooled"
 """The pooled vector again, as a packed blob: OpenSearch gives a knn_vector outside of `_source` to no reader."""
 TOKENS = "ttc.tokens"
+"""A blob; objects with :data:`TOKEN_VECTOR`; or one list of vectors: whichever the storage strategy has."""
+TOKEN_VECTOR = "ttc.tokens.v"
 NORMS = "ttc.norms"
 OFFSETS = "ttc.offsets"
 HASH = "ttc.hash"
@@ -37,8 +42,11 @@ SPAN_END = "ttc.spans.end"
 DOCUMENT = "ttc.document"
 """blake2b-128 of the whole document as it was sent: tells ingest that nothing of it has changed."""
 
-TokenStorage = Literal["packed", "none"]
-Codec = Literal["float16", "int8"]
+TokenStorage = Literal["packed", "nested", "rank_vectors", "none"]
+Codec = Literal["float16", "int8", "residual2", "residual4"]
+Blobs = Literal["stored", "doc_values"]
+Layout = Literal["stored", "doc_values", "nested", "rank_vectors"]
+RESIDUAL_BITS: Mapping[Codec, Bits] = {"residual2": 2, "residual4": 4}
 
 MEAN = "mean"
 """How the scale L = inf is written in JSON and on the command line."""
@@ -67,11 +75,15 @@ class IndexSpec:
     Attributes:
         encoder: The identity of the encoder that every vector of the index comes from.
         text_fields: The document's fields that are encoded, in this order, the non-empty ones joined by one space.
-        tokens: Storage strategy of token vectors; ``none`` keeps pooled vectors only.
-        codec: Storage type of token vectors.
+        tokens: Storage strategy of token vectors: ``packed`` (one blob a document), ``nested`` (one nested vector a
+            token), ``rank_vectors`` (Elasticsearch's own field) or ``none`` (pooled vectors only).
+        codec: Storage type of packed token vectors; the other strategies hold float32.
         scales: The grid whose norms are stored (L = 1 needs none); other scales are computed when asked for.
         max_tokens: Rows kept of one document's token matrix.
         spans: Grids of smoothed spans that are kept as nested vectors for the engine's own kNN; none where empty.
+        blobs: Where blobs stand: stored fields, or doc values (for an index whose stored fields are compressed hard).
+        codebook: Packed codebook of the ``residual`` codecs; it stands in the mapping, so it goes wherever the index
+            goes. Empty otherwise.
     """
 
     encoder: EncoderIdentity
@@ -81,6 +93,19 @@ class IndexSpec:
     scales: tuple[float, ...] = DEFAULT_SCALES
     max_tokens: int = 1024
     spans: tuple[SpanGrid, ...] = ()
+    blobs: Blobs = "stored"
+    codebook: bytes = b""
+
+    def __post_init__(self) -> None:
+        packed = self.tokens == "packed"
+        if self.blobs != "stored" and self.tokens not in ("packed", "none"):
+            raise InvalidRequest(f"[blobs] {self.blobs} goes with packed tokens, not with {self.tokens}")
+        if packed and (self.codec in RESIDUAL_BITS) != bool(self.codebook):
+            raise InvalidRequest(
+                f"codec [{self.codec}] needs a codebook: learn one from a sample of the documents (--sample FILE)"
+                if not self.codebook
+                else f"codec [{self.codec}] has no use for a codebook: leave it out, or choose residual2 or residual4"
+            )
 
     def as_meta(self) -> dict[str, Any]:
         """Return the JSON-ready value of ``_meta.ttc``."""
@@ -95,7 +120,28 @@ class IndexSpec:
         }
         if self.spans:
             meta["spans"] = [asdict(grid) for grid in self.spans]
+        if self.blobs != "stored":
+            meta["blobs"] = self.blobs
+        if self.codebook:
+            meta["codebook"] = b64encode(self.codebook).decode("ascii")
         return meta
+
+    def as_shown(self) -> dict[str, Any]:
+        """Return :meth:`as_meta` for people and scripts: the codebook's name and shape in place of its bytes."""
+        meta = self.as_meta()
+        if self.codebook:
+            codebook = unpack_codebook(self.codebook)
+            meta["codebook"] = {"id": codebook_id(self.codebook), "centroids": len(codebook.centroids)}
+        return meta
+
+    @property
+    def layout(self) -> Layout:
+        """How a document's features are read; see :mod:`es_ttc.mappings.readers`."""
+        match self.tokens:
+            case "nested" | "rank_vectors":
+                return self.tokens
+            case _:
+                return self.blobs
 
     @property
     def encodes_tokens(self) -> bool:
@@ -133,6 +179,8 @@ class IndexSpec:
             scales=tuple(math.inf if scale == MEAN else scale for scale in meta["scales"]),
             max_tokens=meta["max_tokens"],
             spans=tuple(SpanGrid(**grid) for grid in meta.get("spans", ())),
+            blobs=meta.get("blobs", "stored"),
+            codebook=b64decode(meta.get("codebook", "")),
         )
 
 

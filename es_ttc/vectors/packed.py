@@ -1,29 +1,34 @@
-"""One binary container for everything of a document that is stored as bytes: token vectors, norms, offsets.
+"""One binary container for everything that is stored as bytes: token vectors, norms, offsets, codebooks.
 
 All numbers are little-endian. A blob is a header of 16 bytes, a small JSON object (the meta), padding up to a multiple
 of 16, then the data up to the very end::
 
     0   4  magic "TTC" 0x01 (the last byte is the layout's version)
-    4   1  kind: 1 token vectors, 2 scale norms, 3 offsets
-    5   1  codec: 1 float32, 2 float16, 3 int8 with float32 row factors, 4 int32
+    4   1  kind: 1 token vectors, 2 scale norms, 3 offsets, 4 codebook
+    5   1  codec: 1 float32, 2 float16, 3 int8 with float32 row factors, 4 int32, 5 residuals with float32 row factors
     6   2  bytes of the meta
     8   4  rows
     12  4  columns
     16     meta, spaces as padding, data
 
-Data is the matrix in row order; int8 has its row factors before it. Unpacking copies nothing and trusts nothing: the
-arrays are read-only views of the blob, and a blob whose header and length disagree is a ValueError.
+Data is the matrix in row order, with the row factors before it. Residuals are 16-bit words: a row is its centroid and
+the words of its codes, and the meta names the codebook that they are read with.
+
+Unpacking trusts nothing: a blob whose header and length disagree is a ValueError. It copies nothing either (the arrays
+are read-only views of the blob), but for residuals, which are read back as int8.
 """
 
 import struct
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from es_ttc.vectors.residual import Codebook, Residuals, decode
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 MAGIC = b"TTC\x01"
@@ -31,12 +36,31 @@ MAGIC = b"TTC\x01"
 _HEADER = struct.Struct("<4sBBHII")
 _ALIGNMENT = 16
 _MEAN = "mean"
+_CODEBOOK = "codebook"
+_WEIGHTS = "weights"
+
+Codebooks = Mapping[str, Codebook]
+"""Codebooks by their :func:`codebook_id`."""
+NO_CODEBOOKS: Codebooks = {}
+
+
+class UnknownCodebook(LookupError):
+    """Residuals cannot be read without their codebook.
+
+    Attributes:
+        identifier: Its :func:`codebook_id`.
+    """
+
+    def __init__(self, identifier: str) -> None:
+        super().__init__(f"residuals of codebook {identifier!r:.80}, which is not at hand")
+        self.identifier = identifier
 
 
 class _Kind(IntEnum):
     TOKENS = 1
     NORMS = 2
     OFFSETS = 3
+    CODEBOOK = 4
 
 
 class _Codec(IntEnum):
@@ -44,6 +68,7 @@ class _Codec(IntEnum):
     FLOAT16 = 2
     INT8 = 3
     INT32 = 4
+    RESIDUALS = 5
 
 
 _DTYPES: dict[_Codec, np.dtype[Any]] = {
@@ -51,12 +76,15 @@ _DTYPES: dict[_Codec, np.dtype[Any]] = {
     _Codec.FLOAT16: np.dtype("<f2"),
     _Codec.INT8: np.dtype("i1"),
     _Codec.INT32: np.dtype("<i4"),
+    _Codec.RESIDUALS: np.dtype("<u2"),
 }
 _CODECS = {dtype: codec for codec, dtype in _DTYPES.items()}
+_WITH_FACTORS = frozenset({_Codec.INT8, _Codec.RESIDUALS})
 _ALLOWED: dict[_Kind, frozenset[_Codec]] = {
-    _Kind.TOKENS: frozenset({_Codec.FLOAT32, _Codec.FLOAT16, _Codec.INT8}),
+    _Kind.TOKENS: frozenset({_Codec.FLOAT32, _Codec.FLOAT16, _Codec.INT8, _Codec.RESIDUALS}),
     _Kind.NORMS: frozenset({_Codec.FLOAT32}),
     _Kind.OFFSETS: frozenset({_Codec.INT32}),
+    _Kind.CODEBOOK: frozenset({_Codec.INT8}),
 }
 
 
@@ -65,13 +93,20 @@ def pack_tokens(tokens: TokenVectors) -> bytes:
     return _pack(_Kind.TOKENS, tokens.values, {}, row_factors=tokens.scales)
 
 
-def unpack_tokens(blob: bytes) -> TokenVectors:
-    """Read :func:`pack_tokens` back.
+def pack_residuals(residuals: Residuals, identifier: str) -> bytes:
+    """Return the blob of one document's token vectors, written in the codebook of this :func:`codebook_id`."""
+    rows = np.column_stack((residuals.centroids, residuals.words))
+    return _pack(_Kind.TOKENS, rows, {_CODEBOOK: identifier}, row_factors=residuals.factors)
+
+
+def unpack_tokens(blob: bytes, codebooks: Codebooks = NO_CODEBOOKS) -> TokenVectors:
+    """Read :func:`pack_tokens` or :func:`pack_residuals` back.
 
     Raises:
+        UnknownCodebook: The codebook of residuals is not among those given.
         ValueError: The blob is no such container, is truncated or too long, or holds a value that is not finite.
     """
-    matrix, row_factors, _ = _unpack(blob, _Kind.TOKENS)
+    matrix, row_factors, meta = _unpack(blob, _Kind.TOKENS)
     if matrix.shape[1] == 0:
         raise ValueError("packed tokens: 0 columns")
     if matrix.dtype == np.float16:
@@ -81,7 +116,43 @@ def unpack_tokens(blob: bytes) -> TokenVectors:
         finite = bool(np.isfinite(matrix if row_factors is None else row_factors).all())
     if not finite:
         raise ValueError("packed tokens: a value is not finite")
+    if matrix.dtype == np.uint16:
+        assert row_factors is not None  # noqa: S101 - residuals have them
+        identifier = meta.get(_CODEBOOK)
+        if not isinstance(identifier, str):
+            raise ValueError(f"packed tokens: the meta must name the codebook, got {identifier!r:.80}")
+        if identifier not in codebooks:
+            raise UnknownCodebook(identifier)
+        return decode(Residuals(matrix[:, 0], matrix[:, 1:], row_factors), codebooks[identifier])
     return TokenVectors(matrix, row_factors)
+
+
+def pack_codebook(codebook: Codebook) -> bytes:
+    """Return the blob of a codebook."""
+    steps = np.full(len(codebook.centroids), codebook.step, dtype=np.float32)
+    return _pack(_Kind.CODEBOOK, codebook.centroids, {_WEIGHTS: codebook.weights.tolist()}, row_factors=steps)
+
+
+def unpack_codebook(blob: bytes) -> Codebook:
+    """Read :func:`pack_codebook` back.
+
+    Raises:
+        ValueError: The blob is no such container, is truncated or too long, or holds no codebook.
+    """
+    centroids, steps, meta = _unpack(blob, _Kind.CODEBOOK)
+    weights = meta.get(_WEIGHTS)
+    if not isinstance(weights, list) or len(weights) not in (4, 16) or weights != sorted(weights):
+        raise ValueError(f"packed codebook: the meta must hold 4 or 16 ascending weights, got {weights!r:.80}")
+    if not all(isinstance(weight, int) and abs(weight) <= 127 for weight in weights):
+        raise ValueError("packed codebook: a weight is no whole number from -127 to 127")
+    if steps is None or not centroids.size or not np.isfinite(steps).all() or (steps <= 0).any():
+        raise ValueError("packed codebook: it has no centroid, or a step is not above 0")
+    return Codebook(centroids, np.array(weights, dtype=np.int8), float(steps[0]))
+
+
+def codebook_id(blob: bytes) -> str:
+    """Return what residuals call the codebook of this blob: blake2b-64 of it as 16 hex digits."""
+    return blake2b(blob, digest_size=8).hexdigest()
 
 
 def pack_norms(norms: ScaleNorms) -> bytes:
@@ -177,14 +248,14 @@ def _unpack(blob: bytes, kind: _Kind) -> tuple[NDArray[Any], Float32 | None, dic
     if codec not in _ALLOWED[kind]:
         raise ValueError(f"{what}: unknown codec {codec}")
     dtype = _DTYPES[_Codec(codec)]
-    factors_size = 4 * rows if codec == _Codec.INT8 else 0
+    factors_size = 4 * rows if codec in _WITH_FACTORS else 0
     start = _HEADER.size + meta_size + -(_HEADER.size + meta_size) % _ALIGNMENT
     expected = start + factors_size + rows * columns * dtype.itemsize
     if len(blob) != expected:
         raise ValueError(f"{what}: {rows} x {columns} {dtype.name} make {expected} bytes, got {len(blob)}")
     meta = _meta(blob[_HEADER.size : _HEADER.size + meta_size], what)
     matrix = np.frombuffer(blob, dtype, rows * columns, start + factors_size).reshape(rows, columns)
-    row_factors = np.frombuffer(blob, "<f4", rows, start) if factors_size or codec == _Codec.INT8 else None
+    row_factors = np.frombuffer(blob, "<f4", rows, start) if codec in _WITH_FACTORS else None
     return matrix, row_factors, meta
 
 

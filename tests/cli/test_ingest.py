@@ -68,6 +68,40 @@ def test_a_grid_of_spans_that_means_nothing_is_refused(grid: str, capsys: pytest
     assert f"{grid!r} is no grid of spans: give scale=L,stride=S" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--codec residual2", "--codec residual2 or residual4 and --sample FILE go together"),
+        ("--sample docs.jsonl", "--codec residual2 or residual4 and --sample FILE go together"),
+        ("--tokens nested --codec int8", "--codec goes with --tokens packed, not with nested"),
+        ("--tokens nested --blobs doc_values", "[blobs] doc_values goes with packed tokens"),
+        ("--tokens nested --max-tokens 20000", "20,000 nested vectors, and engines take up to 10,000"),
+        ("--tokens rank_vectors", "rank_vectors field, which Elasticsearch has"),
+        ("--codec residual4 --sample docs.jsonl --text-fields body", "no document of the sample has text in body"),
+    ],
+)
+def test_a_storage_that_cannot_be_had_is_refused_in_one_sentence(
+    here: Path, index_name: str, capsys: pytest.CaptureFixture[str], arguments: str, says: str
+) -> None:
+    (here / "docs.jsonl").write_text('{"text": "first"}\n')
+    assert run(["index", "create", index_name, *arguments.split()]) > 0
+    error = capsys.readouterr().err.strip()
+    assert says in error
+    assert "\n" not in error
+
+
+def test_centroids_are_learned_from_a_sample(here: Path, index_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "docs.jsonl").write_text('{"text": "first words"}\n{"text": "second words"}\n')
+    create = ["index", "create", index_name, "--codec", "residual2", "--sample", "docs.jsonl", "--json"]
+    assert run(create) == 0
+    made = json.loads(capsys.readouterr().out)["spec"]["codebook"]
+    assert made["centroids"] == 8  # there are no more tokens than that
+    assert len(made["id"]) == 16
+    assert run(["ingest", index_name, "docs.jsonl"]) == 0
+    assert run(["index", "show", index_name]) == 0
+    assert "residual2 (8 centroids), up to 1024 a document" in capsys.readouterr().out
+
+
 def test_an_absent_index_is_made_with_defaults_and_that_is_said(
     here: Path, index_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,7 +133,7 @@ def test_documents_without_the_text_fields_make_no_index(
         (["ingest", "x"], "Missing argument"),
         (["index", "create", "x", "--scales", "0.5"], "[0.5] is no scale"),
         (["index", "create", "x", "--text-fields", "a,,b"], "empty name"),
-        (["index", "create", "x", "--tokens", "nested"], "nested"),
+        (["index", "create", "x", "--tokens", "nest"], "nested"),
     ],
 )
 def test_wrong_usage_is_one_sentence(

@@ -15,7 +15,7 @@ from es_ttc.engine.protocol import Product
 from es_ttc.gateway.server import running_gateway
 from es_ttc.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.spec import Codec, IndexSpec, TokenStorage
+from es_ttc.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.gateway.client import call
 
@@ -66,17 +66,9 @@ async def fill(url: str, name: str, spec: IndexSpec, encoder: Encoder, documents
         await engine.close()
 
 
-def make_index(
-    url: str,
-    name: str,
-    encoder: Encoder,
-    *,
-    tokens: TokenStorage = "packed",
-    codec: Codec = "float16",
-    max_tokens: int = 64,
-) -> IndexSpec:
+def make_index(url: str, name: str, encoder: Encoder, **storage: Any) -> IndexSpec:
     """Make an index of the corpus."""
-    spec = IndexSpec(encoder.identity, tokens=tokens, codec=codec, max_tokens=max_tokens)
+    spec = IndexSpec(encoder.identity, **{"codec": "float16", "max_tokens": 64, **storage})
     asyncio.run(fill(url, name, spec, encoder, corpus()))
     return spec
 

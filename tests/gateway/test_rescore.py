@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -15,10 +16,12 @@ from hypothesis import strategies as st
 from es_ttc.encoders.base import Encoder
 from es_ttc.gateway.filter_path import filtered
 from es_ttc.ingest import encode_documents
-from es_ttc.mappings.spec import Codec, TokenStorage
+from es_ttc.mappings.spec import RESIDUAL_BITS
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.similarity import shown_similarity
+from es_ttc.vectors.packed import pack_codebook
+from es_ttc.vectors.residual import learn
 from tests.gateway.client import Reply, call, search
 from tests.gateway.conftest import Behind, corpus, make_index
 
@@ -29,6 +32,10 @@ WITHOUT_TEXT = "d7"
 
 def ours(method: str = "spectral", **section: Any) -> dict[str, Any]:
     return {"window_size": 100, "ttc": {"method": method, "query_text": CATS, **section}}
+
+
+def by_id(name: str) -> dict[str, Any]:
+    return next(document for document in corpus() if document["_id"] == name)
 
 
 def in_memory(encoder: Encoder, behind: Behind, method: str, texts: Sequence[str], **params: Any) -> dict[str, float]:
@@ -87,24 +94,51 @@ def test_several_texts_of_one_query(behind: Behind, encoder: Encoder) -> None:
     assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize(("tokens", "codec"), [("packed", "int8"), ("none", "int8")])
+@pytest.mark.parametrize(
+    ("storage", "rounding"),
+    [
+        ({"codec": "int8"}, 0.002),
+        ({"codec": "float16", "blobs": "doc_values"}, 1e-6),
+        ({"codec": "residual2"}, 0.05),
+        ({"codec": "residual4", "blobs": "doc_values"}, 0.01),
+        ({"tokens": "nested"}, 1e-3),
+    ],
+    ids=str,
+)
 def test_other_storage(
-    engine_url: str, index_name: str, encoder: Encoder, behind: Behind, tokens: TokenStorage, codec: Codec
+    engine_url: str, index_name: str, encoder: Encoder, behind: Behind, storage: dict[str, Any], rounding: float
 ) -> None:
-    make_index(engine_url, index_name, encoder, tokens=tokens, codec=codec)
+    if bits := RESIDUAL_BITS.get(storage.get("codec", "")):
+        texts = [f"{document['title']} {document['text']}" for document in corpus()]
+        storage = storage | {
+            "codebook": pack_codebook(learn(np.concatenate(encoder.encode(texts).tokens), bits, centroids=64))
+        }
+    spec = make_index(engine_url, index_name, encoder, **storage)
+    there = replace(behind, index=index_name, spec=spec)
+    for method in ("dense", "spectral", "maxsim"):
+        reply = search(behind.gateway, index_name, {"query": EVERYTHING, "size": 59, "rescore": ours(method)})
+        expected = in_memory(encoder, there, method, [CATS])
+        assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(expected, abs=1e-4)
+    as_float16 = in_memory(encoder, behind, "spectral", [CATS])
+    assert in_memory(encoder, there, "spectral", [CATS]) == pytest.approx(as_float16, abs=rounding)
+    body = {"query": EVERYTHING, "size": 3, "rescore": ours(detail=True)}
+    first = search(behind.gateway, index_name, body).json()["hits"]["hits"][0]
+    assert {"field", "start", "end"} <= set(first["_ttc"])
+    source = {key: value for key, value in first["_source"].items() if key != "ttc"}
+    assert source == {key: value for key, value in by_id(first["_id"]).items() if key != "_id"}
+
+
+def test_without_token_vectors(engine_url: str, index_name: str, encoder: Encoder, behind: Behind) -> None:
+    make_index(engine_url, index_name, encoder, tokens="none")
     reply = search(behind.gateway, index_name, {"query": EVERYTHING, "size": 59, "rescore": ours("dense")})
     assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(
         in_memory(encoder, behind, "dense", [CATS]), abs=1e-4
     )
     reply = search(behind.gateway, index_name, {"query": EVERYTHING, "size": 59, "rescore": ours()})
-    if tokens == "none":
-        assert reply.status == 400
-        assert reply.json()["error"]["type"] == "ttc_missing_feature_exception"
-        assert "[ttc.tokens]" in reply.reason
-        assert "es-ttc index create" in reply.reason
-    else:
-        expected = in_memory(encoder, behind, "spectral", [CATS])
-        assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(expected, abs=5e-3)
+    assert reply.status == 400
+    assert reply.json()["error"]["type"] == "ttc_missing_feature_exception"
+    assert "[ttc.tokens]" in reply.reason
+    assert "es-ttc index create" in reply.reason
 
 
 @pytest.mark.parametrize(("size", "window"), [(7, 20), (10, 100), (25, 10)])

@@ -8,7 +8,7 @@ from es_ttc.engine.protocol import Capabilities
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.mappings.fields import carried, stored_scales
 from es_ttc.mappings.index import IndexOptions, index_body
-from es_ttc.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.mappings.spec import Blobs, IndexSpec, SpanGrid
 from es_ttc.rescorers.base import Feature
 
 SPEC = IndexSpec(EncoderIdentity("m", "r", 384, 256))
@@ -36,10 +36,40 @@ def test_spans_are_nested_vectors_of_the_same_kind(capabilities: Capabilities) -
     assert set(ours["spans"]["properties"]) == {"v", "scale", "position", "field", "start", "end"}
 
 
+def test_token_vectors_that_are_not_packed_alone_stand_in_source() -> None:
+    assert index_body(SPEC, OPENSEARCH)["mappings"]["_source"] == {"excludes": ["ttc"]}
+    nested = replace(SPEC, tokens="nested")
+    for capabilities in (OPENSEARCH, ELASTICSEARCH):
+        mappings = index_body(nested, capabilities)["mappings"]
+        ours = mappings["properties"]["ttc"]["properties"]
+        assert ours["tokens"] == {"type": "nested", "dynamic": "strict", "properties": {"v": ours["vector"]}}
+        assert set(mappings["_source"]["excludes"]) == {f"ttc.{name}" for name in ours} - {"ttc.tokens"}
+    assert index_body(nested, ELASTICSEARCH)["settings"]["index"]["mapping"] == {"exclude_source_vectors": True}
+    licensed = replace(ELASTICSEARCH, licence="enterprise")
+    ranks = index_body(replace(SPEC, tokens="rank_vectors"), licensed)["mappings"]
+    assert ranks["properties"]["ttc"]["properties"]["tokens"] == {"type": "rank_vectors", "dims": 384}
+    assert "ttc.tokens" not in ranks["_source"]["excludes"]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "says"), [(OPENSEARCH, "Elasticsearch has from 9.0"), (ELASTICSEARCH, r"Enterprise.*\[basic\]")]
+)
+def test_rank_vectors_that_cannot_be_had_are_refused(capabilities: Capabilities, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        index_body(replace(SPEC, tokens="rank_vectors"), capabilities)
+
+
+@pytest.mark.parametrize(("blobs", "stored"), [("stored", True), ("doc_values", False)])
+def test_blobs_stand_where_the_spec_says(blobs: Blobs, stored: bool) -> None:
+    ours = index_body(replace(SPEC, blobs=blobs), OPENSEARCH)["mappings"]["properties"]["ttc"]["properties"]
+    for name in ("tokens", "norms", "offsets", "pooled"):
+        assert ours[name] == {"type": "binary", "store": stored, "doc_values": not stored}
+
+
 def test_more_spans_than_a_document_may_have_are_refused() -> None:
     most = replace(SPEC, max_tokens=20_000, spans=(SpanGrid(10, 2),))
     index_body(most, OPENSEARCH)
-    with pytest.raises(InvalidRequest, match=r"20,000 tokens would have 10,001 spans.*larger stride"):
+    with pytest.raises(InvalidRequest, match=r"20,000 tokens would have 10,001 nested vectors.*larger stride"):
         index_body(replace(most, spans=(SpanGrid(10, 2), SpanGrid(30, 20_000))), OPENSEARCH)
 
 

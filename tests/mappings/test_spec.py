@@ -2,12 +2,15 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
 from es_ttc.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.vectors.packed import codebook_id, pack_codebook
+from es_ttc.vectors.residual import learn
 
 SPEC = IndexSpec(
     EncoderIdentity("m", "r", 4, 16, prompts="p"),
@@ -22,6 +25,36 @@ SPEC = IndexSpec(
 def test_comes_back_from_json() -> None:
     mapping = {"_meta": {"ttc": orjson.loads(orjson.dumps(SPEC.as_meta()))}}
     assert IndexSpec.from_mapping("articles", mapping) == SPEC
+
+
+def test_what_is_not_packed_in_stored_fields_comes_back_too() -> None:
+    blob = pack_codebook(learn(np.eye(4, dtype=np.float32), 2))
+    residual = replace(SPEC, codec="residual2", codebook=blob, blobs="doc_values")
+    for spec, layout in (
+        (SPEC, "stored"),
+        (residual, "doc_values"),
+        (replace(SPEC, tokens="none", blobs="doc_values"), "doc_values"),
+        (replace(SPEC, tokens="nested"), "nested"),
+        (replace(SPEC, tokens="rank_vectors"), "rank_vectors"),
+    ):
+        mapping = {"_meta": {"ttc": orjson.loads(orjson.dumps(spec.as_meta()))}}
+        assert IndexSpec.from_mapping("articles", mapping) == spec
+        assert spec.layout == layout
+    assert residual.as_shown()["codebook"] == {"id": codebook_id(blob), "centroids": 4}
+    assert len({spec.storage for spec in (residual, replace(residual, blobs="stored"), SPEC)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"codec": "residual4"}, "needs a codebook"),
+        ({"codebook": b"any"}, "has no use for a codebook"),
+        ({"tokens": "nested", "blobs": "doc_values"}, "goes with packed tokens"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        replace(SPEC, **change)
 
 
 def test_an_index_without_or_from_a_newer_release_is_refused() -> None:

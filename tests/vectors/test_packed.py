@@ -9,18 +9,21 @@ from numpy.typing import NDArray
 
 from es_ttc.vectors.packed import (
     MAGIC,
+    pack_codebook,
     pack_norms,
     pack_offsets,
     pack_tokens,
+    unpack_codebook,
     unpack_norms,
     unpack_offsets,
     unpack_tokens,
 )
 from es_ttc.vectors.quantise import Codec, quantise
+from es_ttc.vectors.residual import learn
 from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 
 CODECS: tuple[Codec, ...] = ("float32", "float16", "int8")
-UNPACK: tuple[Callable[[bytes], object], ...] = (unpack_tokens, unpack_norms, unpack_offsets)
+UNPACK: tuple[Callable[[bytes], object], ...] = (unpack_tokens, unpack_norms, unpack_offsets, unpack_codebook)
 
 
 def tokens(codec: Codec, rows: int = 5, dims: int = 7) -> TokenVectors:
@@ -40,6 +43,7 @@ BLOBS = (
     *(pack_tokens(tokens(codec)) for codec in CODECS),
     pack_norms(norms()),
     pack_offsets(offsets(), ["title", "text"]),
+    pack_codebook(learn(np.eye(3, dtype=np.float32), 2)),
 )
 
 
