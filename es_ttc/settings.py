@@ -42,7 +42,9 @@ class EngineSettings(BaseSettings):
 class Settings(EngineSettings):
     """Everything that es-ttc can be told beside a command's own flags."""
 
-    encoder: str = Field("minilm", description="Short name, model name or folder of the encoder.")
+    encoder: str = Field(
+        "minilm", description="Short name, model name or folder of the encoder; NAME+ADAPTER for one with an adapter."
+    )
     cache_dir: Path = Field(
         default_factory=lambda: Path(platformdirs.user_cache_dir("es-ttc")),
         description="Where downloads and embeddings are kept between runs.",

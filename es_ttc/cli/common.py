@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import orjson
@@ -19,10 +19,12 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from es_ttc.settings import EngineSettings
+from es_ttc.settings import EngineSettings, Settings
 
 if TYPE_CHECKING:
     from es_ttc.engine.protocol import Engine
+
+S = TypeVar("S", bound=Settings)
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 engine_flag = click.option(
@@ -33,6 +35,11 @@ engine_flag = click.option(
 encoder_flag = click.option(
     "--encoder", metavar="NAME", help="minilm, mpnet, any model name, or a folder. Default: ES_TTC_ENCODER or minilm."
 )
+adapter_flag = click.option(
+    "--adapter",
+    metavar="NAME",
+    help="A LoRA adapter of the encoder: one that the model ships, a folder, or a hub name.",
+)
 
 stdout = Console()
 stderr = Console(stderr=True)
@@ -41,6 +48,13 @@ stderr = Console(stderr=True)
 def given(**flags: Any) -> dict[str, Any]:
     """Return the flags that were given, for settings and other things with defaults of their own."""
     return {name: value for name, value in flags.items() if value is not None}
+
+
+def adapted(settings: S, adapter: str | None) -> S:
+    """Return settings whose encoder is named with an adapter; the same settings where none was given."""
+    from es_ttc.encoders.registry import with_adapter
+
+    return settings.model_copy(update={"encoder": with_adapter(settings.encoder, adapter)})
 
 
 @asynccontextmanager

@@ -15,7 +15,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from es_ttc.cli.common import encoder_flag, given, json_flag, print_json, progress_bar, stderr, stdout
+from es_ttc.cli.common import (
+    adapted,
+    adapter_flag,
+    encoder_flag,
+    given,
+    json_flag,
+    print_json,
+    progress_bar,
+    stderr,
+    stdout,
+)
 from es_ttc.cli.options import JsonObjectType, codec_option, first_pass_option, max_tokens_option
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.settings import Settings
@@ -64,6 +74,7 @@ class WindowType(click.ParamType[int | str]):
 @click.argument("data", nargs=-1, required=True, metavar="DATA...", type=click.Path(path_type=Path))
 @click.option("--methods", default=_METHODS, show_default=True, metavar="NAMES", help="Methods, joined by commas.")
 @encoder_flag
+@adapter_flag
 @click.option(
     "--engine",
     default=MEMORY,
@@ -108,6 +119,7 @@ def evaluate(
     data: tuple[Path, ...],
     methods: str,
     encoder: str | None,
+    adapter: str | None,
     engine: str,
     split: str,
     window: int | str,
@@ -136,7 +148,7 @@ def evaluate(
     from es_ttc.evaluation.plan import Plan
     from es_ttc.settings import EngineSettings
 
-    settings = Settings(**given(encoder=encoder))
+    settings = adapted(Settings(**given(encoder=encoder)), adapter)
     wanted = [name.strip() for name in methods.split(",") if name.strip()]
     if not wanted:
         raise InvalidRequest("[--methods] names no method")

@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from es_ttc.cli.common import (
+    adapted,
+    adapter_flag,
     connected,
     encoder_flag,
     engine_flag,
@@ -57,6 +59,7 @@ def index() -> None:
 @click.argument("name")
 @engine_flag
 @encoder_flag
+@adapter_flag
 @click.option("--dims", type=click.IntRange(1), help="Keep the vectors' first so many dimensions (Matryoshka models).")
 @click.option(
     "--tokens",
@@ -112,6 +115,7 @@ def create(
     name: str,
     engine: str | None,
     encoder: str | None,
+    adapter: str | None,
     dims: int | None,
     tokens: Any,
     codec: Any,
@@ -136,7 +140,7 @@ def create(
         raise click.UsageError(f"--codec goes with --tokens packed, not with {tokens}: leave it out")
     if (codec in RESIDUAL_BITS) != (sample is not None):
         raise click.UsageError("--codec residual2 or residual4 and --sample FILE go together: give both or neither")
-    settings = Settings(**given(engine=engine, encoder=encoder))
+    settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
     with stderr.status("loading the encoder"):
         loaded = load_encoder(settings.encoder, cache_dir=settings.cache_dir, dims=dims)
     spec = IndexSpec(

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import Progress
 
-from es_ttc.cli.common import connected, encoder_flag, engine_flag, given, json_flag, print_json, progress_bar, stderr
+from es_ttc.cli.common import (
+    adapted,
+    adapter_flag,
+    connected,
+    encoder_flag,
+    engine_flag,
+    given,
+    json_flag,
+    print_json,
+    progress_bar,
+    stderr,
+)
 from es_ttc.cli.options import text_fields_flag
 from es_ttc.settings import Settings
 
@@ -50,6 +61,7 @@ class Request:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @engine_flag
 @encoder_flag
+@adapter_flag
 @click.option("--id-field", help="The field that holds ids. Default: `_id`, else a hash of the document's content.")
 @text_fields_flag
 @click.option("--resume", is_flag=True, help="Go on where a stopped run of the same command was.")
@@ -73,6 +85,7 @@ def ingest(
     files: tuple[str, ...],
     engine: str | None,
     encoder: str | None,
+    adapter: str | None,
     id_field: str | None,
     text_fields: tuple[str, ...] | None,
     resume: bool,
@@ -95,7 +108,7 @@ def ingest(
     from es_ttc.ingest import IngestOptions
     from es_ttc.ingest.bulk import BatchLimits
 
-    settings = Settings(**given(engine=engine, encoder=encoder))
+    settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
     batch = BatchLimits(bytes=int(batch_mb * 2**20), seconds=batch_seconds)
     rejected = dead_letters or Path(f"{name}.rejected.jsonl")
     request = Request(name, files, text_fields, IngestOptions(id_field, batch), resume, rejected)

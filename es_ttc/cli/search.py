@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from es_ttc.cli.common import connected, engine_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.common import (
+    adapted,
+    adapter_flag,
+    connected,
+    engine_flag,
+    given,
+    json_flag,
+    print_json,
+    stderr,
+    stdout,
+)
 from es_ttc.cli.options import JsonObjectType, NamesType, first_pass_option
 from es_ttc.cli.views import Hit, Ranking, answer
 from es_ttc.settings import EngineSettings, GatewaySettings
@@ -34,6 +44,7 @@ if TYPE_CHECKING:
     help="Text fields that are searched and shown. Default: the index's own.",
 )
 @engine_flag
+@adapter_flag
 @click.option("--gateway", metavar="URL", help="A gateway that runs already. Default: one for this search alone.")
 @json_flag
 def search(
@@ -46,6 +57,7 @@ def search(
     size: int,
     fields: tuple[str, ...] | None,
     engine: str | None,
+    adapter: str | None,
     gateway: str | None,
     as_json: bool,
 ) -> None:
@@ -60,7 +72,7 @@ def search(
 
     resolve_one(method, params)
     asked = Asked(text, method, size, params, first_pass)
-    settings = GatewaySettings(**given(engine=engine, port=0))
+    settings = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)
     with stderr.status("searching"):
         rankings = _rankings(settings, gateway, name, asked, fields, beside=beside)
     if as_json:
@@ -104,12 +116,13 @@ async def _spec(settings: EngineSettings, name: str) -> "IndexSpec":
 
 
 def _check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
+    from es_ttc.encoders.base import name_in
     from es_ttc.errors import EncoderMismatch
 
     if encoder.identity.key != spec.encoder.key:
         raise EncoderMismatch(
             f"index [{name}] was encoded by [{spec.encoder.key}], and the encoder here is [{encoder.identity.key}]: "
-            f"set ES_TTC_ENCODER to {spec.encoder.model}"
+            f"set ES_TTC_ENCODER to {name_in(spec.encoder.key)}"
         )
 
 

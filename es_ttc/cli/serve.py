@@ -21,7 +21,8 @@ _LOOK_SECONDS = 3.0
     "encoders",
     multiple=True,
     metavar="NAME",
-    help="minilm, mpnet, any model name, or a folder; may be given several times, for indices written with others.",
+    help="minilm, mpnet, any model name, or a folder, NAME+ADAPTER for one with a LoRA adapter; may be given several "
+    "times, for indices written with others.",
 )
 @json_flag
 def serve(engine: str | None, host: str | None, port: int | None, encoders: tuple[str, ...], as_json: bool) -> None:

@@ -12,6 +12,8 @@ Float32 = NDArray[np.float32]
 Role = Literal["query", "document"]
 
 _SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
+_ADAPTER_IN_KEY = re.compile(r"/[0-9]+x[0-9]+(?:\+[0-9a-f]{8})?\+(.+)@[0-9a-f]{12}$", re.DOTALL)
+_ADAPTER = re.compile(r"\+(.+@[0-9a-f]{12})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class EncoderIdentity:
         dims: Components of a vector (after Matryoshka truncation).
         max_length: Tokens that the model reads at once, special ones included.
         prompts: The query and document prompts' SHA-256 prefix, or "" without prompts.
-        adapter: The adapter's name, or "".
+        adapter: The adapter's name and revision, e.g. ``law@0123456789ab``, or "".
     """
 
     model: str
@@ -44,19 +46,27 @@ class EncoderIdentity:
         extras = "".join(f"+{part}" for part in (self.prompts, self.adapter) if part)
         return f"{self.model}@{self.revision}/{self.dims}x{self.max_length}{extras}"
 
-    def cut_to(self, key: str) -> Self | None:
-        """Return the identity that a key names, where this encoder becomes it by cutting; else None.
+    @property
+    def adapter_name(self) -> str:
+        """The adapter's name without its revision, or ""."""
+        return self.adapter.rpartition("@")[0]
+
+    def variant(self, key: str) -> Self | None:
+        """Return the identity that a key names, where this encoder becomes it by cutting, or by an adapter; else None.
 
         Args:
-            key: The :attr:`key` of an identity. Model, revision, prompts and adapter must be this one's, dimensions and
-                length at most its own.
+            key: The :attr:`key` of an identity. Model, revision and prompts must be this one's, dimensions and length
+                at most its own, and the adapter this one's where it has one.
         """
         shape = _SHAPE.match(key.removeprefix(f"{self.model}@{self.revision}/"))
         if shape is None:
             return None
-        cut = replace(self, dims=int(shape[1]), max_length=int(shape[2]))
-        fits = 1 <= cut.dims <= self.dims and 1 <= cut.max_length <= self.max_length
-        return cut if fits and cut.key == key else None
+        found = replace(self, dims=int(shape[1]), max_length=int(shape[2]))
+        adapter = None if self.adapter else _ADAPTER.fullmatch(key.removeprefix(found.key))
+        if adapter is not None:
+            found = replace(found, adapter=adapter[1])
+        fits = 1 <= found.dims <= self.dims and 1 <= found.max_length <= self.max_length
+        return found if fits and found.key == key else None
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form."""
@@ -66,6 +76,13 @@ class EncoderIdentity:
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Read back :meth:`as_dict`."""
         return cls(**data)
+
+
+def name_in(key: str) -> str:
+    """Return the name that an encoder goes by, ``model`` or ``model+adapter``, from its identity's key."""
+    model = key.partition("@")[0]
+    adapter = _ADAPTER_IN_KEY.search(key)
+    return f"{model}+{adapter[1]}" if adapter else model
 
 
 @dataclass(frozen=True, slots=True)

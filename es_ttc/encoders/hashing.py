@@ -13,6 +13,8 @@ from es_ttc.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 DIGITS = 12
+ADAPTER_CONFIG = "adapter_config.json"
+"""A folder that holds it is an adapter, not a part of the model around it."""
 # The first kind that a folder has stands for the model: the others are made from it.
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.onnx")
 _TOKENIZER = ("tokenizer.json",)
@@ -84,4 +86,5 @@ def revision(folder: Path, hashes: FileHashes) -> str:
 
 
 def _files(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    return sorted(path for pattern in patterns for path in folder.rglob(pattern) if path.is_file())
+    found = (path for pattern in patterns for path in folder.rglob(pattern) if path.is_file())
+    return sorted(path for path in found if path.parent == folder or not (path.parent / ADAPTER_CONFIG).is_file())

@@ -1,11 +1,14 @@
-"""Models by their hub name: taken from the local hub cache, and fetched where the hub may be used."""
+"""Models and adapters by their hub name: taken from the local hub cache, and fetched where the hub may be used."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from es_ttc.errors import ConfigurationError
 
 _COMMON = ("*.json", "*.txt", "*.model")
 _PATTERNS = {"torch": (*_COMMON, "*.safetensors"), "onnx": (*_COMMON, "onnx/model.onnx*", "model.onnx*")}
+_ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 _IGNORED = ("openvino/*", "*.ot", "*.h5", "*.msgpack")
 
 
@@ -21,18 +24,38 @@ def snapshot(name: str, backend: str) -> Path:
     Raises:
         ConfigurationError: There is no such model, or it can't be had.
     """
-    from huggingface_hub import constants, snapshot_download
-
     repository = name if "/" in name else f"sentence-transformers/{name}"
-    try:
-        patterns = list(_PATTERNS[backend])
-        folder = Path(snapshot_download(repository, allow_patterns=patterns, ignore_patterns=list(_IGNORED)))
+    with _from_the_hub(f"encoder [{name}] is no short name (minilm, mpnet), no folder"):
+        folder = _download(repository, _PATTERNS[backend])
         if backend == "torch" and not any(folder.rglob("*.safetensors")):
-            folder = Path(snapshot_download(repository, allow_patterns=[*_COMMON, "pytorch_model*.bin"]))
+            folder = _download(repository, (*_COMMON, "pytorch_model*.bin"))
+    return folder
+
+
+def adapter(name: str) -> Path:
+    """Return the folder with the files of an adapter on the hub, ``organisation/adapter``.
+
+    Raises:
+        ConfigurationError: There is no such adapter, or it can't be had.
+    """
+    with _from_the_hub(f"adapter [{name}] is none of the model's own, no folder"):
+        return _download(name, _ADAPTER)
+
+
+def _download(repository: str, patterns: Sequence[str]) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(repository, allow_patterns=list(patterns), ignore_patterns=list(_IGNORED)))
+
+
+@contextmanager
+def _from_the_hub(what: str) -> Iterator[None]:
+    from huggingface_hub import constants
+
+    try:
+        yield
     except (OSError, ValueError) as error:  # huggingface_hub's errors are all one or the other
         offline = " (the hub is switched off by HF_HUB_OFFLINE)" if constants.HF_HUB_OFFLINE else ""
         raise ConfigurationError(
-            f"encoder [{name}] is no short name (minilm, mpnet), no folder, and could not be had from the model "
-            f"hub{offline}: {' '.join(str(error).split())}"
+            f"{what}, and could not be had from the model hub{offline}: {' '.join(str(error).split())}"
         ) from error
-    return folder

@@ -20,6 +20,7 @@ def identity_of(
     own_max_length: int,
     max_length: int | None,
     prompts: Mapping[Role, str],
+    adapter: str = "",
 ) -> EncoderIdentity:
     """Return the identity of a model with the options given.
 
@@ -30,6 +31,7 @@ def identity_of(
         own_max_length: Its own limit.
         max_length: The limit wanted; None for its own.
         prompts: Each role's prompt.
+        adapter: The adapter's name and revision, or "".
 
     Raises:
         ConfigurationError: An option is out of range.
@@ -43,6 +45,7 @@ def identity_of(
         dims=dims or own_dims,
         max_length=max_length or own_max_length,
         prompts=_prompts_hash(prompts),
+        adapter=adapter,
     )
 
 

@@ -3,11 +3,12 @@
 import importlib.util
 import re
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
-from es_ttc.encoders import hub, packages
+from es_ttc.encoders import adapters, hub, packages
+from es_ttc.encoders.adapters import Adapter
 from es_ttc.encoders.base import Encoder
-from es_ttc.encoders.hashing import FileHashes, revision
+from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes, revision
 from es_ttc.encoders.options import Dtype
 from es_ttc.encoders.packages import ModelFiles, missing_package
 from es_ttc.errors import ConfigurationError
@@ -22,6 +23,7 @@ _SUFFIX = re.compile(r"(?P<model>.+)@(?P<backend>[a-z]+)(:(?P<dtype>[a-z0-9]+))?
 def load_encoder(
     name: str,
     *,
+    adapter: str | None = None,
     cache_dir: Path | None = None,
     device: str = "auto",
     dtype: Dtype = "auto",
@@ -34,7 +36,10 @@ def load_encoder(
     Args:
         name: ``minilm``, ``mpnet``, a sentence-transformers model's name on the hub, or a folder; then, if wanted,
             ``@torch`` or ``@onnx`` for the backend, and ``@torch:float32`` or ``@torch:bfloat16`` for its arithmetic
-            too. Without a backend torch is taken where it is installed and the model has weights for it.
+            too. Without a backend torch is taken where it is installed and the model has weights for it. At the end,
+            if wanted, ``+`` and the name of an adapter.
+        adapter: A LoRA adapter of the torch backend, instead of the name's own: one that the model ships, a folder, or
+            a repository on the hub; see :func:`es_ttc.encoders.adapters.find`.
         cache_dir: Where assembled models and file hashes are kept; ``ES_TTC_CACHE_DIR`` or the user's cache folder
             if None.
         device: ``auto`` (CUDA, then Apple's MPS, then the CPU) or a torch device; ONNX models run on the CPU.
@@ -48,9 +53,11 @@ def load_encoder(
     Raises:
         ConfigurationError: The name, or an option, or what is installed does not do; the message says what would.
     """
-    model, backend, named_dtype = parse_name(name)
+    model, backend, named_dtype, named_adapter = parse_name(with_adapter(name, adapter))
     cache = cache_dir or Settings().cache_dir
-    backend = backend or _default_backend(model)
+    backend = backend or ("torch" if named_adapter else _default_backend(model))
+    if backend == "onnx" and named_adapter:
+        raise ConfigurationError(f"encoder [{name}]: ONNX Runtime applies no adapters, take @torch")
     files = _files(model, backend, cache)
     if backend == "onnx":
         if (named_dtype or dtype) != "auto" or device not in ("auto", "cpu"):
@@ -63,18 +70,63 @@ def load_encoder(
         return load_onnx(files, dims=dims, max_length=max_length, threads=threads)
     from es_ttc.encoders.sentence_transformers import load_torch
 
-    return load_torch(files, device=device, dtype=named_dtype or dtype, dims=dims, max_length=max_length)
+    found = _adapter(files.folder, named_adapter, cache) if named_adapter else None
+    return load_torch(files, adapter=found, device=device, dtype=named_dtype or dtype, dims=dims, max_length=max_length)
 
 
-def parse_name(name: str) -> tuple[str, Backend | None, Dtype | None]:
-    """Return model, backend and arithmetic of an encoder's name.
+def with_adapter(name: str, adapter: str | None) -> str:
+    """Return an encoder's name with an adapter; the name itself where there is none.
+
+    Raises:
+        ConfigurationError: The name has one already.
+    """
+    if adapter is None:
+        return name
+    if parse_name(name).adapter:
+        raise ConfigurationError(f"encoder [{name}] names an adapter already: leave out adapter [{adapter}]")
+    return f"{name}+{adapter}"
+
+
+def shipped_adapters(name: str, *, cache_dir: Path | None = None) -> list[str]:
+    """Return the names of the adapters that lie in an encoder's own folder; none for ONNX models."""
+    parsed = parse_name(name)
+    if (parsed.backend or _default_backend(parsed.model)) == "onnx":
+        return []
+    return adapters.shipped(_files(parsed.model, "torch", cache_dir or Settings().cache_dir).folder)
+
+
+class EncoderName(NamedTuple):
+    """The parts of an encoder's name; None for what it leaves open."""
+
+    model: str
+    backend: Backend | None = None
+    dtype: Dtype | None = None
+    adapter: str | None = None
+
+
+def parse_name(name: str) -> EncoderName:
+    """Return the parts of an encoder's name: ``model[@backend[:arithmetic]][+adapter]``.
 
     Raises:
         ConfigurationError: An unknown backend or arithmetic.
     """
+    whole = _without_adapter(name)
+    model, plus, adapter = name.rpartition("+")
+    if not (plus and model and adapter) or Path(whole.model).is_dir():
+        return whole
+    return _without_adapter(model)._replace(adapter=adapter)
+
+
+def _adapter(model: Path, name: str, cache_dir: Path) -> Adapter:
+    if importlib.util.find_spec("peft") is None:
+        raise missing_package("peft", "es-ttc[adapters]")
+    return adapters.find(model, name, FileHashes(cache_dir))
+
+
+def _without_adapter(name: str) -> EncoderName:
     match = _SUFFIX.fullmatch(name)
     if not name or match is None or Path(name).is_dir():
-        return name, None, None
+        return EncoderName(name)
     backend, dtype = match["backend"], match["dtype"]
     if backend not in get_args(Backend):
         raise ConfigurationError(f"encoder [{name}] names an unknown backend [{backend}]: take @torch or @onnx")
@@ -82,7 +134,7 @@ def parse_name(name: str) -> tuple[str, Backend | None, Dtype | None]:
         raise ConfigurationError(
             f"encoder [{name}] names an unknown arithmetic [{dtype}]: take one of {', '.join(get_args(Dtype))}"
         )
-    return match["model"], backend, dtype  # type: ignore[return-value]
+    return EncoderName(match["model"], backend, dtype)  # type: ignore[arg-type]
 
 
 def _default_backend(model: str) -> Backend:
@@ -111,6 +163,8 @@ def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
         public = folder.resolve().name
     else:
         folder, public = hub.snapshot(model, backend), model.rpartition("/")[2]
+    if (folder / ADAPTER_CONFIG).is_file():
+        raise ConfigurationError(f"encoder [{model}] is an adapter: name its model and it, as in minilm+{model}")
     model_revision = revision(folder, hashes)
     onnx = _onnx_file(folder) if backend == "onnx" else None
     arithmetic = f"{onnx.name} {hashes.sha256(onnx)[:8]}" if onnx else ""

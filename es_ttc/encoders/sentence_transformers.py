@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from transformers.utils import logging as transformers_logging
 
+from es_ttc.encoders.adapters import Adapter
 from es_ttc.encoders.base import Role
 from es_ttc.encoders.batches import Batch, fixed_batches
 from es_ttc.encoders.options import Dtype, identity_of
 from es_ttc.encoders.packages import ModelFiles
-from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
+from es_ttc.encoders.text_encoder import TextEncoder, WindowModel, WindowVectors
 from es_ttc.encoders.windows import Reader, Window, role_prompts
 from es_ttc.errors import ConfigurationError
 
@@ -32,6 +34,7 @@ _DEFAULT_MAX_LENGTH = 512
 def load_torch(
     files: ModelFiles,
     *,
+    adapter: Adapter | None = None,
     device: str = "auto",
     dtype: Dtype = "auto",
     dims: int | None = None,
@@ -44,10 +47,16 @@ def load_torch(
     """
     place = _device(device)
     name = choose_dtype(place) if dtype == "auto" else dtype
-    sentence_model = _load(files.folder, place)
+    folders: dict[Role, Path | None] = {"query": None, "document": None, **(adapter.folders if adapter else {})}
+    # A role of its own adapter has weights of its own; nothing is switched while texts of both roles are encoded.
+    models = {folder: _load(files.folder, place, folder) for folder in dict.fromkeys(folders.values())}
     if name == "bfloat16":
-        _halve_products(sentence_model)
-    model = TorchModel(sentence_model, source=str(files.folder), bfloat16=name == "bfloat16")
+        for one in models.values():
+            _halve_products(one)
+    runs = {
+        folder: TorchModel(one, source=str(files.folder), bfloat16=name == "bfloat16") for folder, one in models.items()
+    }
+    sentence_model, model = models[folders["document"]], runs[folders["document"]]
     prompts = role_prompts(sentence_model.prompts, sentence_model.default_prompt_name)
     identity = identity_of(
         files,
@@ -56,10 +65,13 @@ def load_torch(
         own_max_length=model.max_length,
         max_length=max_length,
         prompts=prompts,
+        adapter=adapter.identity if adapter else "",
     )
-    model.max_length = identity.max_length
+    for run in runs.values():
+        run.max_length = identity.max_length
     reader = Reader(model.tokenizer.backend_tokenizer, max_length=identity.max_length, prompts=prompts)
-    return TextEncoder(identity, f"sentence-transformers, {_ARITHMETIC[name]}, {place.type}", reader, model)
+    by_role: WindowModel = model if len(runs) == 1 else ModelByRole(runs[folders["query"]], model)
+    return TextEncoder(identity, f"sentence-transformers, {_ARITHMETIC[name]}, {place.type}", reader, by_role)
 
 
 def choose_dtype(device: torch.device, cpuinfo: Path = Path("/proc/cpuinfo")) -> Dtype:
@@ -111,7 +123,7 @@ def _halve_products(model: SentenceTransformer) -> None:
             module.to(torch.bfloat16)
 
 
-def _load(folder: Path, device: torch.device) -> SentenceTransformer:
+def _load(folder: Path, device: torch.device, adapter: Path | None) -> SentenceTransformer:
     try:
         with _no_progress_bars():
             model = SentenceTransformer(
@@ -119,6 +131,10 @@ def _load(folder: Path, device: torch.device) -> SentenceTransformer:
             )
     except Exception as error:  # whatever a model's files make the library raise
         raise ConfigurationError(f"model folder [{folder}] could not be loaded: {error}") from error
+    if adapter is not None:
+        from es_ttc.encoders.lora import merge  # peft is an extra of its own
+
+        merge(model[0].auto_model, adapter)
     return model.eval()
 
 
@@ -213,6 +229,19 @@ class TorchModel:
         for module in self._after:
             vectors = module({"sentence_embedding": vectors})["sentence_embedding"]
         return vectors
+
+
+@dataclass(frozen=True, slots=True)
+class ModelByRole:
+    """A model for queries and one for documents; see :class:`es_ttc.encoders.text_encoder.WindowModel`."""
+
+    query: WindowModel
+    document: WindowModel
+
+    def run(self, windows: Sequence[Window], *, role: Role, tokens: bool) -> list[WindowVectors]:
+        """Run the windows through the role's model."""
+        model = self.query if role == "query" else self.document
+        return model.run(windows, role=role, tokens=tokens)
 
 
 def _numpy(tensor: torch.Tensor) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings
+from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, name_in
 from es_ttc.errors import EncoderMismatch
 from es_ttc.gateway.cache import LruCache
 from es_ttc.gateway.pool import BoundedPool
@@ -15,7 +15,7 @@ from es_ttc.rescorers.base import Query
 _QUERIES_BYTES = 32 * 2**20
 _TEXTS_AT_ONCE = 16
 _VARIANTS = 4
-"""Encoders kept beside the configured ones: the same models, cut to other dimensions or lengths."""
+"""Encoders kept beside the configured ones: the same models, cut to other dimensions or lengths, or adapted."""
 
 Loader = Callable[[str, Path], Encoder]
 VariantLoader = Callable[[EncoderIdentity, str, Path], Encoder]
@@ -43,7 +43,7 @@ class Encoders:
         names: Their names; the first one serves where nothing else is known.
         cache_dir: Where downloads are kept.
         load: Makes an encoder from its name.
-        load_variant: Makes it with the dimensions and the length of an identity.
+        load_variant: Makes it with the dimensions, the length and the adapter of an identity.
         pool: Where loading and encoding run.
     """
 
@@ -75,14 +75,14 @@ class Encoders:
         return await self._loaded(self.names[0])
 
     async def serving(self, key: str, index: str) -> Encoder:
-        """Return the encoder with this identity: a configured one, or one cut to the index's dimensions or length.
+        """Return the encoder with this identity: a configured one, or one cut, or adapted, as the index's is.
 
         Args:
             key: The identity that the documents carry.
             index: Where they are, for the message.
 
         Raises:
-            EncoderMismatch: None of the encoders that may be loaded has it, or can be cut to it.
+            EncoderMismatch: None of the encoders that may be loaded has it, or can be made to have it.
             ConfigurationError: An encoder cannot be loaded.
         """
         ours = []
@@ -90,14 +90,15 @@ class Encoders:
             encoder = await self._loaded(name)
             if encoder.identity.key == key:
                 return encoder
-            cut = encoder.identity.cut_to(key)
-            if cut is not None:
-                return await self._variant(name, cut)
+            variant = encoder.identity.variant(key)
+            if variant is not None:
+                made = await self._variant(name, variant)
+                if made.identity.key == key:  # else the model does not ship that adapter
+                    return made
             ours.append(encoder.identity.key)
-        model = key.partition("@")[0]
         raise EncoderMismatch(
             f"index [{index}] was encoded by [{key}] and this gateway has [{', '.join(ours)}]: start it with "
-            f"`es-ttc serve --encoder {model}`"
+            f"`es-ttc serve --encoder {name_in(key)}`"
         )
 
     async def encode(self, encoder: Encoder, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:

@@ -13,6 +13,7 @@ from rich.console import Console
 from es_ttc.cli.app import run
 from es_ttc.cli.evaluate import _word, results_table
 from es_ttc.evaluation.metrics import headline_metrics, metric_names
+from tests.support.adapters import make_adapter
 
 CORPUS = {
     "bees": ("Beekeeping", "Honey bees live in hives. The keeper takes the honey."),
@@ -224,3 +225,17 @@ def test_a_narrow_terminal_gets_the_columns_that_fit(small: Path) -> None:
     console.print(results_table(result, 10, wide=False))
     shown = console.export_text()
     assert all(heading in shown for heading in ("method", "ndcg@10", "recall@10", "mrr", "won/tied/lost"))
+
+
+def test_an_adapter_is_measured_under_its_own_name(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ES_TTC_ENCODER", "minilm@torch:float32")
+    adapter = make_adapter(tmp_path / "law", 0, cache=tmp_path / "cache")
+    found = []
+    for more in ([], ["--adapter", str(adapter)]):
+        assert run(["evaluate", str(small), "--methods", "dense", "--json", *more]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    plain, adapted = found
+    assert adapted["encoder"].startswith(f"{plain['encoder']}+law@")
+    assert f"--adapter {adapter} " in adapted["command"]

@@ -15,7 +15,7 @@ from huggingface_hub import constants
 
 from es_ttc.encoders import Encoder, EncoderIdentity, load_encoder, packages
 from es_ttc.encoders.hashing import FileHashes, revision
-from es_ttc.encoders.registry import parse_name
+from es_ttc.encoders.registry import EncoderName, parse_name
 from es_ttc.errors import ConfigurationError
 from tests.encoders.conftest import SENTENCES, MakeFolder
 
@@ -23,22 +23,27 @@ from tests.encoders.conftest import SENTENCES, MakeFolder
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("minilm", ("minilm", None, None)),
-        ("minilm@onnx", ("minilm", "onnx", None)),
-        ("org/model@torch:bfloat16", ("org/model", "torch", "bfloat16")),
-        ("a@b/model@torch", ("a@b/model", "torch", None)),
-        ("", ("", None, None)),
+        ("minilm", EncoderName("minilm")),
+        ("minilm@onnx", EncoderName("minilm", "onnx")),
+        ("org/model@torch:bfloat16", EncoderName("org/model", "torch", "bfloat16")),
+        ("a@b/model@torch", EncoderName("a@b/model", "torch")),
+        ("minilm+law", EncoderName("minilm", adapter="law")),
+        ("minilm@torch:float32+org/law@v2", EncoderName("minilm", "torch", "float32", "org/law@v2")),
+        ("minilm+", EncoderName("minilm+")),
+        ("+law", EncoderName("+law")),
+        ("", EncoderName("")),
     ],
 )
-def test_names(name: str, parts: tuple[str, str | None, str | None]) -> None:
+def test_names(name: str, parts: EncoderName) -> None:
     assert parse_name(name) == parts
 
 
-def test_a_folder_with_an_at_sign_is_a_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "model@v2"
+def test_a_folder_with_our_signs_in_its_name_is_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "model@v2+more"
     folder.mkdir()
-    assert parse_name(str(folder)) == (str(folder), None, None)
-    assert parse_name(f"{folder}@onnx") == (str(folder), "onnx", None)
+    assert parse_name(str(folder)) == EncoderName(str(folder))
+    assert parse_name(f"{folder}@onnx") == EncoderName(str(folder), "onnx")
+    assert parse_name(f"{folder}+law") == EncoderName(str(folder), adapter="law")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.gateway.client import call, search
 from tests.gateway.conftest import Behind, make_index
 from tests.gateway.test_rescore import CATS, EVERYTHING, WITHOUT_TEXT, in_memory, ours
 
-IDENTITY = EncoderIdentity("a-model", "0123456789ab", 384, 256, prompts="abcd", adapter="law")
+IDENTITY = EncoderIdentity("a-model", "0123456789ab", 384, 256, prompts="abcd", adapter="law@0123456789ab")
 
 
 @pytest.mark.parametrize(("dims", "max_length"), [(128, None), (None, 16)])
@@ -46,7 +46,7 @@ def test_an_index_with_fewer_dimensions_or_a_shorter_length_is_served(
 @given(st.integers(1, 384), st.integers(1, 256))
 def test_an_identity_is_found_again_in_the_key_of_what_it_is_cut_to(dims: int, max_length: int) -> None:
     cut = replace(IDENTITY, dims=dims, max_length=max_length)
-    assert IDENTITY.cut_to(cut.key) == cut
+    assert IDENTITY.variant(cut.key) == cut
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_an_identity_is_found_again_in_the_key_of_what_it_is_cut_to(dims: int, m
     ],
 )
 def test_nothing_else_can_be_cut_to(key: str) -> None:
-    assert IDENTITY.cut_to(key) is None
+    assert IDENTITY.variant(key) is None
 
 
 class Loaded:

@@ -1,0 +1,110 @@
+"""LoRA adapters by name: where they lie, which roles they serve, and what identifies them. No torch here."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from es_ttc.encoders import hub
+from es_ttc.encoders.base import Role
+from es_ttc.encoders.hashing import ADAPTER_CONFIG, DIGITS, FileHashes
+from es_ttc.errors import ConfigurationError
+from es_ttc.validation import did_you_mean
+
+WEIGHTS = "adapter_model.safetensors"
+_SHIPPED_IN = "adapters"
+_QUERY = (".query",)
+_DOCUMENT = (".document", ".passage")
+"""What follows the name of an adapter that is another one in each role."""
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter, or a pair of adapters for the two roles.
+
+    Attributes:
+        name: Its public name: the model's own for it, or the last part of its folder's or repository's.
+        revision: First 12 hexadecimal digits of the SHA-256 over configurations and weights.
+        folders: Where it lies, by role; the same folder where one serves both.
+    """
+
+    name: str
+    revision: str
+    folders: dict[Role, Path]
+
+    @property
+    def identity(self) -> str:
+        """What :attr:`es_ttc.encoders.base.EncoderIdentity.adapter` holds."""
+        return f"{self.name}@{self.revision}"
+
+
+def shipped(model: Path) -> list[str]:
+    """Return the names of the adapters that lie in a model's folder, in alphabetical order.
+
+    Those of ``adapters/`` go by the name of their folder there. A pair for the two roles (``retrieval.query`` beside
+    ``retrieval.passage`` or ``retrieval.document``) counts as one more, ``retrieval``.
+    """
+    folders = (path.parent.relative_to(model) for path in model.rglob(ADAPTER_CONFIG) if path.parent != model)
+    names = {folder.as_posix().removeprefix(f"{_SHIPPED_IN}/") for folder in folders}
+    stems = {name.removesuffix(_QUERY[0]) for name in names if name.endswith(_QUERY)}
+    return sorted(names | {stem for stem in stems if any(stem + ending in names for ending in _DOCUMENT)})
+
+
+def find(model: Path, name: str, hashes: FileHashes) -> Adapter:
+    """Return an adapter by name.
+
+    Args:
+        model: The model's folder.
+        name: One that the model ships, else a folder, else a repository on the hub (``organisation/adapter``).
+        hashes: For the revision.
+
+    Raises:
+        ConfigurationError: There is none of this name (the message lists what the model ships), or it has no weights
+            as safetensors.
+    """
+    own = shipped(model)
+    if name in own:
+        folders = _by_role(model / _SHIPPED_IN / name) or _by_role(model / name)
+        public = name
+    else:
+        path = Path(name).expanduser()
+        folders = _by_role(path)
+        if not folders and _HUB_NAME.fullmatch(name):
+            path = hub.adapter(name)
+            folders = {"query": path, "document": path}
+        public = (Path(name) if _HUB_NAME.fullmatch(name) else path.absolute()).name
+    if not folders:
+        known = did_you_mean(name, own) if own else ": the model ships none, so name a folder or a repository"
+        raise ConfigurationError(f"adapter [{name}] is no folder with {ADAPTER_CONFIG} and none of the model's{known}")
+    return Adapter(public, _revision(folders, hashes), folders)
+
+
+def _by_role(base: Path) -> dict[Role, Path]:
+    """Return the folder for each role: ``base`` itself, or those of its name with the role's ending; {} for neither."""
+    if _is_adapter(base):
+        return {"query": base, "document": base}
+    if not base.name:
+        return {}
+    query, document = (
+        next((folder for ending in endings if _is_adapter(folder := base.with_name(base.name + ending))), None)
+        for endings in (_QUERY, _DOCUMENT)
+    )
+    return {"query": query, "document": document} if query and document else {}
+
+
+def _is_adapter(folder: Path) -> bool:
+    return (folder / ADAPTER_CONFIG).is_file()
+
+
+def _revision(folders: dict[Role, Path], hashes: FileHashes) -> str:
+    total = hashlib.sha256()
+    for folder in dict.fromkeys(folders.values()):
+        if not (folder / WEIGHTS).is_file():
+            raise ConfigurationError(
+                f"adapter folder [{folder}] has no {WEIGHTS}: pickled weights (.bin) are not read, for they can run "
+                "code; save the adapter as safetensors"
+            )
+        for file in (ADAPTER_CONFIG, WEIGHTS):
+            total.update(f"{file} {hashes.sha256(folder / file)}\n".encode())
+    return total.hexdigest()[:DIGITS]

@@ -1,0 +1,51 @@
+"""LoRA adapters put into a model's weights, with peft: encoding then costs what it costs without an adapter."""
+
+from pathlib import Path
+from typing import Any
+
+from peft import LoraModel, PeftConfig, set_peft_model_state_dict
+from peft.utils.peft_types import PeftType
+from safetensors.torch import load_file
+
+from es_ttc.encoders.adapters import WEIGHTS
+from es_ttc.errors import ConfigurationError
+
+_SLOT = "adapter"
+_SAVED_BELOW = "base_model."
+"""Before every weight's name in a file, for the wrapper that peft trains with, which merging does without."""
+
+
+def merge(model: Any, folder: Path) -> None:
+    """Add an adapter's products B A to the weights that it was trained for, in place.
+
+    Args:
+        model: A transformers model in float32.
+        folder: ``adapter_config.json`` and ``adapter_model.safetensors``; nothing else is read.
+
+    Raises:
+        ConfigurationError: It is no LoRA adapter, or was not made for this model.
+    """
+    try:
+        config = PeftConfig.from_pretrained(str(folder))
+    except (TypeError, ValueError, KeyError) as error:
+        raise ConfigurationError(f"adapter folder [{folder}]: its configuration cannot be read: {error}") from error
+    if config.peft_type != PeftType.LORA:
+        raise ConfigurationError(f"adapter folder [{folder}] is of kind [{config.peft_type}]: only LoRA can be merged")
+    config.inference_mode = True
+    try:
+        weights = {key.removeprefix(_SAVED_BELOW): rows for key, rows in load_file(folder / WEIGHTS).items()}
+        adapted = LoraModel(model, config, _SLOT)
+        found: Any = set_peft_model_state_dict(adapted, weights, adapter_name=_SLOT)
+        _check(folder, found.unexpected_keys, [key for key in found.missing_keys if f".{_SLOT}" in key])
+        adapted.merge_and_unload(safe_merge=True)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # whatever an adapter's files make the library raise
+        reason = " ".join(str(error).split())[:300]
+        raise ConfigurationError(f"adapter folder [{folder}] does not fit the encoder: {reason}") from error
+
+
+def _check(folder: Path, unexpected: list[str], missing: list[str]) -> None:
+    for keys, what in ((unexpected, "has weights that the encoder has no place for"), (missing, "lacks weights")):
+        if keys:
+            raise ConfigurationError(f"adapter folder [{folder}] {what}, {keys[0]} the first of {len(keys)}")
