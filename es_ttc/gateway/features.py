@@ -136,13 +136,13 @@ class FeatureStore:
         return fetched
 
     async def _read(self, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller) -> Fetched:
+        path, query_string = caller.path([keys[0].index], "_search"), caller.query_string()
+        body = read_request(keys, features)
+        if caller.pit is not None:
+            path, query_string = b"/_search", b""
+            body["pit"] = caller.pit
         async with self._upstream.send(
-            "POST",
-            caller.path([keys[0].index], "_search"),
-            caller.query_string(),
-            [*callers(caller.headers), *_AS_CBOR],
-            jsonio.dumps(read_request(keys, features)),
-            ours=True,
+            "POST", path, query_string, [*callers(caller.headers), *_AS_CBOR], jsonio.dumps(body), ours=True
         ) as response:
             raw = await response.read()
             status = response.status

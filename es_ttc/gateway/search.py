@@ -149,7 +149,7 @@ class SearchHandler:
         if first.status != 200:
             return first
         answer = jsonio.loads(first.body)
-        applied = await self._rescoring.finish(search, answer, _caller(incoming), first.ms)
+        applied = await self._rescoring.finish(search, answer, _caller(incoming, search.plan), first.ms)
         return Rescored(first.headers, answer, applied)
 
     async def _in_two_steps(self, incoming: Incoming, search: Search) -> Rescored | Answer | None:
@@ -162,7 +162,7 @@ class SearchHandler:
         window = answer["hits"]["hits"]
         marks = marks_of(window)
         by_hit = {id(hit): mark for hit, mark in zip(window, marks, strict=True)}
-        applied = await self._rescoring.finish(search, answer, _caller(incoming), first.ms)
+        applied = await self._rescoring.finish(search, answer, _caller(incoming, plan), first.ms)
         page = answer["hits"]["hits"]
         if not page:
             return Rescored(first.headers, answer, applied)
@@ -265,7 +265,9 @@ class SearchHandler:
             header = items[number][0]
             async with room:
                 try:
-                    applied = await self._rescoring.finish(search, response, _caller(incoming, header), first_ms)
+                    applied = await self._rescoring.finish(
+                        search, response, _caller(incoming, search.plan, header), first_ms
+                    )
                     refusal = await self._add_item_groups(incoming, search, header, response)
                 except EsTtcError as error:
                     return error.body(), True
@@ -370,7 +372,7 @@ class SearchHandler:
             return Answer(response.status, answer_headers(kept, vendor=vendor), raw, ms)
 
 
-def _caller(incoming: Incoming, header: bytes = b"") -> Caller:
+def _caller(incoming: Incoming, plan: SearchPlan, header: bytes = b"") -> Caller:
     """Return in whose name features are read; an `_msearch` item's header may name its own indices."""
     segments = incoming.segments
     indices = "" if segments[0] in ("_search", "_msearch") else segments[0]
@@ -379,7 +381,8 @@ def _caller(incoming: Incoming, header: bytes = b"") -> Caller:
         told = jsonio.loads(header)  # the engine has read it too
         indices = quote(_joined(told.get("index") or told.get("indices") or ""), safe=",:*") or indices
         params += [(name, _joined(value)) for name, value in told.items()]
-    return Caller(incoming.headers, indices, tuple((name, value) for name, value in params if name in _NAMING_PARAMS))
+    naming = tuple((name, value) for name, value in params if name in _NAMING_PARAMS)
+    return Caller(incoming.headers, indices, naming, plan.body.get("pit"))
 
 
 def _joined(value: Any) -> str:

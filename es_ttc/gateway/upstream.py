@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -36,11 +37,14 @@ class Caller:
         indices: What he searches, as it stands in his path: an alias's filter and rights then hold for us as well.
             Empty where his path names nothing (a point in time, the whole cluster).
         params: The URL parameters that say what such a name stands for.
+        pit: The point in time that he searches, as it stands in his body, or None: it names indices and a state of
+            them, and both hold for us as well.
     """
 
     headers: RawHeaders
     indices: str = ""
     params: tuple[tuple[str, str], ...] = ()
+    pit: Any = None
 
     def path(self, concrete: Sequence[str], api: str) -> bytes:
         """Return the path of a call; concrete indices are named only where the caller named nothing."""
