@@ -136,3 +136,10 @@ class Encoder(Protocol):
             EncoderError: A text could not be encoded; the message names its position.
         """
         ...
+
+    def shortened(self, max_length: int) -> "Encoder":
+        """Return the same model reading at most ``max_length`` tokens of a text for its pooled vector.
+
+        Weights are shared. A length of the model's own or more changes nothing.
+        """
+        ...

@@ -89,9 +89,21 @@ class CachedEncoder:
             known |= added
         return _gather([known[key] for key in keys], self.identity.dims)
 
+    def shortened(self, max_length: int) -> "CachedEncoder":
+        """Return the same for texts cut at ``max_length`` tokens; both share one file."""
+        return _Shortened(self._encoder.shortened(max_length), self._store)
+
     def close(self) -> None:
         """Close the file; encoding afterwards is an error of the caller."""
         self._store.close()
+
+
+class _Shortened(CachedEncoder):
+    """A cached encoder in another's file."""
+
+    def __init__(self, encoder: Encoder, store: "EncodingStore") -> None:
+        self._encoder = encoder
+        self._store = store
 
 
 class EncodingStore:

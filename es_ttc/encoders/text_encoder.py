@@ -1,8 +1,8 @@
 """The encoder that every backend shares: reads texts in windows, runs the model, puts the rows together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,13 @@ class TextEncoder:
                 matrices.append(self._unit(self._join(rows, max_tokens), position))
                 offsets.append(_join_offsets(windows, max_tokens))
         return Encodings(pooled, matrices, offsets, _truncated(readings))
+
+    def shortened(self, max_length: int) -> Self:
+        """Return this encoder, its weights shared, reading at most ``max_length`` tokens at once."""
+        if max_length >= self._identity.max_length:
+            return self
+        identity = replace(self._identity, max_length=max_length)
+        return type(self)(identity, self._backend, self._reader.shortened(max_length), self._model)
 
     def _join(self, rows: list[Float32], max_tokens: int) -> Float32:
         if not rows:

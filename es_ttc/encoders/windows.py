@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +99,14 @@ class Reader:
         self._prefix, self._prefix_types = whole.ids[:start], whole.type_ids[:start]
         self._suffix, self._suffix_types = whole.ids[stop:], whole.type_ids[stop:]
         self._type = whole.type_ids[start]
+
+    def shortened(self, max_length: int) -> Self:
+        """Return a reader of the same tokens that cuts windows of fewer.
+
+        Raises:
+            ConfigurationError: Special tokens and prompt leave no room for the text.
+        """
+        return type(self)(self._tokenizer, max_length=max_length, prompts=self._prompts)
 
     @property
     def special(self) -> int:

@@ -14,6 +14,7 @@ from es_ttc.ingest.encode import DocumentFeatures, encode_documents
 from es_ttc.mappings.fields import stored_scales
 from es_ttc.mappings.spec import IndexSpec
 from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.vectors.chunks import DocumentChunks, no_chunks
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 _BATCH = 128
@@ -30,6 +31,7 @@ class CorpusFeatures:
         pooled: ``(n, d)`` float32 unit rows; zero where not present.
         tokens: One a document; empty where no method needs token vectors.
         norms: One a document; empty where no method needs token vectors.
+        chunks: One a document; empty where no method needs chunks.
         truncated: Number of documents whose text has more tokens than an index of the spec keeps.
     """
 
@@ -38,6 +40,7 @@ class CorpusFeatures:
     pooled: Float32
     tokens: Sequence[TokenVectors] = ()
     norms: Sequence[ScaleNorms] = ()
+    chunks: Sequence[DocumentChunks] = ()
     truncated: int = 0
 
     def window(self, documents: Positions, first_pass: Float32, features: frozenset[Feature]) -> Window:
@@ -54,6 +57,7 @@ class CorpusFeatures:
             pooled=self.pooled[documents] if Feature.POOLED in features else None,
             tokens=[self.tokens[i] for i in documents] if Feature.TOKENS in features else None,
             norms=[self.norms[i] for i in documents] if Feature.NORMS in features and self.norms else None,
+            chunks=[self.chunks[i] for i in documents] if Feature.CHUNKS in features else None,
         )
 
 
@@ -76,6 +80,7 @@ def encode_corpus(
         pooled=np.stack([np.zeros(dims, np.float32) if one.pooled is None else one.pooled for one in features]),
         tokens=[one.tokens.vectors if one.tokens else nothing for one in features] if stored else (),
         norms=[one.tokens.norms if one.tokens else no_norms for one in features] if stored else (),
+        chunks=[one.chunks or no_chunks(dims) for one in features] if spec.chunks else (),
         truncated=sum(one.truncated for one in features),
     )
 

@@ -70,6 +70,7 @@ class Plan:
             tokens="packed" if self.features & _OF_TOKENS else "none",
             codec=self.codec,
             max_tokens=self.max_tokens,
+            chunks=Feature.CHUNKS in self.features,
         )
 
     def settings(self) -> dict[str, Any]:

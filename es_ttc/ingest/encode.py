@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.errors import EncoderError
+from es_ttc.ingest.chunks import encode_chunks
 from es_ttc.ingest.compose import Document, Span, compose, content_hash, locate
 from es_ttc.mappings.fields import EMPTY, READY, stored_scales
 from es_ttc.mappings.spec import IndexSpec, SpanGrid
@@ -21,6 +22,7 @@ from es_ttc.rescorers.spectral.evidence import characters_under, main_lobe
 from es_ttc.rescorers.spectral.norms import scale_norms
 from es_ttc.rescorers.spectral.spans import span_vectors
 from es_ttc.vectors import residual
+from es_ttc.vectors.chunks import DocumentChunks, pack_chunks
 from es_ttc.vectors.packed import (
     codebook_id,
     pack_norms,
@@ -72,6 +74,23 @@ class SpanFeatures:
     offsets: Sequence[tuple[int, int, int] | None]
 
 
+Composed = tuple[str, Sequence[Span]]
+"""A document's text as it is encoded, and where its fields stand in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A batch of texts, encoded.
+
+    Attributes:
+        encodings: Of the whole texts.
+        chunks: One a text; empty where the index has no chunks.
+    """
+
+    encodings: Encodings
+    chunks: Sequence[DocumentChunks] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class DocumentFeatures:
     """What is stored of one document.
@@ -82,6 +101,7 @@ class DocumentFeatures:
         tokens: None for a document without text, and where the index stores no tokens.
         truncated: Whether its text has more tokens than the index keeps.
         spans: None for a document without text, and where the index has no spans.
+        chunks: None for a document without text, and where the index has no chunks.
     """
 
     hash: str
@@ -89,6 +109,7 @@ class DocumentFeatures:
     tokens: TokenFeatures | None
     truncated: bool
     spans: SpanFeatures | None = None
+    chunks: DocumentChunks | None = None
 
 
 def encode_documents(documents: Sequence[Document], spec: IndexSpec, encoder: Encoder) -> list[DocumentFeatures]:
@@ -99,34 +120,37 @@ def encode_documents(documents: Sequence[Document], spec: IndexSpec, encoder: En
         EncoderError: A text could not be encoded.
     """
     composed = [compose(document, spec.text_fields) for document in documents]
-    encodings = encode_texts([text for text, _ in composed], spec, encoder)
+    encoded = encode_texts(composed, spec, encoder)
     return [
-        features_of(encodings, position, spans, content_hash(text, spans, spec), spec)
+        features_of(encoded, position, spans, content_hash(text, spans, spec), spec)
         for position, (text, spans) in enumerate(composed)
     ]
 
 
-def encode_texts(texts: Sequence[str], spec: IndexSpec, encoder: Encoder) -> Encodings:
+def encode_texts(composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder) -> Encoded:
     """Encode documents' texts as the index wants them."""
-    return encoder.encode(texts, role="document", tokens=spec.encodes_tokens, max_tokens=spec.max_tokens)
+    texts = [text for text, _ in composed]
+    encodings = encoder.encode(texts, role="document", tokens=spec.encodes_tokens, max_tokens=spec.max_tokens)
+    chunks = encode_chunks(texts, [spans for _, spans in composed], spec, encoder) if spec.chunks else ()
+    return Encoded(encodings, chunks)
 
 
 def encode_apart(
-    texts: Sequence[str], spec: IndexSpec, encoder: Encoder
-) -> tuple[list[tuple[range, Encodings]], list[tuple[int, EncoderError]]]:
+    composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder
+) -> tuple[list[tuple[range, Encoded]], list[tuple[int, EncoderError]]]:
     """Encode texts; where that fails, halve them until the text to blame stands alone.
 
     Returns:
         Ranges of positions with their encodings, in order; and positions of the texts that cannot be encoded, with
         the reason.
     """
-    done: list[tuple[range, Encodings]] = []
+    done: list[tuple[range, Encoded]] = []
     refused: list[tuple[int, EncoderError]] = []
-    waiting = [range(len(texts))]
+    waiting = [range(len(composed))]
     while waiting:
         part = waiting.pop()
         try:
-            done.append((part, encode_texts(texts[part.start : part.stop], spec, encoder)))
+            done.append((part, encode_texts(composed[part.start : part.stop], spec, encoder)))
         except EncoderError as error:
             if len(part) == 1:
                 refused.append((part.start, error))
@@ -136,29 +160,31 @@ def encode_apart(
 
 
 def features_of(
-    encodings: Encodings, position: int, spans: Sequence[Span], text_hash: str, spec: IndexSpec
+    encoded: Encoded, position: int, spans: Sequence[Span], text_hash: str, spec: IndexSpec
 ) -> DocumentFeatures:
     """Put together the features of one text of a batch.
 
     Args:
-        encodings: The batch.
+        encoded: The batch.
         position: Which text of it.
         spans: Where the document's fields stand in the text.
         text_hash: The document's content hash.
         spec: What the index stores.
     """
+    encodings = encoded.encodings
     pooled = encodings.pooled[position]
     if not pooled.any():
         return DocumentFeatures(text_hash, None, None, truncated=False)
     truncated = bool(encodings.truncated[position])
+    chunks = encoded.chunks[position] if encoded.chunks else None
     if not spec.encodes_tokens:
-        return DocumentFeatures(text_hash, pooled, None, truncated)
+        return DocumentFeatures(text_hash, pooled, None, truncated, chunks=chunks)
     matrix, offsets = encodings.tokens[position], locate(encodings.offsets[position], spans)
     tokens = None
     if spec.tokens != "none":
         tokens = token_features(matrix, offsets, spec)
         matrix = dequantise(tokens.vectors)  # spans of what is stored, as the norms are
-    return DocumentFeatures(text_hash, pooled, tokens, truncated, _spans(matrix, offsets, spec.spans))
+    return DocumentFeatures(text_hash, pooled, tokens, truncated, _spans(matrix, offsets, spec.spans), chunks)
 
 
 def token_features(matrix: Float32, offsets: NDArray[np.int32], spec: IndexSpec) -> TokenFeatures:
@@ -236,6 +262,8 @@ def feature_fields(features: DocumentFeatures, spec: IndexSpec) -> dict[str, obj
         stored["offsets"] = _base64(pack_offsets(features.tokens.offsets, spec.text_fields))
         if stored_scales(spec):
             stored["norms"] = _base64(pack_norms(features.tokens.norms))
+    if features.chunks is not None:
+        stored["chunks"] = _base64(pack_chunks(features.chunks))
     if features.spans is not None:
         stored["spans"] = _span_objects(features.spans, spec)
     return stored

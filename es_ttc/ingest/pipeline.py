@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from es_ttc.encoders.base import Encoder, Encodings
+from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderError, EncoderMismatch, EngineError, InvalidRequest
 from es_ttc.ingest.bulk import Action, BatchLimits, Patience, batches, write
 from es_ttc.ingest.checkpoint import Checkpoint, Settled
 from es_ttc.ingest.dead_letters import DeadLetter, DeadLetters
-from es_ttc.ingest.encode import action_lines, encode_apart, features_of
+from es_ttc.ingest.encode import Encoded, action_lines, encode_apart, features_of
 from es_ttc.ingest.prepare import Prepared, prepare, raw_document
 from es_ttc.ingest.readers import Inputs, Record
 from es_ttc.ingest.unchanged import Unchanged
@@ -145,7 +145,7 @@ async def ingest(
 @dataclass(frozen=True, slots=True)
 class _Encoded:
     documents: Sequence[Prepared]
-    encodings: Encodings
+    encoded: Encoded
 
 
 class _Run:
@@ -352,9 +352,9 @@ def _parts(documents: Sequence[Prepared]) -> Iterator[Sequence[Prepared]]:
 def _encode(
     documents: Sequence[Prepared], spec: IndexSpec, encoder: Encoder
 ) -> tuple[list[_Encoded], list[tuple[Prepared, EncoderError]]]:
-    done, refused = encode_apart([each.text for each in documents], spec, encoder)
+    done, refused = encode_apart([(each.text, each.spans) for each in documents], spec, encoder)
     return (
-        [_Encoded(documents[part.start : part.stop], encodings) for part, encodings in done],
+        [_Encoded(documents[part.start : part.stop], encoded) for part, encoded in done],
         [(documents[position], error) for position, error in refused],
     )
 
@@ -362,7 +362,7 @@ def _encode(
 def _pack(part: _Encoded, spec: IndexSpec) -> list[Action]:
     actions = []
     for position, document in enumerate(part.documents):
-        features = features_of(part.encodings, position, document.spans, document.hash, spec)
+        features = features_of(part.encoded, position, document.spans, document.hash, spec)
         lines = action_lines(document.id, document.source, document.digest, features, spec)
         actions.append(Action(document, lines, empty=features.pooled is None, truncated=features.truncated))
     return actions

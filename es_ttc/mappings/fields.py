@@ -14,6 +14,7 @@ from typing import Any, Literal
 from es_ttc.engine.protocol import Capabilities
 from es_ttc.errors import ConfigurationError
 from es_ttc.mappings.spec import (
+    CHUNKS,
     DOCUMENT,
     ENCODER,
     HASH,
@@ -73,6 +74,7 @@ FEATURES: Mapping[Feature, Field] = {
     Feature.TOKENS: Field(TOKENS, "blob"),
     Feature.NORMS: Field(NORMS, "blob"),
     Feature.OFFSETS: Field(OFFSETS, "blob"),
+    Feature.CHUNKS: Field(CHUNKS, "blob"),
 }
 """The field that each stored feature needs; token vectors have another one where they are not packed."""
 
@@ -104,11 +106,13 @@ SPAN_OBJECTS = Field(
 
 def carried(spec: IndexSpec) -> dict[Feature, Field]:
     """Return the features that an index of this spec carries, with their fields."""
-    if spec.tokens == "none":
-        return {Feature.POOLED: FEATURES[Feature.POOLED]}
+    carries = {Feature.POOLED}
+    if spec.tokens != "none":
+        carries |= {Feature.TOKENS, Feature.OFFSETS} | ({Feature.NORMS} if stored_scales(spec) else set())
+    if spec.chunks:
+        carries.add(Feature.CHUNKS)
     tokens = {Feature.TOKENS: _TOKENS_UNPACKED.get(spec.tokens, FEATURES[Feature.TOKENS])}
-    found = {**FEATURES, **tokens}
-    return {feature: field for feature, field in found.items() if feature is not Feature.NORMS or stored_scales(spec)}
+    return {feature: field for feature, field in {**FEATURES, **tokens}.items() if feature in carries}
 
 
 def fields(spec: IndexSpec) -> tuple[Field, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 from es_ttc.mappings.fields import FEATURES
 from es_ttc.mappings.spec import TOKEN_VECTOR, TOKENS, Layout
 from es_ttc.rescorers.base import Feature
+from es_ttc.vectors.chunks import unpack_chunks
 from es_ttc.vectors.packed import NO_CODEBOOKS, Codebooks, unpack_norms, unpack_offsets, unpack_tokens
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import TokenVectors
@@ -157,6 +158,7 @@ _UNPACK: Mapping[Feature, Callable[[bytes], Any]] = {
     Feature.POOLED: lambda blob: dequantise(unpack_tokens(blob))[0],
     Feature.NORMS: unpack_norms,
     Feature.OFFSETS: unpack_offsets,
+    Feature.CHUNKS: unpack_chunks,
 }
 
 

@@ -25,6 +25,8 @@ TOKENS = "ttc.tokens"
 TOKEN_VECTOR = "ttc.tokens.v"
 NORMS = "ttc.norms"
 OFFSETS = "ttc.offsets"
+CHUNKS = "ttc.chunks"
+"""Sentences, pairs of sentences and paragraphs with their vectors, for programs."""
 HASH = "ttc.hash"
 """Of the text and of how its features are stored: documents of equal hash and encoder have equal features."""
 ENCODER = "ttc.encoder"
@@ -84,6 +86,7 @@ class IndexSpec:
         blobs: Where blobs stand: stored fields, or doc values (for an index whose stored fields are compressed hard).
         codebook: Packed codebook of the ``residual`` codecs; it stands in the mapping, so it goes wherever the index
             goes. Empty otherwise.
+        chunks: Whether vectors of sentences, pairs of sentences and paragraphs are kept, for programs.
     """
 
     encoder: EncoderIdentity
@@ -93,6 +96,7 @@ class IndexSpec:
     scales: tuple[float, ...] = DEFAULT_SCALES
     max_tokens: int = 1024
     spans: tuple[SpanGrid, ...] = ()
+    chunks: bool = False
     blobs: Blobs = "stored"
     codebook: bytes = b""
 
@@ -124,6 +128,8 @@ class IndexSpec:
             meta["blobs"] = self.blobs
         if self.codebook:
             meta["codebook"] = b64encode(self.codebook).decode("ascii")
+        if self.chunks:
+            meta["chunks"] = True
         return meta
 
     def as_shown(self) -> dict[str, Any]:
@@ -181,6 +187,7 @@ class IndexSpec:
             spans=tuple(SpanGrid(**grid) for grid in meta.get("spans", ())),
             blobs=meta.get("blobs", "stored"),
             codebook=b64decode(meta.get("codebook", "")),
+            chunks=meta.get("chunks", False),
         )
 
 

@@ -9,13 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from es_ttc.rescorers.programs.interface import EncodeFn
+from es_ttc.rescorers.programs.primitives.moments import Moments
+from es_ttc.vectors.chunks import DocumentChunks
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 
 class Feature(StrEnum):
     """What a window can carry beside its documents' ids; a rescorer names the ones that it needs or wants.
 
-    ``OFFSETS`` never changes a score: it is read for ``detail`` only. ``QUERY_TOKENS`` belongs to the query.
+    ``OFFSETS`` never changes a score: it is read for ``detail`` only. ``CALIBRATION`` belongs to the index as a whole,
+    ``QUERY_TOKENS`` and ``ENCODER`` to the query.
     """
 
     FIRST_PASS = "first_pass"
@@ -23,7 +27,10 @@ class Feature(StrEnum):
     TOKENS = "tokens"
     NORMS = "norms"
     OFFSETS = "offsets"
+    CHUNKS = "chunks"
+    CALIBRATION = "calibration"
     QUERY_TOKENS = "query_tokens"
+    ENCODER = "encoder"
 
 
 class Params(BaseModel):
@@ -42,11 +49,14 @@ class Query:
             (the agents' roles of Spectral Retrieval, section V-A).
         tokens: ``(t, d)`` float32 unit rows, the token vectors of the first text; None unless
             ``Feature.QUERY_TOKENS`` is needed.
+        encode: The encoder of the vectors, for methods that encode texts of their own; None unless
+            ``Feature.ENCODER`` is needed.
     """
 
     text: str
     vectors: Float32
     tokens: Float32 | None = None
+    encode: EncodeFn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,8 @@ class Window:
         tokens: One :class:`TokenVectors` a document; it may have no rows (an empty document).
         norms: One :class:`ScaleNorms` a document, or None where they must be computed from the tokens.
         offsets: One ``(n, 3)`` int32 array a document: field ordinal, first character, end character of each token.
+        chunks: One :class:`DocumentChunks` a document: sentences, pairs of sentences, paragraphs.
+        calibration: A sample of the queries that the index is asked.
     """
 
     ids: Sequence[str]
@@ -71,6 +83,8 @@ class Window:
     tokens: Sequence[TokenVectors] | None = None
     norms: Sequence[ScaleNorms] | None = None
     offsets: Sequence[NDArray[np.int32]] | None = None
+    chunks: Sequence[DocumentChunks] | None = None
+    calibration: Moments | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

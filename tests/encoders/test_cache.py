@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from es_ttc.encoders import CachedEncoder, Encoder, EncoderIdentity, Encodings
+from es_ttc.encoders import CachedEncoder, Encoder, EncoderIdentity, Encodings, load_encoder
 from es_ttc.encoders.base import Role
 from tests.encoders.conftest import SENTENCES
 
@@ -34,6 +34,9 @@ class Counting:
     ) -> Encodings:
         self.seen += texts
         return self._encoder.encode(texts, role=role, tokens=tokens, max_tokens=max_tokens)
+
+    def shortened(self, max_length: int) -> Encoder:
+        return self._encoder.shortened(max_length)
 
 
 @pytest.fixture
@@ -225,3 +228,15 @@ def test_two_processes_at_once(tmp_path: Path, counting: Counting, encoder: Enco
     assert_equal(cached.encode(texts), encoder.encode(texts))
     assert counting.seen == []
     cached.close()
+
+
+def test_a_shortened_encoder_reads_less_and_keeps_what_it_reads_in_the_same_file(
+    cached: CachedEncoder, encoder: Encoder
+) -> None:
+    long = "a heron stands in the water and waits " * 8
+    whole, cut = (one.encode([long], tokens=False).pooled for one in (cached, cached.shortened(32)))
+    exact = load_encoder("minilm", max_length=32).encode([long], tokens=False).pooled
+    assert (cut @ exact.T).item() > 0.999  # the same but for the arithmetic of the backend
+    assert (whole @ cut.T).item() < 0.995
+    np.testing.assert_array_equal(cached.shortened(32).encode([long], tokens=False).pooled, cut)
+    np.testing.assert_array_equal(cached.shortened(10_000).encode([long], tokens=False).pooled, whole)

@@ -52,6 +52,9 @@ class GatedEncoder:
             raise EncoderError("text 0 could not be encoded: out of memory")
         return self._encoder.encode(texts, role=role, tokens=tokens, max_tokens=max_tokens)
 
+    def shortened(self, max_length: int) -> Encoder:
+        return self._encoder.shortened(max_length)
+
 
 @pytest.fixture(scope="module")
 def gated(encoder: Encoder) -> GatedEncoder:

@@ -1,0 +1,5 @@
+"""TTC programs ("Test-Time Compute for Frozen Embedding Models through Agentic Program Search"), appendices B and D.
+
+One file a program; :mod:`.catalogue` lists them; :mod:`.primitives` holds what they are made of; :mod:`.interface` is
+the paper's ``P(Q, D, S, ctx) -> S'``, kept so that any program of that form runs here.
+"""

@@ -1,0 +1,24 @@
+"""BidirZScore (B.1): documents read as queries too, each document's scores judged by what it usually scores."""
+
+import numpy as np
+
+from es_ttc.rescorers.programs.interface import QUERY, Context
+from es_ttc.rescorers.programs.primitives.moments import Moments
+from es_ttc.rescorers.programs.primitives.standardise import along_queries
+from es_ttc.vectors.tokens import Float32
+
+
+def bidirzscore(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
+    """Sum the column z-scores of S and of S', the queries' cosines with documents under the query adapter.
+
+    The z-scores' mean and deviation run over queries. A query on its own has none: ``ctx.calibration`` stands for the
+    batch (a stored sample of queries). Without a sample, one query alone gets the plain sum of both cosines: z-scores
+    of a single value say nothing. With an encoder that has no adapters S' equals S, and the program is the z-score.
+    """
+    reversed_documents = ctx.view(D, QUERY)
+    sample = ctx.calibration or (Moments.of(Q) if len(Q) > 1 else None)
+    total = np.zeros(S.shape, np.float32)
+    for name, documents in (("cosine", D), ("reversed", reversed_documents)):
+        scores = ctx.note(name, Q @ documents.T)
+        total += scores if sample is None else along_queries(scores, documents, sample)
+    return total

@@ -1,0 +1,64 @@
+"""All programs by name, with what each costs in the paper and what it reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from es_ttc.rescorers.programs.adaptgran import adaptgran
+from es_ttc.rescorers.programs.bidirzscore import bidirzscore
+from es_ttc.rescorers.programs.consensusrocchio import consensusrocchio
+from es_ttc.rescorers.programs.covtriple import covtriple
+from es_ttc.rescorers.programs.crossroundrrf import crossroundrrf
+from es_ttc.rescorers.programs.diversedualctx import diversedualctx
+from es_ttc.rescorers.programs.fisherstability import fisherstability
+from es_ttc.rescorers.programs.graphcentrality import graphcentrality
+from es_ttc.rescorers.programs.interface import Program
+from es_ttc.rescorers.programs.lexhybridrrf import lexhybridrrf
+from es_ttc.rescorers.programs.momentumprog import momentumprog
+from es_ttc.rescorers.programs.negcontrastive import negcontrastive
+from es_ttc.rescorers.programs.sentmaxsim import sentmaxsim
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One of the paper's frontier programs.
+
+    Attributes:
+        name: The method's name, lower case.
+        title: The paper's name.
+        section: Where the paper describes it.
+        program: The function.
+        cost: The paper's cost ratio c.
+        passes: Encoder calls for every query; 0 where all re-encoding belongs to the index.
+        chunked: Whether it reads sentences, pairs or paragraphs.
+        lexical: Whether it has lexical channels.
+        calibrated: Whether it takes statistics along queries.
+    """
+
+    name: str
+    title: str
+    section: str
+    program: Program
+    cost: float
+    passes: int = 0
+    chunked: bool = True
+    lexical: bool = True
+    calibrated: bool = False
+
+
+_ENTRIES = (
+    Entry("bidirzscore", "BidirZScore", "B.1", bidirzscore, 1.2, chunked=False, lexical=False, calibrated=True),
+    Entry("sentmaxsim", "SentMaxSim", "B.2", sentmaxsim, 2.2, lexical=False),
+    Entry("adaptgran", "AdaptGran", "B.3", adaptgran, 2.7, lexical=False),
+    Entry("covtriple", "CovTriple", "B.4", covtriple, 3.7, lexical=False),
+    Entry("lexhybridrrf", "LexHybridRRF", "B.5", lexhybridrrf, 3.9),
+    Entry("crossroundrrf", "CrossRoundRRF", "B.6", crossroundrrf, 3.9),
+    Entry("diversedualctx", "DiverseDualCtx", "B.7", diversedualctx, 5.6, passes=2),
+    Entry("consensusrocchio", "ConsensusRocchio", "B.8", consensusrocchio, 6.4, passes=3),
+    Entry("negcontrastive", "NegContrastive", "B.9", negcontrastive, 7.2, passes=4),
+    Entry("momentumprog", "MomentumProg", "B.10", momentumprog, 9.8, passes=7),
+    Entry("graphcentrality", "GraphCentrality", "B.11", graphcentrality, 12.2, passes=10),
+    Entry("fisherstability", "FisherStability", "B.12", fisherstability, 14.7, passes=13),
+)
+
+CATALOGUE: Mapping[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+"""The twelve frontier programs, in the order of the paper's costs."""

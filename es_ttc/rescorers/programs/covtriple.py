@@ -1,0 +1,19 @@
+"""CoverageTriple (B.4): three granularities, two ways to count them, topic and whole document."""
+
+import numpy as np
+
+from es_ttc.rescorers.programs.channels import Coverage, noted
+from es_ttc.rescorers.programs.interface import Context
+from es_ttc.rescorers.programs.primitives.standardise import along_documents
+from es_ttc.vectors.tokens import Float32
+
+
+def covtriple(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:  # noqa: ARG001
+    """Return the sum of the eight channels, each z-scored along the documents of a query.
+
+    The paper does not say how B.4 puts its channels together; sums of z-scores are B.1's way, and reciprocal ranks
+    enter with B.5.
+    """
+    channels = noted(Coverage(D, ctx)(Q), ctx)
+    total: Float32 = np.sum([along_documents(channel) for channel in channels.values()], axis=0, dtype=np.float32)
+    return total

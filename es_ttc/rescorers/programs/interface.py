@@ -1,0 +1,204 @@
+"""The interface of Test-Time Compute programs (section 3.1), kept literally: ``P(Q, D, S, ctx) -> S'``.
+
+Any function of this form runs here, one found by anyone's search included. It may use the four plain capabilities of
+the paper's context: ``ctx.encode_fn``, the texts and the ids. What our own programs use beside them
+(:meth:`Context.chunks`, :meth:`Context.view`...) answers from vectors made at ingest where there are some, and from
+``encode_fn`` where there are none.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.errors import EsTtcError
+from es_ttc.rescorers.programs.primitives.lexical import LexicalIndex
+from es_ttc.rescorers.programs.primitives.matching import best_chunk
+from es_ttc.rescorers.programs.primitives.moments import Moments
+from es_ttc.rescorers.programs.primitives.vectors import finite
+from es_ttc.rescorers.programs.splitting import Split, split
+from es_ttc.vectors.chunks import Granularity
+from es_ttc.vectors.tokens import Float32
+
+QUERY: Final = "retrieval.query"
+PASSAGE: Final = "retrieval.passage"
+MATCHING: Final = "text-matching"
+CLASSIFICATION: Final = "classification"
+ADAPTERS: tuple[str, ...] = (QUERY, PASSAGE, MATCHING, CLASSIFICATION)
+"""The paper's adapters. An encoder without adapters gives one view for all of them (section 3.1)."""
+
+TOPIC_LENGTH = 128
+"""Tokens of the topic-level channel (B.4)."""
+
+
+class EncodeFn(Protocol):
+    """The frozen encoder: one unit of test-time compute a text."""
+
+    def __call__(
+        self,
+        texts: Sequence[str],
+        adapter: str = PASSAGE,
+        dimensions: int | None = None,
+        max_length: int | None = None,
+    ) -> Float32:
+        """Return ``(n, d)`` float32 unit rows.
+
+        Args:
+            texts: n texts.
+            adapter: One of :data:`ADAPTERS`.
+            dimensions: Components kept of each vector (Matryoshka); all if None.
+            max_length: Tokens read of a text; the encoder's own limit if None.
+        """
+        ...
+
+
+class ProgramError(EsTtcError):
+    """A program failed, or returned something else than finite scores of the right shape."""
+
+    type = "ttc_program_exception"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The chunks of n documents at one granularity, side by side; m in all.
+
+    Attributes:
+        vectors: ``(m, d)`` float32 unit rows.
+        starts: ``(n + 1,)``: document i owns chunks ``starts[i]`` to ``starts[i + 1]`` (exclusive); it may own none.
+        texts: m texts.
+    """
+
+    vectors: Float32
+    starts: NDArray[np.intp]
+    texts: Sequence[str]
+
+
+@dataclass(slots=True)
+class Context:
+    """What a program sees beside the matrices; q queries, n documents.
+
+    Attributes:
+        query_texts: q texts.
+        doc_texts: n texts.
+        query_ids: q ids.
+        doc_ids: n ids.
+        encode_fn: The frozen encoder.
+        splits: The documents' chunks as spans of their texts; cut when asked for where None.
+        stored: Chunks made at ingest, by granularity.
+        views: Whole documents encoded another way at ingest, by (adapter, length).
+        calibration: A sample of queries for statistics along queries; the batch itself where None.
+        lexical_scores: ``(q, n)`` scores of a lexical engine, which then are the only lexical channel; None for the
+            paper's own channels.
+        record: Told the name and the ``(q, n)`` scores of every channel, for people who want to see them.
+        index_texts: Counts the texts encoded that depend on documents only: an index can do it once and for all.
+    """
+
+    query_texts: Sequence[str]
+    doc_texts: Sequence[str]
+    query_ids: Sequence[str]
+    doc_ids: Sequence[str]
+    encode_fn: EncodeFn
+    splits: Sequence[Split] | None = None
+    stored: Mapping[Granularity, Chunks] = field(default_factory=dict)
+    views: Mapping[tuple[str, int | None], Float32] = field(default_factory=dict)
+    calibration: Moments | None = None
+    lexical_scores: Float32 | None = None
+    record: Callable[[str, Float32], None] | None = None
+    index_texts: int = 0
+    _chunks: dict[Granularity, Chunks] = field(default_factory=dict)
+    _lexicon: LexicalIndex | None = None
+
+    def chunks(self, granularity: Granularity) -> Chunks:
+        """Return the documents' chunks of one granularity, encoded once."""
+        if granularity in self.stored:
+            return self.stored[granularity]
+        if granularity not in self._chunks:
+            self._chunks[granularity] = self._encoded(granularity)
+        return self._chunks[granularity]
+
+    def view(self, documents: Float32, adapter: str, max_length: int | None = None) -> Float32:
+        """Return whole documents under another adapter or length, ``(n, d)``.
+
+        Args:
+            documents: ``(n, d)`` the documents as they are, whose empty rows stay empty.
+            adapter: One of :data:`ADAPTERS`.
+            max_length: Tokens read of each; the encoder's limit if None.
+        """
+        if (adapter, max_length) in self.views:
+            return self.views[adapter, max_length]
+        self.index_texts += len(self.doc_texts)
+        encoded = finite(self.encode_fn(self.doc_texts, adapter=adapter, max_length=max_length))
+        encoded[~documents.any(axis=1)] = 0
+        return encoded
+
+    def expand(self, queries: Float32, anchors: NDArray[np.intp], adapter: str = QUERY) -> Float32:
+        """Encode each query with its anchor's best-matching sentence behind it (B.7), ``(q, d)``.
+
+        Args:
+            queries: ``(q, d)``, which choose the sentence.
+            anchors: ``(q,)`` one document a query. One without sentences leaves the query's text alone.
+            adapter: One of :data:`ADAPTERS`.
+        """
+        sentences = self.chunks("sentences")
+        texts = []
+        for row, (text, anchor) in enumerate(zip(self.query_texts, anchors, strict=True)):
+            own = slice(sentences.starts[anchor], sentences.starts[anchor + 1])
+            similarities = (sentences.vectors[own] @ queries[row])[None]
+            local = np.array([0, similarities.shape[1]])
+            best = int(best_chunk(similarities, local, np.zeros(1, np.intp))[0])
+            texts.append(text if best < 0 else f"{text} {sentences.texts[own.start + best]}")
+        return finite(self.encode_fn(texts, adapter=adapter))
+
+    def lexicon(self) -> LexicalIndex:
+        """Return the words of the documents, indexed once."""
+        if self._lexicon is None:
+            self._lexicon = LexicalIndex(self.doc_texts)
+        return self._lexicon
+
+    def note(self, name: str, channel: Float32) -> Float32:
+        """Tell :attr:`record` a channel, and return it."""
+        if self.record is not None:
+            self.record(name, channel)
+        return channel
+
+    def _encoded(self, granularity: Granularity) -> Chunks:
+        if self.splits is None:
+            self.splits = [split(text) for text in self.doc_texts]
+        spans = [own.of(granularity) for own in self.splits]
+        texts = [text[a:b] for text, own in zip(self.doc_texts, spans, strict=True) for a, b in own]
+        starts = np.concatenate(([0], np.cumsum([len(own) for own in spans], dtype=np.intp)))
+        self.index_texts += len(texts)
+        return Chunks(finite(self.encode_fn(texts, adapter=PASSAGE)), starts, texts)
+
+
+Program = Callable[[Float32, Float32, Float32, Context], Float32]
+"""``P(Q, D, S, ctx)``: ``(q, d)`` queries, ``(n, d)`` documents, ``(q, n)`` cosines -> ``(q, n)`` scores."""
+
+
+def run(program: Program, queries: Float32, documents: Float32, context: Context) -> Float32:
+    """Run a program on vectors as they come and return its scores, ``(q, n)`` float32, all finite.
+
+    Rows of the input that hold a NaN count as zero vectors.
+
+    Args:
+        program: Ours or anyone's.
+        queries: ``(q, d)`` unit rows.
+        documents: ``(n, d)`` unit rows.
+        context: Their texts and the encoder.
+
+    Raises:
+        ProgramError: It returned another shape, or a value that is not finite.
+    """
+    Q, D = finite(queries), finite(documents)
+    shape = (len(Q), len(D))
+    if 0 in shape:
+        return np.zeros(shape, np.float32)
+    scores = np.asarray(program(Q, D, Q @ D.T, context))
+    name = getattr(program, "__name__", type(program).__name__)
+    if scores.shape != shape or not np.issubdtype(scores.dtype, np.floating):
+        raise ProgramError(f"program [{name}] must return floats of shape {shape}, got {scores.dtype} {scores.shape}")
+    if not np.isfinite(scores).all():
+        raise ProgramError(f"program [{name}] returned a score that is not finite")
+    return scores.astype(np.float32)

@@ -1,0 +1,80 @@
+"""Which documents a query is expanded by. Each takes one query's ranking or scores and gives positions of documents."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.rescorers.programs.primitives.fusion import share_of
+from es_ttc.rescorers.programs.primitives.vectors import normalise
+from es_ttc.vectors.tokens import Float32
+
+Positions = NDArray[np.intp]
+
+
+def top(order: Positions, share: float) -> Positions:
+    """Return the best share of a ranking, best first, rounded up.
+
+    Args:
+        order: ``(n,)`` positions, best first; n >= 1 here and below.
+        share: In (0, 1].
+    """
+    return order[: share_of(len(order), share)]
+
+
+def bottom(order: Positions, share: float) -> Positions:
+    """Return the worst share of a ranking, best of them first, rounded down; the last document at least."""
+    return order[min(len(order) - 1, share_of(len(order), 1 - share)) :]
+
+
+def diverse(order: Positions, documents: Float32) -> int:
+    """Return the document of the top half least similar to the best one (B.7); the best one where it is alone."""
+    candidates = top(order, 1 / 2)
+    return int(candidates[np.argmin(documents[candidates] @ documents[order[0]])])
+
+
+def consensus(order: Positions, documents: Float32) -> tuple[Positions, Positions]:
+    """Part the top quarter by mutual similarity (B.8).
+
+    Returns:
+        The core, whose mean similarity to the other members is at least the members' median, and the negatives: the
+        rest of the quarter and the bottom half.
+    """
+    quarter = top(order, 1 / 4)
+    mutual = _mean_similarity(documents[quarter])
+    core = mutual >= np.median(mutual)
+    return quarter[core], np.concatenate((quarter[~core], bottom(order, 1 / 2)))
+
+
+def momentum(order: Positions, before: NDArray[np.int32], after: NDArray[np.int32]) -> tuple[int, int]:
+    """Return the top-half document that rose most and the bottom-half document that fell most (B.10).
+
+    Args:
+        order: ``(n,)`` the current ranking.
+        before: ``(n,)`` ranks before the refinement.
+        after: ``(n,)`` ranks after it.
+    """
+    risen = before - after
+    upper, lower = top(order, 1 / 2), bottom(order, 1 / 2)
+    return int(upper[np.argmax(risen[upper])]), int(lower[np.argmin(risen[lower])])
+
+
+def central(order: Positions, documents: Float32) -> int:
+    """Return the document of the top quarter most similar to the others (degree centrality, B.11)."""
+    quarter = top(order, 1 / 4)
+    return int(quarter[np.argmax(_mean_similarity(documents[quarter]))])
+
+
+def hardest_negative(order: Positions, documents: Float32) -> int:
+    """Return the bottom-half document nearest to the top quarter's centroid (B.11)."""
+    lower = bottom(order, 1 / 2)
+    centroid = normalise(documents[top(order, 1 / 4)].mean(axis=0, keepdims=True))[0]
+    return int(lower[np.argmax(documents[lower] @ centroid)])
+
+
+def _mean_similarity(documents: Float32) -> Float32:
+    """Return each document's mean cosine with the others, ``(n,)``; 0 for one alone.
+
+    A sum of vectors stands for the matrix of pairs: a quarter of a large corpus has too many of those.
+    """
+    others = documents.sum(axis=0, dtype=np.float64).astype(np.float32) - documents
+    mean: Float32 = np.einsum("ij,ij->i", documents, others) / np.float32(max(1, len(documents) - 1))
+    return np.round(mean, 6)

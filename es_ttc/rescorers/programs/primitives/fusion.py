@@ -1,0 +1,65 @@
+"""Ranks, and rankings fused by reciprocal rank."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.vectors.tokens import Float32
+
+_DECIMALS = 6
+"""Scores that agree to this many decimals tie: equal documents must not be parted by the rounding of a product."""
+
+
+def ranks(scores: Float32) -> NDArray[np.int32]:
+    """Return each document's rank for each query, 1 for the greatest score.
+
+    Equal scores share the best rank among them (1, 1, 3), so ranks do not depend on the documents' order, and a
+    channel that tells nothing apart (no query word in any document) gives all documents rank 1.
+
+    Args:
+        scores: ``(q, n)``; a NaN ranks last.
+    """
+    queries, documents = scores.shape
+    if documents == 0:
+        return np.zeros((queries, 0), np.int32)
+    rounded = np.round(np.where(np.isnan(scores), -np.inf, scores), _DECIMALS)
+    order = np.argsort(-rounded, axis=1, kind="stable")
+    ordered = np.take_along_axis(rounded, order, axis=1)
+    first = np.zeros((queries, documents), np.int32)
+    first[:, 1:] = np.where(ordered[:, 1:] != ordered[:, :-1], np.arange(1, documents, dtype=np.int32), 0)
+    result = np.empty((queries, documents), np.int32)
+    np.put_along_axis(result, order, np.maximum.accumulate(first, axis=1) + 1, axis=1)
+    return result
+
+
+def reciprocal_rank_fusion(channels: Sequence[Float32]) -> Float32:
+    """Return ``RRF(d) = sum_i 1 / rank_i(d)`` (B.5), without the constant of Cormack et al. (SIGIR 2009).
+
+    Args:
+        channels: At least one ``(q, n)`` matrix of scores.
+
+    Returns:
+        ``(q, n)``, in (0, number of channels].
+    """
+    fused: Float32 = np.zeros(channels[0].shape, np.float32)
+    for channel in channels:
+        fused += np.float32(1) / ranks(channel)
+    return fused
+
+
+def order_of(scores: Float32, ties: Float32 | None = None) -> NDArray[np.intp]:
+    """Return the documents of each row in the order of their scores, best first.
+
+    Args:
+        scores: ``(q, n)``.
+        ties: ``(q, n)`` scores that order documents of equal ones; the documents' own order where they are equal too.
+    """
+    keys = [-np.round(one, _DECIMALS) for one in ((scores,) if ties is None else (ties, scores))]
+    order: NDArray[np.intp] = np.lexsort(keys, axis=1)
+    return order
+
+
+def share_of(documents: int, share: float) -> int:
+    """Return how many documents the given share of a ranking is, rounded up; at least one where there is one."""
+    return min(documents, max(1, int(np.ceil(documents * share))))

@@ -1,0 +1,42 @@
+"""Vectors made safe and unit."""
+
+import numpy as np
+
+from es_ttc.vectors.tokens import Float32
+
+
+def normalise(vectors: Float32) -> Float32:
+    """Give rows unit length; a zero row stays zero.
+
+    Args:
+        vectors: ``(m, d)``.
+    """
+    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
+    unit: Float32 = np.divide(vectors, norms, out=np.zeros(vectors.shape, np.float32), where=norms > 0, casting="unsafe")
+    return unit
+
+
+def finite(vectors: Float32) -> Float32:
+    """Set rows that hold a NaN or an infinity to zero: such a text is near nothing."""
+    result: Float32 = np.where(np.isfinite(vectors).all(axis=1, keepdims=True), vectors, np.float32(0))
+    return result
+
+
+def debias(vectors: Float32) -> Float32:
+    """Subtract the rows' own mean, then give them unit length again (B.4).
+
+    Without the second step the subtraction would move all of a query's similarities by one constant. A single row has
+    no direction left after it and stays as it is, as do rows that all are equal.
+
+    Args:
+        vectors: ``(m, d)`` unit rows of one channel.
+    """
+    if len(vectors) < 2:
+        return vectors
+    centred = vectors - vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
+    spread = np.einsum("ij,ij->i", centred, centred).max()
+    return vectors if spread < _NO_SPREAD else normalise(centred)
+
+
+_NO_SPREAD = 1e-10
+"""Squared length below which what is left of a vector is rounding."""

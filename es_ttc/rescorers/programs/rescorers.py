@@ -1,0 +1,193 @@
+"""Programs as rescorers: one class a program, all alike."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from es_ttc.rescorers.base import Feature, Params, Query, Window
+from es_ttc.rescorers.programs.catalogue import CATALOGUE, Entry
+from es_ttc.rescorers.programs.feedback import feedback
+from es_ttc.rescorers.programs.interface import PASSAGE, QUERY, Program, run
+from es_ttc.rescorers.programs.windows import context_of
+from es_ttc.vectors.tokens import Float32
+
+
+class ProgramParams(Params):
+    """What a program without lexical channels can be told."""
+
+
+class LexicalParams(ProgramParams):
+    """What a program with lexical channels can be told."""
+
+    lexical: Literal["engine", "paper"] = Field(
+        "engine",
+        description="engine: the first pass's scores are the one lexical channel, so search by BM25 there. paper: the "
+        "paper's own channels (words, bigrams, and from `crossroundrrf` on coverage and rare words), counted over the "
+        "window.",
+    )
+
+
+class ProgramRescorer:
+    """A program over the window: what the paper does with its shortlist.
+
+    Z-scores, ranks, medians, centroids and word counts are those of the window. Scores of an encoder's vectors come
+    from what ingest stored; only a program that expands queries encodes at query time.
+    """
+
+    name: ClassVar[str]
+    entry: ClassVar[Entry]
+    Params: ClassVar[type[ProgramParams]]
+    wants: ClassVar[frozenset[Feature]] = frozenset()
+    similarity: ClassVar[bool] = False
+
+    def needs(self, params: ProgramParams) -> frozenset[Feature]:
+        """The pooled vectors; chunks, the first pass's scores, the encoder, as the program asks."""
+        needed = {Feature.POOLED}
+        if self.entry.chunked:
+            needed.add(Feature.CHUNKS)
+        if self.entry.passes:
+            needed.add(Feature.ENCODER)
+        if isinstance(params, LexicalParams) and params.lexical == "engine":
+            needed.add(Feature.FIRST_PASS)
+        return frozenset(needed)
+
+    def score(self, query: Query, window: Window, params: ProgramParams) -> Float32:
+        """Return the scores, ``(k,)``, shifted so that none is negative where the program's own may be."""
+        scores: Float32 = positive(self.batch([query], window, params))[0]
+        return scores
+
+    def batch(
+        self, queries: Sequence[Query], window: Window, params: ProgramParams, lexical_scores: Float32 | None = None
+    ) -> Float32:
+        """Return the program's own scores of several queries on the same documents, ``(q, k)``: the paper's form.
+
+        Args:
+            queries: The queries.
+            window: The documents; its first-pass scores are those of a single query.
+            params: Validated parameters.
+            lexical_scores: ``(q, k)`` the lexical engine's scores, for several queries; the window's own where None.
+        """
+        return self._run(queries, window, params, lexical_scores, None)
+
+    def detail(self, query: Query, window: Window, params: ProgramParams) -> list[dict[str, Any]]:
+        """Return for each document its score in every channel and round, by name."""
+        seen: dict[str, Float32] = {}
+        self._run([query], window, params, None, seen)
+        return [
+            {"channels": {name: round(float(scores[0, place]), 6) for name, scores in seen.items()}}
+            for place in range(len(window))
+        ]
+
+    def _program(self, params: ProgramParams) -> Program:  # noqa: ARG002
+        return self.entry.program
+
+    def _run(
+        self,
+        queries: Sequence[Query],
+        window: Window,
+        params: ProgramParams,
+        lexical_scores: Float32 | None,
+        seen: dict[str, Float32] | None,
+    ) -> Float32:
+        assert window.pooled is not None  # noqa: S101 - promised by needs
+        from_engine = isinstance(params, LexicalParams) and params.lexical == "engine"
+        context = context_of(queries, window, engine_lexical=from_engine)
+        if from_engine and lexical_scores is not None:
+            context.lexical_scores = lexical_scores
+        if seen is not None:
+            context.record = seen.__setitem__
+        context.views = {**context.views, (QUERY, None): window.pooled, (PASSAGE, None): window.pooled}
+        vectors = np.stack([query.vectors[0] for query in queries])
+        return run(self._program(params), vectors, window.pooled, context)
+
+
+def positive(scores: Float32) -> Float32:
+    """Shift each row that has a negative score so that its least is 0: engines allow no negative scores."""
+    shifted: Float32 = scores - np.minimum(scores.min(axis=1, keepdims=True, initial=0), 0)
+    return shifted
+
+
+def _rescorer(entry: Entry) -> type[ProgramRescorer]:
+    """Return the rescorer's class of one of the paper's programs."""
+    summary = (entry.program.__doc__ or "").strip()
+    members = {
+        "name": entry.name,
+        "entry": entry,
+        "Params": LexicalParams if entry.lexical else ProgramParams,
+        "wants": frozenset({Feature.CALIBRATION}) if entry.calibrated else frozenset(),
+        "__doc__": f"{entry.title} (section {entry.section} of the paper on programs; c = {entry.cost}).\n\n    {summary}",
+        "__module__": __name__,
+    }
+    return type(f"{entry.title}Rescorer", (ProgramRescorer,), members)
+
+
+BidirZScore = _rescorer(CATALOGUE["bidirzscore"])
+SentMaxSim = _rescorer(CATALOGUE["sentmaxsim"])
+AdaptGran = _rescorer(CATALOGUE["adaptgran"])
+CovTriple = _rescorer(CATALOGUE["covtriple"])
+LexHybridRRF = _rescorer(CATALOGUE["lexhybridrrf"])
+CrossRoundRRF = _rescorer(CATALOGUE["crossroundrrf"])
+DiverseDualCtx = _rescorer(CATALOGUE["diversedualctx"])
+ConsensusRocchio = _rescorer(CATALOGUE["consensusrocchio"])
+NegContrastive = _rescorer(CATALOGUE["negcontrastive"])
+MomentumProg = _rescorer(CATALOGUE["momentumprog"])
+GraphCentrality = _rescorer(CATALOGUE["graphcentrality"])
+FisherStability = _rescorer(CATALOGUE["fisherstability"])
+
+
+class FeedbackParams(ProgramParams):
+    """What feedback from the best documents can be told."""
+
+    documents: int = Field(3, ge=1, le=1000, description="Best documents that make the centroid (K).")
+    weight: float = Field(0.5, ge=0, le=1, description="Weight of the centroid against 1 - weight of the query.")
+
+
+class SoftCentroidParams(FeedbackParams):
+    """SoftCentroid's constants; the defaults are the paper's universal ones."""
+
+    temperature: float = Field(0.05, gt=0, description="Of the softmax over the best documents' cosines.")
+
+
+class RocchioParams(FeedbackParams):
+    """Rocchio's constants. The defaults are the middle of the paper's grid (K 2, 3, 5, 10; weight .1, .3, .5, .7)."""
+
+    weight: float = Field(0.3, ge=0, le=1, description="Weight of the centroid against 1 - weight of the query.")
+
+
+class FeedbackRescorer(ProgramRescorer):
+    """Cosines with a query that is moved towards the best documents of the window."""
+
+    similarity: ClassVar[bool] = True
+
+    def needs(self, params: ProgramParams) -> frozenset[Feature]:  # noqa: ARG002
+        """The pooled vectors."""
+        return frozenset({Feature.POOLED})
+
+    def score(self, query: Query, window: Window, params: ProgramParams) -> Float32:
+        """Return the cosines, ``(k,)``."""
+        scores: Float32 = self.batch([query], window, params)[0]
+        return scores
+
+
+class SoftCentroid(FeedbackRescorer):
+    """SoftCentroid (appendix D): `normalise((1 - w) q + w mu)`, mu the softmax-weighted mean of the best documents."""
+
+    name: ClassVar[str] = "softcentroid"
+    Params: ClassVar[type[ProgramParams]] = SoftCentroidParams
+
+    def _program(self, params: ProgramParams) -> Program:
+        assert isinstance(params, SoftCentroidParams)  # noqa: S101 - validated by it
+        return feedback(params.documents, params.weight, params.temperature)
+
+
+class Rocchio(FeedbackRescorer):
+    """Classical Rocchio without negatives, which is VPRF (appendix D): the plain mean of the best documents."""
+
+    name: ClassVar[str] = "rocchio"
+    Params: ClassVar[type[ProgramParams]] = RocchioParams
+
+    def _program(self, params: ProgramParams) -> Program:
+        assert isinstance(params, RocchioParams)  # noqa: S101 - validated by it
+        return feedback(params.documents, params.weight)

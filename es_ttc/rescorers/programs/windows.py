@@ -1,0 +1,61 @@
+"""From a window as rescorers get it to a program's context."""
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+
+from es_ttc.rescorers.base import Query, Window
+from es_ttc.rescorers.programs.interface import PASSAGE, TOPIC_LENGTH, Chunks, Context, ProgramError
+from es_ttc.vectors.chunks import GRANULARITIES, DocumentChunks, Granularity
+from es_ttc.vectors.quantise import dequantise
+from es_ttc.vectors.tokens import Float32, TokenVectors
+
+
+def context_of(queries: Sequence[Query], window: Window, *, engine_lexical: bool) -> Context:
+    """Return the context of some queries over one window.
+
+    Args:
+        queries: The queries, whose first vectors the program gets.
+        window: The documents. Chunks made at ingest are taken as they are.
+        engine_lexical: Whether the first pass stands for the lexical channels; then there must be one query.
+    """
+    texts = ["" for _ in window.ids] if window.chunks is None else [own.text for own in window.chunks]
+    stored: dict[Granularity, Chunks] = {}
+    views: dict[tuple[str, int | None], Float32] = {}
+    if window.chunks is not None:
+        stored = {name: _side_by_side(window.chunks, name) for name in GRANULARITIES}
+        views[PASSAGE, TOPIC_LENGTH] = _stacked([own.topic for own in window.chunks])
+    return Context(
+        [query.text for query in queries],
+        texts,
+        [str(place) for place in range(len(queries))],
+        window.ids,
+        queries[0].encode or _no_encoder,
+        stored=stored,
+        views=views,
+        calibration=window.calibration,
+        lexical_scores=window.first_pass[None] if engine_lexical else None,
+    )
+
+
+def _side_by_side(documents: Sequence[DocumentChunks], name: Granularity) -> Chunks:
+    counts = [len(own.vectors[name]) for own in documents]
+    texts = chain.from_iterable((own.text[start:end] for start, end in own.spans[name].tolist()) for own in documents)
+    return Chunks(
+        _stacked([own.vectors[name] for own in documents]),
+        np.concatenate(([0], np.cumsum(counts, dtype=np.intp))),
+        list(texts),
+    )
+
+
+def _stacked(matrices: Sequence[TokenVectors]) -> Float32:
+    return np.concatenate([dequantise(matrix) for matrix in matrices])
+
+
+def _no_encoder(
+    texts: Sequence[str], adapter: str = PASSAGE, dimensions: int | None = None, max_length: int | None = None
+) -> Float32:
+    raise ProgramError(f"the program encodes {len(texts)} texts, and its declaration names no encoder")
+
+
