@@ -6,6 +6,7 @@ import pytest
 from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.engine.connect import connect
 from es_ttc.gateway.server import running_gateway
+from es_ttc.ingest.compose import Span, content_hash
 from es_ttc.ingest.encode import Encoded, action_lines, features_of
 from es_ttc.mappings.index import IndexOptions, create_index
 from es_ttc.mappings.spec import IndexSpec
@@ -34,7 +35,8 @@ async def vectors(opensearch_url: str, index_name: str, encoder: Encoder) -> Flo
         for start in range(0, DOCUMENTS, 500):
             lines: list[bytes] = []
             for place in range(start, start + 500):
-                features = features_of(Encoded(encodings), place, [], f"hash-{place}", spec)
+                content = content_hash(str(place), [Span(0, 0, len(str(place)))], spec)
+                features = features_of(Encoded(encodings), place, [], content, spec)
                 lines += action_lines(str(place), b'{"text":"all"}', "digest", features, spec)
             assert all(item.ok for item in await engine.bulk(index_name, lines))
         await engine.refresh(index_name)

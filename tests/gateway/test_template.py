@@ -73,8 +73,13 @@ def test_a_stored_template(behind: Behind, renders: bool, index_name: str) -> No
     template_id = stored(behind, index_name)
     try:
         expected = search(behind.gateway, behind.index, BODY)
-        everywhere = call(behind.gateway, "GET", "/_search/template", {"id": template_id, "params": PARAMS})
-        for reply in (templated(behind, {"id": template_id, "params": PARAMS}), everywhere):
+        only = {"bool": {"must": [EVERYTHING], "filter": [{"term": {"_index": "{{index}}"}}]}}
+        params = PARAMS | {"index": behind.index}
+        everywhere = {"source": {**SOURCE, "query": only, "size": 7}, "params": params}
+        for reply in (
+            templated(behind, {"id": template_id, "params": PARAMS}),
+            call(behind.gateway, "GET", "/_search/template", everywhere),
+        ):
             assert reply.status == 200, reply.body
             assert reply.ids == expected.ids
         url = "?filter_path=hits.hits._id&track_total_hits=false"
