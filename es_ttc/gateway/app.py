@@ -9,7 +9,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from es_ttc import __version__
 from es_ttc.encoders.base import Encoder, EncoderIdentity
@@ -32,6 +33,7 @@ from es_ttc.settings import GatewaySettings
 _QUEUE_A_THREAD = 32
 _ENCODING_THREADS = 2
 _READY_SECONDS = 2.0
+_OWN = "/_ttc/"
 
 
 class NotFound(InvalidRequest):
@@ -40,7 +42,7 @@ class NotFound(InvalidRequest):
     status = 404
 
 
-def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_for_encoder: bool = False) -> Starlette:
+def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_for_encoder: bool = False) -> ASGIApp:
     """Make the gateway's application.
 
     Args:
@@ -90,23 +92,36 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         scoring.close()
 
     own = _OwnPages(settings, upstream, encoders, reranking, metrics)
-    return Starlette(
+    addresses = Starlette(
         routes=[
-            Mount(
-                "/_ttc",
-                routes=[
-                    Route("/", own.info),
-                    Route("/health", own.health),
-                    Route("/ready", own.ready),
-                    Route("/metrics", own.metrics),
-                    Route("/rerank", own.rerank, methods=["POST"]),
-                ],
-            ),
-            Mount("/", app=Entrance(upstream, searches, metrics, settings.max_concurrent_requests)),
+            Route(_OWN, own.info),
+            Route(f"{_OWN}health", own.health),
+            Route(f"{_OWN}ready", own.ready),
+            Route(f"{_OWN}metrics", own.metrics),
+            Route(f"{_OWN}rerank", own.rerank, methods=["POST"]),
         ],
         exception_handlers={HTTPException: _not_found},
         lifespan=lifespan,
     )
+    return _Doors(addresses, Entrance(upstream, searches, metrics, settings.max_concurrent_requests))
+
+
+class _Doors:
+    """Keeps requests for the engine off the routing of our own few addresses.
+
+    Args:
+        own: Answers below `/_ttc/`, and starts and stops the gateway.
+        entrance: Answers everything else.
+    """
+
+    def __init__(self, own: ASGIApp, entrance: ASGIApp) -> None:
+        self._own = own
+        self._entrance = entrance
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or take part in the server's start and end."""
+        ours = scope["type"] != "http" or scope["path"].startswith(_OWN)
+        await (self._own if ours else self._entrance)(scope, receive, send)
 
 
 class _OwnPages:

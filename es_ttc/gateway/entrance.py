@@ -15,6 +15,7 @@ from es_ttc.gateway.search import Outcome, SearchHandler
 from es_ttc.gateway.upstream import Upstream, asks_vendor_type
 
 _GONE = Outcome("passthrough", 499)
+_UNWATCHED_SECONDS = 0.05  # most answers are complete by then, and a task to watch the client would be for nothing
 _KINDS = {"_search": "search", "_msearch": "msearch"}
 
 
@@ -65,7 +66,13 @@ class Entrance:
     async def _answered(self, incoming: Incoming, answer: "_Answer") -> Outcome:
         """Answer, whatever happens, and return how it ended."""
         task = asyncio.current_task()
-        watcher = None if task is None else asyncio.create_task(incoming.watch(task))
+        watchers: list[asyncio.Task[None]] = []
+
+        def watch() -> None:
+            if task is not None:
+                watchers.append(asyncio.create_task(incoming.watch(task)))
+
+        later = asyncio.get_running_loop().call_later(_UNWATCHED_SECONDS, watch)
         try:
             if self._in_flight > self._limit:
                 raise TooManyRequests(f"the gateway answers {self._limit} requests at a time: try again")
@@ -86,7 +93,8 @@ class Entrance:
             unexpected = EsTtcError(f"unexpected {type(error).__name__} in the gateway (request {answer.id})")
             return await _refused(incoming, answer, unexpected)
         finally:
-            if watcher is not None:
+            later.cancel()
+            for watcher in watchers:
                 watcher.cancel()
 
     async def _dispatch(self, incoming: Incoming, answer: "_Answer") -> Outcome:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from es_ttc.errors import ConfigurationError
 from es_ttc.gateway.app import create_app
@@ -96,7 +96,7 @@ class _Server(uvicorn.Server):
             self.ready.set()
 
 
-def _server(app: Starlette) -> _Server:
+def _server(app: ASGIApp) -> _Server:
     logging.getLogger("uvicorn.access").disabled = True  # its lines hold query strings; ours say the rest
     return _Server(
         uvicorn.Config(
