@@ -90,16 +90,16 @@ def _block(
     smoothing = slice(int(narrowest), len(scales) - int(widest))
 
     signals: Float32 = _scratch.array("signals", (len(tokens), len(vectors), size), np.float32)
-    signals.fill(0)
+    signals[:, :, lengths[0] :] = 0
     token_similarities(vectors, tokens, [signal[:, :n] for signal, n in zip(signals, lengths, strict=True)])
 
-    row_lengths = _row_lengths(tokens, norms, scales, width)[:, None]
+    row_lengths = _row_lengths(tokens, norms, scales[int(narrowest) :], width)[:, None]
     cosines: Float32 = _scratch.array("cosines", (len(tokens), len(vectors), len(scales), width), np.float32)
     if narrowest:
         cosines[:, :, 0] = signals[..., :width]
     if scales[smoothing]:
-        smoothed = smooth(signals, lengths, scales[smoothing], _scratch)
-        np.divide(smoothed[..., :width], row_lengths[:, :, smoothing], out=cosines[:, :, smoothing])
+        smoothed = smooth(signals, lengths, scales[smoothing], _scratch)[..., :width]
+        np.divide(smoothed, row_lengths[:, :, : smoothed.shape[2]], out=cosines[:, :, smoothing])
     if widest:
         means = signals.sum(axis=-1, keepdims=True) / counts[:, None, None].astype(np.float32)
         np.divide(means, row_lengths[:, :, -1], out=cosines[:, :, -1])
@@ -114,9 +114,8 @@ def _row_lengths(
 ) -> Float32:
     """Return ``(b, s, width)`` lengths of the smoothed rows, floored; 1 after a document's last position."""
     padded: Float32 = _scratch.array("norms", (len(tokens), len(scales), width), np.float32)
-    padded.fill(1)
-    first = int(scales[0] == IDENTITY)
-    if first < len(scales):
-        for row, document, stored in zip(padded[:, first:], tokens, norms, strict=True):
-            row[:, : len(document)] = norms_of_scales(document, stored, scales[first:])
-    return np.maximum(padded, NORM_FLOOR, out=padded)
+    if scales:
+        padded[:, :, len(tokens[0]) :] = 1  # the shortest document comes first
+        for row, document, stored in zip(padded, tokens, norms, strict=True):
+            np.maximum(norms_of_scales(document, stored, scales), NORM_FLOOR, out=row[:, : len(document)])
+    return padded

@@ -42,7 +42,7 @@ class SpectralRescorer:
         assert window.tokens is not None  # noqa: S101 - promised by needs
         scores = np.full(len(window), EMPTY_DOCUMENT, dtype=np.float32)
         for block in blocks(query.vectors, window.tokens, window.norms, params.scales):
-            by_role = _by_scale(block, params).max(axis=2)
+            by_role = _by_role(block, params)
             scores[block.documents] = by_role.max(axis=1) if params.roles == "max" else by_role.mean(axis=1)
         return np.clip(scores, -1, 1)
 
@@ -64,6 +64,14 @@ class SpectralRescorer:
                 best = max(range(len(roles)), key=lambda role: roles[role]["score"])
                 details[place] = roles[best] if len(roles) == 1 else {**roles[best], "role": best, "roles": roles}
         return details
+
+
+def _by_role(block: Block, params: SpectralParams) -> Float32:
+    """Return the scores of each query vector, ``(b, r)``."""
+    if params.aggregation == "max":  # one pass over scales and positions together
+        return aggregation.maximum(block.cosines.reshape(*block.cosines.shape[:2], -1))
+    greatest: Float32 = _by_scale(block, params).max(axis=2)
+    return greatest
 
 
 def _by_scale(block: Block, params: SpectralParams) -> Float32:

@@ -58,8 +58,7 @@ def smooth(signals: Float32, lengths: Sequence[int], scales: tuple[float, ...], 
     np.fft.rfft(signals, axis=-1, out=spectra)
     product = scratch.array("product", (documents, roles, len(scales), bins), np.complex64)
     for length, rows in _runs(lengths):
-        product[rows] = kernel_spectra(length, scales)
-    np.multiply(product, spectra[:, :, None], out=product)
+        np.multiply(spectra[rows, :, None], kernel_spectra(length, scales), out=product[rows])
     smoothed = scratch.array("smoothed", (documents, roles, len(scales), size), np.float32)
     np.fft.irfft(product, size, axis=-1, out=smoothed)
     return smoothed
