@@ -22,6 +22,7 @@ from es_ttc.rescorers.base import Feature
 from es_ttc.vectors.packed import Codebooks, UnknownCodebook
 from es_ttc.vectors.residual import Codebook
 
+_WORTH_SHARING = 32  # documents; two reads share the engine's cores, and one is unpacked while the other arrives
 _AS_CBOR: RawHeaders = [
     (b"accept", b"application/cbor"),
     (b"accept-encoding", b"identity"),  # compressing vectors costs far more than it saves
@@ -164,14 +165,18 @@ class FeatureStore:
 
 
 def batches(keys: Sequence[DocumentKey]) -> Iterator[Sequence[DocumentKey]]:
-    """Yield the documents of one index, encoder and layout at a time, no more at once than an engine's heap bears."""
+    """Yield the documents of one index, encoder and layout at a time, no more at once than an engine's heap bears.
+
+    What would be one read of many documents is two of equal size.
+    """
     together: dict[tuple[str, str, str], list[DocumentKey]] = defaultdict(list)
     for key in keys:
         together[key.index, key.encoder, layout_of(key.hash)].append(key)
     for alike in together.values():
-        most = _reader(alike).most_documents
-        for start in range(0, len(alike), most):
-            yield alike[start : start + most]
+        half = -(-len(alike) // 2) if len(alike) >= _WORTH_SHARING else len(alike)
+        size = min(half, _reader(alike).most_documents)
+        for start in range(0, len(alike), size):
+            yield alike[start : start + size]
 
 
 def read_request(keys: Sequence[DocumentKey], features: Sequence[Feature]) -> dict[str, Any]:

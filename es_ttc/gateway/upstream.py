@@ -25,6 +25,8 @@ _HOP_BY_HOP = frozenset(
 )  # fmt: skip
 _NOT_FORWARDED = frozenset({b"host", b"expect"})
 _OF_THE_BODY = frozenset({b"content-length", b"content-encoding", b"content-type", b"accept", b"accept-encoding"})
+_READ_AHEAD = 2**24  # bytes of an answer that we read as a whole: the default, 64 KiB, would stop the engine every time
+_PASS_ON = 2**16
 _VENDOR = b"application/vnd.elasticsearch+"
 
 
@@ -95,7 +97,8 @@ class Upstream:
             query_string: The query string, encoded.
             headers: Header names in lower case.
             data: The body, in one piece or as a stream.
-            ours: A call of our own, which has a timeout; a caller's own call lasts as long as he waits.
+            ours: A call of our own, which has a timeout and whose answer is read as a whole; a caller's own call lasts
+                as long as he waits.
 
         Raises:
             EngineUnavailable: The engine cannot be reached, or breaks off.
@@ -110,6 +113,7 @@ class Upstream:
                 data=data,
                 allow_redirects=False,
                 timeout=request_timeout(self._settings) if ours else None,
+                read_bufsize=_READ_AHEAD if ours else _PASS_ON,
             ) as response:
                 self._product = "elasticsearch" if is_elasticsearch(response.headers) else "opensearch"
                 yield response
