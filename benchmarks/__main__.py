@@ -11,12 +11,13 @@ from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.settings import Settings
 
 FOLDER = Path(__file__).parent
-WITH_ENGINE = frozenset({"gateway", "table_iv", "ingest", "ingest_kill"})
+_PARTS = frozenset({"__init__", "__main__", "common", "served"})
+WITH_ENGINE = frozenset({"gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill"})
 
 
 def names() -> list[str]:
     """Return every benchmark's name."""
-    return sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in ("__init__", "__main__", "common"))
+    return sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in _PARTS)
 
 
 @click.command(help=f"Run the named benchmarks, all where none is named: {', '.join(names())}.")

@@ -1,0 +1,195 @@
+"""What benchmarks of the gateway share: an index whose documents carry random token vectors, the gateway, a client.
+
+The gateway runs as a process of its own, as it does in use. Nothing has to be encoded but queries.
+"""
+
+import asyncio
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import numpy as np
+import orjson
+
+from es_ttc.encoders import load_encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
+from es_ttc.ingest.compose import compose, content_hash
+from es_ttc.ingest.encode import DocumentFeatures, action_lines, token_features
+from es_ttc.mappings.index import IndexOptions, create_index
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.settings import EngineSettings
+from es_ttc.vectors.tokens import Float32
+
+QUERY = "one query for all"
+ENCODER = "minilm@onnx"
+GROUPS = 12
+WINDOW = 100
+TOKENS = 256
+DIMS = 384
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A running gateway.
+
+    Attributes:
+        url: Where it listens.
+        pid: Its process.
+    """
+
+    url: str
+    pid: int
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Engine]:
+    """Connect to the engine."""
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def delete(engine: Engine, *indices: str) -> None:
+    """Delete what is there of these indices."""
+    for index in indices:
+        if await engine.exists(index):
+            await engine.delete_index(index)
+
+
+async def fill(engine: Engine, index: str, *, groups: int = GROUPS) -> None:
+    """Make the index anew: groups of :data:`WINDOW` documents, each found by a word of its own."""
+    await delete(engine, index)
+    spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",))
+    await create_index(engine, index, spec, IndexOptions(shards=1, replicas=0))
+    for group in range(groups):
+        lines: list[bytes] = []
+        for name, text, matrix in documents(group):
+            lines += action_lines(name, orjson.dumps({"text": text}), "", features(matrix, spec, text), spec)
+        await bulk(engine, index, lines)
+    await engine.refresh(index)
+
+
+async def bulk(engine: Engine, index: str, lines: Sequence[bytes]) -> None:
+    """Write lines of a bulk, few at a time; every one must be taken."""
+    for start in range(0, len(lines), 40):
+        items = await engine.bulk(index, lines[start : start + 40])
+        assert all(item.ok for item in items), next(item.error for item in items if not item.ok)
+
+
+def documents(group: int) -> Iterator[tuple[str, str, Float32]]:
+    """Yield a group's documents, the same at every call: id, text, unit token vectors."""
+    rng = np.random.default_rng(group)
+    for number in range(WINDOW):
+        text = f"group{group} " + " ".join(f"word{word}" for word in rng.integers(0, 500, 200))
+        matrix = rng.standard_normal((TOKENS, DIMS), dtype=np.float32)
+        yield f"{group}-{number}", text, matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+
+
+def features(matrix: Float32, spec: IndexSpec, text: str) -> DocumentFeatures:
+    """Return what ingest would store of a document."""
+    tokens = token_features(matrix, np.zeros((len(matrix), 3), dtype=np.int32), spec)
+    content = content_hash(*compose({"text": text}, spec.text_fields), spec)
+    return DocumentFeatures(content, matrix[0], tokens, truncated=False)
+
+
+@contextmanager
+def gateway(engine: str, **settings: object) -> Iterator[Gateway]:
+    """Run a gateway and wait until it has loaded its encoder.
+
+    Args:
+        engine: The engine's URL.
+        settings: What its environment tells it, by the settings' names.
+    """
+    told = {f"ES_TTC_{name.upper()}": str(value) for name, value in settings.items()}
+    flags = ["--engine", engine, "--port", "0", "--encoder", ENCODER, "--json"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "es_ttc", "serve", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **told},
+    ) as process:
+        try:
+            yield Gateway(_ready_url(process), process.pid)
+        finally:
+            process.terminate()
+
+
+def _ready_url(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    text = ""
+    while not text.rstrip().endswith("}"):
+        line = process.stdout.readline()
+        assert line, "the gateway ended before it listened"
+        text += line
+    url: str = json.loads(text)["url"]
+    with Client(url) as client:
+        while not client.get("/_ttc/ready")["ready"]:
+            time.sleep(0.2)
+    return url
+
+
+class Client:
+    """One kept connection, with as little time of its own as Python has to offer."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def get(self, path: str) -> Any:
+        """Return what a path answers."""
+        return self._call("GET", path, None)
+
+    def search(self, body: bytes, index: str) -> Any:
+        """Return the answer to a search."""
+        return self._call("POST", f"/{index}/_search", body)
+
+    def _call(self, method: str, path: str, body: bytes | None) -> Any:
+        self._connection.request(method, path, body, {"content-type": "application/json"})
+        return json.loads(self._connection.getresponse().read())
+
+
+def query(group: int | None, *, rescore: bool, size: int = 10, window: int = WINDOW) -> bytes:
+    """Return a search for a group's documents, for all where none is named."""
+    found: dict[str, Any] = {"match_all": {}} if group is None else {"match": {"text": f"group{group}"}}
+    body: dict[str, Any] = {"query": found, "size": size, "_source": False}
+    if rescore:
+        body["rescore"] = {"window_size": window, "ttc": {"method": "spectral", "query_text": QUERY}}
+    return orjson.dumps(body)
+
+
+async def answered(url: str, index: str, body: bytes, *, connections: int, seconds: float) -> list[float]:
+    """Return the times in ms of all answers that clients get in so many seconds; each waits for its own."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=connections)) as session:
+
+        async def client() -> None:
+            while (started := time.perf_counter()) < end:
+                async with session.post(
+                    f"{url}/{index}/_search", data=body, headers={"content-type": "application/json"}
+                ) as response:
+                    await response.read()
+                    assert response.status == 200, response.status
+                times.append((time.perf_counter() - started) * 1000)
+
+        await asyncio.gather(*(client() for _ in range(connections)))
+    return times
