@@ -1,6 +1,7 @@
 """Late, failing and misbehaving parts: the engine's own ranking with a visible mark, or the error asked for."""
 
 import io
+import json
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Role
 from es_ttc.errors import EncoderError
 from es_ttc.gateway.logs import configure_logs
 from es_ttc.gateway.server import running_gateway
+from es_ttc.mappings.spec import HASH
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.dense import DenseParams, DenseRescorer
@@ -267,10 +269,13 @@ def test_features_are_read_once_and_only_what_is_needed(behind: Behind, relayed:
     assert cold.scores == warm.scores
     assert (cold.json()["ttc"]["features_from_memory"], warm.json()["ttc"]["features_from_memory"]) == (0, 60)
     reads = [request for request in relayed.passed if request.reads_features]
-    assert len(reads) == 1
-    assert b'"ttc.offsets"' not in reads[0].body
-    assert reads[0].headers["accept"] == "application/cbor"
-    assert reads[0].headers["accept-encoding"] == "identity"
+    assert len(reads) == 2  # halves, at the same time
+    asked = [json.loads(read.body)["query"]["bool"]["filter"][0]["terms"][HASH] for read in reads]
+    assert set(asked[0]).isdisjoint(asked[1])
+    for read in reads:
+        assert b'"ttc.offsets"' not in read.body
+        assert read.headers["accept"] == "application/cbor"
+        assert read.headers["accept-encoding"] == "identity"
 
 
 def test_a_memory_smaller_than_one_window_still_serves(behind: Behind, encoder: Encoder) -> None:

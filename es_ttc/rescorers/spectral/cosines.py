@@ -18,7 +18,7 @@ NORM_FLOOR = np.float32(1e-5)
 """Least length that a smoothed row is divided by: where tokens cancel each other out only rounding is left, and the
 cosine of a vanishing row is taken as 0, like that of a zero vector."""
 
-_BLOCK_BYTES = 2**20
+_BLOCK_BYTES = 2**21
 
 _scratch = Scratch()
 
