@@ -67,5 +67,8 @@ class GatewaySettings(Settings):
     max_window: int = Field(1000, ge=1, le=10_000, description="Greatest window that a request may ask for.")
     scoring_threads: int = Field(2, ge=1, description="Windows scored at the same time.")
     max_concurrent_requests: int = Field(256, ge=1, description="Requests in flight before 429 is answered.")
+    tuned: tuple[Path, ...] = Field(
+        (), description="Files of `es-ttc tune`: parameters for requests that give none of their own."
+    )
     max_body_mb: int = Field(100, ge=1, description="Greatest `_search` body that is read for our section, in MiB.")
     log_format: str = Field("auto", pattern="^(auto|json|console)$", description="console on a terminal, else json.")

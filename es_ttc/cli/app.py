@@ -16,6 +16,7 @@ from es_ttc.cli.index import index
 from es_ttc.cli.ingest import ingest
 from es_ttc.cli.search import search
 from es_ttc.cli.serve import serve
+from es_ttc.cli.tune import tune
 from es_ttc.errors import EsTtcError
 from es_ttc.gateway.logs import configure_logs
 
@@ -38,6 +39,7 @@ COMMANDS: tuple[click.Command, ...] = (
     ingest,
     search,
     serve,
+    tune,
 )
 
 for command in COMMANDS:

@@ -2,9 +2,8 @@
 
 import logging
 import shlex
-import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,27 +14,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from es_ttc.cli.common import (
-    adapted,
-    adapter_flag,
-    encoder_flag,
-    given,
-    json_flag,
-    print_json,
-    progress_bar,
-    stderr,
-    stdout,
-)
+from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.evaluating import cached_encoder, interruptible, stages, window_option
 from es_ttc.cli.options import JsonObjectType, codec_option, first_pass_option, max_tokens_option
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
-    from es_ttc.encoders.base import Encoder
     from es_ttc.evaluation.datasets import Collection
     from es_ttc.evaluation.plan import Plan
     from es_ttc.evaluation.results import CollectionResult, Evaluation, MethodResult
-    from es_ttc.evaluation.searcher import Progress
+    from es_ttc.rescorers.tuned import Tuned
 
 MEMORY = "memory"
 _METHODS = "bm25,dense,hybrid,maxsim,spectral"
@@ -48,26 +37,9 @@ Examples:
   es-ttc evaluate data/scifact data/nfcorpus --methods dense,spectral --report report
   es-ttc evaluate data/mine --split train --params '{"spectral": {"scales": [1, 5, 20, "mean"]}}'
   es-ttc evaluate data/mine --engine http://127.0.0.1:9200 --methods bm25,spectral --first-pass bm25
+  es-ttc evaluate data/mine --methods dense,nnn --tuned nnn.json
   es-ttc evaluate data/limit-small --encoder mpnet@torch:float32 --window all --out results.json
 """
-
-
-class WindowType(click.ParamType[int | str]):
-    """A number of documents, or ``all``."""
-
-    name = "N|all"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """Return the number; ``all`` stays as it is."""
-        if value == "all":
-            return "all"
-        try:
-            number = int(value)
-        except ValueError:
-            number = 0
-        if number < 1:
-            self.fail(f"{value!r} is neither a number of documents, 1 or more, nor all", param, ctx)
-        return number
 
 
 @click.command(epilog=_EXAMPLES)
@@ -84,14 +56,7 @@ class WindowType(click.ParamType[int | str]):
     "gateway.",
 )
 @click.option("--split", metavar="NAME", default="test", show_default=True, help="Which judgements: qrels/SPLIT.tsv.")
-@click.option(
-    "--window",
-    type=WindowType(),
-    metavar="N|all",
-    default="100",
-    show_default=True,
-    help="Documents of the first pass that a rescorer scores; all for the whole corpus.",
-)
+@window_option
 @first_pass_option(["dense", "bm25", "hybrid"], "dense", "What finds a rescorer's window; hybrid in memory only.")
 @click.option(
     "--k", type=click.IntRange(1, 1000), metavar="N", default=10, show_default=True, help="Cutoff of the metrics shown."
@@ -104,6 +69,13 @@ class WindowType(click.ParamType[int | str]):
     type=JsonObjectType('{"spectral": {"scales": [1, 5]}}', nested=True),
     default="{}",
     help='Parameters by method, e.g. {"bm25": {"k1": 0.9, "b": 0.4}}.',
+)
+@click.option(
+    "--tuned",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Parameters of one method that `es-ttc tune` chose; may be given several times.",
 )
 @codec_option("float16", ", in memory and in the index")
 @max_tokens_option(1_000_000, "; a warning counts the documents that have more")
@@ -127,6 +99,7 @@ def evaluate(
     k: int,
     baseline: str | None,
     params: dict[str, dict[str, Any]],
+    tuned: tuple[Path, ...],
     codec: str,
     max_tokens: int,
     out: Path | None,
@@ -152,8 +125,9 @@ def evaluate(
     wanted = [name.strip() for name in methods.split(",") if name.strip()]
     if not wanted:
         raise InvalidRequest("[--methods] names no method")
+    chosen = _tuned(tuned)
     plan = Plan(
-        methods=resolve(wanted, params),
+        methods=resolve(wanted, with_tuned(params, chosen)),
         k=k,
         baseline=baseline,
         first_pass=first_pass,  # type: ignore[arg-type]  # click has checked it
@@ -162,11 +136,40 @@ def evaluate(
         max_tokens=max_tokens,
         engine=None if engine == MEMORY else EngineSettings(engine=engine),
     )
-    collections = _load(data, split)
+    collections = [_warned(collection, chosen) for collection in _load(data, split)]
     command = _command(click.get_current_context(), data)
-    with _interruptible():
+    with interruptible():
         evaluation = _evaluate(plan, collections, settings, command, quiet=as_json)
     _deliver(evaluation, out, report, as_json=as_json)
+
+
+def _tuned(files: Sequence[Path]) -> "list[Tuned]":
+    from es_ttc.rescorers.tuned import Tuned
+
+    return [Tuned.read(path) for path in files]
+
+
+def with_tuned(params: Mapping[str, Mapping[str, Any]], tuned: "Sequence[Tuned]") -> dict[str, Mapping[str, Any]]:
+    """Return parameters by method, the tuned ones among them.
+
+    Raises:
+        InvalidRequest: A method's parameters are given twice.
+    """
+    merged = dict(params)
+    for one in tuned:
+        if one.method in merged:
+            raise InvalidRequest(f"parameters of [{one.method}] are given twice: name each method once")
+        merged[one.method] = one.params
+    return merged
+
+
+def _warned(collection: "Collection", tuned: "Sequence[Tuned]") -> "Collection":
+    """Say in the results which figures flatter a method, for it was tuned on the very queries."""
+    same = [one for one in tuned if (one.data, one.split) == (collection.name, collection.split)]
+    warnings = [
+        f"the parameters of {one.method} were chosen on these very queries: its figures are too good" for one in same
+    ]
+    return replace(collection, warnings=(*collection.warnings, *warnings))
 
 
 def _load(data: Sequence[Path], split: str) -> "list[Collection]":
@@ -191,11 +194,11 @@ def _evaluate(
 
     if plan.engine is not None:
         configure_logs("auto", logging.ERROR)  # retries and the gateway's own log are no news here
-    encoder = _encoder(settings) if plan.needs_encoder else None
+    encoder = cached_encoder(settings) if plan.needs_encoder else None
     results: list[CollectionResult] = []
     where = MEMORY
     for collection in collections:
-        with _progress(collection.name) as progress:
+        with stages(collection.name) as progress:
             result, where = run(plan, collection, encoder, progress)
         results.append(result)
         if not quiet:
@@ -214,44 +217,6 @@ def _evaluate(
     )
 
 
-def _encoder(settings: Settings) -> "Encoder":
-    from es_ttc.encoders import CachedEncoder, load_encoder
-
-    with stderr.status(f"loading {escape(settings.encoder)}"):
-        encoder = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
-    return CachedEncoder(encoder, settings.cache_dir / "encodings")
-
-
-@contextmanager
-def _progress(collection: str) -> "Iterator[Progress]":
-    """Show one bar a stage."""
-    with progress_bar() as bars:
-        tasks: dict[str, Any] = {}
-
-        def progress(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(f"{escape(collection)}: {escape(what)}", total=total)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield progress
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does, so that a temporary index is deleted then, too."""
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(*_: object) -> None:
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job: Ctrl-C is not meant for it
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.raise_signal(signal.SIGINT)
-
-
 def _deliver(evaluation: "Evaluation", out: Path | None, report: Path | None, *, as_json: bool) -> None:
     from es_ttc.evaluation import report as reports
 
@@ -267,7 +232,7 @@ def _deliver(evaluation: "Evaluation", out: Path | None, report: Path | None, *,
 
 def _show(result: "CollectionResult", k: int) -> None:
     for warning in result.warnings:
-        stderr.print(f"[yellow]mind:[/] {escape(warning)}", highlight=False)
+        stderr.print(f"[yellow]mind:[/] {escape(warning)}", highlight=False, soft_wrap=True)
     console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
     console.print(results_table(result, k, wide=console.width >= _WIDE))
 
@@ -330,7 +295,8 @@ def _command(context: click.Context, data: Sequence[Path]) -> str:
     for name, value in context.params.items():
         if name in ("data", "out", "report", "as_json") or value in (None, {}):
             continue
-        words += [f"--{name.replace('_', '-')}", _word(name, value)]
+        for one in value if isinstance(value, tuple) else (value,):
+            words += [f"--{name.replace('_', '-')}", _word(name, one)]
     return shlex.join(words)
 
 

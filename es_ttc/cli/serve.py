@@ -2,6 +2,7 @@
 
 import asyncio
 import shlex
+from pathlib import Path
 
 import click
 import orjson
@@ -24,17 +25,34 @@ _LOOK_SECONDS = 3.0
     help="minilm, mpnet, any model name, or a folder, NAME+ADAPTER for one with a LoRA adapter; may be given several "
     "times, for indices written with others.",
 )
+@click.option(
+    "--tuned",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Parameters of one method that `es-ttc tune` chose, for requests that give none of their own; may be given "
+    "several times.",
+)
 @json_flag
-def serve(engine: str | None, host: str | None, port: int | None, encoders: tuple[str, ...], as_json: bool) -> None:
+def serve(
+    engine: str | None,
+    host: str | None,
+    port: int | None,
+    encoders: tuple[str, ...],
+    tuned: tuple[Path, ...],
+    as_json: bool,
+) -> None:
     """Stand in front of the engine: clients point here, and a `ttc` section in a search opts in."""
     from es_ttc.gateway.logs import configure_logs
     from es_ttc.gateway.server import address_of, bind
     from es_ttc.gateway.server import serve as run
+    from es_ttc.rescorers.tuned import TunedDefaults
 
     first, *others = encoders or (None,)
     settings = GatewaySettings(
-        **given(engine=engine, host=host, port=port, encoder=first, encoders=tuple(others) or None)
+        **given(engine=engine, host=host, port=port, encoder=first, encoders=tuple(others) or None, tuned=tuned or None)
     )
+    TunedDefaults.read(settings.tuned)  # what is wrong with them is told before anything listens
     configure_logs(settings.log_format)
     with bind(settings) as listening:
         url = address_of(listening)

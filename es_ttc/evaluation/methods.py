@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field
 
@@ -21,6 +21,8 @@ FIRST_PASSES: tuple[FirstPass, ...] = get_args(FirstPass)
 
 class Bm25Params(Params):
     """BM25's two constants; in memory only (an index has its own)."""
+
+    GRID: ClassVar[Mapping[str, Sequence[float]]] = {"k1": (0.6, 0.9, 1.2, 1.5, 2.0), "b": (0.0, 0.25, 0.4, 0.75, 0.9)}
 
     k1: float = Field(bm25.K1, ge=0, description="Saturation of term frequency.")
     b: float = Field(bm25.B, ge=0, le=1, description="Weight of document length.")

@@ -96,7 +96,7 @@ def run(
         InvalidRequest: The methods cannot be run as the plan says.
         EngineError: The engine failed.
     """
-    with _searcher(plan, collection, encoder, progress) as (searcher, where, truncated):
+    with opened(plan, collection, encoder, progress) as (searcher, where, truncated):
         if truncated:
             warning = f"{truncated} documents have more than {plan.max_tokens} tokens: the rest of them is not scored"
             collection = replace(collection, warnings=(*collection.warnings, warning))
@@ -105,10 +105,10 @@ def run(
 
 
 @contextmanager
-def _searcher(
+def opened(
     plan: Plan, collection: Collection, encoder: Encoder | None, progress: Progress
 ) -> Iterator[tuple[Searcher, str, int]]:
-    """Give what answers the queries, where it does so, and how many documents were truncated."""
+    """Give what answers the queries, where it does so, and how many documents were truncated; see :func:`run`."""
     texts = [compose(document.source, ("title", "text"))[0] for document in collection.documents]
     known = retrieval(plan.methods)
     if not plan.needs_encoder:

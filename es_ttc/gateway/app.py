@@ -28,6 +28,7 @@ from es_ttc.gateway.scoring import WindowScorer
 from es_ttc.gateway.search import SearchHandler
 from es_ttc.gateway.upstream import Upstream
 from es_ttc.rescorers import registry
+from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.settings import GatewaySettings
 
 _QUEUE_A_THREAD = 32
@@ -51,7 +52,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         wait_for_encoder: Load the encoder before the first request is taken, in place of beside it.
 
     Raises:
-        ConfigurationError: The engine's address or certificates are wrong.
+        ConfigurationError: The engine's address, certificates or files of tuned parameters are wrong.
     """
     metrics = Metrics()
     upstream = Upstream(settings)
@@ -64,7 +65,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     scorer = WindowScorer(upstream, features, encoders, scoring)
     searches = SearchHandler(
         upstream,
-        Rescoring(scorer, settings.default_timeout_ms, metrics),
+        Rescoring(scorer, settings.default_timeout_ms, TunedDefaults.read(settings.tuned), metrics),
         max_body=settings.max_body_mb * 2**20,
         max_window=settings.max_window,
     )

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, name_in
-from es_ttc.errors import EncoderMismatch
+from es_ttc.errors import EncoderError, EncoderMismatch
 from es_ttc.gateway.cache import LruCache
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.rescorers.base import Query
@@ -141,6 +143,8 @@ class Encoders:
     async def _encode(self, encoder: Encoder, texts: tuple[str, ...], tokens: bool) -> EncodedQuery:
         started = time.perf_counter()
         encodings = await self._pool.run(encoder.encode, texts, role="query", tokens=tokens)
+        if not np.isfinite(encodings.pooled).all():
+            raise EncoderError(f"encoder [{encoder.identity.key}] gave a query a vector that is not finite")
         query = Query(texts[0], encodings.pooled, encodings.tokens[0] if tokens else None)
         key = encoder.identity.key
         weight = query.vectors.nbytes + (0 if query.tokens is None else query.tokens.nbytes) + sum(map(len, texts))

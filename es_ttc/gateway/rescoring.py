@@ -27,6 +27,7 @@ from es_ttc.gateway.scoring import Method, Scored, ScoringError, Took, WindowSco
 from es_ttc.gateway.search_body import SearchPlan
 from es_ttc.gateway.upstream import Caller
 from es_ttc.rescorers import registry
+from es_ttc.rescorers.tuned import TunedDefaults
 
 _TIME_TO_ANSWER_MS = 20.0
 """What is left of the caller's own timeout for answering with the first pass."""
@@ -39,6 +40,7 @@ class Search:
     Attributes:
         plan: The request, taken apart.
         method: The method with its parameters.
+        tuned: Those of its parameters that are tuned values, not the request's.
         started: `time.perf_counter` when the request came in.
         begun: The query on its way through the encoder, where it is encoded at all.
         window: The window's groups, once they are known, where the request collapses.
@@ -46,6 +48,7 @@ class Search:
 
     plan: SearchPlan
     method: Method
+    tuned: Mapping[str, Any]
     started: float
     begun: asyncio.Task[EncodedQuery] | None = None
     window: WindowGroups | None = None
@@ -57,12 +60,14 @@ class Rescoring:
     Args:
         scorer: Scores windows.
         default_timeout_ms: Scoring budget of a request that names none.
+        tuned: Parameters of a request that gives none.
         metrics: Told about stages and fallbacks.
     """
 
-    def __init__(self, scorer: WindowScorer, default_timeout_ms: float, metrics: Metrics) -> None:
+    def __init__(self, scorer: WindowScorer, default_timeout_ms: float, tuned: TunedDefaults, metrics: Metrics) -> None:
         self._scorer = scorer
         self._default_timeout_ms = default_timeout_ms
+        self._tuned = tuned
         self._metrics = metrics
 
     def begin(self, plan: SearchPlan, started: float) -> Search:
@@ -72,8 +77,9 @@ class Rescoring:
             InvalidRequest: There is no such method, or it has no such parameters.
         """
         rescorer = registry.load(plan.section.method)
-        method = Method(rescorer, registry.parse_params(rescorer, plan.section.params), plan.section.detail)
-        search = Search(plan, method, started)
+        params, tuned = self._tuned.parse(rescorer, plan.section.params)
+        method = Method(rescorer, params, plan.section.detail)
+        search = Search(plan, method, tuned, started)
         if plan.page.fetch:
             search.begun = self._scorer.begin_encoding(method, plan.texts)
         return search
@@ -282,6 +288,8 @@ def hide(hits: Sequence[dict[str, Any]], plan: SearchPlan) -> None:
 def _summary(search: Search, outcome: Scored | EsTtcError, considered: int, took: Took) -> dict[str, Any]:
     summary: dict[str, Any] = {"method": search.plan.section.method, "applied": not isinstance(outcome, EsTtcError)}
     summary["window"] = considered
+    if search.tuned:
+        summary["tuned"] = dict(search.tuned)
     if isinstance(outcome, EsTtcError):
         return summary | {"scored": 0, "reason": str(outcome), "took": took.as_dict()}
     summary["scored"] = int(outcome.mask.sum())

@@ -1,6 +1,6 @@
 """What a rescorer is: a declaration (name, parameters, needs) and one function from a query and a window to scores."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
@@ -34,9 +34,15 @@ class Feature(StrEnum):
 
 
 class Params(BaseModel):
-    """Base of a rescorer's parameters: immutable, unknown keys refused, every field with a description and unit."""
+    """Base of a rescorer's parameters: immutable, unknown keys refused, every field with a description and unit.
+
+    Attributes:
+        GRID: Values that `es-ttc tune` tries, by parameter as a request writes it.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    GRID: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ dense retrieval's (.272 and .076 against .277 and .080) on 800 train queries of 
 all-MiniLM-L6-v2, windows of 100); the first five resemble each other less (mean cosine .677 against .698).
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +20,10 @@ class MmrParams(Params):
     """What MMR can be told."""
 
     model_config = ConfigDict(serialize_by_alias=True)
+
+    GRID: ClassVar[Mapping[str, Sequence[float]]] = {
+        "lambda": (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+    }
 
     trade_off: float = Field(
         0.05,

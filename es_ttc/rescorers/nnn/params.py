@@ -7,7 +7,8 @@ three hardly depend on l2 from 0 to 1; .1 keeps near-duplicates apart and the so
 than dense there: encoders that were trained for a collection, and other collections, want values of their own.
 """
 
-from typing import Self
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -19,6 +20,11 @@ DEFAULT_L2 = 0.1
 
 class NnnParams(Params):
     """What NNN rescoring can be told."""
+
+    GRID: ClassVar[Mapping[str, Sequence[float]]] = {
+        "l1": (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3),
+        "l2": (0.0, 0.01, 0.05, 0.1, 0.3, 1.0, 3.0),
+    }
 
     l1: float = Field(
         DEFAULT_L1,

@@ -1,0 +1,83 @@
+"""What the commands share that measure methods on collections: the window, the encoder, progress, an orderly end."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.markup import escape
+
+from es_ttc.cli.common import progress_bar, stderr
+from es_ttc.settings import Settings
+
+if TYPE_CHECKING:
+    from es_ttc.encoders.base import Encoder
+    from es_ttc.evaluation.searcher import Progress
+
+
+class WindowType(click.ParamType[int | str]):
+    """A number of documents, or ``all``."""
+
+    name = "N|all"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Return the number; ``all`` stays as it is."""
+        if value == "all":
+            return "all"
+        try:
+            number = int(value)
+        except ValueError:
+            number = 0
+        if number < 1:
+            self.fail(f"{value!r} is neither a number of documents, 1 or more, nor all", param, ctx)
+        return number
+
+
+window_option = click.option(
+    "--window",
+    type=WindowType(),
+    metavar="N|all",
+    default="100",
+    show_default=True,
+    help="Documents of the first pass that a rescorer scores; all for the whole corpus.",
+)
+
+
+def cached_encoder(settings: Settings) -> "Encoder":
+    """Load the encoder, with the cache folder behind it."""
+    from es_ttc.encoders import CachedEncoder, load_encoder
+
+    with stderr.status(f"loading {escape(settings.encoder)}"):
+        encoder = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
+    return CachedEncoder(encoder, settings.cache_dir / "encodings")
+
+
+@contextmanager
+def stages(collection: str) -> "Iterator[Progress]":
+    """Show one bar a stage."""
+    with progress_bar() as bars:
+        tasks: dict[str, Any] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(f"{escape(collection)}: {escape(what)}", total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield progress
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGTERM end the command as Ctrl-C does, so that a temporary index is deleted then, too."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(*_: object) -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job: Ctrl-C is not meant for it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,268 @@
+"""`es-ttc tune`: choose a method's parameters on queries that nothing is reported on."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from es_ttc.cli.common import encoder_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.evaluating import cached_encoder, interruptible, stages, window_option
+from es_ttc.cli.options import JsonObjectType, first_pass_option
+from es_ttc.errors import InvalidRequest
+from es_ttc.settings import Settings
+
+if TYPE_CHECKING:
+    from es_ttc.evaluation.datasets import Collection
+    from es_ttc.evaluation.methods import Method
+    from es_ttc.evaluation.plan import Plan
+    from es_ttc.evaluation.tuning import Tuning
+
+TEST = "test"
+_SHOWN = 8
+_PIPED_WIDTH = 120
+
+_EXAMPLES = """\b
+Examples:
+  es-ttc tune data/mine --method nnn --out nnn.json
+  es-ttc tune data/mine --method mmr --split valid --metric recall@5 --queries 1000
+  es-ttc tune data/mine --method nnn --params '{"l2": 0}' --grid '{"l1": [0.05, 0.1, 0.2]}'
+  es-ttc tune data/mine --method nnn --split test --folds 5
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("data", metavar="DATA", type=click.Path(path_type=Path))
+@click.option("--method", required=True, metavar="NAME", help="Whose parameters are chosen.")
+@click.option(
+    "--split",
+    metavar="NAME",
+    default="train",
+    show_default=True,
+    help="Whose queries choose: train, valid...; test only with --folds, where there is nothing else.",
+)
+@click.option(
+    "--metric",
+    default="comp@5",
+    show_default=True,
+    help="What is maximised: ndcg@k, recall@k, success@k, comp@k (all relevant documents in the top k), map or mrr.",
+)
+@click.option(
+    "--grid",
+    type=JsonObjectType('{"l1": [0.1, 0.2]}'),
+    metavar="JSON",
+    help="Values to try, by parameter. Default: those that the method declares.",
+)
+@click.option(
+    "--params", type=JsonObjectType('{"l2": 0}'), default="{}", metavar="JSON", help="Parameters that stay as given."
+)
+@click.option(
+    "--folds",
+    type=click.IntRange(2, 100),
+    metavar="N",
+    help="Answer each fold of the queries by what the other folds choose: an honest figure without further queries.",
+)
+@click.option("--queries", type=click.IntRange(2), metavar="N", help="Take so many of the queries, drawn at random.")
+@click.option("--seed", type=click.IntRange(0), default=20_241, show_default=True, help="Of sample, folds, bootstrap.")
+@window_option
+@first_pass_option(["dense", "bm25", "hybrid"], "dense", "What finds the window.")
+@encoder_flag
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the parameters here, for `es-ttc evaluate --tuned` and `es-ttc serve --tuned`.",
+)
+@json_flag
+def tune(
+    data: Path,
+    method: str,
+    split: str,
+    metric: str,
+    grid: dict[str, Any] | None,
+    params: dict[str, Any],
+    folds: int | None,
+    queries: int | None,
+    seed: int,
+    window: int | str,
+    first_pass: str,
+    encoder: str | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Choose a method's parameters on the collection DATA, a BEIR folder.
+
+    Every combination of the grid's values is run in memory on the same queries; the best mean of the metric wins, the
+    method's own defaults where nothing is better. The paired bootstrap (10,000 resamples) compares the winner with the
+    defaults: without --folds on the queries that chose it, which flatters it, with --folds each query under what the
+    others chose.
+
+    Test queries are refused: what is tuned on them must not be reported on them. Where a collection has no others,
+    --split test --folds 5 gives a figure that may be reported.
+    """
+    from es_ttc.evaluation.datasets import load_collection, sample
+    from es_ttc.evaluation.metrics import check_metric
+    from es_ttc.evaluation.plan import Plan
+    from es_ttc.evaluation.tuning import candidates
+    from es_ttc.rescorers.tuned import as_json as file_content
+
+    settings = Settings(**given(encoder=encoder))
+    check_metric(metric)
+    methods = candidates(method, params, grid)
+    _require_other_queries(data, split, folds)
+    collection = load_collection(data, split)
+    if queries is not None:
+        collection = sample(collection, queries, seed)
+    plan = Plan(
+        methods=methods,
+        first_pass=first_pass,  # type: ignore[arg-type]  # click has checked it
+        window=None if isinstance(window, str) else window,
+    )
+    with interruptible():
+        found, identity = _tuned(plan, collection, settings, metric, folds, seed)
+    summary = _summary(found, collection, plan, identity, folds, seed, queries)
+    if out is not None:
+        from es_ttc.evaluation.report import replace
+
+        replace(out, file_content(summary))
+        stderr.print(f"parameters: {escape(str(out))}", highlight=False, soft_wrap=True)
+    if as_json:
+        print_json(summary)
+    else:
+        _show(found, summary)
+
+
+def _require_other_queries(data: Path, split: str, folds: int | None) -> None:
+    """Refuse to tune on test queries, but for cross-fitting where there are no others.
+
+    Raises:
+        InvalidRequest: The split is the test split, or the default one is missing; the message says what to do.
+    """
+    from es_ttc.evaluation.datasets import splits
+
+    found = splits(data) if data.is_dir() else []
+    others = [name for name in found if name != TEST]
+    if split == TEST and others:
+        raise InvalidRequest(f"[{data}] has other queries than those of [test]: tune with --split {others[0]}")
+    if found == [TEST] and (split != TEST or folds is None):
+        raise InvalidRequest(
+            f"[{data}] has test queries only, and what is tuned on them must not be reported on them: "
+            "cross-fit with --split test --folds 5"
+        )
+
+
+def _tuned(
+    plan: "Plan", collection: "Collection", settings: Settings, metric: str, folds: int | None, seed: int
+) -> "tuple[Tuning, str | None]":
+    """Return the outcome, and the encoder's identity where one was needed."""
+    from es_ttc.evaluation.plan import opened
+    from es_ttc.evaluation.tuning import tune as chosen
+
+    encoder = cached_encoder(settings) if plan.needs_encoder else None
+    with stages(collection.name) as progress, opened(plan, collection, encoder, progress) as (searcher, _, _):
+        found = chosen(collection, plan.methods, searcher, metric, folds=folds, seed=seed, progress=progress)
+    return found, encoder.identity.key if encoder else None
+
+
+def _summary(
+    found: "Tuning",
+    collection: "Collection",
+    plan: "Plan",
+    encoder: str | None,
+    folds: int | None,
+    seed: int,
+    sampled: int | None,
+) -> dict[str, Any]:
+    """Return what is written: first what readers of the file need, then where it comes from."""
+    from es_ttc.evaluation import provenance
+
+    means = found.values.mean(axis=1).tolist()
+    against = found.against_default
+    return {
+        "method": found.best.name,
+        "params": _given(found.best),
+        "data": collection.name,
+        "split": collection.split,
+        "encoder": encoder,
+        "metric": found.metric,
+        "value": means[found.chosen],
+        "default": {"params": _given(found.candidates[0]), "value": means[0]},
+        "against_default": {
+            "value": float(found.reached.mean()),
+            "delta": against.delta,
+            "interval": [against.interval.low, against.interval.high],
+            "p": against.p,
+            "won_tied_lost": [against.wins, against.ties, against.losses],
+            "cross_fitted": folds is not None,
+            "by_fold": [_given(found.candidates[place]) for place in found.by_fold],
+        },
+        "queries": len(collection.queries),
+        "sampled": sampled is not None,
+        "seed": seed,
+        **plan.settings(),
+        "tried": [
+            {"params": _given(method), "value": mean} for method, mean in zip(found.candidates, means, strict=True)
+        ],
+        "versions": provenance.versions(),
+        "date": provenance.now(),
+    }
+
+
+def _given(method: "Method") -> dict[str, Any]:
+    """Return the parameters that are set, as a request writes them."""
+    params: dict[str, Any] = method.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return params
+
+
+def _show(found: "Tuning", summary: Mapping[str, Any]) -> None:
+    console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
+    heading = (
+        f"{summary['method']} on {summary['data']} ({summary['split']}): {summary['queries']:,} queries, "
+        f"{len(found.candidates):,} candidates"
+    )
+    console.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)
+    console.print(candidates_table(found))
+    console.print(verdict(summary), highlight=False, markup=False, soft_wrap=True)
+
+
+def candidates_table(found: "Tuning") -> Table:
+    """Return the best candidates and the defaults."""
+    from es_ttc.evaluation.report import score
+
+    means = found.values.mean(axis=1)
+    order = sorted(range(len(means)), key=lambda place: (-means[place], place))
+    shown = order[:_SHOWN] if 0 in order[:_SHOWN] else [*order[: _SHOWN - 1], 0]
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("parameters")
+    table.add_column(found.metric, justify="right")
+    for place in shown:
+        text = orjson.dumps(_given(found.candidates[place])).decode()
+        label = f"{text} (defaults)" if place == 0 else text
+        style = "bold" if place == found.chosen else ""
+        table.add_row(escape(label), score(means[place]), style=style)
+    return table
+
+
+def verdict(summary: Mapping[str, Any]) -> str:
+    """Return in words what was chosen, and how it compares with the defaults."""
+    from es_ttc.evaluation.report import p_value, score, signed
+
+    against = summary["against_default"]
+    low, high = against["interval"]
+    params = orjson.dumps(summary["params"]).decode() if summary["params"] else "the defaults"
+    figures = (
+        f"{score(against['value'])} against {score(summary['default']['value'])} with the defaults "
+        f"({signed(against['delta'])}, 95 % interval {signed(low)} to {signed(high)}, p {p_value(against['p'])})"
+    )
+    how = (
+        "each query under what the other folds chose"
+        if against["cross_fitted"]
+        else "on the queries that chose them, which flatters them"
+    )
+    clear = "" if low > 0 else "; no clear gain: the defaults will do as well"
+    return f"chosen: {params}\n{summary['metric']} {figures}, {how}{clear}"

@@ -1,0 +1,105 @@
+"""Parameters that `es-ttc tune` chose, as a file: what `es-ttc evaluate` and `es-ttc serve` take in place of defaults."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.rescorers.base import Params, Rescorer
+from es_ttc.rescorers.registry import load, parse_params
+
+
+class Tuned(BaseModel):
+    """One method's parameters, and on what they were chosen; the file has further figures for people.
+
+    Attributes:
+        method: The method's name.
+        params: Its parameters as a request writes them.
+        data: Name of the collection.
+        split: Whose queries they were chosen on.
+        encoder: Identity of the encoder; None where the method needs none.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    method: str
+    params: dict[str, Any]
+    data: str
+    split: str
+    encoder: str | None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file that `es-ttc tune` wrote.
+
+        Raises:
+            ConfigurationError: There is no such file, or it is another kind of file.
+        """
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise ConfigurationError(f"tuned parameters [{path}] cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"]) or "it"
+            raise ConfigurationError(
+                f"[{path}] is no file of tuned parameters ([{place}]: {first['msg']}): write one with "
+                "`es-ttc tune ... --out FILE`"
+            ) from error
+
+
+class TunedDefaults:
+    """What stands in place of the methods' own defaults.
+
+    Args:
+        params: By method.
+    """
+
+    def __init__(self, params: Mapping[str, Mapping[str, Any]]) -> None:
+        self._params = params
+
+    @classmethod
+    def read(cls, files: Iterable[Path]) -> Self:
+        """Read files that `es-ttc tune` wrote.
+
+        Raises:
+            ConfigurationError: See :meth:`Tuned.read`; or two files are about the same method, or the parameters do
+                not fit the method.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for path in files:
+            tuned = Tuned.read(path)
+            if tuned.method in found:
+                raise ConfigurationError(f"[{path}] is a second file for method [{tuned.method}]: give one a method")
+            try:
+                parse_params(load(tuned.method), tuned.params)
+            except InvalidRequest as error:
+                raise ConfigurationError(f"tuned parameters [{path}] do not fit: {error}") from error
+            found[tuned.method] = tuned.params
+        return cls(found)
+
+    def parse(self, rescorer: Rescorer[Any], raw: Mapping[str, Any]) -> tuple[Params, dict[str, Any]]:
+        """Return a request's parameters, and those of them that are tuned values.
+
+        What the request gives wins. Where the tuned values do not go together with it (a number of documents, and an
+        l1 that chooses it by itself) the request alone counts.
+
+        Raises:
+            InvalidRequest: The request's own parameters do not fit.
+        """
+        params = parse_params(rescorer, raw)
+        tuned = {name: value for name, value in self._params.get(rescorer.name, {}).items() if name not in raw}
+        if not tuned:
+            return params, {}
+        try:
+            return parse_params(rescorer, {**tuned, **raw}), tuned
+        except InvalidRequest:
+            return params, {}
+
+
+def as_json(tuned: Mapping[str, Any]) -> bytes:
+    """Return a file's content as it is written."""
+    return orjson.dumps(tuned, option=orjson.OPT_INDENT_2) + b"\n"
