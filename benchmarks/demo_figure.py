@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import click
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.common import heading, table
+from benchmarks.figures import BAR, FOLDER, INK, MUTED, STRONG, figure
 
-FIGURE = Path(__file__).parents[1] / "docs" / "images" / "demo.svg"
+FIGURE = FOLDER / "demo.svg"
 TITLES = {
     "limit-style": "profiles that list 40 things,\nasked for one in other words",
     "python": "this Python's library,\nquestions written by hand",
 }
 METRIC = "ndcg@10"
-INK, MUTED, BAR, STRONG = "#1f2933", "#66717d", "#b9c4cf", "#1769aa"
 
 
 @click.command()
@@ -38,14 +37,12 @@ def main(measured: Path | None, out: Path) -> None:
 
 def draw(report: dict[str, Any]) -> Figure:
     """Return the figure: one panel a collection, one bar a method, the interval as a line."""
-    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "es-ttc", "font.family": "sans-serif", "font.size": 11}
-    with mpl.rc_context(style):
-        figure = Figure(figsize=(9.2, 3.1), layout="constrained")
-        panels = figure.subplots(1, len(report["data"]), sharex=True)
+    with figure(9.2, 3.1) as drawn:
+        panels = drawn.subplots(1, len(report["data"]), sharex=True)
         for axes, (name, result) in zip(panels, report["data"].items(), strict=True):
             _panel(axes, next(title for key, title in TITLES.items() if name.startswith(key)), result["methods"])
-        figure.supxlabel("nDCG@10 with its 95 % interval: what OpenSearch returned, rescored", color=MUTED, fontsize=10)
-    return figure
+        drawn.supxlabel("nDCG@10 with its 95 % interval: what OpenSearch returned, rescored", color=MUTED, fontsize=10)
+    return drawn
 
 
 def _panel(axes: Axes, title: str, methods: dict[str, Any]) -> None:

@@ -5,19 +5,27 @@ FISTA at its gap. One thread, so that no solver gains by the machine's other wor
 
 FISTA's bound L is given (it belongs to the dictionary, not to the query), its number of steps is the least whose gap is
 below 1e-6, found beforehand and not timed, and it computes in float32: all to its favour.
+
+    python -m benchmarks.nnn_solver --plot     also draws docs/images/nnn-growth.svg
 """
 
+import argparse
 import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
+import celer
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet
 from threadpoolctl import threadpool_limits
 
 from benchmarks.common import heading, milliseconds, table
+from benchmarks.figures import BAR, MUTED, STRONG, figure, save
 from es_ttc.rescorers.nnn import Dictionary, Penalty, select, solve
 from es_ttc.rescorers.nnn.fista import fista, iterates, lipschitz
 from es_ttc.rescorers.nnn.objective import Float64, Rows, duality_gap
@@ -59,12 +67,12 @@ def steps_to_gap(rows: Rows, query: Float32, bound: float, *, restart: bool) -> 
     return MOST_STEPS
 
 
-def scikit(columns: Float64, query: Float32) -> Float64:
+def fitted(model_type: Any, columns: Float64, query: Float32, **options: Any) -> Float64:
+    """Solve by another library, whose objective is ours divided by the number of components."""
     l1, l2 = PENALTY.l1, PENALTY.l2
-    model = ElasticNet(
-        alpha=(l1 + l2) / len(query), l1_ratio=l1 / (l1 + l2), positive=True, fit_intercept=False, tol=GAP,
-        max_iter=100_000, copy_X=False,
-    )  # fmt: skip
+    model = model_type(
+        alpha=(l1 + l2) / len(query), l1_ratio=l1 / (l1 + l2), positive=True, fit_intercept=False, tol=GAP, **options
+    )
     x: Float64 = model.fit(columns, query.astype(np.float64)).coef_
     return x
 
@@ -84,7 +92,8 @@ def solvers_table() -> str:
             calls[name] = lambda r=rows, q=query, s=steps[name], again=restart, b=bound: fista(
                 r, q[None], PENALTY, steps=s, restart=again, bound=b
             )[0]
-        calls["scikit-learn"] = partial(scikit, columns, query)
+        calls["scikit-learn"] = partial(fitted, ElasticNet, columns, query, max_iter=100_000, copy_X=False)
+        calls["celer"] = partial(fitted, celer.ElasticNet, columns, query)
         ours = 0.0
         for name, call in calls.items():
             slow = n > 1000 and name != "active set"
@@ -98,21 +107,61 @@ def solvers_table() -> str:
     return table(("n", "solver", "ms", "target", "times ours", "duality gap", "steps"), lines)
 
 
-def growth_table() -> str:
-    lines = []
-    for n, dims, penalty in (
-        *((n, DIMS, PENALTY) for n in (100, 300, 1_000, 3_000, 10_000)),
-        *((1_000, dims, PENALTY) for dims in (96, 192, 768, 1_536)),
-        *((1_000, DIMS, penalty) for penalty in (Penalty(0.3), Penalty(0.05), Penalty(0.05, 0.5), Penalty(0.0, 1.0))),
-    ):
-        rows, query = corpus(n, dims)
-        dictionary = Dictionary.of(rows)
-        solution = solve(dictionary, query, penalty)
-        took, _ = milliseconds(partial(solve, dictionary, query, penalty), repeat=15)
-        lines.append(
-            (f"{n:,}", dims, penalty.l1, penalty.l2, len(solution.support), solution.iterations, f"{took:.2f}")
-        )
-    return table(("n", "d", "l1", "l2", "selected", "passes over the dictionary", "ms"), lines)
+@dataclass(frozen=True)
+class Point:
+    """One measurement of growth: the problem, and what its solution took."""
+
+    n: int
+    dims: int
+    penalty: Penalty
+    selected: int
+    passes: int
+    ms: float
+
+
+def growth() -> dict[str, list[Point]]:
+    """Measure one thing growing at a time: documents, components, selected documents (as l1 falls)."""
+    return {
+        "documents n": [point(n, DIMS, PENALTY) for n in (100, 300, 1_000, 3_000, 10_000)],
+        "components d": [point(1_000, dims, PENALTY) for dims in (96, 192, 384, 768, 1_536)],
+        "documents selected": [point(1_000, DIMS, Penalty(l1, PENALTY.l2)) for l1 in (0.3, 0.2, 0.1, 0.05, 0.02, 0.0)],
+    }
+
+
+def point(n: int, dims: int, penalty: Penalty) -> Point:
+    rows, query = corpus(n, dims)
+    dictionary = Dictionary.of(rows)
+    solution = solve(dictionary, query, penalty)
+    took, _ = milliseconds(partial(solve, dictionary, query, penalty), repeat=15)
+    return Point(n, dims, penalty, len(solution.support), solution.iterations, took)
+
+
+def growth_table(grown: Mapping[str, Sequence[Point]]) -> str:
+    lines = [
+        (what, f"{one.n:,}", one.dims, one.penalty.l1, one.penalty.l2, one.selected, one.passes, f"{one.ms:.2f}")
+        for what, points in grown.items()
+        for one in points
+    ]
+    return table(("grows", "n", "d", "l1", "l2", "selected", "passes over the dictionary", "ms"), lines)
+
+
+def draw(grown: Mapping[str, Sequence[Point]]) -> None:
+    """Draw one panel a kind of growth, on logarithmic scales."""
+    along = map(attrgetter, ("n", "dims", "selected"))
+    with figure(9.2, 3.0) as drawn:
+        for axes, (what, points), value in zip(
+            drawn.subplots(1, len(grown), sharey=True), grown.items(), along, strict=True
+        ):
+            axes.plot([value(one) for one in points], [one.ms for one in points], color=STRONG, marker="o")
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.set_xlabel(what, color=MUTED)
+            axes.xaxis.set_major_formatter(lambda number, _: f"{number:,.0f}")
+            axes.yaxis.set_major_formatter(lambda number, _: f"{number:g}")
+            axes.minorticks_off()
+            axes.grid(color=BAR, linewidth=0.5)
+        drawn.axes[0].set_ylabel("ms a query, one thread", color=MUTED)
+        save(drawn, "nnn-growth.svg")
 
 
 def path_table() -> str:
@@ -128,16 +177,22 @@ def path_table() -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plot", action="store_true", help="draw docs/images/nnn-growth.svg")
+    arguments = parser.parse_args()
     data = f"random unit vectors around topics, {DIMS} components, float32; l1 {PENALTY.l1}, l2 {PENALTY.l2}"
-    packages = ("numpy", "scikit-learn")
+    packages = ("numpy", "scikit-learn", "celer")
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         print(heading("Solvers of NNN decoding, one query, one thread", data=data, packages=packages))
         print(solvers_table())
         print("How the active set's time grows:\n")
-        print(growth_table())
+        grown = growth()
+        print(growth_table(grown))
         print("A number of documents instead of l1 (the path):\n")
         print(path_table())
+    if arguments.plot:
+        draw(grown)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """NNN decoding on frozen encoders: dense, MMR, NNN-Fix, L1-Fix and L2-Fix at Recall and Comp@3 and 5.
 
-    python -m benchmarks.nnn_tables ../shared/data/toollens ../shared/data/hotpotqa-train-hipporag
+    python -m benchmarks.nnn_tables
 
 Parameters maximise Comp@5 (as in the paper) on train queries; a collection that has test queries only is cross-fitted
 in five folds. Windows are the 100 documents that dense search finds first. A second table parts the queries by what the
@@ -35,6 +35,7 @@ from es_ttc.rescorers.nnn.objective import Rows
 from es_ttc.settings import Settings
 from es_ttc.vectors.tokens import Float32
 
+DATA = [Path(__file__).parents[2] / "shared" / "data" / name for name in ("hotpotqa-train-hipporag", "toollens")]
 METRICS = ("recall@3", "recall@5", "comp@3", "comp@5", "ils@5")
 OBJECTIVE = "comp@5"
 FOLDS, SEED = 5, 20_241
@@ -227,7 +228,7 @@ def show(runs: Mapping[str, tuple[Run, str]], test: Questions, features: CorpusF
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", nargs="+", type=Path, help="BEIR folders")
+    parser.add_argument("data", nargs="*", type=Path, default=DATA, help="BEIR folders")
     parser.add_argument("--encoders", nargs="+", default=["minilm"])
     parser.add_argument("--train-queries", type=int, default=800)
     arguments = parser.parse_args()
