@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from es_ttc.cli.common import encoder_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.evaluating import cached_encoder, interruptible, stages, window_option
 from es_ttc.cli.options import JsonObjectType, first_pass_option
 from es_ttc.errors import InvalidRequest
@@ -72,6 +72,7 @@ Examples:
 @window_option
 @first_pass_option(["dense", "bm25", "hybrid"], "dense", "What finds the window.")
 @encoder_flag
+@adapter_flag
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -92,6 +93,7 @@ def tune(
     window: int | str,
     first_pass: str,
     encoder: str | None,
+    adapter: str | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -111,7 +113,7 @@ def tune(
     from es_ttc.evaluation.tuning import candidates
     from es_ttc.rescorers.tuned import as_json as file_content
 
-    settings = Settings(**given(encoder=encoder))
+    settings = adapted(Settings(**given(encoder=encoder)), adapter)
     check_metric(metric)
     methods = candidates(method, params, grid)
     _require_other_queries(data, split, folds)
