@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 
 from benchmarks.common import table
+from es_ttc.encoders.base import Encoder
 from es_ttc.engine.node import process
 from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
@@ -131,7 +132,7 @@ def _outcome(case: ElementTree.Element) -> str:
     return next((kinds[child.tag] for child in case if child.tag in kinds), "passed")
 
 
-def _no_encoder(name: str, folder: Path) -> object:
+def _no_encoder(name: str, folder: Path) -> Encoder:
     raise RuntimeError("no encoder is needed to pass requests through")
 
 
