@@ -19,6 +19,7 @@ NORM_FLOOR = np.float32(1e-5)
 cosine of a vanishing row is taken as 0, like that of a zero vector."""
 
 _BLOCK_BYTES = 2**21
+_LEAST_SIZE = 256  # a transform of short documents costs less than a block of their own
 
 _scratch = Scratch()
 
@@ -71,7 +72,7 @@ def _by_transform_size(tokens: Sequence[TokenVectors]) -> dict[int, list[int]]:
     shared: dict[int, list[int]] = defaultdict(list)
     for length, place in sorted((len(document), place) for place, document in enumerate(tokens)):
         if length:
-            shared[transform_size(length)].append(place)
+            shared[max(_LEAST_SIZE, transform_size(length))].append(place)
     return shared
 
 

@@ -42,8 +42,8 @@ def smooth(signals: Float32, lengths: Sequence[int], scales: tuple[float, ...], 
     """Convolve the signals of several documents with the kernels of their own lengths (``same``, zeros outside).
 
     Args:
-        signals: ``(b, r, size)`` float32: r signals a document, zero from the document's length on; ``size`` is the
-            :func:`transform_size` of every length.
+        signals: ``(b, r, size)`` float32: r signals a document, zero from the document's length on; ``size`` is even
+            and no less than the :func:`transform_size` of any length.
         lengths: The b documents' numbers of tokens. Equal ones are cheapest side by side.
         scales: s finite scales above 1.
         scratch: Where the result lives.
@@ -58,7 +58,7 @@ def smooth(signals: Float32, lengths: Sequence[int], scales: tuple[float, ...], 
     np.fft.rfft(signals, axis=-1, out=spectra)
     product = scratch.array("product", (documents, roles, len(scales), bins), np.complex64)
     for length, rows in _runs(lengths):
-        np.multiply(spectra[rows, :, None], kernel_spectra(length, scales), out=product[rows])
+        np.multiply(spectra[rows, :, None], kernel_spectra(length, scales, size), out=product[rows])
     smoothed = scratch.array("smoothed", (documents, roles, len(scales), size), np.float32)
     np.fft.irfft(product, size, axis=-1, out=smoothed)
     return smoothed
@@ -73,22 +73,26 @@ def _runs(lengths: Sequence[int]) -> Iterator[tuple[int, slice]]:
         start = stop
 
 
-def kernel_spectra(length: int, scales: tuple[float, ...]) -> Complex64:
-    """Return the spectra of a document length's kernels, ``(s, transform_size // 2 + 1)`` complex64; kept for reuse."""
-    spectra = _kept.get((length, scales))
+def kernel_spectra(length: int, scales: tuple[float, ...], size: int) -> Complex64:
+    """Return the spectra of a document length's kernels, ``(s, size // 2 + 1)`` complex64; kept for reuse."""
+    key = (length, scales, size)
+    spectra = _kept.get(key)
     if spectra is None:
-        spectra = _spectra(length, scales)
-        _kept.put((length, scales), spectra)
+        spectra = _spectra(length, scales, size)
+        _kept.put(key, spectra)
     return spectra
 
 
-def _spectra(length: int, scales: tuple[float, ...]) -> Complex64:
+def _spectra(length: int, scales: tuple[float, ...], size: int) -> Complex64:
     # Shifted by the start of the `same` part, so that the inverse transform begins with position 0.
-    shifted = np.zeros((len(scales), transform_size(length)))
+    shifted = np.zeros((len(scales), size))
     shifted[:, :length] = kernel_bank(length, scales)
     spectra: Complex64 = np.fft.rfft(np.roll(shifted, -same_start(length), axis=1)).astype(np.complex64)
     spectra.flags.writeable = False
     return spectra
+
+
+_Key = tuple[int, tuple[float, ...], int]
 
 
 class _SpectraCache:
@@ -98,16 +102,16 @@ class _SpectraCache:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._lock = threading.Lock()
-        self._items: OrderedDict[tuple[int, tuple[float, ...]], Complex64] = OrderedDict()
+        self._items: OrderedDict[_Key, Complex64] = OrderedDict()
 
-    def get(self, key: tuple[int, tuple[float, ...]]) -> Complex64 | None:
+    def get(self, key: _Key) -> Complex64 | None:
         with self._lock:
             item = self._items.get(key)
             if item is not None:
                 self._items.move_to_end(key)
             return item
 
-    def put(self, key: tuple[int, tuple[float, ...]], item: Complex64) -> None:
+    def put(self, key: _Key, item: Complex64) -> None:
         with self._lock:
             if key in self._items or item.nbytes > self._max_bytes:
                 return

@@ -37,13 +37,13 @@ def test_it_is_numpys_same_convolution(data: st.DataObject, seed: int) -> None:
 
 
 def test_spectra_are_kept_up_to_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = kernel_spectra(100, SCALES)
-    assert kernel_spectra(100, SCALES) is one
+    one = kernel_spectra(100, SCALES, transform_size(100))
+    assert kernel_spectra(100, SCALES, transform_size(100)) is one
     assert not one.flags.writeable
     monkeypatch.setattr(smoothing, "_kept", smoothing._SpectraCache(max_bytes=2 * one.nbytes))
-    first, second = kernel_spectra(100, SCALES), kernel_spectra(101, SCALES)
-    assert kernel_spectra(100, SCALES) is first
-    assert kernel_spectra(102, SCALES) is not None  # drops the one used longest ago
-    assert kernel_spectra(100, SCALES) is first
-    assert kernel_spectra(101, SCALES) is not second
-    assert kernel_spectra(900, SCALES) is not kernel_spectra(900, SCALES)  # larger than all that may be kept
+    first, second = kernel_spectra(100, SCALES, transform_size(100)), kernel_spectra(101, SCALES, transform_size(101))
+    assert kernel_spectra(100, SCALES, transform_size(100)) is first
+    assert kernel_spectra(102, SCALES, transform_size(102)) is not None  # drops the one used longest ago
+    assert kernel_spectra(100, SCALES, transform_size(100)) is first
+    assert kernel_spectra(101, SCALES, transform_size(101)) is not second
+    assert kernel_spectra(900, SCALES, transform_size(900)) is not kernel_spectra(900, SCALES, transform_size(900))  # larger than all that may be kept
