@@ -130,9 +130,9 @@ def packing_ms(encoder: Encoder, documents: Sequence[Any], spec: IndexSpec) -> f
     seconds = 0.0
     for document in documents:
         prepared = prepare(0, Record("", 1, document), spec, None)
-        encodings = encode_texts([prepared.text], spec, encoder)
+        encoded = encode_texts([(prepared.text, prepared.spans)], spec, encoder)
         begun = time.thread_time()
-        features = features_of(encodings, 0, prepared.spans, prepared.hash, spec)
+        features = features_of(encoded, 0, prepared.spans, prepared.hash, spec)
         action_lines(prepared.id, prepared.source, prepared.digest, features, spec)
         seconds += time.thread_time() - begun
     return 1000 * seconds / len(documents)
