@@ -1,6 +1,6 @@
 """How the time of spectral rescoring grows: with the window, the documents' length, the scales, and the clients.
 
-    python -m benchmarks.growth --engine http://127.0.0.1:9200 [--out docs/images/growth.svg]
+    python -m benchmarks.growth --engine http://127.0.0.1:9200
 
 The kernel is timed alone in this process; what it adds to a search, and how many searches a second clients get, is
 measured through a gateway whose memory holds the features. Documents carry random int8 token vectors of 384
@@ -13,15 +13,13 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from benchmarks.common import heading, milliseconds, table
+from benchmarks.figures import BAR, INK, MUTED, STRONG, figure, save
 from benchmarks.served import (
     DIMS,
     GROUPS,
@@ -41,7 +39,6 @@ from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import Float32
 
 INDEX = "benchmark-growth"
-FIGURE = Path(__file__).parents[1] / "docs" / "images" / "growth.svg"
 WINDOWS = (10, 30, 100, 300, 1000, 3000, 10_000)
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048)
 GRID = (*DEFAULT_SCALES, 40.0, 50.0, 60.0, 80.0, 100.0, 120.0, 160.0, 200.0)
@@ -49,7 +46,6 @@ SCALES = (1, 2, 4, 8, 12, 16)
 CLIENTS = (1, 2, 4, 8, 16, 32)
 DISTINCT = 500
 SECONDS = 3.0
-INK, MUTED, LINE, STRONG = "#1f2933", "#66717d", "#8fa1b3", "#1769aa"
 
 
 class Clients(NamedTuple):
@@ -73,7 +69,6 @@ def main() -> None:
     """Print the tables and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="http://127.0.0.1:9200")
-    parser.add_argument("--out", type=Path, default=FIGURE)
     arguments = parser.parse_args()
     random = np.random.default_rng(0)
     window, tokens, scales = by_window(random), by_tokens(random), by_scales(random)
@@ -88,8 +83,7 @@ def main() -> None:
     print(heading("How spectral rescoring grows", data=f"random int8 vectors of {DIMS} components, loopback"))
     for title, columns, rows in _tables(growth):
         print(f"{title}\n\n{table(columns, rows)}")
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    draw(growth).savefig(arguments.out, metadata={"Date": None})
+    draw(growth)
 
 
 def by_window(random: np.random.Generator) -> dict[int, float]:
@@ -214,49 +208,44 @@ def _pairs(times: Mapping[int, float]) -> list[tuple[str, ...]]:
     return [(f"{size:,}", f"{ms:.2f}") for size, ms in times.items()]
 
 
-def draw(growth: Growth) -> Figure:
-    """Return the figure: one panel a quantity; both axes logarithmic but for scales and clients' times."""
-    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "es-ttc", "font.family": "sans-serif", "font.size": 10}
-    with mpl.rc_context(style):
-        figure = Figure(figsize=(9.2, 6.0), layout="constrained")
-        (window, tokens), (scales, clients) = figure.subplots(2, 2)
+def draw(growth: Growth) -> None:
+    """Draw one panel a quantity; both axes are logarithmic but for scales."""
+    with figure(9.2, 6.2) as drawn:
+        (window, tokens), (scales, clients) = drawn.subplots(2, 2)
         _curve(window, growth.window, "kernel alone", STRONG)
-        _curve(window, growth.served, "added to a search, warm", LINE)
-        _panel(window, f"window: documents of {TOKENS} tokens", growth.window, "ms")
+        _curve(window, growth.served, "added to a search, warm", BAR)
+        _panel(window, f"window: documents of {TOKENS} tokens", growth.window)
         window.legend(frameon=False, labelcolor=INK, loc="upper left")
         _curve(tokens, growth.tokens, "kernel alone", STRONG)
-        _panel(tokens, f"tokens a document, {WINDOW} documents", growth.tokens, "ms")
+        _panel(tokens, f"tokens a document, {WINDOW} documents", growth.tokens)
         _curve(scales, growth.scales, "kernel alone", STRONG)
-        _panel(scales, f"scales, {WINDOW} documents of {TOKENS} tokens", growth.scales, "ms", logarithmic=False)
+        _panel(scales, f"scales, {WINDOW} documents of {TOKENS} tokens", growth.scales, logarithmic=False)
         _curve(clients, {count: each.p50 for count, each in growth.clients.items()}, "median time of a search", STRONG)
-        _panel(clients, f"clients at the same time, window {WINDOW}", growth.clients, "ms")
+        _panel(clients, f"clients at the same time, window {WINDOW}", growth.clients)
         for count, each in growth.clients.items():
             clients.annotate(
                 f"{each.rate:.0f}/s", (count, each.p50), (0, 8), textcoords="offset points", ha="center", color=MUTED
             )
-    return figure
+        save(drawn, "growth.svg")
 
 
 def _curve(axes: Axes, points: Mapping[int, float], label: str, colour: str) -> None:
     axes.plot(list(points), list(points.values()), color=colour, marker="o", markersize=4, linewidth=1.6, label=label)
 
 
-def _panel(axes: Axes, title: str, points: Mapping[int, object], unit: str, *, logarithmic: bool = True) -> None:
+def _panel(axes: Axes, title: str, points: Mapping[int, object], *, logarithmic: bool = True) -> None:
     if logarithmic:
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.margins(y=0.2)
+        axes.margins(x=0.08, y=0.2)
     else:
-        axes.set_ylim(0)
+        axes.set_ylim(0, 1.15 * axes.get_ylim()[1])
     axes.set_xticks(list(points), [f"{size:,}" for size in points])
     axes.minorticks_off()
-    axes.set_title(title, loc="left", fontsize=10.5, color=INK)
-    axes.set_ylabel(unit, color=MUTED)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(LINE)
-    axes.tick_params(colors=MUTED, length=3)
-    axes.grid(axis="y", color="#e6eaee", linewidth=0.8)
+    axes.set_title(title, loc="left", fontsize=11, color=INK)
+    axes.set_ylabel("ms", color=MUTED)
+    axes.grid(axis="y", color=BAR, linewidth=0.4)
 
 
 if __name__ == "__main__":

@@ -13,21 +13,19 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import aiohttp
-import matplotlib as mpl
 import orjson
 import psutil
-from matplotlib.figure import Figure
 
 from benchmarks.common import heading, table
+from benchmarks.figures import BAR, INK, MUTED, STRONG, figure, save
 from benchmarks.served import (
     ENCODER,
     GROUPS,
@@ -48,7 +46,6 @@ from es_ttc.ingest.encode import DocumentFeatures, action_lines
 from es_ttc.mappings.spec import IndexSpec
 
 INDEX = "benchmark-soak"
-FIGURE = Path(__file__).parents[1] / "docs" / "images" / "soak.svg"
 CACHE_MB = 64
 TIMEOUT_MS = 60_000
 """Scoring budget: a search that is late for want of processors would be no error, but hide one."""
@@ -57,7 +54,6 @@ BULK_DOCUMENTS = 5
 SAMPLES = 120
 FLAT = 1.10
 """How much greater the last quarter's memory may be than the second's."""
-INK, MUTED, LINE, STRONG = "#1f2933", "#66717d", "#8fa1b3", "#1769aa"
 
 
 @dataclass
@@ -88,7 +84,6 @@ def main() -> None:
     parser.add_argument("--engine", default="http://127.0.0.1:9200")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--out", type=Path, default=FIGURE)
     arguments = parser.parse_args()
     report = asyncio.run(_run(arguments.engine, arguments.clients, arguments.seconds))
     data = (
@@ -104,8 +99,7 @@ def main() -> None:
         f"Errors: {len(report.errors)}. Memory, last quarter against the second: {report.growth:.3f}. MiB over time:\n"
     )
     print(", ".join(f"{seconds:.0f} s {size:.0f}" for seconds, size in report.memory[:: max(1, SAMPLES // 20)]))
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    draw(report).savefig(arguments.out, metadata={"Date": None})
+    draw(report)
     for error in report.errors[:5]:
         print(error, file=sys.stderr)
     if report.errors or report.growth > FLAT:
@@ -228,27 +222,17 @@ async def _watch(pid: int, report: Report, seconds: float) -> None:
             await asyncio.sleep(seconds / SAMPLES)
 
 
-def draw(report: Report) -> Figure:
-    """Return the gateway's memory over time."""
-    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "es-ttc", "font.family": "sans-serif", "font.size": 10}
-    with mpl.rc_context(style):
-        figure = Figure(figsize=(7.2, 2.6), layout="constrained")
-        axes = figure.subplots()
-        seconds, sizes = _columns(report.memory)
-        axes.plot(seconds, sizes, color=STRONG, linewidth=1.6)
-        axes.set_ylim(0, 1.25 * max(sizes))
+def draw(report: Report) -> None:
+    """Draw the gateway's memory over time."""
+    with figure(7.2, 2.6) as drawn:
+        axes = drawn.subplots()
+        axes.plot(*zip(*report.memory, strict=True), color=STRONG, linewidth=1.6)
+        axes.set_ylim(0, 1.25 * max(size for _, size in report.memory))
         axes.set_xlim(0)
-        axes.set_title("the gateway's memory, MiB", loc="left", fontsize=10.5, color=INK)
+        axes.set_title("the gateway's memory, MiB", loc="left", fontsize=11, color=INK)
         axes.set_xlabel("seconds", color=MUTED)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(LINE)
-        axes.tick_params(colors=MUTED, length=3)
-        axes.grid(axis="y", color="#e6eaee", linewidth=0.8)
-    return figure
-
-
-def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [first for first, _ in pairs], [second for _, second in pairs]
+        axes.grid(axis="y", color=BAR, linewidth=0.4)
+        save(drawn, "soak.svg")
 
 
 if __name__ == "__main__":
