@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from es_ttc.cli.app import cli
 from es_ttc.gateway.section import Section
 from es_ttc.rescorers import registry
+from es_ttc.retrievers import registry as retrievers
 from es_ttc.settings import GatewaySettings, Settings
 
 FOLDER = Path(__file__).parent / "reference"
@@ -44,9 +45,24 @@ def methods_page() -> str:
     return "\n".join(parts)
 
 
+def retrievers_page() -> str:
+    """Every retriever with its parameters and what it searches."""
+    parts = ["# Methods of the `knn` hook\n", NOTICE]
+    for name in retrievers.names():
+        retriever = retrievers.load(name)
+        params = retriever.Params()
+        doc = inspect.getdoc(type(retriever)) or ""
+        searches = ", ".join(f"`{one}`" for one in sorted(retriever.searches(params)))
+        needs = ", ".join(f"`{one}`" for one in sorted(retriever.needs(params))) or "nothing else"
+        told = f"Searches the vectors of {searches}; reads {needs}. Parameters:\n"
+        parts += [f"## `{name}`\n", doc + "\n", told, _fields_table(retriever.Params)]
+    return "\n".join(parts)
+
+
 def section_page() -> str:
     """The keys of the section that a request opts in with."""
     example = '{"rescore": {"window_size": 100, "ttc": {"method": "spectral", "timeout": "200ms", "detail": true}}}'
+    clause = '{"knn": {"field": "ttc.vector", "query_text": "heart attack", "k": 10, "ttc": {"method": "nnn"}}}'
     parts = [
         "# The `ttc` section\n",
         NOTICE,
@@ -54,6 +70,9 @@ def section_page() -> str:
         "rescorers; `window_size` beside it is the number of first-pass documents that are rescored (100 where it is "
         "left out).\n",
         f"```json\n{example}\n```\n",
+        "In a kNN clause it makes the retrieval a [method](retrievers.md)'s own; `score_mode` and the weights belong "
+        "to `rescore`, and `on_error: first_pass` stands for the engine's own kNN.\n",
+        f"```json\n{clause}\n```\n",
         _fields_table(Section),
         "An unknown key, a wrong type or a value out of range is a 400 in the engine's own error shape that names the "
         "key and the nearest valid one.\n",
@@ -133,6 +152,7 @@ def _cell(text: str) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "methods.md": methods_page,
+    "retrievers.md": retrievers_page,
     "section.md": section_page,
     "settings.md": settings_page,
 }

@@ -111,9 +111,10 @@ def evaluate(
     Each DATA is a BEIR folder: corpus.jsonl ({"_id", "title", "text"}), queries.jsonl ({"_id", "text"}) and
     qrels/SPLIT.tsv (query-id, corpus-id, score, below a header line).
 
-    bm25, dense and hybrid (both, fused by reciprocal rank) search the whole corpus; every other method rescores the
-    window that the first pass found. All are compared with the baseline on the same queries: paired bootstrap of
-    10,000 resamples, 95 % intervals, and how many queries are won, tied and lost.
+    bm25, dense and hybrid (both, fused by reciprocal rank) search the whole corpus, and so do retrievers (knn:nnn,
+    knn:spectral); every other method rescores the window that the first pass found. All are compared with the
+    baseline on the same queries: paired bootstrap of 10,000 resamples, 95 % intervals, and how many queries are won,
+    tied and lost.
 
     Encodings are kept in the cache folder: a second run is quick. Tune on another split than you report.
     """

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name")
 @click.argument("text")
-@click.option("--method", default="spectral", show_default=True, help="bm25, dense, hybrid, or a rescorer's name.")
+@click.option(
+    "--method", default="spectral", show_default=True, help="bm25, dense, hybrid, a rescorer's name, or knn:RETRIEVER."
+)
 @click.option("--params", type=JsonObjectType('{"scales": [1, 5]}'), default="{}", help="The method's own parameters.")
 @first_pass_option(["bm25", "dense"], "bm25", "What finds the documents that a rescorer puts into order.")
 @click.option("--compare", "beside", is_flag=True, help="Show the engine's BM25 and dense rankings beside it.")
@@ -64,8 +66,8 @@ def search(
     """Search the index NAME for TEXT, and show where each hit matches.
 
     A rescorer puts the engine's best 100 hits for TEXT into its own order: those of BM25, or with --first-pass dense
-    those whose pooled vectors are nearest, which need not share a word with TEXT. With --compare every document's move
-    against the engine's BM25 ranking stands beside it.
+    those whose pooled vectors are nearest, which need not share a word with TEXT. A retriever, such as knn:nnn,
+    searches the whole index. With --compare every document's move against the engine's BM25 ranking stands beside it.
     """
     from es_ttc.cli.searching import Asked
     from es_ttc.evaluation.methods import resolve_one

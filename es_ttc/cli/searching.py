@@ -12,11 +12,11 @@ from es_ttc.cli.views import Hit, Ranking, Span
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError
-from es_ttc.evaluation.methods import RETRIEVAL, resolve_one
+from es_ttc.evaluation.methods import KNN, RETRIEVAL, resolve_one
 from es_ttc.evaluation.rankings import reciprocal_rank_fusion
 from es_ttc.ingest.compose import compose
 from es_ttc.mappings.queries import matching, nearest
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.mappings.spec import VECTOR, IndexSpec
 
 WINDOW = 100
 """Documents that a method rescores, and over which rankings are compared."""
@@ -47,7 +47,8 @@ class Asked:
 
     Attributes:
         text: The query.
-        method: ``bm25``, ``dense``, ``hybrid`` (those two fused), or a rescorer of the first pass's best.
+        method: ``bm25``, ``dense``, ``hybrid`` (those two fused), a rescorer of the first pass's best, or a retriever
+            behind ``knn:``.
         size: Hits wanted.
         params: The method's own parameters.
         first_pass: ``bm25`` or ``dense``: what finds the documents that a rescorer puts into order.
@@ -67,7 +68,7 @@ async def search(target: Target, asked: Asked) -> Ranking:
         InvalidRequest: The method is unknown, its parameters do not fit, or the index lacks what it needs.
         ConfigurationError: Dense search without an encoder.
     """
-    resolve_one(asked.method, asked.params)
+    method = resolve_one(asked.method, asked.params)
     match asked.method:
         case "bm25":
             hits = await _hits(target, match_body(target.fields, asked))
@@ -75,6 +76,8 @@ async def search(target: Target, asked: Asked) -> Ranking:
             hits = await _hits(target, await _dense_body(target, asked))
         case "hybrid":
             hits = await _fused(target, asked)
+        case _ if method.retriever is not None:
+            hits = await _hits(target, knn_body(target.fields, asked))
         case _:
             first = (
                 None if asked.first_pass == "bm25" else await _dense_body(target, replace(asked, size=_window(asked)))
@@ -108,13 +111,23 @@ def rescore_body(fields: Sequence[str], asked: Asked, first_pass: Mapping[str, A
         asked: The query.
         first_pass: A search body that finds the window; that of ``match_body`` where it is None.
     """
-    section: dict[str, Any] = {"method": asked.method, "detail": True, "on_error": "fail"}
-    if asked.params:
-        section["params"] = dict(asked.params)
+    section = _section(asked)
     if first_pass is not None:  # it has no text of its own
         section["query_text"] = asked.text
     body = {**(first_pass or match_body(fields, asked)), "size": asked.size}
     return body | {"rescore": {"window_size": _window(asked), "ttc": section}}
+
+
+def knn_body(fields: Sequence[str], asked: Asked) -> dict[str, Any]:
+    """Return a search whose kNN clause a retriever answers; Elasticsearch's form, which the gateway takes for both."""
+    section = _section(replace(asked, method=asked.method.removeprefix(KNN)))
+    clause = {"field": VECTOR, "query_text": asked.text, "k": asked.size, "ttc": section}
+    return {"knn": clause, "size": asked.size, "_source": [*fields]}
+
+
+def _section(asked: Asked) -> dict[str, Any]:
+    section: dict[str, Any] = {"method": asked.method, "detail": True, "on_error": "fail"}
+    return section | ({"params": dict(asked.params)} if asked.params else {})
 
 
 def _window(asked: Asked) -> int:
@@ -126,7 +139,10 @@ def curl(url: str, index: str, fields: Sequence[str], asked: Asked) -> str:
 
     What the gateway has no section for (dense, hybrid) is asked as bm25.
     """
-    body = match_body(fields, asked) if asked.method in RETRIEVAL else rescore_body(fields, asked)
+    if asked.method.startswith(KNN):
+        body = knn_body(fields, asked)
+    else:
+        body = match_body(fields, asked) if asked.method in RETRIEVAL else rescore_body(fields, asked)
     data = shlex.quote(orjson.dumps(body).decode())
     return f"curl -s {shlex.quote(f'{url}/{index}/_search?pretty')} -H 'content-type: application/json' -d {data}"
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.encoders.base import Encoder
+from es_ttc.errors import ConfigurationError
 from es_ttc.evaluation.datasets import Document
 from es_ttc.evaluation.rankings import Positions
 from es_ttc.evaluation.searcher import Progress, silent
@@ -14,7 +15,10 @@ from es_ttc.ingest.encode import DocumentFeatures, encode_documents
 from es_ttc.mappings.fields import stored_scales
 from es_ttc.mappings.spec import IndexSpec
 from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.retrievers.base import Vectors
+from es_ttc.retrievers.memory import Matrix
 from es_ttc.vectors.chunks import DocumentChunks, no_chunks
+from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 _BATCH = 128
@@ -32,6 +36,7 @@ class CorpusFeatures:
         tokens: One a document; empty where no method needs token vectors.
         norms: One a document; empty where no method needs token vectors.
         chunks: One a document; empty where no method needs chunks.
+        spans: One ``(m, d)`` float32 matrix a document; empty where no method searches spans.
         truncated: Number of documents whose text has more tokens than an index of the spec keeps.
     """
 
@@ -41,6 +46,7 @@ class CorpusFeatures:
     tokens: Sequence[TokenVectors] = ()
     norms: Sequence[ScaleNorms] = ()
     chunks: Sequence[DocumentChunks] = ()
+    spans: Sequence[Float32] = ()
     truncated: int = 0
 
     def window(self, documents: Positions, first_pass: Float32, features: frozenset[Feature]) -> Window:
@@ -60,6 +66,23 @@ class CorpusFeatures:
             chunks=[self.chunks[i] for i in documents] if Feature.CHUNKS in features else None,
         )
 
+    def matrix(self, among: Vectors) -> Matrix:
+        """Return the vectors of one kind as a search over arrays takes them.
+
+        Raises:
+            ConfigurationError: They were not encoded.
+        """
+        match among:
+            case Vectors.POOLED:
+                return Matrix.of(self.pooled)
+            case Vectors.SPANS:
+                parts = self.spans
+            case Vectors.TOKENS:
+                parts = [dequantise(tokens) for tokens in self.tokens]
+        if len(parts) != len(self.ids):
+            raise ConfigurationError(f"the collection's [{among}] are searched, and were not encoded")
+        return Matrix(np.concatenate(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts]))
+
 
 def encode_corpus(
     documents: Sequence[Document], spec: IndexSpec, encoder: Encoder, progress: Progress = silent
@@ -71,7 +94,8 @@ def encode_corpus(
         features += encode_documents(batch, spec, encoder)
         progress("encoding documents", len(features), len(documents))
     dims = spec.encoder.dims
-    nothing = TokenVectors(np.zeros((0, dims), dtype=np.float32))
+    no_vectors = np.zeros((0, dims), dtype=np.float32)
+    nothing = TokenVectors(no_vectors)
     no_norms = ScaleNorms(stored_scales(spec), np.zeros((len(stored_scales(spec)), 0), dtype=np.float32))
     stored = spec.tokens != "none"
     return CorpusFeatures(
@@ -81,6 +105,7 @@ def encode_corpus(
         tokens=[one.tokens.vectors if one.tokens else nothing for one in features] if stored else (),
         norms=[one.tokens.norms if one.tokens else no_norms for one in features] if stored else (),
         chunks=[one.chunks or no_chunks(dims) for one in features] if spec.chunks else (),
+        spans=[one.spans.vectors if one.spans else no_vectors for one in features] if spec.spans else (),
         truncated=sum(one.truncated for one in features),
     )
 

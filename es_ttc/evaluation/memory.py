@@ -1,8 +1,9 @@
 """The methods in memory, on exact arrays: the same rescorer objects that serve queries, without engine or HTTP."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,12 @@ from es_ttc.evaluation.bm25 import Bm25
 from es_ttc.evaluation.datasets import Collection
 from es_ttc.evaluation.features import CorpusFeatures
 from es_ttc.evaluation.methods import Bm25Params, FirstPass, HybridParams, Method
-from es_ttc.evaluation.rankings import Ranking, Run, reciprocal_rank_fusion, reorder, top
+from es_ttc.evaluation.rankings import Positions, Ranking, Run, reciprocal_rank_fusion, reorder, top
 from es_ttc.evaluation.searcher import Progress, depth_of, silent
-from es_ttc.rescorers.base import Query
+from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.similarity import shown_similarity
+from es_ttc.retrievers.base import Retriever
+from es_ttc.retrievers.memory import MemorySearch
 from es_ttc.vectors.tokens import Float32
 
 _BLOCK = 256
@@ -71,7 +74,7 @@ class MemorySearcher:
 
     def rank(self, method: Method, progress: Progress = silent) -> Run:
         """Return the method's rankings of all queries; see :class:`es_ttc.evaluation.searcher.Searcher`."""
-        found = self._retrieve(method, progress) if method.rescorer is None else self._rescore(method, progress)
+        found = self._found_by(method, progress)
         ids = [document.id for document in self._collection.documents]
         rankings = dict(zip(self._collection.queries, found[0], strict=True))
         return Run(
@@ -79,6 +82,11 @@ class MemorySearcher:
             {query: ranking.scores[: self._depth] for query, ranking in rankings.items()},
             found[1],
         )
+
+    def _found_by(self, method: Method, progress: Progress) -> Found:
+        if method.retriever is not None:
+            return self._search(method.retriever, method, progress)
+        return self._retrieve(method, progress) if method.rescorer is None else self._rescore(method, progress)
 
     def _retrieve(self, method: Method, progress: Progress) -> Found:
         if method not in self._found:
@@ -126,6 +134,23 @@ class MemorySearcher:
 
         rankings, seconds = _each(fuse, list(zip(*lists, strict=True)), "hybrid", progress)
         return rankings, seconds + sum(spent for _, spent in parts)
+
+    def _search(self, retriever: Retriever[Any], method: Method, progress: Progress) -> Found:
+        features = self._encoded()
+        matrices = {among: features.matrix(among) for among in method.searches}
+
+        def windows(documents: Positions, wanted: frozenset[Feature]) -> Window:
+            return features.window(documents, np.zeros(len(documents), np.float32), wanted)
+
+        with asyncio.Runner() as runner:
+
+            def retrieve(query: Query) -> Ranking:
+                search = MemorySearch(matrices, windows)
+                found = runner.run(retriever.retrieve(query, search, self._depth, method.params))
+                scores = shown_similarity(found.scores) if retriever.similarity else found.scores
+                return Ranking(found.documents, scores)
+
+            return _each(retrieve, self._queries, method.name, progress)
 
     def _rescore(self, method: Method, progress: Progress) -> Found:
         assert method.rescorer is not None  # noqa: S101 - rank's branch

@@ -1,4 +1,8 @@
-"""Methods by name: the three retrieval methods, and every rescorer of the registry, with their parameters."""
+"""Methods by name, with their parameters: three ways to search, every rescorer, and every retriever as ``knn:NAME``.
+
+A name such as ``nnn`` may stand for two things: a rescorer of the window that something else has found, and a retriever
+that searches the whole corpus. The prefix, the hook in which a request has the latter, tells them apart.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +17,8 @@ from es_ttc.rescorers.base import Feature, Params, Rescorer
 from es_ttc.rescorers.dense import DenseParams
 from es_ttc.rescorers.registry import load, parse_params
 from es_ttc.rescorers.registry import names as rescorers
+from es_ttc.retrievers import registry as retrievers
+from es_ttc.retrievers.base import Retriever, Vectors
 from es_ttc.validation import did_you_mean
 
 FirstPass = Literal["dense", "bm25", "hybrid"]
@@ -35,7 +41,10 @@ class HybridParams(Params):
 
 
 RETRIEVAL: Mapping[str, type[Params]] = {"bm25": Bm25Params, "dense": DenseParams, "hybrid": HybridParams}
-"""Methods that find documents themselves; all others rescore the window that one of these found."""
+"""Methods that find documents by one search; rescorers put the window that one of these found into order."""
+
+KNN = "knn:"
+"""Stands before a retriever's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +54,34 @@ class Method:
     Attributes:
         name: As in a request's ``method``.
         params: Validated parameters.
-        rescorer: What scores the window; None for the methods of :data:`RETRIEVAL`.
+        rescorer: What scores the window; None for methods that are no rescorers.
+        retriever: What searches the whole corpus; None for methods that are no retrievers.
     """
 
     name: str
     params: Params
     rescorer: Rescorer[Any] | None = None
+    retriever: Retriever[Any] | None = None
+
+    @property
+    def searches(self) -> frozenset[Vectors]:
+        """The vectors that a retriever searches."""
+        return frozenset() if self.retriever is None else self.retriever.searches(self.params)
 
     @property
     def needs(self) -> frozenset[Feature]:
         """Features of documents and queries that the method reads, apart from its first pass's."""
+        if self.retriever is not None:
+            return self.retriever.needs(self.params) | {Feature.POOLED}
         if self.rescorer is not None:
             return self.rescorer.needs(self.params) | self.rescorer.wants - {Feature.OFFSETS}
         return frozenset({Feature.POOLED}) if self.name in ("dense", "hybrid") else frozenset()
 
 
 def names() -> tuple[str, ...]:
-    """Return every method's name: retrieval first, then the registry's rescorers."""
-    return (*RETRIEVAL, *(name for name in rescorers() if name not in RETRIEVAL))
+    """Return every method's name: retrieval first, then the registry's rescorers, then its retrievers."""
+    rescoring = (name for name in rescorers() if name not in RETRIEVAL)
+    return (*RETRIEVAL, *rescoring, *(f"{KNN}{name}" for name in retrievers.names()))
 
 
 def resolve(wanted: Sequence[str], params: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[Method, ...]:
@@ -90,11 +109,14 @@ def resolve_one(name: str, params: Mapping[str, Any] | None = None) -> Method:
         return Method(name, entry_points.parse_params(RETRIEVAL[name], params or {}, name))
     if name not in names():
         raise InvalidRequest(f"unknown method [{name}]{did_you_mean(name, names())}")
+    if name.startswith(KNN):
+        retriever = retrievers.load(name.removeprefix(KNN))
+        return Method(name, retrievers.parse_params(retriever, params or {}), retriever=retriever)
     rescorer = load(name)
     return Method(name, parse_params(rescorer, params or {}), rescorer)
 
 
 def retrieval(methods: Sequence[Method]) -> dict[str, Method]:
     """Return the retrieval methods by name: as given where they are among the methods, else with their defaults."""
-    given = {method.name: method for method in methods if method.rescorer is None}
+    given = {method.name: method for method in methods if method.name in RETRIEVAL}
     return {name: given.get(name) or resolve_one(name) for name in RETRIEVAL}

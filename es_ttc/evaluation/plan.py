@@ -16,9 +16,13 @@ from es_ttc.evaluation.methods import FirstPass, Method, retrieval
 from es_ttc.evaluation.results import CollectionResult
 from es_ttc.evaluation.searcher import Progress, Searcher, silent
 from es_ttc.ingest.compose import compose
-from es_ttc.mappings.spec import Codec, IndexSpec
+from es_ttc.mappings.spec import Codec, IndexSpec, SpanGrid, TokenStorage
 from es_ttc.rescorers.base import Feature
+from es_ttc.retrievers.base import Vectors
 from es_ttc.settings import EngineSettings
+
+SPANS = SpanGrid(scale=10, stride=5)
+"""The spans that are searched: ten tokens wide, one every five."""
 
 _OF_TOKENS = frozenset({Feature.TOKENS, Feature.NORMS})
 
@@ -67,11 +71,22 @@ class Plan:
         return IndexSpec(
             encoder.identity,
             text_fields=("title", "text") if titled else ("text",),
-            tokens="packed" if self.features & _OF_TOKENS else "none",
+            tokens=self._token_storage,
             codec=self.codec,
             max_tokens=self.max_tokens,
             chunks=Feature.CHUNKS in self.features,
+            spans=(SPANS,) if Vectors.SPANS in self._searches else (),
         )
+
+    @property
+    def _searches(self) -> frozenset[Vectors]:
+        return reduce(frozenset.__or__, (method.searches for method in self.methods), frozenset[Vectors]())
+
+    @property
+    def _token_storage(self) -> TokenStorage:
+        if Vectors.TOKENS in self._searches and self.engine is not None:
+            return "nested"
+        return "packed" if self.features & _OF_TOKENS or Vectors.TOKENS in self._searches else "none"
 
     def settings(self) -> dict[str, Any]:
         """Return what was chosen, for results and reports."""

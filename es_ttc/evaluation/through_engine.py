@@ -25,8 +25,9 @@ from es_ttc.ingest.pipeline import IngestOptions, Outcome, ingest
 from es_ttc.ingest.readers import Documents, Inputs
 from es_ttc.mappings.index import IndexOptions, create_index
 from es_ttc.mappings.queries import matching, nearest
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.mappings.spec import VECTOR, IndexSpec
 from es_ttc.rescorers.base import Query
+from es_ttc.retrievers.base import Retriever
 from es_ttc.settings import EngineSettings, GatewaySettings
 from es_ttc.vectors.tokens import Float32
 
@@ -118,6 +119,8 @@ class EngineSearcher:
         return Run(rankings, scores, np.array(seconds))
 
     async def _answer(self, method: Method, text: str) -> Page:
+        if method.retriever is not None:
+            return await self._retrieved(method.retriever, method, text)
         if method.rescorer is not None:
             return await self._rescored(method, text)
         if isinstance(method.params, HybridParams):
@@ -126,15 +129,14 @@ class EngineSearcher:
             return Page([document for document, _ in fused], np.array([score for _, score in fused], dtype=np.float32))
         return await self._search(self._retrieving(method.name, text), self._depth)
 
+    async def _retrieved(self, retriever: Retriever[Any], method: Method, text: str) -> Page:
+        section = _section(retriever.name, method)
+        clause = {"field": VECTOR, "query_text": text, "k": self._depth, "ttc": section}
+        return await self._search({"knn": clause}, self._depth)
+
     async def _rescored(self, method: Method, text: str) -> Page:
         """Rescore the window; what is measured behind it comes from the first pass alone."""
-        section = {
-            "method": method.name,
-            "query_text": text,
-            "params": method.params.model_dump(mode="json", exclude_unset=True),
-            "timeout": _TIMEOUT,
-            "on_error": "fail",
-        }
+        section = {"query_text": text, **_section(method.name, method)}
         first = self._retrieving(self._first_pass, text)
         rescore = {"rescore": {"window_size": self._window, "ttc": section}}
         head = await self._search({**first, **rescore}, min(self._window, self._depth))
@@ -168,6 +170,12 @@ class EngineSearcher:
         if "query" not in body:
             return {**body, "query": everything}
         return {"query": {"bool": {"must": [everything], "should": [body["query"]]}}}
+
+
+def _section(name: str, method: Method) -> dict[str, Any]:
+    """Return what a request says about a method: no answer but the method's own is of use here."""
+    params = method.params.model_dump(mode="json", exclude_unset=True)
+    return {"method": name, "params": params, "timeout": _TIMEOUT, "on_error": "fail"}
 
 
 def require_possible(methods: Sequence[Method], first_pass: FirstPass, window: int | None, documents: int) -> None:

@@ -17,11 +17,14 @@ from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.encoding import Encoders, Loader
-from es_ttc.gateway.entrance import Entrance, error_body, json_headers
+from es_ttc.gateway.entrance import Entrance, error_body
 from es_ttc.gateway.features import FeatureStore
+from es_ttc.gateway.knn.handler import KnnHandler
+from es_ttc.gateway.knn.retrieving import Retrieving
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import CONTENT_TYPE, Metrics
 from es_ttc.gateway.pool import BoundedPool
+from es_ttc.gateway.proxy import json_headers
 from es_ttc.gateway.rerank import Reranking
 from es_ttc.gateway.rescoring import Rescoring
 from es_ttc.gateway.scoring import WindowScorer
@@ -70,6 +73,10 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         max_window=settings.max_window,
     )
 
+    retrieving = Retrieving(
+        upstream, features, encoders, scoring, metrics, default_timeout_ms=settings.default_timeout_ms
+    )
+    knn = KnnHandler(searches, retrieving, max_window=settings.max_window)
     reranking = Reranking(
         encoders,
         scorer,
@@ -104,7 +111,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         exception_handlers={HTTPException: _not_found},
         lifespan=lifespan,
     )
-    return _Doors(addresses, Entrance(upstream, searches, metrics, settings.max_concurrent_requests))
+    return _Doors(addresses, Entrance(upstream, searches, knn, metrics, settings.max_concurrent_requests))
 
 
 class _Doors:

@@ -7,12 +7,13 @@ from starlette.types import Message, Receive, Scope, Send
 
 from es_ttc.errors import EsTtcError, TooManyRequests
 from es_ttc.gateway import jsonio
-from es_ttc.gateway.incoming import Disconnected, Incoming, RawHeaders
+from es_ttc.gateway.incoming import Disconnected, Incoming
+from es_ttc.gateway.knn.handler import KnnHandler
 from es_ttc.gateway.logs import log, request_id
 from es_ttc.gateway.metrics import Metrics
-from es_ttc.gateway.proxy import answer_headers, end_answer, forward, start_answer
+from es_ttc.gateway.proxy import end_answer, forward, json_headers, start_answer
 from es_ttc.gateway.search import Outcome, SearchHandler
-from es_ttc.gateway.upstream import Upstream, asks_vendor_type
+from es_ttc.gateway.upstream import Upstream
 
 _GONE = Outcome("passthrough", 499)
 _UNWATCHED_SECONDS = 0.05  # most answers are complete by then, and a task to watch the client would be for nothing
@@ -24,14 +25,18 @@ class Entrance:
 
     Args:
         upstream: The engine.
-        searches: Answers `_search` and `_msearch`.
+        searches: Answers templates of `_msearch`.
+        knn: Answers `_search` and `_msearch`; hands on what has no kNN clause of ours.
         metrics: Told about every request.
         limit: Requests in flight before 429 is answered.
     """
 
-    def __init__(self, upstream: Upstream, searches: SearchHandler, metrics: Metrics, limit: int) -> None:
+    def __init__(
+        self, upstream: Upstream, searches: SearchHandler, knn: KnnHandler, metrics: Metrics, limit: int
+    ) -> None:
         self._upstream = upstream
         self._searches = searches
+        self._knn = knn
         self._metrics = metrics
         self._limit = limit
         self._in_flight = 0
@@ -100,11 +105,11 @@ class Entrance:
     async def _dispatch(self, incoming: Incoming, answer: "_Answer") -> Outcome:
         match _api(incoming):
             case ["_search"]:
-                return await self._searches.search(incoming, answer)
+                return await self._knn.search(incoming, answer)
             case ["_search", "template"]:
-                return await self._searches.template(incoming, answer)
+                return await self._knn.template(incoming, answer)
             case ["_msearch"]:
-                return await self._searches.msearch(incoming, answer)
+                return await self._knn.msearch(incoming, answer)
             case ["_msearch", "template"]:
                 return await self._searches.msearch_template(incoming, answer)
             case _:
@@ -129,12 +134,6 @@ class _Answer:
 def error_body(error: EsTtcError) -> bytes:
     """Return an error in the engines' own shape."""
     return jsonio.dumps(error.body())
-
-
-def json_headers(incoming_headers: RawHeaders, body: bytes) -> RawHeaders:
-    """Return the headers of a JSON answer of the gateway's own."""
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    return answer_headers(headers, vendor=asks_vendor_type(incoming_headers))
 
 
 async def _refused(incoming: Incoming, answer: _Answer, error: EsTtcError) -> Outcome:

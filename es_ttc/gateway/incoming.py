@@ -3,10 +3,14 @@
 import asyncio
 import zlib
 from collections.abc import AsyncIterator
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.types import Receive, Scope
 
 from es_ttc.errors import InvalidRequest, RequestTooLarge
+
+_OF_THE_BODY = frozenset({b"accept-encoding", b"content-encoding", b"content-length", b"transfer-encoding"})
+_OF_THE_BODYS_PLACE = frozenset({"source", "source_content_type"})
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -37,6 +41,8 @@ class Incoming:
         self.gone = False
         self.answered = False
         self._receive = receive
+        self._body: bytes | None = None
+        self._plain: tuple[bytes | None] | None = None
         self._complete = asyncio.Event()
 
     def header(self, name: bytes) -> str:
@@ -73,12 +79,14 @@ class Incoming:
                 yield message["body"]
 
     async def read(self, limit: int) -> bytes:
-        """Return the whole body.
+        """Return the whole body; the same one however often it is asked for.
 
         Raises:
             RequestTooLarge: It is longer than ``limit`` bytes.
             Disconnected: The client went away in the middle.
         """
+        if self._body is not None:
+            return self._body
         parts: list[bytes] = []
         size = 0
         async for chunk in self.chunks():
@@ -86,7 +94,26 @@ class Incoming:
             if size > limit:
                 raise _too_large(limit)
             parts.append(chunk)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        self._body = parts[0] if len(parts) == 1 else b"".join(parts)
+        return self._body
+
+    async def plain(self, limit: int) -> bytes | None:
+        """Return the whole body as it was before its Content-Encoding; see :func:`decompressed`."""
+        if self._plain is None:
+            self._plain = (decompressed(await self.read(limit), self.header(b"content-encoding"), limit),)
+        return self._plain[0]
+
+    def replace_body(self, body: bytes) -> None:
+        """Put another body in the place of the one that has been read, plain and with a plain answer."""
+        self._body, self._plain = body, (body,)
+        kept = [pair for pair in self.headers if pair[0] not in _OF_THE_BODY]
+        self.headers = [*kept, (b"content-length", str(len(body)).encode()), (b"accept-encoding", b"identity")]
+        if not self.header(b"content-type"):
+            self.headers.append((b"content-type", b"application/json"))
+        params = parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True, errors="surrogateescape")
+        told = [(name, value) for name, value in params if name not in _OF_THE_BODYS_PLACE]
+        if len(told) < len(params):
+            self.query_string = urlencode(told, errors="surrogateescape").encode("latin-1")
 
     async def watch(self, owner: "asyncio.Task[None]") -> None:
         """Cancel the task that answers as soon as the client has gone away."""

@@ -44,6 +44,12 @@ def answer_headers(headers: RawHeaders, *, vendor: bool) -> RawHeaders:
     return [*headers, _PRODUCT_HEADER] if vendor else headers
 
 
+def json_headers(incoming_headers: RawHeaders, body: bytes) -> RawHeaders:
+    """Return the headers of a JSON answer of the gateway's own."""
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    return answer_headers(headers, vendor=asks_vendor_type(incoming_headers))
+
+
 async def start_answer(send: Send, status: int, headers: RawHeaders) -> None:
     """Send an answer's status and headers."""
     await send({"type": "http.response.start", "status": status, "headers": headers})

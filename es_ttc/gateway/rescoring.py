@@ -121,14 +121,15 @@ class Rescoring:
         self, search: Search, hits: Sequence[dict[str, Any]], caller: Caller, took: Took
     ) -> Scored | EsTtcError:
         """Return the scores, or the reason why the first pass stands."""
-        budget_ms = self._budget_ms(search)
+        plan = search.plan
+        budget = budget_ms(plan.section.timeout_ms or self._default_timeout_ms, plan.timeout_ms, search.started)
         try:
-            async with asyncio.timeout(budget_ms / 1000):
+            async with asyncio.timeout(budget / 1000):
                 return await self._scorer.score(hits, search.method, search.plan.texts, search.begun, caller, took)
         except InvalidRequest:
             raise
         except TimeoutError:
-            reason: EsTtcError = DeadlineExceeded(f"scoring took longer than its budget of {budget_ms:.0f} ms")
+            reason: EsTtcError = DeadlineExceeded(f"scoring took longer than its budget of {budget:.0f} ms")
         except EsTtcError as error:
             reason = error
         except Exception as error:  # noqa: BLE001 - whatever fails of ours, the engine's ranking is there to answer
@@ -137,14 +138,6 @@ class Rescoring:
         if search.plan.section.on_error == "fail":
             raise reason
         return reason
-
-    def _budget_ms(self, search: Search) -> float:
-        """Return the scoring budget, cut so that the first pass can still be answered in the caller's own timeout."""
-        budget = search.plan.section.timeout_ms or self._default_timeout_ms
-        if search.plan.timeout_ms is None:
-            return budget
-        spent = (time.perf_counter() - search.started) * 1000
-        return max(0.0, min(budget, search.plan.timeout_ms - spent - _TIME_TO_ANSWER_MS))
 
     async def _reorder(
         self, answer: dict[str, Any], search: Search, scored: Scored, groups: Sequence[Group] | None
@@ -200,6 +193,20 @@ class Rescoring:
             place: with_field_name(detail, scored.fields[number] if scored.fields else ())
             for place, number, detail in zip(places, positions, details, strict=True)
         }
+
+
+def budget_ms(asked: float, timeout_ms: float | None, started: float) -> float:
+    """Return a budget, cut so that there is time left to answer within the caller's own timeout.
+
+    Args:
+        asked: The budget, in ms.
+        timeout_ms: The caller's own search timeout, or None.
+        started: `time.perf_counter` when the request came in.
+    """
+    if timeout_ms is None:
+        return asked
+    spent = (time.perf_counter() - started) * 1000
+    return max(0.0, min(asked, timeout_ms - spent - _TIME_TO_ANSWER_MS))
 
 
 def add_to_first_pass(answer: dict[str, Any], ms: float) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -196,7 +196,9 @@ class WindowScorer:
         await self._require(complete, method.needs, hits, caller, method)
         places = np.array([place for place, _ in complete], dtype=np.intp)
         documents = [stored for _, stored in complete]
-        window = Window([ids[place] for place in places], first_pass[places], **_columns(documents, method))
+        window = Window(
+            [ids[place] for place in places], first_pass[places], **columns(documents, method.needs | method.wants)
+        )
         scored.mask[places] = True
         scored.values[places] = await self.run(method, encoded.query, window, took)
         scored.from_memory, scored.encoder = found.from_memory, encoded.key
@@ -313,17 +315,17 @@ def _require_one_encoder(keys: Sequence[DocumentKey]) -> None:
         )
 
 
-def _columns(documents: Sequence[Stored], method: Method) -> dict[str, Any]:
-    """Return a window's columns; one that is only wanted is left out unless every document has it."""
-    columns: dict[str, Any] = {}
-    for feature in method.needs | method.wants:
+def columns(documents: Sequence[Stored], features: Iterable[Feature]) -> dict[str, Any]:
+    """Return a window's columns; a feature that not every document has is left out. There is one document or more."""
+    found: dict[str, Any] = {}
+    for feature in features:
         if all(feature in stored for stored in documents):
-            columns[feature.value] = [stored[feature] for stored in documents]
-    if Feature.POOLED in columns:
-        columns[Feature.POOLED] = np.stack(columns[Feature.POOLED])
-    if Feature.OFFSETS in columns:
-        columns[Feature.OFFSETS] = [offsets for offsets, _ in columns[Feature.OFFSETS]]
-    return columns
+            found[feature.value] = [stored[feature] for stored in documents]
+    if Feature.POOLED in found:
+        found[Feature.POOLED] = np.stack(found[Feature.POOLED])
+    if Feature.OFFSETS in found:
+        found[Feature.OFFSETS] = [offsets for offsets, _ in found[Feature.OFFSETS]]
+    return found
 
 
 def _checked(scores: NDArray[Any], length: int, rescorer: Rescorer[Any]) -> Float32:

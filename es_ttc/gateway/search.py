@@ -12,7 +12,7 @@ from starlette.types import Send
 from es_ttc.errors import EngineError, EsTtcError, InvalidRequest
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.filter_path import filtered
-from es_ttc.gateway.incoming import Incoming, RawHeaders, decompressed
+from es_ttc.gateway.incoming import Incoming, RawHeaders
 from es_ttc.gateway.proxy import answer_headers, end_answer, forward, start_answer
 from es_ttc.gateway.rescoring import Rescoring, Search, add_groups, add_to_first_pass, groups_beyond, hide
 from es_ttc.gateway.search_body import MARK, SearchPlan, parse_params, plan_search
@@ -89,31 +89,37 @@ class SearchHandler:
     async def search(self, incoming: Incoming, send: Send) -> Outcome:
         """Answer one `_search`."""
         started = time.perf_counter()
-        body, text, params = await self._read(incoming)
+        body, text, params = await self.read(incoming)
         data = _marked_object(text)
-        plan = None if data is None else plan_search(data, _engines(params), max_window=self._max_window)
+        plan = None if data is None else plan_search(data, engines_params(params), max_window=self._max_window)
         if plan is None:
             return await self._pass(incoming, send, body)
         return await self._answer(incoming, send, plan, params, started)
 
-    async def template(self, incoming: Incoming, send: Send) -> Outcome:
-        """Answer one `_search/template`: the engine renders it, and what it renders is answered as a `_search`.
+    async def template(self, incoming: Incoming, send: Send, rendered: Mapping[str, Any] | None) -> Outcome:
+        """Answer one `_search/template` by what it renders to, as a `_search`.
 
-        Only the engine knows what a stored template holds, so each of them is rendered first; one that stands in the
-        request is where it could hold our section. What cannot be rendered, and what renders to a search without a
-        section of ours, goes to the engine as it came.
+        What cannot be rendered, and what renders to a search without a section of ours, goes to the engine as it came.
+
+        Args:
+            incoming: The request.
+            send: Where the answer goes.
+            rendered: What :meth:`rendered_template` gave.
         """
         started = time.perf_counter()
-        body, text, params = await self._read(incoming)
-        rendered = await self._rendered_template(incoming, text)
-        plan = None if rendered is None else plan_search(rendered, _engines(params), max_window=self._max_window)
+        body, _, params = await self.read(incoming)
+        plan = None if rendered is None else plan_search(rendered, engines_params(params), max_window=self._max_window)
         if plan is None:
             return await self._pass(incoming, send, body)
-        incoming.target = _without_template(incoming.raw_path)
+        incoming.target = without_template(incoming.raw_path)
         return await self._answer(incoming, send, plan, params, started)
 
-    async def _rendered_template(self, incoming: Incoming, text: bytes | None) -> dict[str, Any] | None:
-        """Return the search that a template stands for, or None where that is the engine's own to find out."""
+    async def rendered_template(self, incoming: Incoming, text: bytes | None) -> dict[str, Any] | None:
+        """Return the search that a template stands for, or None where that is the engine's own to find out.
+
+        Only the engine knows what a stored template holds, so each of them is rendered first; one that stands in the
+        request is where it could hold something of ours.
+        """
         data = _object(text or b"")
         if data is None or data.get("simulate") or ("id" not in data and KEY.encode() not in (text or b"")):
             return None
@@ -128,7 +134,7 @@ class SearchHandler:
         self, incoming: Incoming, send: Send, plan: SearchPlan, params: Sequence[tuple[str, str]], started: float
     ) -> Outcome:
         """Answer a search that carries a section of ours."""
-        _require_json_answer(incoming, params)
+        require_json_answer(incoming, params)
         search = self._rescoring.begin(plan, started)
         rescored = await self._in_two_steps(incoming, search) if can_split(plan) else None
         if rescored is None:
@@ -149,7 +155,7 @@ class SearchHandler:
         if first.status != 200:
             return first
         answer = jsonio.loads(first.body)
-        applied = await self._rescoring.finish(search, answer, _caller(incoming, search.plan), first.ms)
+        applied = await self._rescoring.finish(search, answer, caller_of(incoming, search.plan.body), first.ms)
         return Rescored(first.headers, answer, applied)
 
     async def _in_two_steps(self, incoming: Incoming, search: Search) -> Rescored | Answer | None:
@@ -162,7 +168,7 @@ class SearchHandler:
         window = answer["hits"]["hits"]
         marks = marks_of(window)
         by_hit = {id(hit): mark for hit, mark in zip(window, marks, strict=True)}
-        applied = await self._rescoring.finish(search, answer, _caller(incoming, plan), first.ms)
+        applied = await self._rescoring.finish(search, answer, caller_of(incoming, plan.body), first.ms)
         page = answer["hits"]["hits"]
         if not page:
             return Rescored(first.headers, answer, applied)
@@ -184,8 +190,8 @@ class SearchHandler:
     async def msearch(self, incoming: Incoming, send: Send) -> Outcome:
         """Answer one `_msearch`: every item on its own, errors of ours included."""
         started = time.perf_counter()
-        body, text, params = await self._read(incoming)
-        items = None if text is None or MARK not in text else _items(text)
+        body, text, params = await self.read(incoming)
+        items = None if text is None or MARK not in text else items_of(text)
         if items is None:
             return await self._pass(incoming, send, body)
         searches = [self._begin_item(_marked_object(line), started) for _, line in items]
@@ -200,21 +206,21 @@ class SearchHandler:
         The others go to the engine as they came, in one request.
         """
         started = time.perf_counter()
-        body, text, params = await self._read(incoming)
-        items = None if text is None else _items(text)
+        body, text, params = await self.read(incoming)
+        items = None if text is None else items_of(text)
         if items is None:
             return await self._pass(incoming, send, body)
         room = asyncio.Semaphore(_RENDERED_AT_ONCE)
 
         async def rendered(line: bytes) -> dict[str, Any] | None:
             async with room:
-                return await self._rendered_template(incoming, line)
+                return await self.rendered_template(incoming, line)
 
         bodies = await asyncio.gather(*(rendered(line) for _, line in items))
         searches = [self._begin_item(data, started) for data in bodies]
         if not any(searches):
             return await self._pass(incoming, send, body)
-        incoming.target = _without_template(incoming.raw_path)
+        incoming.target = without_template(incoming.raw_path)
         ours = [number for number, search in enumerate(searches) if isinstance(search, Search)]
         others = [number for number, search in enumerate(searches) if search is None]
         parts = [(incoming.target, ours), (incoming.raw_path, others)]
@@ -241,7 +247,7 @@ class SearchHandler:
             params: The URL parameters.
             started: When the request came in.
         """
-        _require_json_answer(incoming, params)
+        require_json_answer(incoming, params)
         asked = [
             self._ask_items(incoming, path, numbers, items, searches, params) for path, numbers in parts if numbers
         ]
@@ -266,7 +272,7 @@ class SearchHandler:
             async with room:
                 try:
                     applied = await self._rescoring.finish(
-                        search, response, _caller(incoming, search.plan, header), first_ms
+                        search, response, caller_of(incoming, search.plan.body, header), first_ms
                     )
                     refusal = await self._add_item_groups(incoming, search, header, response)
                 except EsTtcError as error:
@@ -293,7 +299,9 @@ class SearchHandler:
         params: Sequence[tuple[str, str]],
     ) -> tuple[Answer, Sequence[int]]:
         lines = [_item_lines(*items[number], searches[number]) for number in numbers]
-        return await self._ask(incoming, urlencode(_engines(params)), b"".join(lines), _NDJSON, path=path), numbers
+        return await self._ask(
+            incoming, urlencode(engines_params(params)), b"".join(lines), _NDJSON, path=path
+        ), numbers
 
     async def _with_groups(self, incoming: Incoming, search: Search, rescored: Rescored) -> Rescored | Answer:
         """Add the groups beyond the window to a page; return the engine's answer where it refuses."""
@@ -313,7 +321,7 @@ class SearchHandler:
         beyond = groups_beyond(search)
         if beyond is None:
             return None
-        params = _engines(parse_params(incoming.query_string.decode("latin-1")))
+        params = engines_params(parse_params(incoming.query_string.decode("latin-1")))
         second = await self._ask(incoming, urlencode(params), b"%b\n%b\n" % (header, _dumps(beyond)), _NDJSON)
         if second.status != 200:
             raise EngineError(f"groups could not be read: the engine answered {second.status}")
@@ -323,10 +331,10 @@ class SearchHandler:
         add_groups(response, search, answer, second.ms)
         return None
 
-    async def _read(self, incoming: Incoming) -> tuple[bytes, bytes | None, list[tuple[str, str]]]:
+    async def read(self, incoming: Incoming) -> tuple[bytes, bytes | None, list[tuple[str, str]]]:
         """Return the body as it came, the request's text (None where only the engine can read it), the parameters."""
         body = await incoming.read(self._max_body)
-        text = decompressed(body, incoming.header(b"content-encoding"), self._max_body)
+        text = await incoming.plain(self._max_body)
         params = parse_params(incoming.query_string.decode("latin-1"))
         if text is not None and not text.strip():
             text = dict(params).get("source", "").encode(errors="surrogateescape")
@@ -372,7 +380,7 @@ class SearchHandler:
             return Answer(response.status, answer_headers(kept, vendor=vendor), raw, ms)
 
 
-def _caller(incoming: Incoming, plan: SearchPlan, header: bytes = b"") -> Caller:
+def caller_of(incoming: Incoming, body: Mapping[str, Any], header: bytes = b"") -> Caller:
     """Return in whose name features are read; an `_msearch` item's header may name its own indices."""
     segments = incoming.segments
     indices = "" if segments[0] in ("_search", "_msearch") else segments[0]
@@ -382,7 +390,7 @@ def _caller(incoming: Incoming, plan: SearchPlan, header: bytes = b"") -> Caller
         indices = quote(_joined(told.get("index") or told.get("indices") or ""), safe=",:*") or indices
         params += [(name, _joined(value)) for name, value in told.items()]
     naming = tuple((name, value) for name, value in params if name in _NAMING_PARAMS)
-    return Caller(incoming.headers, indices, naming, plan.body.get("pit"))
+    return Caller(incoming.headers, indices, naming, body.get("pit"))
 
 
 def _joined(value: Any) -> str:
@@ -406,7 +414,7 @@ def _object(raw: bytes) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def _items(text: bytes) -> list[tuple[bytes, bytes]] | None:
+def items_of(text: bytes) -> list[tuple[bytes, bytes]] | None:
     """Return an `_msearch` body's pairs of header and search, or None where the lines do not pair up."""
     lines = text.split(b"\n")
     if not lines[-1].strip():
@@ -416,7 +424,7 @@ def _items(text: bytes) -> list[tuple[bytes, bytes]] | None:
     return list(zip(lines[::2], lines[1::2], strict=True))
 
 
-def _without_template(raw_path: bytes) -> bytes:
+def without_template(raw_path: bytes) -> bytes:
     """Return the path of the search that a template's path stands for."""
     return raw_path.rstrip(b"/").removesuffix(b"/template")
 
@@ -426,12 +434,17 @@ def _item_lines(header: bytes, line: bytes, search: Search | EsTtcError | None) 
     return b"%b\n%b\n" % (header, body)
 
 
-def _engines(params: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def engines_params(params: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the parameters that are left to the engine."""
     return [(name, value) for name, value in params if name not in _OUR_PARAMS]
 
 
-def _require_json_answer(incoming: Incoming, params: Sequence[tuple[str, str]]) -> None:
+def require_json_answer(incoming: Incoming, params: Sequence[tuple[str, str]]) -> None:
+    """Refuse to answer a search of ours in another format.
+
+    Raises:
+        InvalidRequest: The caller wants no JSON.
+    """
     wanted = dict(params).get("format", "json").lower()
     accepted = [part.partition(";")[0].strip().lower() for part in incoming.header(b"accept").split(",")]
     if wanted != "json" or not any(part in _JSON_ACCEPTED or part.endswith("json") for part in accepted):

@@ -124,7 +124,7 @@ def plan_search(body: Mapping[str, Any], params: Sequence[tuple[str, str]], *, m
         hidden=hidden,
         hide_ids=hide_ids,
         explain=url["explain"] == "true" if "explain" in url else rest.get("explain") is True,
-        timeout_ms=_own_timeout(rest, url),
+        timeout_ms=own_timeout(rest, url),
     )
 
 
@@ -248,7 +248,8 @@ def _field_name(entry: Any) -> str:
     return str(entry.get("field", "")) if isinstance(entry, dict) else str(entry)
 
 
-def _own_timeout(body: Mapping[str, Any], url: Mapping[str, str]) -> float | None:
+def own_timeout(body: Mapping[str, Any], url: Mapping[str, str]) -> float | None:
+    """Return the search timeout of the caller's own, in ms, or None."""
     timeout = url.get("timeout", body.get("timeout"))
     try:
         value = milliseconds(timeout) if isinstance(timeout, str) else None

@@ -115,7 +115,10 @@ class Upstream:
                 timeout=request_timeout(self._settings) if ours else None,
                 read_bufsize=_READ_AHEAD if ours else _PASS_ON,
             ) as response:
-                self._product = "elasticsearch" if is_elasticsearch(response.headers) else "opensearch"
+                if is_elasticsearch(response.headers):
+                    self._product = "elasticsearch"
+                elif self._product is None and response.status < 500:  # not what stands before a dead engine
+                    self._product = "opensearch"
                 yield response
         except (aiohttp.ClientError, TimeoutError) as error:
             why = "did not answer in time" if isinstance(error, TimeoutError) else f"gave no answer ({error})"

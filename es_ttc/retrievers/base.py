@@ -49,7 +49,7 @@ class Known:
     """Documents with the features that were asked for.
 
     Attributes:
-        documents: ``(k,)`` those that have all of them, in the order asked; a document that changed meanwhile has none.
+        documents: ``(k,)`` those that have all that is needed, in the order asked; one that changed meanwhile has none.
         window: Their features, in this order; ``window.first_pass`` is 0.
     """
 
@@ -95,8 +95,15 @@ class Search(Protocol):
         """
         ...
 
-    async def window(self, documents: Documents, features: frozenset[Feature]) -> Known:
+    async def window(
+        self, documents: Documents, needs: frozenset[Feature], wants: frozenset[Feature] = frozenset()
+    ) -> Known:
         """Return stored features of documents that this search has found.
+
+        Args:
+            documents: Their numbers.
+            needs: Features that a document must have, or it is left out.
+            wants: Features that are given where every document has them.
 
         Raises:
             EngineError: The engine failed.

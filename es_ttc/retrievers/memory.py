@@ -85,9 +85,11 @@ class MemorySearch:
             matrix = Matrix(matrix.rows[kept], matrix.owners[kept])
         return [_nearest(matrix, vector / np.linalg.norm(vector), k) for vector in vectors]
 
-    async def window(self, documents: Documents, features: frozenset[Feature]) -> Known:
+    async def window(
+        self, documents: Documents, needs: frozenset[Feature], wants: frozenset[Feature] = frozenset()
+    ) -> Known:
         """Return stored features of documents; all documents have them."""
-        return Known(documents, self._windows(documents, features))
+        return Known(documents, self._windows(documents, needs | wants))
 
     async def compute(self, function: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
         """Call a function; nobody else waits here."""

@@ -140,3 +140,21 @@ def test_a_method_is_its_own_baseline_with_nothing_to_compare(encoder: Encoder) 
     assert versus.delta == pytest.approx(means["spectral"] - means["bm25"])
     assert versus.wins + versus.ties + versus.losses == len(QUERIES)
     assert versus.interval.low <= versus.delta <= versus.interval.high
+
+
+@pytest.mark.parametrize("through", ["spans", "tokens"])
+def test_retrievers_search_the_whole_corpus(encoder: Encoder, through: str) -> None:
+    methods = resolve(["knn:dense", "knn:spectral"], {"knn:spectral": {"through": through, "pooled": False}})
+    plan = Plan(methods)
+    spec = plan.spec(COLLECTION, encoder)
+    assert bool(spec.spans) == (through == "spans")
+    features = encode_corpus(DOCUMENTS, spec, encoder)
+    memory = MemorySearcher(
+        COLLECTION, TEXTS, retrieval(methods), features, encode_queries([*QUERIES.values()], encoder, tokens=False)
+    )
+    dense, spectral = (memory.rank(method) for method in methods)
+    assert dense.rankings == memory.rank(resolve_one("dense")).rankings
+    rescored = memory.rank(resolve_one("spectral"))
+    for query in QUERIES:
+        assert spectral.rankings[query] == rescored.rankings[query]
+        np.testing.assert_allclose(spectral.scores[query], rescored.scores[query], atol=1e-6)

@@ -9,11 +9,12 @@ from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.registry import load
 
 
-def test_every_registered_rescorer_is_a_method() -> None:
+def test_every_registered_rescorer_and_retriever_is_a_method() -> None:
     assert names()[:3] == ("bm25", "dense", "hybrid")
-    assert {"maxsim", "spectral"} <= set(names())
+    assert {"maxsim", "spectral", "knn:nnn"} <= set(names())
     for method in resolve(names()):
-        assert (method.rescorer is None) == (method.name in ("bm25", "dense", "hybrid"))
+        searches = method.name in ("bm25", "dense", "hybrid")
+        assert [searches, method.rescorer is not None, method.retriever is not None].count(True) == 1
 
 
 def test_methods_keep_their_order_and_come_once() -> None:
@@ -60,3 +61,13 @@ def test_a_plan_asks_for_no_more_than_its_methods_need() -> None:
 def test_a_baseline_that_is_not_evaluated_is_refused_before_anything_runs() -> None:
     with pytest.raises(InvalidRequest, match=r"baseline \[dense\] is not among the methods: bm25"):
         Plan(resolve(["bm25"]), baseline="dense")
+
+
+def test_retrievers_stand_behind_the_name_of_their_hook() -> None:
+    rescorer, retriever = resolve(["nnn", "knn:nnn"], {"knn:nnn": {"rounds": 3}})
+    assert rescorer.retriever is None
+    assert retriever.rescorer is None
+    assert (retriever.name, retriever.params.model_dump()["rounds"]) == ("knn:nnn", 3)
+    assert retrieval([retriever]).keys() == {"bm25", "dense", "hybrid"}
+    with pytest.raises(InvalidRequest, match=r"did you mean \[knn:nnn\]"):
+        resolve(["knn:nn"])

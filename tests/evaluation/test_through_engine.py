@@ -28,7 +28,7 @@ from tests.support.signals import hear_ctrl_c, ignore_ctrl_c
 
 pytestmark = pytest.mark.engine
 
-METHODS = ("dense", "maxsim", "spectral")
+METHODS = ("dense", "maxsim", "spectral", "knn:nnn", "knn:spectral")
 
 
 @pytest.fixture(scope="module")

@@ -155,8 +155,8 @@ class Recording(MemorySearch):
 class Forgetful(MemorySearch):
     """Finds a document whose features are gone by the time they are read: it changed in between."""
 
-    async def window(self, documents: Documents, features: frozenset[Feature]) -> Known:
-        return await super().window(documents[documents != 4], features)
+    async def window(self, documents: Documents, *features: frozenset[Feature]) -> Known:
+        return await super().window(documents[documents != 4], *features)
 
 
 class Late(MemorySearch):

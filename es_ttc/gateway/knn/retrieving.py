@@ -1,0 +1,435 @@
+"""One kNN clause of ours answered: encoder, vector, method, deadline, and the native query to put in its place."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Product
+from es_ttc.errors import DeadlineExceeded, EncoderMismatch, EngineError, EsTtcError, InvalidRequest, MissingFeature
+from es_ttc.gateway import jsonio
+from es_ttc.gateway.encoding import EncodedQuery, Encoders
+from es_ttc.gateway.features import FeatureStore
+from es_ttc.gateway.knn.clauses import Clause, with_scores
+from es_ttc.gateway.knn.engine_search import FIELDS, Ask, EngineSearch, Frame, refusal, require_whole
+from es_ttc.gateway.knn.rounds import Member, Rounds
+from es_ttc.gateway.logs import log
+from es_ttc.gateway.metrics import Metrics
+from es_ttc.gateway.pool import BoundedPool
+from es_ttc.gateway.rescoring import budget_ms, shortest, with_field_name
+from es_ttc.gateway.scoring import ScoringError
+from es_ttc.gateway.upstream import Caller, Upstream, callers
+from es_ttc.mappings.fields import FEATURES
+from es_ttc.mappings.spec import ENCODER, POOLED, VECTOR
+from es_ttc.rescorers.base import Feature, Params, Query
+from es_ttc.rescorers.similarity import shown_similarity
+from es_ttc.retrievers import registry
+from es_ttc.retrievers.base import Retrieved, Retriever
+from es_ttc.vectors.tokens import Float32
+
+_ENCODING_SECONDS = 10.0
+"""What finding the encoder and encoding may take: without the query's vector there is no kNN search to fall back to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A kNN clause with what belongs to its request.
+
+    Attributes:
+        clause: The clause.
+        body: The body that it stands in.
+        size: The page's size.
+        caller: In whose name documents are read.
+        door: The header line of its searches in an `_msearch`.
+        timeout_ms: The search timeout of the caller's own, in ms, or None.
+        started: `time.perf_counter` when the request came in.
+    """
+
+    clause: Clause
+    body: Mapping[str, Any]
+    size: int
+    caller: Caller
+    door: bytes
+    timeout_ms: float | None
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What stands in a clause's place.
+
+    Attributes:
+        clause: The clause.
+        query: The native query.
+        summary: What the answer says about it; None where only a text was encoded.
+        applied: Whether a method's own retrieval stands there, if one was asked for.
+        details: By index and id, what is shown about a document.
+    """
+
+    clause: Clause
+    query: dict[str, Any]
+    summary: dict[str, Any] | None = None
+    applied: bool = True
+    details: Mapping[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    retriever: Retriever[Any]
+    params: Params
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """Documents found, as they are shown.
+
+    Attributes:
+        ids: Index and id, best first.
+        scores: Not negative, never rising.
+        details: What is shown about a document.
+        told: What is said about the retrieval.
+    """
+
+    ids: list[tuple[str, str]]
+    scores: list[float]
+    details: Mapping[tuple[str, str], dict[str, Any]]
+    told: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Took:
+    """Milliseconds of each stage; the searches' include what the method computed between them."""
+
+    encode: float = 0.0
+    search: float = 0.0
+    features: float = 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        return {name: round(getattr(self, name), 2) for name in ("encode", "search", "features")}
+
+
+class Retrieving:
+    """Answers kNN clauses of ours.
+
+    Args:
+        upstream: The engine.
+        features: The documents' features.
+        encoders: The queries' encoders.
+        pool: Where methods compute.
+        metrics: Told about stages and fallbacks.
+        default_timeout_ms: Budget of a retrieval that names none.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        features: FeatureStore,
+        encoders: Encoders,
+        pool: BoundedPool,
+        metrics: Metrics,
+        *,
+        default_timeout_ms: float,
+    ) -> None:
+        self._upstream = upstream
+        self._features = features
+        self._encoders = encoders
+        self._pool = pool
+        self._metrics = metrics
+        self._default_timeout_ms = default_timeout_ms
+
+    async def answer(
+        self, questions: Sequence[Question], path: bytes, query_string: bytes
+    ) -> list[Replacement | EsTtcError]:
+        """Answer the clauses of one request, all of them in step: one request to the engine a round.
+
+        Args:
+            questions: The clauses.
+            path: Of the engine's `_msearch`, through the caller's door.
+            query_string: Its parameters.
+
+        Returns:
+            For each what stands in its place, or why nothing can.
+        """
+        if not questions:
+            return []
+        methods = [_outcome(partial(_method, question.clause)) for question in questions]
+        headers = callers(questions[0].caller.headers)
+        rounds: Rounds[tuple[bytes, dict[str, Any]], Mapping[str, Any]] = Rounds(
+            partial(self._send, path, query_string, headers)
+        )
+        product = await self._upstream.product()
+        members = rounds.join(len(questions))
+        tasks = [
+            self._one(question, method, product, rounds, member)
+            for question, method, member in zip(questions, methods, members, strict=True)
+        ]
+        return await asyncio.gather(*tasks)
+
+    async def _one(
+        self,
+        question: Question,
+        method: "_Method | EsTtcError | None",
+        product: Product,
+        rounds: Rounds[tuple[bytes, dict[str, Any]], Mapping[str, Any]],
+        member: Member,
+    ) -> Replacement | EsTtcError:
+        async def ask(bodies: Sequence[dict[str, Any]]) -> Sequence[Mapping[str, Any]]:
+            answers = await rounds.ask(member, [(question.door, body) for body in bodies])
+            for answer in answers:
+                require_whole(answer)
+            return answers
+
+        async with rounds.at_work(member):
+            if isinstance(method, EsTtcError):
+                return method
+            try:
+                return await self._replacement(question, method, product, ask)
+            except EsTtcError as error:
+                return error
+
+    async def _replacement(
+        self, question: Question, method: "_Method | None", product: Product, ask: Ask
+    ) -> Replacement:
+        took = _Took()
+        clause = question.clause
+        try:
+            async with asyncio.timeout(_ENCODING_SECONDS):
+                encoder, query = await self._query(question, method, ask, took)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the query was not encoded within {_ENCODING_SECONDS:g} s, and without its vector nothing can be found"
+            ) from None
+        if query is None:  # nothing that the caller can see has a vector
+            summary = None if method is None else _summary(method, {"retrieved": 0}, encoder, took, applied=True)
+            return Replacement(clause, {"match_none": {}}, summary)
+        native = clause.native(query.vectors[0], product, question.size)
+        if method is None:
+            return Replacement(clause, native)
+        frame = Frame(product, question.caller, encoder, _shared(question.body), self._end(question))
+        outcome = await self._retrieved(question, method, query, frame, ask, took)
+        for stage, ms in took.as_dict().items():
+            self._metrics.stage_seconds.labels(stage).observe(ms / 1000)
+        if isinstance(outcome, EsTtcError):
+            self._metrics.fallbacks.labels(outcome.type).inc()
+            log.warning("native kNN answered", method=method.retriever.name, reason=str(outcome))
+            summary = _summary(method, {"reason": str(outcome)}, encoder, took, applied=False)
+            return Replacement(clause, native, summary, applied=False)
+        told = {"retrieved": len(outcome.ids), **outcome.told}
+        query_with_scores = with_scores(outcome.ids, outcome.scores, name=clause.given.get("_name"))
+        summary = _summary(method, told, encoder, took, applied=True)
+        return Replacement(clause, query_with_scores, summary, details=outcome.details)
+
+    def _end(self, question: Question) -> float:
+        section = question.clause.section
+        asked = (section.timeout_ms if section is not None else None) or self._default_timeout_ms
+        return time.perf_counter() + budget_ms(asked, question.timeout_ms, question.started) / 1000
+
+    async def _retrieved(
+        self, question: Question, method: _Method, query: Query, frame: Frame, ask: Ask, took: _Took
+    ) -> _Ranked | EsTtcError:
+        """Return what the method found, or the reason why native kNN answers."""
+        clause, section = question.clause, question.clause.section
+        search = EngineSearch(clause, frame, ask, self._features, self._pool)
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(search.seconds_left):
+                found = await method.retriever.retrieve(query, search, clause.k(question.size), method.params)
+                found = await _similar_only(found, search, query, clause.similarity)
+            return _shown(found, search, clause, method, detail=section is not None and section.detail)
+        except InvalidRequest:
+            raise
+        except TimeoutError:
+            reason: EsTtcError = DeadlineExceeded(
+                f"retrieval took longer than its budget of {(frame.end - began) * 1000:.0f} ms"
+            )
+        except EsTtcError as error:
+            reason = error
+        except Exception as error:  # noqa: BLE001 - whatever fails of ours, the engine's own kNN is there to answer
+            log.error("retrieval failed", method=method.retriever.name, exc_info=error)
+            reason = ScoringError(f"retrieval failed: {type(error).__name__}: {error}")
+        finally:
+            took.features = search.feature_ms
+            took.search = (time.perf_counter() - began) * 1000 - search.feature_ms
+        if section is not None and section.on_error == "fail":
+            raise reason
+        return reason
+
+    async def _query(
+        self, question: Question, method: _Method | None, ask: Ask, took: _Took
+    ) -> tuple[str, Query | None]:
+        """Return the identity of the searched vectors' encoder and the query's vectors; none where there is nothing.
+
+        Raises:
+            EncoderMismatch: No encoder of ours made the vectors, or several encoders did.
+            MissingFeature: The index has no such vectors.
+        """
+        clause = question.clause
+        tokens = method is not None and Feature.QUERY_TOKENS in method.retriever.needs(method.params)
+        begun = asyncio.create_task(self._encoded_by_first(clause.texts, tokens=tokens)) if clause.texts else None
+        try:
+            key = await self._encoder_of(question, method, ask)
+            if key is None:
+                return "", None
+            if clause.vector is not None:
+                if tokens:
+                    raise InvalidRequest("the method reads the query's tokens: give [query_text] in place of a vector")
+                return key, Query("", clause.vector[np.newaxis])
+            encoder = await self._encoders.serving(key, question.caller.indices or "searched")
+            encoded = await self._encoded(encoder, clause.texts, begun, tokens=tokens)
+        finally:
+            if begun is not None:
+                begun.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await begun
+        took.encode = encoded.seconds * 1000
+        empty = [text for text, row in zip(clause.texts, encoded.query.vectors, strict=True) if not row.any()]
+        if empty:
+            raise InvalidRequest(f"[query_text] {empty[0]!r} holds nothing that the encoder can read: its vector is 0")
+        return key, encoded.query
+
+    async def _encoded_by_first(self, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
+        return await self._encoders.encode(await self._encoders.first(), texts, tokens=tokens)
+
+    async def _encoded(
+        self, encoder: Encoder, texts: tuple[str, ...], begun: "asyncio.Task[EncodedQuery] | None", *, tokens: bool
+    ) -> EncodedQuery:
+        if begun is not None and encoder is await self._encoders.first():
+            return await begun
+        return await self._encoders.encode(encoder, texts, tokens=tokens)
+
+    async def _encoder_of(self, question: Question, method: _Method | None, ask: Ask) -> str | None:
+        """Return the identity of the encoder of all documents that the caller can see, or None where there are none."""
+        counted = {"encoders": {"terms": {"field": ENCODER, "size": 2}}}
+        [answer] = await ask([{**_shared(question.body), "size": 0, "track_total_hits": False, "aggs": counted}])
+        found = [bucket["key"] for bucket in answer["aggregations"]["encoders"]["buckets"]]
+        if len(found) > 1:
+            raise EncoderMismatch(
+                f"the searched documents carry vectors of two encoders, [{found[0]}] and [{found[1]}]: search one of "
+                "them at a time, or ingest one of them again"
+            )
+        fields = {question.clause.field} if method is None else _fields(method)
+        known = frozenset({VECTOR, POOLED}) if found else frozenset[str]()  # written with every encoder's name
+        lacking = await self._lacking(question.caller, fields - known)
+        if lacking:
+            who = f"method [{method.retriever.name}]" if method is not None else "[query_text]"
+            raise MissingFeature(
+                f"{who} needs [{', '.join(lacking)}], which index [{question.caller.indices}] does not have: make an "
+                "index that has it with `es-ttc index create` (spans with --spans) and fill it with `es-ttc ingest`"
+            )
+        return found[0] if found else None
+
+    async def _lacking(self, caller: Caller, fields: set[str]) -> list[str]:
+        """Return the fields that no searched index has; none where the request names a point in time alone."""
+        if not caller.indices or not fields:
+            return []
+        query_string = caller.query_string(fields=",".join(sorted(fields)))
+        headers = [*callers(caller.headers), (b"accept", b"application/json"), (b"accept-encoding", b"identity")]
+        async with self._upstream.send(
+            "GET", caller.path([], "_field_caps"), query_string, headers, None, ours=True
+        ) as response:
+            raw = await response.read()
+            if response.status != 200:
+                return []  # the search itself will say in the engine's words what is wrong
+        return sorted(fields - jsonio.loads(raw)["fields"].keys())
+
+    async def _send(
+        self,
+        path: bytes,
+        query_string: bytes,
+        headers: list[tuple[bytes, bytes]],
+        questions: Sequence[tuple[bytes, dict[str, Any]]],
+    ) -> Sequence[Mapping[str, Any]]:
+        """Ask the engine several searches in one `_msearch`."""
+        lines = b"".join(b"%b\n%b\n" % (door, jsonio.dumps(body)) for door, body in questions)
+        typed = [
+            *headers,
+            (b"content-type", b"application/x-ndjson"),
+            (b"accept", b"application/json"),
+            (b"accept-encoding", b"identity"),
+        ]
+        async with self._upstream.send("POST", path, query_string, typed, lines, ours=True) as response:
+            raw = await response.read()
+            if response.status != 200:
+                raise refusal(response.status, _decoded(raw))
+        answer = _decoded(raw)
+        if not isinstance(answer, dict) or len(answer.get("responses", ())) != len(questions):
+            raise EngineError("kNN searches were answered by something that is no such answer")
+        return list(answer["responses"])
+
+
+def _decoded(raw: bytes) -> Any:
+    try:
+        return jsonio.loads(raw)
+    except ValueError:
+        return None
+
+
+def _method(clause: Clause) -> _Method | None:
+    if clause.section is None:
+        return None
+    retriever = registry.load(clause.section.method)
+    return _Method(retriever, registry.parse_params(retriever, clause.section.params))
+
+
+def _outcome(call: Callable[[], _Method | None]) -> "_Method | EsTtcError | None":
+    try:
+        return call()
+    except EsTtcError as error:
+        return error
+
+
+def _fields(method: _Method) -> set[str]:
+    """Return the fields that a method searches and reads."""
+    searched = {FIELDS[one] for one in method.retriever.searches(method.params)}
+    return searched | {FEATURES[one].name for one in method.retriever.needs(method.params) if one in FEATURES}
+
+
+def _shared(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a body that a filter may depend on."""
+    return {key: body[key] for key in ("pit", "runtime_mappings", "derived", "timeout") if key in body}
+
+
+async def _similar_only(found: Retrieved, search: EngineSearch, query: Query, least: float | None) -> Retrieved:
+    """Leave out documents whose pooled vector's cosine with the query is below Elasticsearch's `similarity`."""
+    if least is None or not len(found.documents):
+        return found
+    known = await search.window(found.documents, frozenset({Feature.POOLED}))
+    assert known.window.pooled is not None  # noqa: S101 - asked for
+    near: Float32 = (known.window.pooled @ query.vectors.T).max(axis=1)
+    kept = np.isin(found.documents, known.documents[near >= least])
+    details = [shown for shown, keep in zip(found.details, kept, strict=True) if keep] if found.details else ()
+    return Retrieved(found.documents[kept], found.scores[kept], details, found.summary)
+
+
+def _shown(found: Retrieved, search: EngineSearch, clause: Clause, method: _Method, *, detail: bool) -> _Ranked:
+    """Return what was found as it is shown.
+
+    Raises:
+        ScoringError: The retriever broke its contract.
+    """
+    scores = np.asarray(found.scores, np.float32)
+    if len(scores) != len(found.documents) or not np.isfinite(scores).all() or (np.diff(scores) > 0).any():
+        raise ScoringError(f"method [{method.retriever.name}] must return one finite score a document, never rising")
+    scores = shown_similarity(scores) if method.retriever.similarity else scores
+    if (scores < 0).any():
+        raise ScoringError(f"method [{method.retriever.name}] returned a negative score, which engines do not allow")
+    ids = [search.ids[document] for document in found.documents]
+    details: dict[tuple[str, str], dict[str, Any]] = {}
+    if detail:
+        told: Sequence[Mapping[str, Any]] = found.details or [{} for _ in ids]
+        for rank, (document, identity, one) in enumerate(zip(found.documents.tolist(), ids, told, strict=True), 1):
+            named = with_field_name(dict(one), search.fields.get(document, ()))
+            details[identity] = {"retrieval_rank": rank, **named}
+    boosted = scores * np.float32(clause.boost)
+    return _Ranked(ids, [shortest(score) for score in boosted], details, found.summary)
+
+
+def _summary(method: _Method, told: Mapping[str, Any], encoder: str, took: _Took, *, applied: bool) -> dict[str, Any]:
+    known = {"encoder": encoder} if encoder else {}
+    return {"method": method.retriever.name, "applied": applied, **told, **known, "took": took.as_dict()}
