@@ -1,6 +1,7 @@
 """Settings: flags, then ``ES_TTC_*`` variables, then ``es-ttc.toml`` in the working folder, then these defaults."""
 
 from pathlib import Path
+from typing import Literal
 
 import platformdirs
 from pydantic import Field, SecretStr
@@ -10,6 +11,8 @@ from pydantic_settings import (
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+
+SideCredentials = Literal["caller", "gateway"]
 
 
 class EngineSettings(BaseSettings):
@@ -71,4 +74,9 @@ class GatewaySettings(Settings):
         (), description="Files of `es-ttc tune`: parameters for requests that give none of their own."
     )
     max_body_mb: int = Field(100, ge=1, description="Greatest `_search` body that is read for our section, in MiB.")
+    side_credentials: SideCredentials = Field(
+        "caller",
+        description="In whose name side indices of attached indices are read: the caller's, or the gateway's own "
+        "(`username`, `api_key`...), and that only for ids that the engine has just returned to the caller.",
+    )
     log_format: str = Field("auto", pattern="^(auto|json|console)$", description="console on a terminal, else json.")

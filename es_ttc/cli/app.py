@@ -8,6 +8,7 @@ import click
 import stamina
 
 from es_ttc import __version__
+from es_ttc.cli.attach import attach, detach, fill
 from es_ttc.cli.demo import demo
 from es_ttc.cli.doctor import doctor
 from es_ttc.cli.engine import engine
@@ -31,10 +32,13 @@ def cli(context: click.Context, debug: bool) -> None:
 
 
 COMMANDS: tuple[click.Command, ...] = (
+    attach,
     demo,
+    detach,
     doctor,
     engine,
     evaluate,
+    fill,
     index,
     ingest,
     search,

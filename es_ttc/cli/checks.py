@@ -13,6 +13,8 @@ import aiohttp
 import numpy as np
 
 from es_ttc import __version__
+from es_ttc.attach.beside import attached_sources
+from es_ttc.attach.find import contents_of, holder_of
 from es_ttc.cli.common import connected
 from es_ttc.cli.doctor import Check, Verdict
 from es_ttc.encoders.base import Encoder
@@ -125,9 +127,33 @@ async def _indices(client: Engine, loaded: Encoder | None) -> list[Check]:
     except EsTtcError as error:
         return [Check("indices", Verdict.WARNING, str(error), "sign in as a user who may read the indices")]
     ours = {name: mapping for name, mapping in sorted(mappings.items()) if ROOT in mapping.get("_meta", {})}
-    if not ours:
-        return [Check("indices", Verdict.OK, "none of ours yet; make one: es-ttc index create NAME")]
-    return [await _index(client, name, mapping, loaded) for name, mapping in ours.items()]
+    checks = [await _index(client, name, mapping, loaded) for name, mapping in ours.items()]
+    try:
+        checks += [await _attached(client, source, loaded) for source in await attached_sources(client)]
+    except EsTtcError as error:
+        checks.append(Check("side indices", Verdict.WARNING, str(error), "sign in as a user who may read ttc-*"))
+    if not checks:
+        none = "none of ours yet; make one: es-ttc index create NAME, or add to one: es-ttc attach NAME"
+        return [Check("indices", Verdict.OK, none)]
+    return checks
+
+
+async def _attached(client: Engine, source: str, loaded: Encoder | None) -> Check:
+    """An index with a side index."""
+    subject = f"index {source}"
+    try:
+        held = await holder_of(client, source)
+        counts = await contents_of(client, held)
+    except EsTtcError as error:
+        return Check(subject, Verdict.WARNING, str(error), f"es-ttc detach {source}")
+    detail = f"{counts.documents:,} documents, features beside it in {held.index}, {held.spec.encoder.key}"
+    if loaded is not None and loaded.identity.key != held.spec.encoder.key:
+        detail += f"; the encoder set here is {loaded.identity.key}"
+        return Check(subject, Verdict.WARNING, detail, f"es-ttc serve --encoder {held.spec.encoder.model}")
+    if counts.lacking:
+        detail += f"; {counts.lacking:,} of them {'lacks' if counts.lacking == 1 else 'lack'} features"
+        return Check(subject, Verdict.WARNING, detail, f"es-ttc fill {source}")
+    return Check(subject, Verdict.OK, detail)
 
 
 async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: Encoder | None) -> Check:
@@ -147,7 +173,7 @@ async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: 
         return Check(subject, Verdict.WARNING, detail, f"es-ttc serve --encoder {spec.encoder.model}")
     if lacking:
         detail += f"; {lacking:,} of them {'lacks' if lacking == 1 else 'lack'} features and cannot be rescored"
-        return Check(subject, Verdict.WARNING, detail, f"es-ttc ingest {name} FILE")
+        return Check(subject, Verdict.WARNING, detail, f"es-ttc fill {name}")
     return Check(subject, Verdict.OK, detail)
 
 

@@ -1,7 +1,9 @@
 """What the commands share: flags with one meaning everywhere, JSON output, consoles and progress bars."""
 
+import asyncio
+import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -95,3 +97,11 @@ def progress_bar() -> Progress:
         console=stderr,
         disable=not stderr.is_terminal,
     )
+
+
+def stop_on_sigterm() -> None:
+    """Let a polite kill end the run as Ctrl-C does."""
+    task = asyncio.current_task()
+    if task is not None:
+        with suppress(NotImplementedError):  # Windows has no such handlers
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

@@ -1,13 +1,11 @@
 """`es-ttc index`: make, show and delete indices that carry features."""
 
 import asyncio
-import math
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 from rich.table import Table
 from rich.text import Text
 
@@ -24,7 +22,7 @@ from es_ttc.cli.common import (
     stderr,
     stdout,
 )
-from es_ttc.cli.options import SpanGridType, codec_option, max_tokens_option, text_fields_flag
+from es_ttc.cli.options import check_codec, feature_options
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,22 +30,6 @@ if TYPE_CHECKING:
     from es_ttc.mappings.index import IndexOptions
     from es_ttc.mappings.spec import IndexSpec, SpanGrid
     from es_ttc.vectors.residual import Bits
-
-
-def _scales(context: click.Context, option: click.Parameter, value: str | None) -> tuple[float, ...] | None:
-    return None if value is None else tuple(_scale(part.strip(), context, option) for part in value.split(","))
-
-
-def _scale(value: str, context: click.Context, option: click.Parameter) -> float:
-    if value == "mean":
-        return math.inf
-    try:
-        scale = float(value)
-    except ValueError:
-        scale = math.nan
-    if not 1 <= scale < math.inf:
-        raise click.BadParameter(f"[{value}] is no scale: give numbers from 1, or mean", context, option)
-    return scale
 
 
 @click.group()
@@ -60,48 +42,12 @@ def index() -> None:
 @engine_flag
 @encoder_flag
 @adapter_flag
-@click.option("--dims", type=click.IntRange(1), help="Keep the vectors' first so many dimensions (Matryoshka models).")
-@click.option(
-    "--tokens",
-    type=click.Choice(["packed", "nested", "rank_vectors", "none"]),
-    default="packed",
-    show_default=True,
-    help="How token vectors are stored: one blob a document; one nested vector a token (large and slow, but plain "
-    "engine features); Elasticsearch's own rank_vectors (Enterprise licence); `none` leaves pooled vectors only.",
-)
-@codec_option(
-    "int8",
-    " in a blob",
-    {"residual2": "a quarter of a byte, beside the nearest centroid (needs --sample)", "residual4": "half a byte, so"},
-)
+@feature_options("needs --sample")
 @click.option(
     "--sample",
     metavar="FILE",
     help="Documents that the centroids of residual2 and residual4 are learned from: the first 1,000 of the file.",
 )
-@click.option(
-    "--blobs",
-    type=click.Choice(["stored", "doc_values"]),
-    default="stored",
-    show_default=True,
-    help="Where blobs stand; doc_values for an index with the codec best_compression.",
-)
-@click.option(
-    "--scales",
-    callback=_scales,
-    metavar="L,...",
-    help="Scales whose norms are stored, `mean` among them. Default: 1,3,5,7,10,15,20,30,mean.",
-)
-@click.option(
-    "--spans",
-    multiple=True,
-    type=SpanGridType(),
-    metavar="scale=L,stride=S",
-    help="Also keep smoothed spans as nested vectors, for token-level kNN in the engine: width L, every S tokens (half "
-    "of L unless given). May be given several times.",
-)
-@text_fields_flag
-@max_tokens_option(65_536)
 @click.option("--shards", type=click.IntRange(1), help="Primary shards. Default: the engine's own.")
 @click.option("--replicas", type=click.IntRange(0), help="Replicas. Default: one, once there is a second node.")
 @click.option(
@@ -135,9 +81,7 @@ def create(
     from es_ttc.mappings.index import IndexOptions
     from es_ttc.mappings.spec import RESIDUAL_BITS, IndexSpec
 
-    told = click.get_current_context().get_parameter_source("codec") is ParameterSource.COMMANDLINE
-    if told and tokens != "packed":
-        raise click.UsageError(f"--codec goes with --tokens packed, not with {tokens}: leave it out")
+    check_codec(click.get_current_context(), tokens)
     if (codec in RESIDUAL_BITS) != (sample is not None):
         raise click.UsageError("--codec residual2 or residual4 and --sample FILE go together: give both or neither")
     settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
@@ -214,12 +158,19 @@ async def _create(settings: Settings, name: str, spec: "IndexSpec", options: "In
 
 
 async def _show(settings: Settings, name: str) -> dict[str, Any]:
+    from es_ttc.attach.find import contents_of, failures, holder_of
     from es_ttc.mappings.contents import contents
-    from es_ttc.mappings.index import resolve_index
 
     async with connected(settings) as engine:
-        concrete, spec = await resolve_index(engine, name)
-        return {"index": concrete, "spec": spec.as_shown(), **(await contents(engine, concrete, spec)).as_dict()}
+        held = await holder_of(engine, name)
+        counts = await contents_of(engine, held) if held.side else await contents(engine, held.index, held.spec)
+        return {
+            "index": held.source.index,
+            "side_index": held.index if held.side else None,
+            "spec": held.spec.as_shown(),
+            **counts.as_dict(),
+            "failures": await failures(engine, held.index) if counts.states.get("failed") else {},
+        }
 
 
 async def _delete(settings: Settings, name: str) -> None:
@@ -248,6 +199,10 @@ def _report(found: dict[str, Any]) -> Table:
         "of another encoder": f"{found['other_encoder']:,}",
         "on disk": f"{found['bytes'] / 2**20:,.1f} MiB",
     }
+    if found["side_index"]:
+        rows["side index"] = found["side_index"]
+    for identifier, reason in found["failures"].items():
+        rows[f"failed: {identifier}"] = reason
     table = Table.grid(padding=(0, 2, 0, 0))
     for label, value in rows.items():
         table.add_row(Text(label, "bold"), Text(value))

@@ -1,10 +1,8 @@
 """`es-ttc ingest`: documents from files or standard input into an index, with their features."""
 
 import asyncio
-import signal
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +22,7 @@ from es_ttc.cli.common import (
     print_json,
     progress_bar,
     stderr,
+    stop_on_sigterm,
 )
 from es_ttc.cli.options import text_fields_flag
 from es_ttc.settings import Settings
@@ -137,7 +136,7 @@ async def _run(settings: Settings, request: Request) -> "Outcome":
     from es_ttc.ingest import ingest as ingest_documents
 
     inputs = Inputs([open_source(file) for file in request.files])
-    _stop_on_sigterm()
+    stop_on_sigterm()
     async with connected(settings) as engine:
         encoder = await _ready(engine, settings, request, inputs)
         run, checkpoint = await _checkpoint(engine, request, encoder)
@@ -242,14 +241,6 @@ def _has_text(document: Mapping[str, Any], fields: Sequence[str]) -> bool:
         return bool(compose(document, fields)[0])
     except InvalidRequest:  # the document is rejected with the reason when its turn comes
         return True
-
-
-def _stop_on_sigterm() -> None:
-    """Let a polite kill end the run as Ctrl-C does."""
-    task = asyncio.current_task()
-    if task is not None:
-        with suppress(NotImplementedError):  # Windows has no such handlers
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 def _how_to_go_on(files: Sequence[str]) -> str:

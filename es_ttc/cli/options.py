@@ -1,11 +1,13 @@
 """Options that several commands share, and the types of their values."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import click
 import orjson
+from click.core import ParameterSource
 
 
 class JsonObjectType(click.ParamType[dict[str, Any]]):
@@ -114,3 +116,98 @@ def max_tokens_option(most: int, what: str = "") -> Callable[..., Any]:
 def first_pass_option(choices: Sequence[str], default: str, help: str) -> Callable[..., Any]:  # noqa: A002 - click's own name
     """Return the option that says what finds the documents that a rescorer puts into order."""
     return click.option("--first-pass", type=click.Choice(choices), default=default, show_default=True, help=help)
+
+
+def _scales(context: click.Context, option: click.Parameter, value: str | None) -> tuple[float, ...] | None:
+    return None if value is None else tuple(_scale(part.strip(), context, option) for part in value.split(","))
+
+
+def _scale(value: str, context: click.Context, option: click.Parameter) -> float:
+    if value == "mean":
+        return math.inf
+    try:
+        scale = float(value)
+    except ValueError:
+        scale = math.nan
+    if not 1 <= scale < math.inf:
+        raise click.BadParameter(f"[{value}] is no scale: give numbers from 1, or mean", context, option)
+    return scale
+
+
+def feature_options(learned: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds the options that say which features an index carries.
+
+    Args:
+        learned: Where the centroids of the residual codecs come from, for the help.
+    """
+    options: tuple[Callable[..., Any], ...] = (
+        click.option(
+            "--dims", type=click.IntRange(1), help="Keep the vectors' first so many dimensions (Matryoshka models)."
+        ),
+        click.option(
+            "--tokens",
+            type=click.Choice(["packed", "nested", "rank_vectors", "none"]),
+            default="packed",
+            show_default=True,
+            help="How token vectors are stored: one blob a document; one nested vector a token (large and slow, but "
+            "plain engine features); Elasticsearch's own rank_vectors (Enterprise licence); `none` leaves pooled "
+            "vectors only.",
+        ),
+        codec_option(
+            "int8",
+            " in a blob",
+            {
+                "residual2": f"a quarter of a byte, beside the nearest centroid ({learned})",
+                "residual4": "half a byte, so",
+            },
+        ),
+        click.option(
+            "--blobs",
+            type=click.Choice(["stored", "doc_values"]),
+            default="stored",
+            show_default=True,
+            help="Where blobs stand; doc_values for an index with the codec best_compression.",
+        ),
+        click.option(
+            "--scales",
+            callback=_scales,
+            metavar="L,...",
+            help="Scales whose norms are stored, `mean` among them. Default: 1,3,5,7,10,15,20,30,mean.",
+        ),
+        click.option(
+            "--spans",
+            multiple=True,
+            type=SpanGridType(),
+            metavar="scale=L,stride=S",
+            help="Also keep smoothed spans as nested vectors, for token-level kNN in the engine: width L, every S "
+            "tokens (half of L unless given). May be given several times.",
+        ),
+        text_fields_flag,
+        max_tokens_option(65_536),
+    )
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def check_codec(context: click.Context, tokens: str) -> None:
+    """Refuse a codec beside a storage of tokens that has none.
+
+    Raises:
+        UsageError: Both were given.
+    """
+    if "codec" in said(context, {"codec": None}) and tokens != "packed":
+        raise click.UsageError(f"--codec goes with --tokens packed, not with {tokens}: leave it out")
+
+
+def said(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of some options that were given, not left to their defaults."""
+    return {
+        name: value
+        for name, value in options.items()
+        if context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
+    }

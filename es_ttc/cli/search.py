@@ -24,6 +24,7 @@ from es_ttc.cli.views import Hit, Ranking, answer
 from es_ttc.settings import EngineSettings, GatewaySettings
 
 if TYPE_CHECKING:
+    from es_ttc.attach.find import Holder
     from es_ttc.cli.searching import Asked
     from es_ttc.encoders.base import Encoder
     from es_ttc.mappings.spec import IndexSpec
@@ -97,7 +98,8 @@ def _rankings(
     from es_ttc.mappings.encoder import load_encoder_for
 
     at_engine = settings.model_copy(update={"engine": gateway or settings.engine})
-    spec = asyncio.run(_spec(at_engine, name))
+    held = asyncio.run(_holder(at_engine, name))
+    spec = held.spec
     encoder: Encoder | None = None
     if gateway is None or beside or asked.method in ("dense", "hybrid") or asked.first_pass == "dense":
         encoder = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
@@ -107,14 +109,14 @@ def _rankings(
             loaded = encoder
             gateway = stack.enter_context(running_gateway(settings, load=lambda _name, _folder: loaded))
         at_gateway = settings.model_copy(update={"engine": gateway})
-        return asyncio.run(_ask(at_gateway, name, spec, asked, fields or spec.text_fields, encoder, beside))
+        return asyncio.run(_ask(at_gateway, name, held, asked, fields or spec.text_fields, encoder, beside))
 
 
-async def _spec(settings: EngineSettings, name: str) -> "IndexSpec":
-    from es_ttc.mappings.index import resolve_index
+async def _holder(settings: EngineSettings, name: str) -> "Holder":
+    from es_ttc.attach.find import holder_of
 
     async with connected(settings) as client:
-        return (await resolve_index(client, name))[1]
+        return await holder_of(client, name)
 
 
 def _check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
@@ -131,7 +133,7 @@ def _check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
 async def _ask(
     settings: EngineSettings,
     name: str,
-    spec: "IndexSpec",
+    held: "Holder",
     asked: "Asked",
     fields: Sequence[str],
     encoder: "Encoder | None",
@@ -140,7 +142,7 @@ async def _ask(
     from es_ttc.cli import searching
 
     async with connected(settings) as client:
-        target = searching.Target(client, name, spec, fields, encoder)
+        target = searching.Target(client, name, held.spec, fields, encoder, vectors=held.has_vectors)
         return await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
 
 

@@ -11,7 +11,7 @@ import orjson
 from es_ttc.cli.views import Hit, Ranking, Span
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import ConfigurationError
+from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.evaluation.methods import KNN, RETRIEVAL, resolve_one
 from es_ttc.evaluation.rankings import reciprocal_rank_fusion
 from es_ttc.ingest.compose import compose
@@ -32,6 +32,7 @@ class Target:
         spec: What the index carries.
         fields: The text fields that are searched and shown.
         encoder: The index's own; None where there is none here, and dense search is not to be had.
+        vectors: Whether the index has a vector field that the engine can search.
     """
 
     client: Engine
@@ -39,6 +40,7 @@ class Target:
     spec: IndexSpec
     fields: Sequence[str]
     encoder: Encoder | None = None
+    vectors: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,10 @@ async def search(target: Target, asked: Asked) -> Ranking:
 async def compare(target: Target, asked: Asked) -> list[Ranking]:
     """Return the engine's bm25 ranking, its dense one, and the method's, each of at least a window's depth.
 
-    Without an encoder there is no dense ranking; a method that is one of the two stands there once.
+    Without an encoder, or without vectors in the index itself, there is no dense ranking; a method that is one of the
+    two stands there once.
     """
-    native = ["bm25", "dense"] if target.encoder is not None else ["bm25"]
+    native = ["bm25", "dense"] if target.encoder is not None and target.vectors else ["bm25"]
     depth = max(asked.size, WINDOW)
     questions = [Asked(asked.text, name, depth) for name in native if name != asked.method]
     questions.append(replace(asked, size=depth))
@@ -165,6 +168,11 @@ async def _hits(target: Target, body: Mapping[str, Any]) -> list[Hit]:
 
 
 async def _dense_body(target: Target, asked: Asked) -> dict[str, Any]:
+    if not target.vectors:
+        raise InvalidRequest(
+            f"index [{target.index}] has no vector field of its own, its features are attached: let bm25 find the "
+            "documents (--first-pass bm25), and a rescorer put them into order"
+        )
     if target.encoder is None:
         raise ConfigurationError(
             f"dense search needs the encoder of index [{target.index}], [{target.spec.encoder.key}], and it is not "

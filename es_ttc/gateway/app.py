@@ -16,6 +16,7 @@ from es_ttc import __version__
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.gateway import jsonio
+from es_ttc.gateway.attached import AttachedFeatures
 from es_ttc.gateway.encoding import Encoders, Loader
 from es_ttc.gateway.entrance import Entrance, error_body
 from es_ttc.gateway.features import FeatureStore
@@ -63,12 +64,14 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     scoring = BoundedPool("scoring", threads=settings.scoring_threads, queue=settings.scoring_threads * _QUEUE_A_THREAD)
     names = (settings.encoder, *settings.encoders)
     encoders = Encoders(names, settings.cache_dir, load or _load_encoder, _load_variant, encoding)
-    features = FeatureStore(upstream, settings.feature_cache_mb * 2**20, scoring)
+    attached = AttachedFeatures(upstream, settings.side_credentials)
+    features = FeatureStore(upstream, settings.feature_cache_mb * 2**20, scoring, attached.door)
     metrics.watch_cache(features.cache)
-    scorer = WindowScorer(upstream, features, encoders, scoring)
+    scorer = WindowScorer(upstream, features, attached, encoders, scoring)
     searches = SearchHandler(
         upstream,
         Rescoring(scorer, settings.default_timeout_ms, TunedDefaults.read(settings.tuned), metrics),
+        attached,
         max_body=settings.max_body_mb * 2**20,
         max_window=settings.max_window,
     )

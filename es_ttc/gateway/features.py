@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,11 +45,13 @@ class DocumentKey:
         index: Its concrete index.
         encoder: Identity of the encoder of its features.
         hash: Hash of the content that they were made from, and of how they are stored.
+        side: Whether the index is a side index, in place of the document's own.
     """
 
     index: str
     encoder: str
     hash: str
+    side: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +74,17 @@ class FeatureStore:
         upstream: The engine.
         capacity: Bytes kept.
         pool: Where blobs are decoded.
+        side_door: In whose name a side index is read for a caller.
     """
 
-    def __init__(self, upstream: Upstream, capacity: int, pool: BoundedPool) -> None:
+    def __init__(
+        self, upstream: Upstream, capacity: int, pool: BoundedPool, side_door: Callable[[Caller], Caller]
+    ) -> None:
         self.cache: LruCache[CacheKey, Any] = LruCache(capacity)
         self._upstream = upstream
         self._pool = pool
         self._codebooks = CodebookStore(upstream, pool)
+        self._side_door = side_door
         self._reads: set[asyncio.Task[Fetched]] = set()
 
     async def window(self, keys: Sequence[DocumentKey], wanted: Iterable[Feature], caller: Caller) -> WindowFeatures:
@@ -137,13 +143,14 @@ class FeatureStore:
         return fetched
 
     async def _read(self, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller) -> Fetched:
-        path, query_string = caller.path([keys[0].index], "_search"), caller.query_string()
+        door = self._side_door(caller) if keys[0].side else caller
+        path, query_string = door.path([keys[0].index], "_search"), door.query_string()
         body = read_request(keys, features)
-        if caller.pit is not None:
+        if door.pit is not None:
             path, query_string = b"/_search", b""
-            body["pit"] = caller.pit
+            body["pit"] = door.pit
         async with self._upstream.send(
-            "POST", path, query_string, [*callers(caller.headers), *_AS_CBOR], jsonio.dumps(body), ours=True
+            "POST", path, query_string, [*callers(door.headers), *_AS_CBOR], jsonio.dumps(body), ours=True
         ) as response:
             raw = await response.read()
             status = response.status
@@ -161,7 +168,7 @@ class FeatureStore:
                     f"({type(error).__name__})",
                     upstream_status=status,
                 ) from error
-            codebooks[identifier] = await self._codebooks.codebook(keys[0].index, identifier, caller)
+            codebooks[identifier] = await self._codebooks.codebook(keys[0].index, identifier, door)
 
 
 def batches(keys: Sequence[DocumentKey]) -> Iterator[Sequence[DocumentKey]]:

@@ -169,6 +169,8 @@ class Rescoring:
             if section.detail:
                 hit["_ttc"] = {"first_pass_rank": place + 1, "first_pass_score": hit.get("_score")}
                 hit["_ttc"] |= details.get(place, {})
+                if place in scored.stale:
+                    hit["_ttc"]["stale"] = True
             hit["_score"] = score
             shown.append(hit)
         answer["hits"]["hits"] = shown
@@ -282,6 +284,8 @@ def add_groups(answer: dict[str, Any], search: Search, beyond: Mapping[str, Any]
 def hide(hits: Sequence[dict[str, Any]], plan: SearchPlan) -> None:
     """Take out of the hits what only we had asked for."""
     for hit in hits:
+        for name in plan.hidden_marks:
+            hit.pop(name, None)
         fields = hit.get("fields")
         if fields is not None:
             for name in plan.hidden:
@@ -300,6 +304,8 @@ def _summary(search: Search, outcome: Scored | EsTtcError, considered: int, took
     if isinstance(outcome, EsTtcError):
         return summary | {"scored": 0, "reason": str(outcome), "took": took.as_dict()}
     summary["scored"] = int(outcome.mask.sum())
+    if outcome.stale:
+        summary["stale"] = len(outcome.stale)
     if outcome.encoder is not None:
         summary |= {"encoder": outcome.encoder, "features_from_memory": outcome.from_memory}
     return summary | {"took": took.as_dict()}

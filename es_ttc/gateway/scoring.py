@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EncoderMismatch, EngineError, EsTtcError, MissingFeature
 from es_ttc.gateway import jsonio
+from es_ttc.gateway.attached import AttachedFeatures, Located
 from es_ttc.gateway.encoding import EncodedQuery, Encoders
-from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored
+from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored, WindowFeatures
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.upstream import Caller, Upstream, callers
 from es_ttc.mappings.fields import FEATURES
@@ -100,6 +101,7 @@ class Scored:
         window: The scored documents, for the detail.
         query: The encoded query, for the detail.
         fields: For each scored document the names that its offsets' ordinals stand for.
+        stale: Places of hits whose features are those of an earlier text.
     """
 
     values: Float32
@@ -109,6 +111,7 @@ class Scored:
     window: Window | None = None
     query: Query | None = None
     fields: Sequence[tuple[str, ...]] = field(default_factory=tuple)
+    stale: frozenset[int] = frozenset()
 
 
 class WindowScorer:
@@ -117,13 +120,22 @@ class WindowScorer:
     Args:
         upstream: The engine.
         features: The documents' features.
+        attached: Finds those of attached indices.
         encoders: The queries' encoders.
         pool: Where methods run.
     """
 
-    def __init__(self, upstream: Upstream, features: FeatureStore, encoders: Encoders, pool: BoundedPool) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        features: FeatureStore,
+        attached: AttachedFeatures,
+        encoders: Encoders,
+        pool: BoundedPool,
+    ) -> None:
         self._upstream = upstream
         self._features = features
+        self._attached = attached
         self._encoders = encoders
         self._pool = pool
 
@@ -147,7 +159,8 @@ class WindowScorer:
         """Return the scores of a first pass.
 
         Args:
-            hits: The engine's hits, with the fields `ttc.hash` and `ttc.encoder`.
+            hits: The engine's hits, with the fields `ttc.hash`, `ttc.encoder` and `ttc.version`; with `_id` and their
+                versions where they may be of an attached index.
             method: The method.
             texts: The query's texts.
             begun: What :meth:`begin_encoding` gave.
@@ -172,28 +185,19 @@ class WindowScorer:
             scored.values[:] = await self.run(method, scored.query, window, took)
             return scored
 
-        keys = [document_key(hit) for hit in hits]
-        present = [place for place, key in enumerate(keys) if key is not None]
-        await self._require(present, frozenset(), hits, caller, method)
-        known = [key for key in keys if key is not None]
-        _require_one_encoder(known)
-        encoder = await self._encoders.serving(known[0].encoder, known[0].index)
-        query_task = asyncio.create_task(self._query(encoder, texts, method, begun))
-        query_task.add_done_callback(_ignore_failure)
-        try:
-            started = time.perf_counter()
-            found = await self._features.window(known, method.needs | method.wants, caller)
-            took.features = _ms_since(started)
-            encoded = await query_task
-        finally:
-            query_task.cancel()
+        located = await self._located(hits, caller, method, took)
+        found, encoded = await self._read(located, method, texts, begun, caller, took)
+        if _has_moved(located, found):  # to another side index, while we read
+            located = await self._located(hits, caller, method, took)
+            found, encoded = await self._read(located, method, texts, begun, caller, took)
         took.encode = encoded.seconds * 1000
+        present = [place for place, key in enumerate(located.keys) if key is not None]
         complete = [
             (place, stored)
             for place, stored in zip(present, found.documents, strict=True)
             if method.needs <= stored.keys()
         ]
-        await self._require(complete, method.needs, hits, caller, method)
+        await self._require(bool(complete), method.needs, hits, located, caller, method)
         places = np.array([place for place, _ in complete], dtype=np.intp)
         documents = [stored for _, stored in complete]
         window = Window(
@@ -202,6 +206,7 @@ class WindowScorer:
         scored.mask[places] = True
         scored.values[places] = await self.run(method, encoded.query, window, took)
         scored.from_memory, scored.encoder = found.from_memory, encoded.key
+        scored.stale = frozenset(located.stale)
         scored.window, scored.query = window, encoded.query
         scored.fields = [stored[Feature.OFFSETS][1] if window.offsets is not None else () for stored in documents]
         return scored
@@ -237,6 +242,37 @@ class WindowScorer:
         took.score = _ms_since(started)
         return _checked(np.asarray(scores), len(window), method.rescorer)
 
+    async def _located(self, hits: Sequence[Mapping[str, Any]], caller: Caller, method: Method, took: Took) -> Located:
+        """Find the documents' features; where there are none at all, say why."""
+        started = time.perf_counter()
+        located = await self._attached.locate(hits, caller)
+        took.features += _ms_since(started)
+        await self._require(any(located.keys), frozenset(), hits, located, caller, method)
+        return located
+
+    async def _read(
+        self,
+        located: Located,
+        method: Method,
+        texts: tuple[str, ...],
+        begun: asyncio.Task[EncodedQuery] | None,
+        caller: Caller,
+        took: Took,
+    ) -> tuple[WindowFeatures, EncodedQuery]:
+        """Read features beside the query's way through the encoder."""
+        known = [key for key in located.keys if key is not None]
+        _require_one_encoder(known)
+        encoder = await self._encoders.serving(known[0].encoder, known[0].index)
+        query_task = asyncio.create_task(self._query(encoder, texts, method, begun))
+        query_task.add_done_callback(_ignore_failure)
+        try:
+            started = time.perf_counter()
+            found = await self._features.window(known, method.needs | method.wants, caller)
+            took.features += _ms_since(started)
+            return found, await query_task
+        finally:
+            query_task.cancel()
+
     async def _encode_with_first(self, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
         return await self._encoders.encode(await self._encoders.first(), texts, tokens=tokens)
 
@@ -249,9 +285,10 @@ class WindowScorer:
 
     async def _require(
         self,
-        found: Sequence[object],
+        found: bool,
         needs: frozenset[Feature],
         hits: Sequence[Mapping[str, Any]],
+        located: Located,
         caller: Caller,
         method: Method,
     ) -> None:
@@ -260,15 +297,20 @@ class WindowScorer:
             return
         fields = {HASH, ENCODER, *(FEATURES[feature].name for feature in needs)}
         indices = sorted({str(hit["_index"]) for hit in hits})
-        lacking = sorted(fields - await self._mapped(indices, fields, caller))
-        if not lacking:
+        own = [index for index in indices if index not in located.sides]
+        sides = sorted(filter(None, located.sides.values()))
+        mapped = await self._mapped(own, fields, caller) if own else set()
+        if sides:
+            mapped |= await self._mapped(sides, fields, self._attached.door(caller))
+        lacking = sorted(fields - mapped)
+        if not lacking or (located.sides and not sides):
             raise NothingToScore(
                 "no document of the window has features yet: they are pending, changed, or have no text"
             )
         names = ", ".join(indices)
         raise MissingFeature(
-            f"method [{method.rescorer.name}] needs [{', '.join(lacking)}], which index [{names}] does not have: make "
-            "an index that has it with `es-ttc index create` and fill it with `es-ttc ingest`"
+            f"method [{method.rescorer.name}] needs [{', '.join(lacking)}], which index [{names}] does not have: add "
+            "it with `es-ttc attach`, or make an index that has it with `es-ttc index create` and `es-ttc ingest`"
         )
 
     async def _mapped(self, indices: Sequence[str], fields: set[str], caller: Caller) -> set[str]:
@@ -295,13 +337,10 @@ def is_mapped(capabilities: Mapping[str, Any], indices: Sequence[str]) -> bool:
     return not set(indices) <= set(without)
 
 
-def document_key(hit: Mapping[str, Any]) -> DocumentKey | None:
-    """Return what identifies a hit's features, or None where it has none."""
-    fields = hit.get("fields") or {}
-    encoder, content = fields.get(ENCODER), fields.get(HASH)
-    if not encoder or not content:
-        return None
-    return DocumentKey(hit["_index"], encoder[0], content[0])
+def _has_moved(located: Located, found: WindowFeatures) -> bool:
+    """Whether a side index has lost documents that it has just had: another one has taken its place."""
+    known = [key for key in located.keys if key is not None]
+    return any(key.side and not stored for key, stored in zip(known, found.documents, strict=True))
 
 
 def _require_one_encoder(keys: Sequence[DocumentKey]) -> None:

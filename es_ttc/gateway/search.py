@@ -11,6 +11,7 @@ from starlette.types import Send
 
 from es_ttc.errors import EngineError, EsTtcError, InvalidRequest
 from es_ttc.gateway import jsonio
+from es_ttc.gateway.attached import AttachedFeatures
 from es_ttc.gateway.filter_path import filtered
 from es_ttc.gateway.incoming import Incoming, RawHeaders
 from es_ttc.gateway.proxy import answer_headers, end_answer, forward, start_answer
@@ -76,13 +77,17 @@ class SearchHandler:
     Args:
         upstream: The engine.
         rescoring: Puts answers into a method's order.
+        attached: Finds the features of attached indices.
         max_body: Bytes of a body that are read.
         max_window: Greatest window that may be asked for.
     """
 
-    def __init__(self, upstream: Upstream, rescoring: Rescoring, *, max_body: int, max_window: int) -> None:
+    def __init__(
+        self, upstream: Upstream, rescoring: Rescoring, attached: AttachedFeatures, *, max_body: int, max_window: int
+    ) -> None:
         self._upstream = upstream
         self._rescoring = rescoring
+        self._attached = attached
         self._max_body = max_body
         self._max_window = max_window
 
@@ -136,7 +141,8 @@ class SearchHandler:
         """Answer a search that carries a section of ours."""
         require_json_answer(incoming, params)
         search = self._rescoring.begin(plan, started)
-        rescored = await self._in_two_steps(incoming, search) if can_split(plan) else None
+        bare = can_split(plan) and not self._attached.expects_ids(caller_of(incoming, plan.body))
+        rescored = await self._in_two_steps(incoming, search) if bare else None
         if rescored is None:
             rescored = await self._in_one_step(incoming, search)
         if isinstance(rescored, Rescored):
@@ -166,6 +172,8 @@ class SearchHandler:
             return first
         answer = jsonio.loads(first.body)
         window = answer["hits"]["hits"]
+        if await self._attached.needs_ids(window, caller_of(incoming, plan.body)):
+            return None
         marks = marks_of(window)
         by_hit = {id(hit): mark for hit, mark in zip(window, marks, strict=True)}
         applied = await self._rescoring.finish(search, answer, caller_of(incoming, plan.body), first.ms)

@@ -15,6 +15,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.gateway.collapse import Collapse, parse_collapse
 from es_ttc.gateway.query_text import texts_of
 from es_ttc.gateway.section import KEY, Section, milliseconds, parse_section
+from es_ttc.mappings.attached import VERSION
 from es_ttc.mappings.spec import ENCODER, HASH
 from es_ttc.validation import shown, unknown_field
 
@@ -25,6 +26,7 @@ MARK = b'"ttc"'
 
 _RESCORE_KEYS = ["window_size", KEY]
 _NO_STORED_FIELDS = "_none_"
+SEQ_NO = "_seq_no"
 _NEED_STORED_FIELDS = frozenset(
     {"_source", "_source_excludes", "_source_includes", "fields", "highlight", "script_fields", "version"}
 )
@@ -61,6 +63,7 @@ class SearchPlan:
         body: What the engine is asked.
         params: The URL parameters that go to the engine.
         hidden: Doc-value fields that we asked for and the caller did not: they leave the answer again.
+        hidden_marks: The same of what tells a document's version.
         hide_ids: Whether the caller asked for hits without `_id` (`stored_fields: _none_`).
         explain: Whether the caller wants scores explained.
         timeout_ms: The search timeout of the caller's own, in ms, or None.
@@ -73,6 +76,7 @@ class SearchPlan:
     body: dict[str, Any]
     params: list[tuple[str, str]]
     hidden: tuple[str, ...]
+    hidden_marks: tuple[str, ...]
     hide_ids: bool
     explain: bool
     timeout_ms: float | None
@@ -111,6 +115,7 @@ def plan_search(body: Mapping[str, Any], params: Sequence[tuple[str, str]], *, m
     texts = _query_texts(section, rest, url)
     hide_ids = _take_none_fields(rest, url)
     hidden = _ask_for_doc_values(rest, url)
+    hidden_marks = _ask_for_version(rest, url)
     if collapse is not None and collapse.field not in map(_field_name, rest["docvalue_fields"]):
         rest["docvalue_fields"].append(collapse.field)  # shown, as the engines show it
     rest |= {"rescore": [*natives, _guard(page.window)], "from": 0, "size": page.fetch}
@@ -122,6 +127,7 @@ def plan_search(body: Mapping[str, Any], params: Sequence[tuple[str, str]], *, m
         body=rest,
         params=[(name, value) for name, value in params if name in url and name not in ("from", "size")],
         hidden=hidden,
+        hidden_marks=hidden_marks,
         hide_ids=hide_ids,
         explain=url["explain"] == "true" if "explain" in url else rest.get("explain") is True,
         timeout_ms=own_timeout(rest, url),
@@ -239,9 +245,23 @@ def _ask_for_doc_values(body: dict[str, Any], url: Mapping[str, str]) -> tuple[s
     patterns = [*map(_field_name, asked), *url.get("docvalue_fields", "").split(",")]
     fields = body.get("fields")
     patterns += map(_field_name, fields if isinstance(fields, list) else [])
-    missing = tuple(name for name in (HASH, ENCODER) if not any(fnmatchcase(name, pattern) for pattern in patterns))
+    missing = tuple(
+        name for name in (HASH, ENCODER, VERSION) if not any(fnmatchcase(name, pattern) for pattern in patterns)
+    )
+    if SEQ_NO not in patterns:  # no pattern stands for it; `seq_no_primary_term` would be seen in `top_hits` as well
+        missing = (*missing, SEQ_NO)
     body["docvalue_fields"] = [*asked, *missing]
     return missing
+
+
+def _ask_for_version(body: dict[str, Any], url: dict[str, str]) -> tuple[str, ...]:
+    """Ask for each hit's version, where the caller has not; return what of it he is not to see."""
+    given = url.pop("version", None)
+    asked = body.get("version", False) if given is None else given in ("", "true")
+    if not isinstance(asked, bool):  # the engine says what is wrong with it
+        return ()
+    body["version"] = True
+    return () if asked else ("_version",)
 
 
 def _field_name(entry: Any) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from es_ttc.gateway.search_body import SearchPlan
+from es_ttc.mappings.attached import VERSION
 from es_ttc.mappings.spec import ENCODER, HASH
 
 _WORTH_IT = 3
@@ -81,7 +82,8 @@ def bare_window(plan: SearchPlan) -> dict[str, Any]:
     """Return the request for ranks, scores and content hashes, with everything that belongs to the whole search."""
     rest = {key: value for key, value in plan.body.items() if key not in _OF_HITS}
     groups = [] if plan.collapse is None else [plan.collapse.field]
-    return rest | {"stored_fields": "_none_", "docvalue_fields": [HASH, ENCODER, *groups]}
+    asked = [HASH, ENCODER, VERSION, *groups]
+    return rest | {"stored_fields": "_none_", "docvalue_fields": asked, "version": True}
 
 
 def page_hits(body: Mapping[str, Any], marks: Iterable[Mark], window: Iterable[Mark]) -> dict[str, Any]:

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 import aiohttp
 from multidict import CIMultiDict
@@ -49,8 +50,20 @@ class Caller:
     pit: Any = None
 
     def path(self, concrete: Sequence[str], api: str) -> bytes:
-        """Return the path of a call; concrete indices are named only where the caller named nothing."""
-        return f"/{self.indices or quote(','.join(concrete), safe=',:')}/{api}".encode()
+        """Return the path of a call.
+
+        Concrete indices are named where the caller named nothing, or several that cover these by their names: others
+        of them may lack the fields that a call is about. A single name may be an alias with a filter, and stays.
+        """
+        named = self.indices if not self._names_itself(concrete) else ""
+        return f"/{named or quote(','.join(concrete), safe=',:')}/{api}".encode()
+
+    def _names_itself(self, concrete: Sequence[str]) -> bool:
+        """Whether a list or a pattern of the caller's covers indices by their own names, not by an alias."""
+        parts = unquote(self.indices).split(",")
+        several = len(parts) > 1 or "*" in parts[0]
+        excludes = any(part.startswith("-") for part in parts)
+        return several and not excludes and all(any(fnmatchcase(name, part) for part in parts) for name in concrete)
 
     def query_string(self, **params: str) -> bytes:
         """Return the parameters of a call."""

@@ -146,7 +146,7 @@ def encode_apart(
     """
     done: list[tuple[range, Encoded]] = []
     refused: list[tuple[int, EncoderError]] = []
-    waiting = [range(len(composed))]
+    waiting = [range(len(composed))] if composed else []
     while waiting:
         part = waiting.pop()
         try:

@@ -19,6 +19,7 @@ from es_ttc.ingest.bulk import Action, BatchLimits, Patience, batches, write
 from es_ttc.ingest.checkpoint import Checkpoint, Settled
 from es_ttc.ingest.dead_letters import DeadLetter, DeadLetters
 from es_ttc.ingest.encode import Encoded, action_lines, encode_apart, features_of
+from es_ttc.ingest.failures import cause_of
 from es_ttc.ingest.prepare import Prepared, prepare, raw_document
 from es_ttc.ingest.readers import Inputs, Record
 from es_ttc.ingest.unchanged import Unchanged
@@ -197,7 +198,7 @@ class _Run:
                 stages.create_task(self._pack(encoded, actions))
                 stages.create_task(self._write(actions))
         except BaseExceptionGroup as group:
-            raise _first(group) from None
+            raise cause_of(group) from None
         finally:
             self.threads.shutdown(wait=False, cancel_futures=True)
             self._save()
@@ -366,16 +367,3 @@ def _pack(part: _Encoded, spec: IndexSpec) -> list[Action]:
         lines = action_lines(document.id, document.source, document.digest, features, spec)
         actions.append(Action(document, lines, empty=features.pooled is None, truncated=features.truncated))
     return actions
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the failure behind a group's cancellations: ours first, they say what to do."""
-    leaves: list[BaseException] = []
-    stack: list[BaseException] = [group]
-    while stack:
-        error = stack.pop()
-        if isinstance(error, BaseExceptionGroup):
-            stack.extend(error.exceptions)
-        else:
-            leaves.append(error)
-    return next((error for error in leaves if isinstance(error, EngineError | InvalidRequest)), leaves[0])

@@ -90,12 +90,17 @@ async def resolve_index(engine: Engine, name: str) -> tuple[str, IndexSpec]:
     """Return the concrete index behind a name or alias, and its spec.
 
     Raises:
-        InvalidRequest: The name stands for several indices, or the index carries nothing of es-ttc.
+        InvalidRequest: The name stands for several indices, or for one that es-ttc has not made.
     """
     mappings: Mapping[str, Any] = await engine.mapping(name)
     if len(mappings) != 1:
         raise InvalidRequest(f"[{name}] stands for {len(mappings)} indices ({', '.join(sorted(mappings))}): name one")
     [(concrete, mapping)] = mappings.items()
+    if {"source", "inside"} & mapping.get("_meta", {}).get(ROOT, {}).keys():
+        raise InvalidRequest(
+            f"index [{concrete}] was not made by es-ttc, features were attached: its documents are written as ever, "
+            "`es-ttc fill` brings features up to date, and `es-ttc detach` takes them away"
+        )
     return concrete, IndexSpec.from_mapping(concrete, mapping)
 
 

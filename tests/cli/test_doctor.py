@@ -81,7 +81,7 @@ def test_what_ails_an_index_is_a_warning_with_the_command_that_mends_it(ailing: 
     lacking, foreign = found[f"index {ailing}-lacking"], found[f"index {ailing}-foreign"]
     assert lacking["verdict"] == foreign["verdict"] == "warning"
     assert "1 of them lacks features" in lacking["detail"]
-    assert lacking["mend"] == f"es-ttc ingest {ailing}-lacking FILE"
+    assert lacking["mend"] == f"es-ttc fill {ailing}-lacking"
     assert "another-model@" in foreign["detail"]
     assert foreign["mend"] == "es-ttc serve --encoder another-model"
 

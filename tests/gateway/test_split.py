@@ -51,7 +51,7 @@ def test_each_request_has_its_parts() -> None:
     plan = planned(size=2, highlight={"h": 1}, aggs={"a": 1}, min_score=1, _source=["t"], collapse={"field": "f"})
     body = plan.body
     window = bare_window(plan)
-    assert window["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "f"]
+    assert window["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "ttc.version", "f"]
     assert window["stored_fields"] == "_none_"
     assert window.keys() & {"highlight", "_source"} == set()
     assert window.keys() >= {"aggs", "min_score", "rescore"}

@@ -1,0 +1,199 @@
+"""Features in the documents of an index that was there before: attach, and the fill's target.
+
+An index keeps its way of storing `_source`, so the features stand in it too, and a partial update carries them along.
+Each document therefore has the `_version` that it got with its features: any later write has another one, whoever made
+it, and the gateway takes no stale vector for a fresh one. A final ingest pipeline marks what is written as pending.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from es_ttc.attach.fill import Filled, FillOptions, Report, fill
+from es_ttc.attach.source import Checkpoint, Source, Version
+from es_ttc.attach.target import Item, Kind, Mark, Sent, Written, bulk_line, put_meta, routed
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.ingest.bulk import Patience, write
+from es_ttc.mappings.attached import PENDING, VERSION, inside_properties
+from es_ttc.mappings.spec import ENCODER, HASH, ROOT, STATE, IndexSpec
+
+FINAL_PIPELINE = "index.final_pipeline"
+NO_PIPELINE = "_none"
+_MARKS = (VERSION, HASH, ENCODER, STATE)
+
+# Whoever reads a document, changes it and writes it back sends the features along: they stay where the text is the
+# same one, which `ttc.stamp` shows, and are dropped where it is not.
+_STAMP = """
+def at(Map map, String path) {
+  if (map.containsKey(path)) { return map.get(path); }
+  int dot = path.indexOf('.');
+  if (dot < 0) { return null; }
+  def inner = map.get(path.substring(0, dot));
+  return inner instanceof Map ? at(inner, path.substring(dot + 1)) : null;
+}
+String text = '';
+for (String field : params.fields) { text += field + '=' + at(ctx, field) + ';'; }
+String stamp = text.sha256();
+if (ctx.ttc instanceof Map && stamp.equals(ctx.ttc.stamp) && ctx.ttc.hash != null) { return; }
+ctx.ttc = ['state': params.state, 'stamp': stamp];
+"""
+
+
+async def attach_inside(
+    engine: Engine,
+    source: Source,
+    spec: IndexSpec,
+    encoder: Encoder,
+    *,
+    options: FillOptions | None = None,
+    report: Report | None = None,
+) -> Filled:
+    """Add features to the documents of an index, or bring them up to date.
+
+    Every step may be repeated: the pipeline, the mapping, the setting, the fill.
+
+    Raises:
+        InvalidRequest: The index carries features of another spec, or fields of its own below ``ttc``.
+        EngineError: The engine refuses.
+        EngineUnavailable: The engine stayed busy or absent; attaching again goes on there.
+    """
+    inside = source.meta.get("inside")
+    if source.meta and inside is None:
+        raise InvalidRequest(
+            f"index [{source.index}] was made by es-ttc and has features already: `es-ttc fill {source.index}` adds "
+            "those that are lacking"
+        )
+    if inside is None and ROOT in source.mapping.get("properties", {}):
+        raise InvalidRequest(f"index [{source.index}] has fields of its own below [{ROOT}]: attach without --in-index")
+    if inside is not None and IndexSpec.from_mapping(source.index, source.mapping) != spec:
+        raise InvalidRequest(
+            f"the documents of [{source.index}] carry features of another encoder or other fields: take them out with "
+            f"`es-ttc detach {source.index}` first, or attach without --in-index, which changes over while it serves"
+        )
+    pipeline = pipeline_name(source.index)
+    former = inside["former_pipeline"] if inside else source.settings.get(FINAL_PIPELINE, NO_PIPELINE)
+    if former == pipeline:  # set by an attach that was stopped before it wrote the mapping: it comes after that
+        former = NO_PIPELINE
+    if inside is None:
+        mapping: dict[str, Any] = {"properties": inside_properties(spec, await engine.capabilities(), source.settings)}
+        ours = {**spec.as_meta(), "inside": {"former_pipeline": former, "source": source.uuid, "checkpoint": {}}}
+        mapping["_meta"] = {**source.mapping.get("_meta", {}), ROOT: ours}
+        await engine.request("PUT", f"/{source.index}/_mapping", body=mapping)
+    await engine.request("PUT", f"/_ingest/pipeline/{pipeline}", body=_pipeline(spec, former))
+    await engine.request("PUT", f"/{source.index}/_settings", body={FINAL_PIPELINE: pipeline})
+    return await fill(engine, source, Inside(engine, source, spec), encoder, options=options, report=report)
+
+
+def pipeline_name(index: str) -> str:
+    """Return the name of an index's stamping pipeline."""
+    return f"ttc-stamp-{index}"
+
+
+def _pipeline(spec: IndexSpec, former: str) -> dict[str, Any]:
+    script = {
+        "lang": "painless",
+        "source": _STAMP,
+        "params": {"fields": list(spec.text_fields), "state": PENDING},
+        "ignore_failure": True,  # a document without a stamp is found all the same; one that is refused is lost
+    }
+    before = [] if former == NO_PIPELINE else [{"pipeline": {"name": former}}]
+    return {
+        "description": "es-ttc: marks documents whose features are to be made",
+        "processors": [*before, {"script": script}],
+    }
+
+
+class Inside:
+    """An index's own documents as the fill's target; also for an index that es-ttc made.
+
+    Args:
+        engine: The engine.
+        source: The index.
+        spec: What it carries.
+    """
+
+    asks: Sequence[str] = _MARKS
+
+    def __init__(self, engine: Engine, source: Source, spec: IndexSpec) -> None:
+        self.spec = spec
+        self._engine = engine
+        self._source = source
+        self._attached = "inside" in source.meta or not source.meta
+        self._patience = Patience()
+        self._fields: frozenset[str] = frozenset()
+
+    async def load(self) -> Checkpoint:
+        """Return how far an earlier fill came."""
+        inside = (await self._meta()).get(ROOT, {}).get("inside", {})
+        if inside.get("source") != self._source.uuid:
+            return {}
+        return {int(shard): seq_no for shard, seq_no in inside["checkpoint"].items()}
+
+    async def save(self, reached: Checkpoint) -> None:
+        """Remember how far this fill came; in an index that es-ttc made every document tells by itself."""
+        meta = await self._meta()
+        if ROOT not in meta:
+            raise EngineError(f"index [{self._source.index}] was detached while it was filled")
+        if self._attached:
+            inside = meta[ROOT]["inside"] | {
+                "source": self._source.uuid,
+                "checkpoint": {str(shard): at for shard, at in reached.items()},
+            }
+            await put_meta(self._engine, self._source.index, {**meta, ROOT: {**meta[ROOT], "inside": inside}})
+
+    async def refresh(self) -> None:
+        """Nothing to do: marks come with the documents themselves."""
+
+    async def marks(self, versions: Sequence[Version]) -> list[Mark | None]:
+        """Return what the documents say of themselves."""
+        return [self._mark(version) for version in versions]
+
+    async def write(self, items: Sequence[Item]) -> Written:
+        """Write features into documents that are still as they were read.
+
+        A partial update passes through no ingest pipeline, and keeps everything else in the document as it is.
+        """
+        written = Written()
+        if not self._fields:
+            mapping = (await self._engine.mapping(self._source.index))[self._source.index]
+            self._fields = frozenset(mapping["properties"][ROOT]["properties"])
+        actions = [Sent(item.version.id, self._lines(item)) for item in items]
+        outcomes = await write(self._engine, self._source.index, actions, self._patience)
+        for position, outcome in enumerate(outcomes):
+            if outcome.status in (404, 409):
+                written.moved.add(position)
+            elif outcome.error is not None:
+                written.refused[position] = outcome.error
+        return written
+
+    async def remove_orphans(self) -> int:
+        """Nothing to do: features go with their documents."""
+        return 0
+
+    async def _meta(self) -> Mapping[str, Any]:
+        mapping = (await self._engine.mapping(self._source.index))[self._source.index]
+        meta: Mapping[str, Any] = mapping.get("_meta", {})
+        return meta
+
+    def _mark(self, version: Version) -> Mark:
+        fields = version.fields
+        state = fields.get(STATE, [None])[0]
+        marked = fields.get(VERSION, [None])[0]
+        return Mark(
+            state=state,
+            hash=fields.get(HASH, [None])[0],
+            encoder=fields.get(ENCODER, [None])[0],
+            current=marked == version.version if self._attached else state is not None,
+            outdated=False,
+            own=(version.seq_no, version.term),
+        )
+
+    def _lines(self, item: Item) -> Sequence[bytes]:
+        version = item.version
+        action = {**routed(version), "if_seq_no": version.seq_no, "if_primary_term": version.term}
+        fields: dict[str, object] = {"version": version.version + 1} if self._attached else {}
+        if item.kind is not Kind.RENEWAL:
+            # An update merges objects: what is not written anew must be emptied.
+            fields |= {name: item.fields.get(name) for name in self._fields - {"version", "stamp"}}
+        return bulk_line({"update": action}), bulk_line({"doc": {ROOT: fields}, "detect_noop": False})

@@ -1,0 +1,392 @@
+"""`es-ttc attach`, `fill` and `detach`: features for an index that people already use."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.progress import Progress
+
+from es_ttc.cli.common import (
+    adapted,
+    adapter_flag,
+    connected,
+    encoder_flag,
+    engine_flag,
+    given,
+    json_flag,
+    print_json,
+    progress_bar,
+    stderr,
+    stop_on_sigterm,
+)
+from es_ttc.cli.options import check_codec, feature_options, said
+from es_ttc.settings import Settings
+
+if TYPE_CHECKING:
+    from es_ttc.attach import Filled, Traces
+    from es_ttc.attach.fill import Report
+    from es_ttc.attach.source import Source
+    from es_ttc.encoders.base import Encoder
+    from es_ttc.engine.protocol import Engine
+    from es_ttc.mappings.spec import IndexSpec
+    from es_ttc.vectors.residual import Bits
+
+
+@click.command()
+@click.argument("name")
+@engine_flag
+@encoder_flag
+@adapter_flag
+@feature_options("learned from the index's first 1,000 documents")
+@click.option(
+    "--in-index",
+    is_flag=True,
+    help="Keep the features in the index's own documents, in place of a side index; its mapping, its settings and the "
+    "documents' versions change.",
+)
+@json_flag
+@click.pass_context
+def attach(
+    context: click.Context,
+    /,
+    name: str,
+    engine: str | None,
+    encoder: str | None,
+    adapter: str | None,
+    in_index: bool,
+    as_json: bool,
+    **features: Any,
+) -> int:
+    """Give the index NAME, which people already use, the features that its queries need.
+
+    They go into a side index of the same ids, hidden, beside NAME: nothing in NAME changes, and its users notice
+    nothing. NAME may be an alias or a data stream; each index behind it gets a side index. The gateway finds it by
+    itself.
+
+    Run it again to go on where a stopped run was, or to bring the features up to date (`es-ttc fill` does that alone).
+    With another --encoder, other fields or another storage, a new side index is made while the old one serves;
+    searches change over in one step, and the old one is deleted after that.
+
+    Exit status: 0 when every document is done; 1 when some cannot have features (they are marked with the reason) or
+    the run failed; 130 when it was stopped.
+    """
+    settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
+    check_codec(context, features["tokens"])
+    chosen = said(context, features)
+    named = encoder is not None or adapter is not None
+    return _long(
+        _attach(settings, name, chosen, encoder_named=named, inside=in_index),
+        as_json,
+        f"run `es-ttc attach {name}` with the same options to go on",
+    )
+
+
+@click.command()
+@click.argument("name")
+@engine_flag
+@encoder_flag
+@click.option("--watch", is_flag=True, help="Go on until stopped, and follow what is written to NAME.")
+@click.option(
+    "--every",
+    type=click.FloatRange(0.2, 3600),
+    default=5.0,
+    show_default=True,
+    help="With --watch: seconds between two looks.",
+)
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Look at every document, those marked as failed included, in place of those written since the last time.",
+)
+@json_flag
+def fill(
+    name: str, engine: str | None, encoder: str | None, watch: bool, every: float, everything: bool, as_json: bool
+) -> int:
+    """Bring the features of the index NAME up to date with its documents.
+
+    Documents that were written, changed or deleted since the last time are found and seen to; a document that changes
+    meanwhile keeps its own write, and its turn comes again. Works for attached indices and for those that es-ttc made.
+
+    Exit status: as of `es-ttc attach`; a --watch that is stopped ends with 0.
+    """
+    from es_ttc.attach import FillOptions
+
+    settings = Settings(**given(engine=engine, encoder=encoder))
+    options = FillOptions(everything=everything)
+    if watch:
+        if as_json:
+            raise click.UsageError("--watch has no end to report about: leave out --json")
+        try:
+            asyncio.run(_watch(settings, name, options, every))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            return 0
+    return _long(_fill(settings, name, options), as_json, f"run `es-ttc fill {name}` to go on")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@engine_flag
+@json_flag
+def detach(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
+    """Take everything away again that `es-ttc attach` has made for the index NAME.
+
+    Side indices go with their aliases; of features in the index's own documents the pipeline, the setting and the
+    documents' features go. What no engine lets go of is said.
+    """
+    settings = Settings(**given(engine=engine))
+    found = asyncio.run(_traces(settings, name))
+    if not any(each.any for each in found):
+        if as_json:
+            print_json({"name": name, "indices": []})
+        else:
+            click.echo(f"nothing is attached to [{name}]")
+        return
+    if not yes:
+        if as_json or not sys.stdin.isatty():
+            raise click.UsageError(f"detaching [{name}] needs --yes where nobody can be asked")
+        for sentence in _announced(found):
+            click.echo(sentence, err=True)
+        click.confirm("Remove all of it?", abort=True, err=True)
+    asyncio.run(_detach(settings, found))
+    if as_json:
+        print_json({"name": name, "indices": [asdict(each) | {"staying": each.staying} for each in found]})
+        return
+    for each in found:
+        click.echo(f"detached [{each.index}]")
+        for sentence in each.staying:
+            click.echo(f"es-ttc: {sentence}", err=True)
+
+
+def _long(work: Any, as_json: bool, how_to_go_on: str) -> int:
+    """Run what takes long, and say how it ended."""
+    from es_ttc.errors import EngineError
+
+    try:
+        name, filled = asyncio.run(work)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        click.echo(f"es-ttc: stopped; {how_to_go_on}", err=True)
+        return 130
+    except EngineError:
+        click.echo(f"es-ttc: not finished; {how_to_go_on}", err=True)
+        raise
+    if as_json:
+        print_json({"name": name, "indices": [asdict(each) for each in filled]})
+    else:
+        for each in filled:
+            click.echo(_sentence(each))
+    failed = sum(each.failed for each in filled)
+    if failed:
+        click.echo(f"es-ttc: {failed:,} documents cannot have features: see `es-ttc index show {name}`", err=True)
+    return 1 if failed else 0
+
+
+async def _attach(
+    settings: Settings, name: str, chosen: dict[str, Any], *, encoder_named: bool, inside: bool
+) -> "tuple[str, list[Filled]]":
+    from es_ttc.attach import attach_beside, attach_inside
+    from es_ttc.attach.source import sources_of
+    from es_ttc.errors import InvalidRequest
+
+    stop_on_sigterm()
+    async with connected(settings) as engine:
+        sources = await sources_of(engine, name)
+        for source in sources:
+            if source.meta and not inside:
+                raise InvalidRequest(
+                    f"the documents of [{source.index}] carry features themselves: `es-ttc fill {source.index}` brings "
+                    "them up to date"
+                )
+        spec, encoder = await _wanted(engine, settings, sources, chosen, encoder_named=encoder_named)
+        if inside:
+            for source in sources:
+                click.echo(_what_changes(source), err=True)
+        attaching = attach_inside if inside else attach_beside
+        with progress_bar() as bar:
+            return name, [
+                await attaching(engine, source, spec, encoder, report=_reporter(bar, source.index))
+                for source in sources
+            ]
+
+
+async def _wanted(
+    engine: "Engine",
+    settings: Settings,
+    sources: "Sequence[Source]",
+    chosen: dict[str, Any],
+    *,
+    encoder_named: bool,
+) -> "tuple[IndexSpec, Encoder]":
+    """Return the spec: what was asked for, the rest as it was before, or the default; and its encoder."""
+    from es_ttc.attach.find import spec_of
+    from es_ttc.attach.source import require_text_fields
+    from es_ttc.mappings.spec import RESIDUAL_BITS, IndexSpec
+
+    before = await spec_of(engine, sources)
+    encoder = await _encoder(settings, before, dims=chosen.pop("dims", None), named=encoder_named)
+    base = before or IndexSpec(encoder.identity)
+    kept = {name: getattr(base, name) for name in ("text_fields", "tokens", "codec")}
+    wanted = kept | chosen
+    for source in sources:
+        require_text_fields(source, wanted["text_fields"])
+    if wanted["tokens"] != "packed":
+        wanted["codec"] = "int8"  # of no meaning there, and none that would ask for a codebook
+    codebook = b""
+    if wanted["codec"] in RESIDUAL_BITS:
+        codebook = await _codebook(engine, sources, encoder, wanted, RESIDUAL_BITS[wanted["codec"]])
+    return replace(base, encoder=encoder.identity, codebook=codebook, **wanted), encoder
+
+
+async def _encoder(settings: Settings, before: "IndexSpec | None", *, dims: int | None, named: bool) -> "Encoder":
+    """Load the encoder that was named, else the one that the features were made with."""
+    from es_ttc.encoders import load_encoder
+    from es_ttc.errors import EncoderMismatch
+    from es_ttc.mappings.encoder import load_encoder_for
+
+    with stderr.status("loading the encoder"):
+        if before is None or named or dims is not None:
+            return await asyncio.to_thread(load_encoder, settings.encoder, cache_dir=settings.cache_dir, dims=dims)
+        encoder = await asyncio.to_thread(
+            load_encoder_for, before.encoder, settings.encoder, cache_dir=settings.cache_dir
+        )
+    if encoder.identity.key != before.encoder.key:
+        raise EncoderMismatch(
+            f"the features are those of [{before.encoder.key}], and the encoder set here is [{encoder.identity.key}]: "
+            f"give --encoder {before.encoder.model} to bring them up to date, or --encoder {settings.encoder} to make "
+            "all of them anew"
+        )
+    return encoder
+
+
+async def _codebook(
+    engine: "Engine", sources: "Sequence[Source]", encoder: "Encoder", wanted: dict[str, Any], bits: "Bits"
+) -> bytes:
+    """Return the codebook of an attach that was made or begun with the same choices, else a new one."""
+    from es_ttc.attach.sample import first_codebook, kept_codebook
+
+    kept = await kept_codebook(engine, sources, encoder, wanted)
+    if kept:
+        return kept
+    with progress_bar() as bar:
+        task = bar.add_task("learning from the first documents", total=None)
+
+        def report(done: int) -> None:
+            bar.update(task, completed=done)
+
+        return await first_codebook(engine, sources, wanted["text_fields"], encoder, bits, report)
+
+
+async def _fill(settings: Settings, name: str, options: Any) -> "tuple[str, list[Filled]]":
+    from es_ttc.attach import fill_attached
+
+    stop_on_sigterm()
+    async with connected(settings) as engine:
+        encoder = await _encoder_of(engine, settings, name)
+        with progress_bar() as bar:
+            report = _reporter(bar, name)
+            return name, await fill_attached(engine, name, encoder, options=options, report=report)
+
+
+async def _watch(settings: Settings, name: str, options: Any, every: float) -> None:
+    """Fill again and again; an engine that is away for a while is waited for."""
+    from es_ttc.attach import FillOptions, fill_attached
+    from es_ttc.errors import EngineUnavailable
+
+    stop_on_sigterm()
+    async with connected(settings) as engine:
+        encoder = await _encoder_of(engine, settings, name)
+        click.echo(f"following [{name}], every {every:g} s; Ctrl-C ends it", err=True)
+        while True:
+            try:
+                for filled in await fill_attached(engine, name, encoder, options=options):
+                    if filled.written or filled.failed or filled.removed:
+                        click.echo(_sentence(filled))
+                options = FillOptions()
+            except EngineUnavailable as error:
+                click.echo(f"es-ttc: {error}; trying again", err=True)
+            await asyncio.sleep(every)
+
+
+async def _encoder_of(engine: "Engine", settings: Settings, name: str) -> "Encoder":
+    """Load the encoder of an index's features."""
+    from es_ttc.attach.find import spec_of
+    from es_ttc.attach.source import sources_of
+    from es_ttc.errors import InvalidRequest
+    from es_ttc.mappings.encoder import load_encoder_for
+
+    spec = await spec_of(engine, await sources_of(engine, name))
+    if spec is None:
+        raise InvalidRequest(f"[{name}] has no features yet: run `es-ttc attach {name}`")
+    with stderr.status("loading the encoder"):
+        return await asyncio.to_thread(load_encoder_for, spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
+
+
+async def _traces(settings: Settings, name: str) -> "list[Traces]":
+    from es_ttc.attach import traces_of
+
+    async with connected(settings) as engine:
+        return await traces_of(engine, name)
+
+
+async def _detach(settings: Settings, found: "Sequence[Traces]") -> None:
+    from es_ttc.attach import detach as take_away
+
+    stop_on_sigterm()
+    async with connected(settings) as engine:
+        with progress_bar() as bar:
+            for traces in found:
+                task = bar.add_task(f"documents of {traces.index}", total=traces.documents, visible=traces.inside)
+
+                def report(done: int, total: int, task: Any = task) -> None:
+                    bar.update(task, completed=done, total=total)
+
+                await take_away(engine, traces, report=report)
+
+
+def _reporter(bar: Progress, label: str) -> "Report":
+    task = bar.add_task(label, total=None)
+
+    def report(filled: "Filled") -> None:
+        bar.update(task, completed=filled.seen, total=filled.total, description=filled.index)
+
+    return report
+
+
+def _what_changes(source: "Source") -> str:
+    from es_ttc.attach.inside import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
+
+    own = pipeline_name(source.index)
+    former = source.settings.get(FINAL_PIPELINE, NO_PIPELINE)
+    chained = f", which runs [{former}] first" if former not in (NO_PIPELINE, own) else ""
+    return (
+        f"es-ttc: in [{source.index}]: fields below [ttc] are added to the mapping; {FINAL_PIPELINE} becomes "
+        f"[{own}]{chained}; the features stand in each document's _source, and its _version rises"
+    )
+
+
+def _announced(found: "Sequence[Traces]") -> list[str]:
+    sentences = []
+    for each in found:
+        sentences += [f"side index [{side}] of [{each.index}], with its alias" for side in each.sides]
+        if each.inside:
+            sentences.append(
+                f"the pipeline and the setting of [{each.index}], and the features in {each.documents:,} documents"
+            )
+            sentences += [f"(staying: {sentence})" for sentence in each.staying]
+    return sentences
+
+
+def _sentence(filled: "Filled") -> str:
+    parts = [f"{filled.written:,} documents got features"]
+    parts += [f"{filled.unchanged:,} had them"] if filled.unchanged else []
+    parts += [f"{filled.removed:,} gone ones removed"] if filled.removed else []
+    parts += [f"{filled.empty:,} have no text"] if filled.empty else []
+    parts += [f"{filled.failed:,} failed"] if filled.failed else []
+    busy = filled.encoder_seconds / filled.seconds if filled.seconds else 0.0
+    rate = filled.seen / filled.seconds if filled.seconds else 0.0
+    speed = f"{rate:,.1f} a second, encoder busy {busy:.0%}"
+    return f"[{filled.index}] {', '.join(parts)} in {filled.seconds:,.1f} s ({speed})"

@@ -1,0 +1,339 @@
+"""Where the features of a window's documents are, and whether they are of the text that the documents have now.
+
+An index that es-ttc made loses the features of a document with any other write of it. Of an attached index each
+document's features carry the mark of the very write that they were made from: its `_seq_no` for those in a side index
+(with the source's UUID: an index made anew counts from the beginning), the document's `_version` for those inside.
+Where the mark is another one, the document's text is read in the caller's name and its hash compared: a new price
+leaves the vectors of a title right, a new title does not.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.gateway import jsonio
+from es_ttc.gateway.cache import LruCache
+from es_ttc.gateway.features import DocumentKey
+from es_ttc.gateway.incoming import RawHeaders
+from es_ttc.gateway.logs import log
+from es_ttc.gateway.search_body import SEQ_NO as SEQ_NO_OF_HITS
+from es_ttc.gateway.upstream import Caller, Upstream, callers
+from es_ttc.ingest.compose import compose, content_hash
+from es_ttc.mappings.attached import ID, ROUTING, SEQ_NO, SOURCE, VERSION, side_alias
+from es_ttc.mappings.fields import READY
+from es_ttc.mappings.queries import MOST_CANDIDATES
+from es_ttc.mappings.spec import ENCODER, HASH, STATE, IndexSpec
+from es_ttc.settings import SideCredentials
+
+_DOCUMENTS_A_READ = 1000
+_REMEMBERED = 1000
+_NOT_FOR_THIS_CALLER = (401, 403, 404)
+_IF_IT_IS_THERE = {"ignore_unavailable": "true", "allow_no_indices": "true"}
+_AS_JSON: RawHeaders = [
+    (b"accept", b"application/json"),
+    (b"accept-encoding", b"identity"),
+    (b"content-type", b"application/json"),
+]
+
+Identity = tuple[str, str | None]
+"""A document's id and routing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a side index has of a document.
+
+    Attributes:
+        side: The concrete side index.
+        encoder: Identity of the features' encoder.
+        hash: Hash of the text that they were made from.
+        source: UUID of the source index.
+        seq_no: `_seq_no` of the write that they were made from; it was in every copy of the shard by then, so no other
+            write of that index can have it.
+    """
+
+    side: str
+    encoder: str
+    hash: str
+    source: str
+    seq_no: int
+
+
+@dataclass(slots=True)
+class Located:
+    """Where the features of a window's documents are.
+
+    Attributes:
+        keys: For each hit what identifies its features, None for one without features that are right.
+        stale: Places of hits that have features of an earlier text only.
+        sides: Concrete side indices of the window's indices, by the source's name; "" for one with an empty side.
+    """
+
+    keys: list[DocumentKey | None]
+    stale: set[int] = field(default_factory=set)
+    sides: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubtful:
+    """A hit whose features may be of an earlier text, and how to tell."""
+
+    place: int
+    key: DocumentKey
+    index: str
+    identity: Identity
+
+
+class AttachedFeatures:
+    """Finds the features of attached indices.
+
+    Args:
+        upstream: The engine.
+        credentials: In whose name side indices are read.
+    """
+
+    def __init__(self, upstream: Upstream, credentials: SideCredentials) -> None:
+        self._upstream = upstream
+        self._credentials = credentials
+        self._with_sides: LruCache[str, bool] = LruCache(_REMEMBERED)
+
+    def expects_ids(self, caller: Caller) -> bool:
+        """Whether what the caller searches had a side index the last time, which is read by the hits' ids."""
+        return self._with_sides.get(caller.indices) is not None
+
+    async def needs_ids(self, hits: Sequence[Mapping[str, Any]], caller: Caller) -> bool:
+        """Whether ids are needed to find the features of hits: those of a side index, or some that may be stale.
+
+        That an index has a side index is expected again of the next search for the same.
+        """
+        if any(_own_key(hit) and _changed_inside(hit) for hit in hits):
+            return True
+        indices = {str(hit["_index"]) for hit in hits if _own_key(hit) is None}
+        found = await asyncio.gather(*(self._marks(index, [], caller) for index in sorted(indices)))
+        needed = any(marks is not None for marks in found)
+        if needed:
+            self._with_sides.put(caller.indices, True, 1)
+        return needed
+
+    def door(self, caller: Caller) -> Caller:
+        """Return in whose name a side index is read: the caller's, or the gateway's own."""
+        if self._credentials == "gateway":
+            return Caller(self._upstream.service_headers())
+        return Caller(caller.headers)
+
+    async def locate(self, hits: Sequence[Mapping[str, Any]], caller: Caller) -> Located:
+        """Return where the features of hits are.
+
+        Args:
+            hits: With `_id`, `_version` and the doc value of `_seq_no`, where one may come from an attached index.
+            caller: In whose name documents are read.
+
+        Raises:
+            EngineError: The engine refused a read.
+            EngineUnavailable: It does not answer.
+        """
+        located = Located([_own_key(hit) for hit in hits])
+        doubtful: list[_Doubtful] = []
+        beside: dict[str, list[int]] = defaultdict(list)
+        for place, (hit, key) in enumerate(zip(hits, located.keys, strict=True)):
+            if key is None:
+                if "_id" in hit:
+                    beside[str(hit["_index"])].append(place)
+            elif _changed_inside(hit):
+                doubtful.append(_Doubtful(place, key, key.index, _identity(hit)))
+        parts = await asyncio.gather(
+            *(self._beside(index, places, hits, located, caller) for index, places in beside.items())
+        )
+        for part in parts:
+            doubtful += part
+        right = await self._same_text(doubtful, caller)
+        for one in doubtful:
+            if one.place in right:
+                located.keys[one.place] = one.key
+            else:
+                located.keys[one.place] = None
+                located.stale.add(one.place)
+        return located
+
+    async def _beside(
+        self, index: str, places: Sequence[int], hits: Sequence[Mapping[str, Any]], located: Located, caller: Caller
+    ) -> list[_Doubtful]:
+        """Find what a side index has of the hits of one index, and return those whose text is to be compared."""
+        identities = {place: _identity(hits[place]) for place in places}
+        marks, uuid = await asyncio.gather(
+            self._marks(index, sorted({identifier for identifier, _ in identities.values()}), caller),
+            self._uuid(index, caller),
+        )
+        if marks is None:
+            return []
+        located.sides[index] = next((mark.side for mark in marks.values()), "")
+        doubtful = []
+        for place, identity in identities.items():
+            mark = marks.get(identity)
+            if mark is None:
+                continue
+            key = DocumentKey(mark.side, mark.encoder, mark.hash, side=True)
+            hit = hits[place]
+            if (mark.source, mark.seq_no) == (uuid, _seq_no(hit)):
+                located.keys[place] = key
+            else:
+                doubtful.append(_Doubtful(place, key, index, identity))
+        return doubtful
+
+    async def _marks(self, index: str, ids: Sequence[str], caller: Caller) -> dict[Identity, Mark] | None:
+        """Return what the side index of an index has of documents; None where it has no side index."""
+        if ":" in index:  # of another cluster, whose side indices are not ours to find
+            return None
+        parts = [ids[start : start + _DOCUMENTS_A_READ] for start in range(0, len(ids), _DOCUMENTS_A_READ)] or [[]]
+        answers = await asyncio.gather(*(self._marks_of(index, part, caller) for part in parts))
+        if any(answer is None for answer in answers):
+            return None
+        marks: dict[Identity, Mark] = {}
+        for answer in answers:
+            marks |= answer or {}
+        return marks
+
+    async def _marks_of(self, index: str, ids: Sequence[str], caller: Caller) -> dict[Identity, Mark] | None:
+        """Ask once: the alias leads to one side index, so all the marks of an answer are of one encoder."""
+        body = {
+            "query": {"ids": {"values": list(ids)}},
+            "size": MOST_CANDIDATES if ids else 0,
+            "stored_fields": "_none_",
+            "docvalue_fields": [ID, ROUTING, SOURCE, SEQ_NO, HASH, ENCODER, STATE],
+            "track_total_hits": False,
+        }
+        door = self.door(caller)
+        answer = await self._read(door.path([side_alias(index)], "_search"), door, body, _IF_IT_IS_THERE)
+        if answer is None or not answer["_shards"]["total"]:
+            return None
+        marks = {}
+        for hit in answer["hits"]["hits"]:
+            fields = hit["fields"]
+            if fields[STATE][0] == READY:
+                identity = (fields[ID][0], fields.get(ROUTING, [None])[0])
+                marks[identity] = Mark(
+                    hit["_index"],
+                    fields[ENCODER][0],
+                    fields[HASH][0],
+                    fields[SOURCE][0],
+                    fields[SEQ_NO][0],
+                )
+        return marks
+
+    async def _uuid(self, index: str, caller: Caller) -> str | None:
+        """Return an index's UUID; None where the caller may not see it, so that texts are compared instead."""
+        path = f"/{quote(index, safe='')}/_settings/index.uuid".encode()
+        answer = await self._read(path, self.door(caller), None, {"flat_settings": "true"})
+        if answer is None or index not in answer:
+            return None
+        uuid: str | None = answer[index]["settings"].get("index.uuid")
+        return uuid
+
+    async def _same_text(self, doubtful: Sequence[_Doubtful], caller: Caller) -> set[int]:
+        """Return the places of hits whose text is the one that their features were made from."""
+        alike: dict[tuple[str, str], list[_Doubtful]] = defaultdict(list)
+        for one in doubtful:
+            alike[one.index, one.key.index].append(one)
+        parts = [
+            (index, holder, group[start : start + _DOCUMENTS_A_READ])
+            for (index, holder), group in alike.items()
+            for start in range(0, len(group), _DOCUMENTS_A_READ)
+        ]
+        found = await asyncio.gather(*(self._compare(index, holder, part, caller) for index, holder, part in parts))
+        return set().union(*found)
+
+    async def _compare(self, index: str, holder: str, group: Sequence[_Doubtful], caller: Caller) -> set[int]:
+        spec = await self._spec(index, holder, caller, side=group[0].key.side)
+        if spec is None:
+            return set()
+        body: dict[str, Any] = {
+            "query": {
+                "bool": {
+                    "filter": [
+                        {"ids": {"values": sorted({one.identity[0] for one in group})}},
+                        {"term": {"_index": index}},
+                    ]
+                }
+            },
+            "size": MOST_CANDIDATES,
+            "_source": list(spec.text_fields),
+            "track_total_hits": False,
+        }
+        path, params = caller.path([index], "_search"), dict(caller.params)
+        if caller.pit is not None:  # the text of the state that is searched
+            path, params = b"/_search", {}
+            body["pit"] = caller.pit
+        answer = await self._read(path, caller, body, params)
+        if answer is None:
+            return set()
+        texts = {_identity(hit): hit.get("_source") or {} for hit in answer["hits"]["hits"]}
+        return {
+            one.place for one in group if one.identity in texts and _hash_of(texts[one.identity], spec) == one.key.hash
+        }
+
+    async def _spec(self, index: str, holder: str, caller: Caller, *, side: bool) -> IndexSpec | None:
+        """Return the spec of the index that holds features."""
+        if side:
+            door = self.door(caller)
+            path = door.path([holder], "_mapping")
+        else:
+            door, path = caller, caller.path([index], "_mapping")
+        answer = await self._read(path, door, None, {})
+        if answer is None or holder not in answer:
+            return None
+        return IndexSpec.from_mapping(holder, answer[holder]["mappings"])
+
+    async def _read(
+        self, path: bytes, door: Caller, body: Mapping[str, Any] | None, params: Mapping[str, str]
+    ) -> dict[str, Any] | None:
+        """Return the engine's answer; None where there is nothing, or nothing for this caller to see."""
+        method = "GET" if body is None else "POST"
+        query = "&".join(f"{name}={quote(value, safe='')}" for name, value in params.items()).encode()
+        headers = [*callers(door.headers), *_AS_JSON]
+        sent = None if body is None else jsonio.dumps(body)
+        async with self._upstream.send(method, path, query, headers, sent, ours=True) as response:
+            raw, status = await response.read(), response.status
+        if status in _NOT_FOR_THIS_CALLER:
+            if status != 404:
+                log.warning("features beside an index cannot be read", path=path.decode("latin-1"), status=status)
+            return None
+        if status != 200:
+            raise EngineError(f"features could not be located: the engine answered {status}", upstream_status=status)
+        answer: dict[str, Any] = jsonio.loads(raw)
+        return answer
+
+
+def _own_key(hit: Mapping[str, Any]) -> DocumentKey | None:
+    """Return what identifies the features that a hit carries itself, or None where it has none."""
+    fields = hit.get("fields") or {}
+    encoder, content = fields.get(ENCODER), fields.get(HASH)
+    if not encoder or not content:
+        return None
+    return DocumentKey(hit["_index"], encoder[0], content[0])
+
+
+def _changed_inside(hit: Mapping[str, Any]) -> bool:
+    """Whether a document was written again after its features were put into it."""
+    marked = hit["fields"].get(VERSION)
+    return bool(marked) and marked[0] != hit.get("_version")
+
+
+def _identity(hit: Mapping[str, Any]) -> Identity:
+    return str(hit.get("_id", "")), hit.get("_routing")
+
+
+def _seq_no(hit: Mapping[str, Any]) -> int | None:
+    found: int | None = (hit.get("fields") or {}).get(SEQ_NO_OF_HITS, [None])[0]
+    return found
+
+
+def _hash_of(document: Mapping[str, Any], spec: IndexSpec) -> str | None:
+    try:
+        text, spans = compose(document, spec.text_fields)
+    except InvalidRequest:
+        return None
+    return content_hash(text, spans, spec)

@@ -1,0 +1,16 @@
+"""What ended a group of tasks."""
+
+from es_ttc.errors import EngineError, InvalidRequest
+
+
+def cause_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the failure behind a group's cancellations: ours first, they say what to do."""
+    leaves: list[BaseException] = []
+    stack: list[BaseException] = [group]
+    while stack:
+        error = stack.pop()
+        if isinstance(error, BaseExceptionGroup):
+            stack.extend(error.exceptions)
+        else:
+            leaves.append(error)
+    return next((error for error in leaves if isinstance(error, EngineError | InvalidRequest)), leaves[0])

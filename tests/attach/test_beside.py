@@ -1,0 +1,146 @@
+"""A side index: searched like an index with features of its own, never stale, and gone without a trace."""
+
+from typing import Any
+
+import pytest
+
+from es_ttc.attach import fill_attached
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Engine
+from es_ttc.ingest import DeadLetterList, Documents, Inputs, ingest
+from es_ttc.mappings.index import IndexOptions, create_index
+from es_ttc.mappings.spec import IndexSpec
+from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, update
+from tests.gateway.client import Reply, search
+
+CATS = "which cat drinks milk?"
+
+
+@pytest.fixture(params=["beside", "inside"])
+def inside(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param == "inside")
+
+
+def ask(gateway: str, index: str, method: str = "spectral", size: int = 40, **body: Any) -> Reply:
+    ours = {
+        "window_size": size,
+        "ttc": {"method": method, "query_text": CATS, "detail": True, "on_error": "fail"},
+    }
+    return search(gateway, index, {"query": {"match_all": {}}, "size": size, "rescore": ours, **body})
+
+
+def ask_for_page(gateway: str, index: str) -> Reply:
+    """Ask as people do: a small page of a wide window, without detail."""
+    ours = {"window_size": 40, "ttc": {"method": "spectral", "query_text": CATS, "on_error": "fail"}}
+    return search(gateway, index, {"query": {"match_all": {}}, "size": 3, "rescore": ours})
+
+
+def scores(reply: Reply) -> dict[str, float]:
+    assert reply.status == 200, reply.body
+    return dict(zip(reply.ids, reply.scores, strict=True))
+
+
+async def native(engine: Engine, name: str, spec: IndexSpec, encoder: Encoder) -> None:
+    await create_index(engine, name, spec, IndexOptions(shards=2, replicas=0))
+    documents = [{"_id": identifier, **document} for identifier, document in corpus().items()]
+    await ingest(engine, name, Inputs([Documents(documents)]), encoder, dead_letters=DeadLetterList())
+    await engine.refresh(name)
+
+
+async def test_scores_are_those_of_an_index_with_features_of_its_own(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, inside: bool
+) -> None:
+    await native(engine, f"{shop}-native", spec, encoder)
+    before = await engine.request("GET", f"/{shop}")
+    filled = await attach(engine, shop, spec, encoder, inside=inside)
+    assert (filled.written, filled.empty, filled.failed, filled.removed) == (20, 1, 0, 0)
+    if not inside:
+        assert await engine.request("GET", f"/{shop}") == before
+    for method in ("spectral", "maxsim", "dense"):
+        expected = ask(gateway, f"{shop}-native", method)
+        got = ask(gateway, shop, method)
+        assert got.status == 200, got.body
+        assert got.json()["ttc"]["scored"] == 19
+        assert "stale" not in got.json()["ttc"]
+        assert dict(zip(got.ids, got.scores, strict=True)) == pytest.approx(
+            dict(zip(expected.ids, expected.scores, strict=True)), abs=1e-4
+        )
+        assert got.ids[0] == expected.ids[0]
+        assert not {"_seq_no", "_primary_term", "_version"} & got.json()["hits"]["hits"][0].keys()
+
+
+async def test_what_has_changed_keeps_its_place_until_it_is_filled_again(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, inside: bool
+) -> None:
+    await attach(engine, shop, spec, encoder, inside=inside)
+    before = scores(ask(gateway, shop))
+    # A new price leaves the features right; a new text does not, and a new document has none.
+    await update(engine, shop, "d1", {"price": 99})
+    await update(engine, shop, "d2", {"body": "Our cat drinks milk, every day and every night."})
+    await put(engine, shop, {"new": {"title": "The cat", "body": "It drinks milk."}})
+    reply = ask(gateway, shop)
+    assert (reply.json()["ttc"]["scored"], reply.json()["ttc"]["stale"]) == (18, 1)
+    assert set(reply.ids[18:]) == {"d2", "d7", "new"}
+    stale = [hit["_id"] for hit in reply.json()["hits"]["hits"] if hit["_ttc"].get("stale")]
+    assert stale == ["d2"]
+    assert scores(reply)["d1"] == pytest.approx(before["d1"], abs=1e-6)
+    assert scores(ask_for_page(gateway, shop)) == pytest.approx(
+        {name: score for name, score in scores(reply).items() if name in reply.ids[:3]}
+    )
+    await engine.request("DELETE", f"/{shop}/_doc/d3", params={"refresh": "true"})
+    [filled] = await fill_attached(engine, shop, encoder)
+    assert (filled.written, filled.unchanged, filled.failed, filled.removed) == (2, 1, 0, 0 if inside else 1)
+    reply = ask(gateway, shop)
+    assert (reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == (19, None)
+    assert scores(reply)["d2"] != pytest.approx(before["d2"], abs=1e-4)
+    [filled] = await fill_attached(engine, shop, encoder)
+    assert (filled.written, filled.seen, filled.removed) == (0, 0, 0) if not inside else filled.written == 0
+
+
+async def test_an_index_made_anew_is_not_taken_for_the_old_one(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    """It counts from the beginning: the same ids may get the same seq_nos with other texts."""
+    await attach(engine, shop, spec, encoder)
+    old = scores(ask(gateway, shop))
+    changed = corpus()
+    changed["d0"] = {"title": "Milk", "body": "A cat drinks milk."}
+    await engine.delete_index(shop)
+    await engine.create_index(shop, {"settings": SETTINGS, "mappings": MAPPING})
+    await put(engine, shop, changed)
+    reply = ask(gateway, shop)
+    assert (reply.json()["ttc"]["scored"], reply.json()["ttc"]["stale"]) == (18, 1)
+    assert set(reply.ids[18:]) == {"d0", "d7"}
+    assert {name: score for name, score in scores(reply).items() if name not in ("d0", "d7")} == pytest.approx(
+        {name: score for name, score in old.items() if name not in ("d0", "d7")}
+    )
+    [filled] = await fill_attached(engine, shop, encoder)
+    assert (filled.written, filled.unchanged) == (1, 19)
+    assert scores(ask(gateway, shop))["d0"] > max(old.values())
+
+
+async def test_routing_filters_and_several_indices(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    """Documents of one id apart by their routing, an alias that hides some, a wildcard over attached and other ones."""
+    lines: dict[str, dict[str, str]] = {"a": {"title": "one", "body": "The cat drinks milk."}}
+    await put(engine, shop, lines, routing="left")
+    await put(engine, shop, {"a": {"title": "two", "body": "A horse runs."}}, routing="right7")
+    await attach(engine, shop, spec, encoder)
+    twins = [hit for hit in ask(gateway, shop).json()["hits"]["hits"] if hit["_id"] == "a"]
+    assert len(twins) == 2
+    by_routing = {hit["_routing"]: hit["_score"] for hit in twins}
+    assert by_routing["left"] > by_routing["right7"]
+    alias = f"{shop}-cheap"
+    cheap = {"add": {"index": shop, "alias": alias, "filter": {"range": {"price": {"lt": 5}}}}}
+    await engine.request("POST", "/_aliases", body={"actions": [cheap]})
+    reply = ask(gateway, alias)
+    assert set(reply.ids) == {f"d{number}" for number in range(5)}
+    assert reply.json()["ttc"]["scored"] == 5
+    await update(engine, shop, "d1", {"price": 2})  # its text is compared through the alias, as its users see it
+    assert ask(gateway, alias).json()["ttc"]["scored"] == 5
+    await native(engine, f"{shop}-native", spec, encoder)
+    reply = ask(gateway, f"{shop}*", size=42)
+    ttc = reply.json()["ttc"]
+    assert (ttc["window"], ttc["scored"]) == (42, 40)
+    assert {hit["_index"] for hit in reply.json()["hits"]["hits"]} == {shop, f"{shop}-native"}

@@ -1,0 +1,139 @@
+"""A real `es-ttc attach` killed after each of its steps and run again; an engine killed under it."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from es_ttc.attach.beside import serving_side, sides_of
+from es_ttc.attach.find import contents_of, holder_of
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
+from es_ttc.mappings.contents import contents
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.settings import EngineSettings
+from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, wait_for
+from tests.attach.test_detach import state
+from tests.support.killing_relay import killing_relay
+from tests.support.own_node import OwnNode
+
+T = TypeVar("T")
+OPTIONS = ["--text-fields", "title,body", "--scales", "1,3,mean", "--max-tokens", "64", "--encoder", "minilm@onnx"]
+
+
+@pytest.fixture(scope="session")
+def engine_url(opensearch_url: str) -> str:
+    """One product: the steps are the same on both."""
+    return opensearch_url
+
+
+async def until_it_is_through(relay_to: str, folder: Path, *arguments: str) -> list[str]:
+    """Run the command again and again, killed after its first change each time, until it ends by itself."""
+    async with killing_relay(relay_to) as relay:
+        while True:
+            environment = {**os.environ, "HF_HUB_OFFLINE": "1", "ES_TTC_ENGINE": relay.url}
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "es_ttc", *arguments),
+                cwd=folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            relay.process = process
+            _, err = await asyncio.wait_for(process.communicate(), 120)
+            if process.returncode == 0:
+                return relay.steps
+            assert process.returncode == -9, err.decode()
+            assert len(relay.steps) < 30, relay.steps
+
+
+async def test_beside_another_attach_that_serves(
+    engine: Engine, engine_url: str, shop: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path
+) -> None:
+    await attach(engine, shop, spec, encoder)
+    before = await engine.request("GET", f"/{shop}")
+    old = await serving_side(engine, shop)
+    steps = await until_it_is_through(engine_url, tmp_path, "attach", shop, *OPTIONS, "--codec", "int8")
+    # The index, documents of both shards, the checkpoint, the alias, the old index.
+    assert steps[0] == "PUT"
+    assert steps.count("POST _bulk") >= 2
+    assert steps[-2:] == ["POST _aliases", "DELETE"]
+    [side] = await sides_of(engine, shop)
+    held = await holder_of(engine, shop)
+    assert side == held.index != old
+    assert held.spec == replace(spec, codec="int8")
+    assert (await contents_of(engine, held)).states == {"ready": 19, "empty": 1}
+    assert await engine.request("GET", f"/{shop}") == before
+
+
+async def test_inside_and_out_again(engine: Engine, engine_url: str, shop: str, tmp_path: Path) -> None:
+    before = await state(engine, shop)
+    steps = await until_it_is_through(engine_url, tmp_path, "attach", shop, *OPTIONS, "--in-index")
+    assert steps[:3] == ["PUT _mapping", "PUT", "PUT _settings"]
+    assert steps.count("POST _bulk") >= 2
+    held = await holder_of(engine, shop)
+    assert not held.side
+    await engine.refresh(shop)
+    assert (await contents(engine, shop, held.spec)).states == {"ready": 19, "empty": 1}
+    steps = await until_it_is_through(engine_url, tmp_path, "detach", shop, "--yes")
+    assert steps[:2] == ["PUT _settings", "DELETE"]
+    assert steps[-1] == "PUT _mapping"
+    after = await state(engine, shop)
+    del after["index"][shop]["mappings"]["properties"]["ttc"]
+    assert after == before
+
+
+def test_an_engine_that_is_killed_under_it_and_comes_back(tmp_path: Path) -> None:
+    node = OwnNode("attach")
+    try:
+        asyncio.run(_with_engine(node.url, _make_shop))
+        command = [sys.executable, "-m", "es_ttc", "attach", "shop", *OPTIONS, "--json", "--engine", node.url]
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as attaching:
+            wait_for(lambda: attaching.poll() is not None or len(asyncio.run(_with_engine(node.url, _sides))) > 0)
+            time.sleep(0.3)
+            node.kill()
+            node.restart()
+            out, _ = attaching.communicate(timeout=200)
+        if attaching.returncode != 0:  # it may have met a call that is not repeated: it says so, and goes on when told
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+            assert done.returncode == 0, done.stderr
+            out = done.stdout
+        assert json.loads(out)["indices"][0]["failed"] == 0
+        documents, states = asyncio.run(_with_engine(node.url, _found))
+        assert documents == 400
+        assert states == {"ready": 19 * 20, "empty": 20}
+    finally:
+        node.stop()
+
+
+async def _with_engine(url: str, work: Callable[[Engine], Awaitable[T]]) -> T:
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        return await work(engine)
+    finally:
+        await engine.close()
+
+
+async def _make_shop(engine: Engine) -> None:
+    await engine.create_index("shop", {"settings": SETTINGS, "mappings": MAPPING})
+    await put(engine, "shop", {f"{name}-{n}": document for name, document in corpus().items() for n in range(20)})
+
+
+async def _sides(engine: Engine) -> list[str]:
+    return list(await sides_of(engine, "shop"))
+
+
+async def _found(engine: Engine) -> tuple[int, dict[str, int]]:
+    held = await holder_of(engine, "shop")
+    await engine.refresh(held.index)
+    return await engine.count("shop"), (await contents_of(engine, held)).states
