@@ -43,6 +43,7 @@ INDEX = "benchmark-gateway"
 SCRIPTED = "benchmark-gateway-scripted"
 CONNECTIONS = 16
 SECONDS = 5.0
+WARM_UP_SECONDS = 6.0
 
 
 def main() -> None:
@@ -52,9 +53,17 @@ def main() -> None:
     product = asyncio.run(_fill(url))
     try:
         with gateway(url) as warm, gateway(url, feature_cache_mb=0) as forgetful:
+            _warm_up(url, warm.url, forgetful.url)
             _report(url, warm.url, forgetful.url, product)
     finally:
         asyncio.run(_clear(url))
+
+
+def _warm_up(engine: str, *gateways: str) -> None:
+    """Search for a while: a fresh engine answers several times slower until it has compiled what it runs."""
+    plain, ours = query(0, rescore=False), query(0, rescore=True)
+    for url, body in ((engine, plain), *((through, ours) for through in gateways)):
+        asyncio.run(answered(url, INDEX, body, connections=4, seconds=WARM_UP_SECONDS))
 
 
 def _report(url: str, gateway: str, forgetful: str, product: str) -> None:

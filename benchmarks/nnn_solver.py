@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from operator import attrgetter
 from time import process_time
 from typing import Any
 
@@ -148,20 +147,19 @@ def growth_table(grown: Mapping[str, Sequence[Point]]) -> str:
 
 def draw(grown: Mapping[str, Sequence[Point]]) -> None:
     """Draw one panel a kind of growth, on logarithmic scales."""
-    along = map(attrgetter, ("n", "dims", "selected"))
+    along = {"n": (100, 1_000, 10_000), "dims": (96, 384, 1_536), "selected": (5, 10, 20, 50)}
     with figure(9.2, 3.0) as drawn:
-        for axes, (what, points), value in zip(
-            drawn.subplots(1, len(grown), sharey=True), grown.items(), along, strict=True
-        ):
-            axes.plot([value(one) for one in points], [one.ms for one in points], color=STRONG, marker="o")
+        panels = drawn.subplots(1, len(grown), sharey=True)
+        for axes, (what, points), (attribute, ticks) in zip(panels, grown.items(), along.items(), strict=True):
+            axes.plot([getattr(one, attribute) for one in points], [one.ms for one in points], "o-", color=STRONG)
             axes.set_xscale("log")
             axes.set_yscale("log")
             axes.set_xlabel(what, color=MUTED)
-            axes.xaxis.set_major_formatter(lambda number, _: f"{number:,.0f}")
-            axes.yaxis.set_major_formatter(lambda number, _: f"{number:g}")
             axes.minorticks_off()
+            axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+            axes.set_yticks((0.5, 1, 2, 5, 10), ("0.5", "1", "2", "5", "10"))
             axes.grid(color=BAR, linewidth=0.5)
-        drawn.axes[0].set_ylabel("ms a query", color=MUTED)
+        panels[0].set_ylabel("ms a query", color=MUTED)
         save(drawn, "nnn-growth.svg")
 
 

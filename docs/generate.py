@@ -76,6 +76,11 @@ def section_page() -> str:
         _fields_table(Section),
         "An unknown key, a wrong type or a value out of range is a 400 in the engine's own error shape that names the "
         "key and the nearest valid one.\n",
+        "With `size` and `from` beyond `window_size` the window is as wide as the page needs. Scores are never "
+        "negative and never rise down the page; documents outside the window follow in the engine's order. What else "
+        "belongs to a search (`aggs`, `highlight`, `fields`, `_source`, `post_filter`, `min_score`, `explain`, "
+        "`profile`, points in time, aliases, routing) stays the engine's; what does not work is in "
+        "[known limits](../known-limits.md).\n",
     ]
     return "\n".join(parts)
 

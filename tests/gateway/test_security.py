@@ -1,9 +1,12 @@
-"""A secured engine: credentials as they are, and nobody is shown, or scored by, what he may not see."""
+"""A secured engine: credentials as they are, nobody is shown or scored what he may not see; and it calls us itself."""
 
 import asyncio
 import base64
+import json
 import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -21,7 +24,7 @@ from es_ttc.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from tests.gateway.client import Reply, call
 from tests.gateway.conftest import Behind, corpus, fill
-from tests.gateway.test_rescore import EVERYTHING, ours
+from tests.gateway.test_rescore import CATS, EVERYTHING, ours
 from tests.support.secured import PASSWORD, SUPERUSER, SecuredElasticsearch, basic
 
 INDEX = "creatures"
@@ -155,6 +158,35 @@ def test_features_that_a_caller_may_not_read_do_not_serve_him_from_memory(secure
         reply = call(secured.gateway, "POST", f"/{target}/_search", {"query": EVERYTHING, "rescore": ours()}, BEN)
         assert reply.status == 400, reply.body
         assert reply.json()["error"]["type"] == "ttc_missing_feature_exception"
+
+
+def test_an_engine_whose_licence_lets_it_calls_us_as_its_reranker(secured: Behind) -> None:
+    """The JSON is that of the how-to page; Elasticsearch itself sends the request and reads the answer."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "rerank-endpoint.md").read_text("utf-8")
+    blocks = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
+    service = next(block for block in blocks if block.get("service") == "custom")
+    service["service_settings"]["url"] = f"{secured.gateway}/_ttc/rerank"
+    made = call(secured.engine, "PUT", "/_inference/rerank/es-ttc", service, ADMIN)
+    assert made.status == 200, made.body
+    texts = ["Our trout swims.", 'Which "cat" drinks milk? Ours does.', "Nothing\nat all \\ here"]
+    asked_of_us = {"query": CATS, "documents": texts}
+    own = {
+        result["index"]: result["relevance_score"]
+        for result in call(secured.gateway, "POST", "/_ttc/rerank", asked_of_us).json()["results"]
+    }
+    answer = settle(secured.engine, "/_inference/rerank/es-ttc", {"query": CATS, "input": texts})
+    assert {result["index"]: result["relevance_score"] for result in answer["rerank"]} == pytest.approx(own)
+    retriever = next(block for block in blocks if "retriever" in block)
+    reranker = retriever["retriever"]["text_similarity_reranker"]
+    reranker["retriever"]["standard"]["query"] = EVERYTHING
+    reranker |= {"inference_text": CATS, "rank_window_size": 60}
+    found = call(secured.engine, "POST", f"/{INDEX}/_search", retriever | {"size": 60}, ADMIN)
+    assert found.status == 200, found.body
+    documents = {document["_id"]: document["text"] for document in corpus()}
+    scores = call(
+        secured.gateway, "POST", "/_ttc/rerank", {"query": CATS, "documents": [documents[one] for one in found.ids]}
+    ).json()["results"]
+    assert [result["index"] for result in scores[:5]] == [0, 1, 2, 3, 4]
 
 
 def test_a_side_index_is_read_in_the_callers_name_or_the_gateways_own(secured: Behind, encoder: Encoder) -> None:
