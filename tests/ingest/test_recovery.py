@@ -1,0 +1,229 @@
+"""What becomes of stored features when nodes restart, copies are made and others write: kept, or missed and mended."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
+from es_ttc.ingest import DeadLetterList, Documents, Inputs, Outcome, encode_documents, ingest
+from es_ttc.mappings.contents import contents
+from es_ttc.mappings.fields import carried
+from es_ttc.mappings.index import IndexOptions, create_index, index_body, resolve_index
+from es_ttc.mappings.readers import reader_of
+from es_ttc.mappings.spec import ENCODER, HASH, ROOT, SPAN_VECTOR, VECTOR, IndexSpec, SpanGrid
+from es_ttc.rescorers.base import Feature
+from es_ttc.settings import EngineSettings
+from es_ttc.vectors.quantise import dequantise
+from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
+from tests.conftest import PRODUCTS
+from tests.support.cluster import Cluster
+
+STORAGE: dict[str, dict[str, Any]] = {
+    "recovery-packed": {"spans": (SpanGrid(10, 5),)},
+    "recovery-doc-values": {"blobs": "doc_values"},
+    "recovery-nested": {"tokens": "nested"},
+}
+SHORT = "recovery-short"
+MANY, FEW = 60, 4  # so few that an engine replays operations rather than copies files: below a tenth
+
+Features = dict[str, dict[str, bytes | None]]
+
+
+def texts(start: int, stop: int, animal: str = "cat") -> list[dict[str, Any]]:
+    return [{"_id": str(n), "title": f"Tale {n}", "text": f"The {animal} drinks {n} bowls."} for n in range(start, stop)]
+
+
+LATER = texts(MANY - FEW // 2, MANY + FEW // 2, "owl")
+
+
+async def write(engine: Engine, index: str, encoder: Encoder, documents: list[dict[str, Any]]) -> Outcome:
+    letters = DeadLetterList()
+    outcome = await ingest(engine, index, Inputs([Documents(documents)]), encoder, dead_letters=letters)
+    assert not letters.letters
+    return outcome
+
+
+async def features_in(engine: Engine, index: str, spec: IndexSpec, **params: str) -> Features:
+    """Every document's hash, encoder and features, as the copy that params choose gives them."""
+    wanted = sorted(carried(spec))
+    reader = reader_of(spec.layout)
+    asked = reader.request(wanted)
+    body = {**asked, "docvalue_fields": [*asked.get("docvalue_fields", ()), HASH, ENCODER], "size": 1000}
+    found: Features = {}
+    for hit in (await engine.search(index, body, **params))["hits"]["hits"]:
+        fields = hit.get("fields", {})
+        read = {feature: reader.read(hit, feature) for feature in wanted}
+        found[hit["_id"]] = {name: str(fields[name]).encode() if name in fields else None for name in (HASH, ENCODER)}
+        found[hit["_id"]] |= {feature: None if one is None else as_bytes(one.value) for feature, one in read.items()}
+    return found
+
+
+def as_bytes(value: Any) -> bytes:
+    match value:
+        case TokenVectors(values=array) | ScaleNorms(values=array) | (array, _):
+            return bytes(array.tobytes())
+        case _:
+            return bytes(value.tobytes())
+
+
+async def nearest(engine: Engine, index: str, encoder: Encoder, field: str, **params: str) -> str:
+    """The document that the engine's kNN finds first by a vector field."""
+    text = f"{LATER[-1]['title']} {LATER[-1]['text']}"
+    vector = encoder.encode([text], role="query", tokens=False).pooled[0].tolist()
+    if (await engine.capabilities()).product == "elasticsearch":
+        body: dict[str, Any] = {"knn": {"field": field, "query_vector": vector, "k": 5, "num_candidates": 500}}
+    else:
+        body = {"query": {"knn": {field: {"vector": vector, "k": 5}}}}
+        path = field.rpartition(".")[0]
+        if path != ROOT:
+            body = {"query": {"nested": {"path": path, "score_mode": "max", **body}}}
+    answer = await engine.search(index, {**body, "_source": False}, **params)
+    return str(answer["hits"]["hits"][0]["_id"])
+
+
+async def copies(engine: Engine) -> list[dict[str, str]]:
+    """The parameters that choose each node's copy."""
+    return [{"preference": f"_only_nodes:{node}"} for node in (await engine.request("GET", "/_nodes/http"))["nodes"]]
+
+
+@pytest.fixture(scope="module", params=PRODUCTS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    made = Cluster(request.param)
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+async def engine(engine_url: str) -> AsyncIterator[Engine]:
+    client = await connect(EngineSettings(engine=engine_url))
+    yield client
+    await client.close()
+
+
+async def test_copies_restarts_and_snapshots_keep_every_feature(cluster: Cluster, encoder: Encoder) -> None:
+    storage = dict(STORAGE)
+    if cluster.product == "elasticsearch":  # under its trial licence
+        storage["recovery-rank-vectors"] = {"tokens": "rank_vectors"}
+    specs = {name: IndexSpec(encoder.identity, max_tokens=64, **chosen) for name, chosen in storage.items()}
+    engine = await connect(EngineSettings(engine=cluster.first, request_timeout=120))
+    try:
+        for name, spec in specs.items():
+            await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
+            await write(engine, name, encoder, texts(0, MANY))
+        before = {name: await features_in(engine, name, spec) for name, spec in specs.items()}
+        for name, spec in specs.items():
+            assert_right(before[name], spec, encoder)
+
+        cluster.start_second()  # copies by files
+        for name in specs:
+            await engine.request("PUT", f"/{name}/_settings", body={"index": {"number_of_replicas": 1}})
+        cluster.wait(status="green")
+        for name, spec in specs.items():
+            for copy in await copies(engine):
+                assert await features_in(engine, name, spec, **copy) == before[name]
+
+        cluster.stop_second()  # copies by replaying what was written meanwhile
+        for name in specs:
+            await write(engine, name, encoder, LATER)
+        cluster.start_second()
+        cluster.wait(status="green")
+        after = {name: await features_in(engine, name, spec) for name, spec in specs.items()}
+        for name, spec in specs.items():
+            shards = (await engine.request("GET", f"/{name}/_recovery"))[name]["shards"]
+            assert (0, FEW) in [
+                (shard["index"]["files"]["recovered"], shard["translog"]["recovered"]) for shard in shards
+            ]
+            assert all(None not in found.values() for found in after[name].values())
+            for copy in await copies(engine):
+                assert await features_in(engine, name, spec, **copy) == after[name]
+                assert await nearest(engine, name, encoder, VECTOR, **copy) == LATER[-1]["_id"]
+                if spec.spans:
+                    assert await nearest(engine, name, encoder, SPAN_VECTOR, **copy) == LATER[-1]["_id"]
+
+        await engine.close()
+        cluster.restart_first()
+        engine = await connect(EngineSettings(engine=cluster.first, request_timeout=120))
+        cluster.wait(status="green", nodes=2)
+        repository = {"type": "fs", "settings": {"location": "all"}}
+        await engine.request("PUT", "/_snapshot/all", body=repository)
+        names = {"indices": ",".join(specs), "include_global_state": False}
+        await engine.request("PUT", "/_snapshot/all/one", params={"wait_for_completion": "true"}, body=names)
+        renamed = {**names, "rename_pattern": "(.+)", "rename_replacement": "$1-again"}
+        await engine.request(
+            "POST", "/_snapshot/all/one/_restore", params={"wait_for_completion": "true"}, body=renamed
+        )
+        for name, spec in specs.items():
+            assert await features_in(engine, name, spec) == after[name]
+            assert (await resolve_index(engine, f"{name}-again"))[1] == spec
+            assert await features_in(engine, f"{name}-again", spec) == after[name]
+    finally:
+        await engine.close()
+
+
+def assert_right(found: Features, spec: IndexSpec, encoder: Encoder) -> None:
+    """What is read is what was made: to the bit, where numbers did not go through text."""
+    documents = texts(0, MANY)
+    for document, features in zip(documents, encode_documents(documents, spec, encoder), strict=True):
+        assert features.tokens is not None
+        read = found[document["_id"]]
+        tokens = read[Feature.TOKENS]
+        assert tokens is not None
+        if spec.tokens == "packed":
+            assert tokens == features.tokens.vectors.values.tobytes()
+        else:
+            written: Float32 = dequantise(features.tokens.vectors)
+            np.testing.assert_allclose(np.frombuffer(tokens, np.float32).reshape(written.shape), written, atol=1e-6)
+        assert read[Feature.NORMS] == features.tokens.norms.values.tobytes()
+        assert read[Feature.OFFSETS] == features.tokens.offsets.tobytes()
+
+
+async def test_why_the_recovery_source_is_kept(cluster: Cluster, encoder: Encoder) -> None:
+    """OpenSearch can leave fields out of what it replays for a copy: the copy then lacks them, and nobody is told."""
+    if cluster.product != "opensearch":
+        pytest.skip("Elasticsearch has no such setting")
+    engine = await connect(EngineSettings(engine=cluster.first, request_timeout=120))
+    try:
+        cluster.start_second()
+        spec = IndexSpec(encoder.identity, max_tokens=64)
+        body = index_body(spec, await engine.capabilities(), IndexOptions(shards=1, replicas=0))
+        body["mappings"]["_source"]["recovery_source_excludes"] = [ROOT]
+        await engine.create_index(SHORT, body)
+        await write(engine, SHORT, encoder, texts(0, 3))
+        await engine.request("PUT", f"/{SHORT}/_settings", body={"index": {"number_of_replicas": 1}})
+        cluster.wait(status="green")
+        found = [await features_in(engine, SHORT, spec, **copy) for copy in await copies(engine)]
+        lacking = [sum(None in document.values() for document in copy.values()) for copy in found]
+        assert sorted(lacking) == [0, 3]
+    finally:
+        await engine.close()
+
+
+@pytest.mark.parametrize("storage", [{"spans": (SpanGrid(10, 5),)}, {"tokens": "nested"}], ids=["packed", "nested"])
+async def test_what_others_write_is_noticed_and_mended(
+    engine: Engine, index_name: str, encoder: Encoder, storage: dict[str, Any]
+) -> None:
+    spec = IndexSpec(encoder.identity, max_tokens=64, **storage)
+    other = f"{index_name}-b"
+    for name in (index_name, other):
+        await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
+    await write(engine, index_name, encoder, texts(0, 6))
+    before = await features_in(engine, index_name, spec)
+    refresh = {"refresh": "true"}
+    await engine.request("POST", f"/{index_name}/_update/1", params=refresh, body={"doc": {"price": 3}})
+    some = {"query": {"ids": {"values": ["2", "3"]}}}
+    await engine.request("POST", f"/{index_name}/_update_by_query", params=refresh, body=some)
+    await engine.request(
+        "POST", "/_reindex", params=refresh, body={"source": {"index": index_name}, "dest": {"index": other}}
+    )
+    for name, touched in ((index_name, {"1", "2", "3"}), (other, set(before))):
+        found = await features_in(engine, name, spec)
+        assert {one for one, features in found.items() if features[HASH] is None} == touched
+        assert {one for one, features in found.items() if features[Feature.POOLED] is None} == touched
+        assert (await contents(engine, name, spec)).lacking == len(touched)
+        assert (await write(engine, name, encoder, texts(0, 6))).written == len(touched)
+        assert await features_in(engine, name, spec) == before
+        assert (await contents(engine, name, spec)).lacking == 0
