@@ -25,8 +25,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from benchmarks.common import heading, table
+from benchmarks.common import heading, milliseconds, table
 from es_ttc.encoders import CachedEncoder, Encoder, load_encoder
+from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.errors import ConfigurationError
@@ -39,11 +40,14 @@ from es_ttc.gateway.features import DocumentKey, FeatureStore
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.ingest import DeadLetterList, Documents, Inputs, ingest
+from es_ttc.ingest.encode import token_blob, token_features
 from es_ttc.ingest.sample import learn_codebook
 from es_ttc.mappings.index import IndexOptions, index_body
 from es_ttc.mappings.spec import ENCODER, HASH, RESIDUAL_BITS, ROOT, IndexSpec, SpanGrid
 from es_ttc.rescorers.base import Feature
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from es_ttc.vectors.packed import Codebooks, codebook_id, pack_codebook, unpack_codebook, unpack_tokens
+from es_ttc.vectors.residual import learn
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 LEASE_SECONDS = 65
@@ -275,6 +279,30 @@ def rankings(collection: Collection, encoder: Encoder) -> list[list[str]]:
     return rows
 
 
+def unpacking() -> list[list[str]]:
+    """Return rows that tell how long 100 documents of 256 tokens take from blobs to what rescorers read."""
+    random = np.random.default_rng(0)
+    matrix = random.standard_normal((WINDOW * 256, 384), dtype=np.float32)
+    matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
+    rows = []
+    for codec in ("float16", "int8", "residual4", "residual2"):
+        bits = RESIDUAL_BITS.get(codec)
+        codebook = pack_codebook(learn(matrix[:8192], bits)) if bits else b""
+        spec = IndexSpec(EncoderIdentity("any", "", 384, 256), codec=codec, codebook=codebook)
+        offsets = np.zeros((256, 3), dtype=np.int32)
+        parts = np.split(matrix, WINDOW)
+        blobs = [token_blob(token_features(part, offsets, spec), spec) for part in parts]
+        known = {codebook_id(codebook): unpack_codebook(codebook)} if codebook else {}
+
+        def read(blobs: list[bytes] = blobs, known: Codebooks = known) -> None:
+            for blob in blobs:
+                unpack_tokens(blob, known)
+
+        median, p95 = milliseconds(read, repeat=15)
+        rows.append([codec, f"{len(blobs[0]) / 256:.0f}", f"{median:.1f} / {p95:.1f}"])
+    return rows
+
+
 def first_documents(collection: Collection, count: int) -> Collection:
     """Return a collection of the first documents, and of the queries that they answer."""
     documents = collection.documents[:count]
@@ -330,6 +358,9 @@ def main() -> None:
     data = ", ".join(f"{each.name} ({len(each.documents)} documents)" for each in collections)
     print(heading("Token storage", data=data, packages=("numpy", "elasticsearch", "opensearch-py")))
     chosen = [BARE, *(name for name in arguments.only or VARIANTS if name != BARE)]
+    if not arguments.no_ranking:
+        print("### From blobs to rows, 100 documents of 256 tokens\n")
+        print(table(["codec", "bytes a token", "p50 / p95 ms"], unpacking()))
     for collection in collections:
         if not arguments.no_ranking:
             rows = rankings(collection, encoder)

@@ -269,16 +269,21 @@ def feature_fields(features: DocumentFeatures, spec: IndexSpec) -> dict[str, obj
     return stored
 
 
+def token_blob(tokens: TokenFeatures, spec: IndexSpec) -> bytes:
+    """Return the blob that packed token vectors are stored as."""
+    if tokens.residuals is not None:
+        return pack_residuals(tokens.residuals, _codebook_id(spec.codebook))
+    return pack_tokens(tokens.vectors)
+
+
 def _tokens(tokens: TokenFeatures, spec: IndexSpec) -> object:
     match spec.tokens:
         case "nested":
             return [{"v": vector} for vector in tokens.vectors.values]
         case "rank_vectors":
             return tokens.vectors.values
-        case _ if tokens.residuals is not None:
-            return _base64(pack_residuals(tokens.residuals, _codebook_id(spec.codebook)))
         case _:
-            return _base64(pack_tokens(tokens.vectors))
+            return _base64(token_blob(tokens, spec))
 
 
 def _span_objects(spans: SpanFeatures, spec: IndexSpec) -> list[dict[str, object]]:
