@@ -180,11 +180,12 @@ def features_of(
     if not spec.encodes_tokens:
         return DocumentFeatures(text_hash, pooled, None, truncated, chunks=chunks)
     matrix, offsets = encodings.tokens[position], locate(encodings.offsets[position], spans)
-    tokens = None
-    if spec.tokens != "none":
-        tokens = token_features(matrix, offsets, spec)
-        matrix = dequantise(tokens.vectors)  # spans of what is stored, as the norms are
-    return DocumentFeatures(text_hash, pooled, tokens, truncated, _spans(matrix, offsets, spec.spans), chunks)
+    tokens = None if spec.tokens == "none" else token_features(matrix, offsets, spec)
+    if not spec.spans:
+        return DocumentFeatures(text_hash, pooled, tokens, truncated, chunks=chunks)
+    # Spans of what is stored, as the norms are: their cosines are those that a rescorer finds.
+    smoothed = _spans(matrix if tokens is None else dequantise(tokens.vectors), offsets, spec.spans)
+    return DocumentFeatures(text_hash, pooled, tokens, truncated, smoothed, chunks)
 
 
 def token_features(matrix: Float32, offsets: NDArray[np.int32], spec: IndexSpec) -> TokenFeatures:
@@ -211,9 +212,7 @@ def _as_stored(matrix: Float32, spec: IndexSpec) -> tuple[TokenVectors, Residual
     return quantise(matrix, spec.codec), None
 
 
-def _spans(matrix: Float32, offsets: NDArray[np.int32], grids: Sequence[SpanGrid]) -> SpanFeatures | None:
-    if not grids:
-        return None
+def _spans(matrix: Float32, offsets: NDArray[np.int32], grids: Sequence[SpanGrid]) -> SpanFeatures:
     vectors: list[Float32] = []
     scales: list[float] = []
     positions: list[int] = []

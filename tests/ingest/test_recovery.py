@@ -145,7 +145,7 @@ async def test_copies_restarts_and_snapshots_keep_every_feature(cluster: Cluster
                     assert await nearest(engine, name, encoder, SPAN_VECTOR, **copy) == LATER[-1]["_id"]
 
         await engine.close()
-        cluster.restart_first()
+        cluster.restart()
         engine = await connect(EngineSettings(engine=cluster.first, request_timeout=120))
         cluster.wait(status="green", nodes=2)
         repository = {"type": "fs", "settings": {"location": "all"}}

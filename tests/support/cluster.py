@@ -1,11 +1,10 @@
 """Two real nodes of one product in one cluster, with a repository for snapshots; for what one node cannot show."""
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from urllib.parse import urlencode
 
 from es_ttc.engine.node import account, process
 from es_ttc.engine.node.distribution import Distribution
@@ -60,7 +59,9 @@ class Cluster:
         return self._first.url
 
     def start_second(self) -> None:
-        """Start the second node, with the data that it had."""
+        """Start the second node, with the data that it had, unless it runs."""
+        if self._second is not None:
+            return
         [node] = call(self.first, "GET", "/_nodes/_local/transport").json()["nodes"].values()
         seed = node["transport"]["publish_address"]
         self._second = self._start("second", {"discovery.seed_hosts": seed, "node.roles": "data"})
@@ -73,20 +74,22 @@ class Cluster:
         self._second = None
         self.wait(nodes=1)
 
-    def restart_first(self) -> None:
-        """Stop the first node and start it again."""
+    def restart(self) -> None:
+        """Stop both nodes and start them again, with the data that they had."""
+        self.stop_second()
         self._first.stop()
         self._first = self._start("first", self._of_first())
+        self.start_second()
 
-    def wait(self, **until: Any) -> None:
-        """Wait for `_cluster/health` to show something: ``nodes``, ``index`` with ``status``."""
-        index = f"/{until['index']}" if "index" in until else ""
-        wanted = {"wait_for_nodes": until.get("nodes"), "wait_for_status": until.get("status")}
-        asked = "&".join(f"{name}={value}" for name, value in wanted.items() if value)
-        reply = call(
-            self.first, "GET", f"/_cluster/health{index}?timeout=120s&wait_for_no_relocating_shards=true&{asked}"
-        )
-        assert reply.status == 200, reply.json()
+    def wait(self, *, nodes: int | None = None, status: str | None = None) -> None:
+        """Wait for `_cluster/health` to show a number of nodes, a status."""
+        wanted = {"wait_for_nodes": nodes, "wait_for_status": status, "wait_for_no_relocating_shards": "true"}
+        asked = urlencode({"timeout": "25s", **{name: value for name, value in wanted.items() if value}})
+        for _ in range(8):
+            reply = call(self.first, "GET", f"/_cluster/health?{asked}")
+            if reply.status == 200:
+                return
+        raise AssertionError(f"the cluster does not get there: {reply.json()}")
 
     def remove(self) -> None:
         """Stop both nodes and drop what they wrote."""
@@ -118,8 +121,3 @@ class Cluster:
         made: Distribution = _OpenSearch(settings) if self.product == "opensearch" else _Elasticsearch(settings)
         spec = NodeSpec(CACHE, name=self._name(part), port=0, heap="512m", owned=True, short_lived=True)
         return process.start(spec, distribution=made)
-
-
-def settle(seconds: float) -> None:
-    """Let an engine's own clock run."""
-    time.sleep(seconds)
