@@ -55,7 +55,7 @@ class Nodes:
         node = process.start(spec, distribution=distribution)
         self._started.append(node)
         if distribution.product == "elasticsearch":
-            _await_licence(node.url)
+            await_licence(node.url)
         return node.url
 
     def stop(self) -> None:
@@ -115,7 +115,7 @@ def index_name(nodes: Nodes) -> Iterator[str]:
             _call("DELETE", f"{url}/{index['index']}")
 
 
-def _await_licence(url: str) -> None:
+def await_licence(url: str) -> None:
     """Wait for the licence, which a new cluster gives itself only after it answers."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

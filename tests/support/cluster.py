@@ -12,6 +12,7 @@ from es_ttc.engine.node.files import make_folder, remove
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.settings import Settings
+from tests.conftest import await_licence
 from tests.gateway.client import call
 from tests.support.elasticsearch import ElasticsearchDistribution
 
@@ -52,6 +53,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self._first = self._start("first", self._of_first())
+        if self.product == "elasticsearch":
+            await_licence(self.first)
 
     @property
     def first(self) -> str:
