@@ -17,7 +17,6 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,8 @@ from es_ttc.vectors.residual import learn
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 LEASE_SECONDS = 65
-QUERIES = 40
+QUERIES = 20
+TIMEOUT = 600
 WINDOW = 100
 READ = (Feature.TOKENS, Feature.NORMS)
 
@@ -165,8 +165,7 @@ class Bench:
                 await self.engine.request("POST", f"/{index}/_forcemerge", params=forced, timeout=600)
                 await self.engine.refresh(index)
                 measured.merged = await self._bytes(index)
-            async with AsyncExitStack() as stack:
-                upstream = await stack.enter_async_context(Upstream(GatewaySettings(engine=self.url)))
+            async with Upstream(GatewaySettings(engine=self.url, request_timeout=TIMEOUT)) as upstream:
                 for name, measured in found.items():
                     await self._read(names[name], variants[name], measured, upstream)
         finally:
@@ -316,7 +315,7 @@ def first_documents(collection: Collection, count: int) -> Collection:
 
 
 async def run(url: str, encoder: Encoder, collection: Collection, chosen: Sequence[str]) -> str:
-    engine = await connect(EngineSettings(engine=url, request_timeout=600))
+    engine = await connect(EngineSettings(engine=url, request_timeout=TIMEOUT))
     try:
         found = await Bench(engine, url, encoder, collection).measure({name: VARIANTS[name] for name in chosen})
         capabilities = await engine.capabilities()

@@ -132,7 +132,10 @@ class SourceReader:
         """Read the vectors, or unpack one blob."""
         if feature is not Feature.TOKENS:
             return self._blobs.read(hit, feature, codebooks)
-        found = hit.get("_source", {}).get(_ROOT, {}).get(_LEAF)
+        source = hit.get("_source", {})
+        found = source.get(_ROOT, {}).get(_LEAF)
+        if found is None:
+            found = source.get(TOKENS)  # the place where Elasticsearch puts rank_vectors back
         if found is None:
             return None
         try:
