@@ -9,6 +9,7 @@ import stamina
 
 from es_ttc import __version__
 from es_ttc.cli.attach import attach, detach, fill
+from es_ttc.cli.calibrate import calibrate
 from es_ttc.cli.demo import demo
 from es_ttc.cli.doctor import doctor
 from es_ttc.cli.engine import engine
@@ -33,6 +34,7 @@ def cli(context: click.Context, debug: bool) -> None:
 
 COMMANDS: tuple[click.Command, ...] = (
     attach,
+    calibrate,
     demo,
     detach,
     doctor,

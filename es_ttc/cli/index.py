@@ -48,6 +48,12 @@ def index() -> None:
     metavar="FILE",
     help="Documents that the centroids of residual2 and residual4 are learned from: the first 1,000 of the file.",
 )
+@click.option(
+    "--chunks",
+    is_flag=True,
+    help="Also keep vectors of sentences, pairs of sentences and paragraphs, which programs need; ingest then encodes "
+    "about four times as much.",
+)
 @click.option("--shards", type=click.IntRange(1), help="Primary shards. Default: the engine's own.")
 @click.option("--replicas", type=click.IntRange(0), help="Replicas. Default: one, once there is a second node.")
 @click.option(
@@ -69,6 +75,7 @@ def create(
     blobs: Any,
     scales: tuple[float, ...] | None,
     spans: "tuple[SpanGrid, ...]",
+    chunks: bool,
     text_fields: tuple[str, ...] | None,
     max_tokens: int,
     shards: int | None,
@@ -92,6 +99,7 @@ def create(
         tokens=tokens,
         max_tokens=max_tokens,
         spans=spans,
+        chunks=chunks,
         blobs=blobs,
         **given(scales=scales, text_fields=text_fields),
     )

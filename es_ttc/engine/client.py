@@ -161,6 +161,10 @@ class ClientEngine(ABC):
         body = await self.request("GET", f"/{_path(index)}/_mapping")
         return {name: entry["mappings"] for name, entry in body.items()}
 
+    async def put_meta(self, index: str, meta: Mapping[str, Any]) -> None:
+        """Write an index's ``_meta``, in place of what stands there."""
+        await self.request("PUT", f"/{_one_index(index)}/_mapping", body={"_meta": meta})
+
     async def bulk(self, index: str, lines: Sequence[bytes]) -> list[BulkItem]:
         """Send one `_bulk`, once, and return each action's outcome, in order.
 

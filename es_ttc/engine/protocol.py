@@ -103,6 +103,10 @@ class Engine(Protocol):
         """Return ``{concrete index: its mappings}``."""
         ...
 
+    async def put_meta(self, index: str, meta: Mapping[str, Any]) -> None:
+        """Write an index's ``_meta``, in place of what stands there."""
+        ...
+
     async def bulk(self, index: str, lines: Sequence[bytes]) -> list[BulkItem]:
         """Send one `_bulk` and return each action's outcome, in order; no retry of single items here.
 

@@ -17,6 +17,7 @@ from es_ttc.mappings.spec import IndexSpec
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.retrievers.base import Vectors
 from es_ttc.retrievers.memory import Matrix
+from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.vectors.chunks import DocumentChunks, no_chunks
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
@@ -124,7 +125,7 @@ def encode_queries(texts: Sequence[str], encoder: Encoder, *, tokens: bool, prog
         batch = texts[start : start + _BATCH]
         encodings = encoder.encode(batch, role="query", tokens=tokens)
         queries += [
-            Query(text, encodings.pooled[i : i + 1], encodings.tokens[i] if tokens else None)
+            Query(text, encodings.pooled[i : i + 1], encodings.tokens[i] if tokens else None, encode_fn(encoder))
             for i, text in enumerate(batch)
         ]
         progress("encoding queries", len(queries), len(texts))

@@ -3,6 +3,8 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +18,8 @@ from es_ttc.evaluation.methods import Bm25Params, FirstPass, HybridParams, Metho
 from es_ttc.evaluation.rankings import Positions, Ranking, Run, reciprocal_rank_fusion, reorder, top
 from es_ttc.evaluation.searcher import Progress, depth_of, silent
 from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.rescorers.programs.primitives.moments import Moments
+from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.retrievers.base import Retriever
 from es_ttc.retrievers.memory import MemorySearch
@@ -155,6 +159,8 @@ class MemorySearcher:
     def _rescore(self, method: Method, progress: Progress) -> Found:
         assert method.rescorer is not None  # noqa: S101 - rank's branch
         rescorer, params, needs = method.rescorer, method.params, method.needs
+        if self._window is None and isinstance(rescorer, ProgramRescorer) and isinstance(params, ProgramParams):
+            return self._program(rescorer, params, progress)
         features = self._encoded()
         first_pass, spent = self._retrieve(self._retrieval[self._first_pass], progress)
 
@@ -165,12 +171,43 @@ class MemorySearcher:
             window, first_scores = first.documents[: self._window], first.scores[: self._window]
             known = features.present[window]
             window = window[known]
-            scores = rescorer.score(query, features.window(window, first_scores[known], needs), params)
+            scores = rescorer.score(query, self._given(window, first_scores[known], needs), params)
             return reorder(first, window, shown_similarity(scores) if rescorer.similarity else scores)
 
         pairs = list(zip(self._queries, first_pass, strict=True))
         rankings, seconds = _each(rescore, pairs, method.name, progress)
         return rankings, seconds + spent
+
+    def _program(self, program: ProgramRescorer, params: ProgramParams, progress: Progress) -> Found:
+        """Rank the whole corpus as the paper does: many queries at once, words counted over the corpus.
+
+        Where the program's lexical channel is the engine's BM25, that in memory stands for it.
+        """
+        features = self._encoded()
+        known = np.flatnonzero(features.present)
+        needs = program.needs(params) | program.wants
+        window = self._given(known, np.zeros(len(known), np.float32), needs)
+        index = Bm25(self._texts) if Feature.FIRST_PASS in needs else None
+        rankings: list[Ranking] = []
+        start = time.perf_counter()
+        for first in range(0, len(self._queries), _BLOCK):
+            block = self._queries[first : first + _BLOCK]
+            lexical = None if index is None else np.stack([index.scores(query.text)[known] for query in block])
+            for row in program.batch(block, window, params, lexical):
+                ranking = top(row, min(self._reach, len(known)))
+                rankings.append(Ranking(known[ranking.documents], ranking.scores))
+            progress(program.name, len(rankings), len(self._queries))
+        share = (time.perf_counter() - start) / max(1, len(rankings))
+        return rankings, np.full(len(rankings), share)
+
+    def _given(self, documents: Positions, first_pass: Float32, needs: frozenset[Feature]) -> Window:
+        """Return a window; statistics along queries are those of the collection's own queries, as in the paper."""
+        window = self._encoded().window(documents, first_pass, needs)
+        return replace(window, calibration=self._moments) if Feature.CALIBRATION in needs else window
+
+    @cached_property
+    def _moments(self) -> Moments:
+        return Moments.of(np.stack([query.vectors[0] for query in self._queries]))
 
     def _encoded(self) -> CorpusFeatures:
         if self._features is None or len(self._queries) != len(self._collection.queries):

@@ -6,6 +6,7 @@ that searches the whole corpus. The prefix, the hook in which a request has the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field
@@ -15,6 +16,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.evaluation import bm25
 from es_ttc.rescorers.base import Feature, Params, Rescorer
 from es_ttc.rescorers.dense import DenseParams
+from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.rescorers.registry import load, parse_params
 from es_ttc.rescorers.registry import names as rescorers
 from es_ttc.retrievers import registry as retrievers
@@ -37,7 +39,7 @@ class Bm25Params(Params):
 class HybridParams(Params):
     """Reciprocal rank fusion of bm25 and dense."""
 
-    k: int = Field(60, ge=1, description="Constant added to every rank.")
+    k: int = Field(60, ge=0, description="Constant added to every rank; 0 for plain reciprocal ranks.")
 
 
 RETRIEVAL: Mapping[str, type[Params]] = {"bm25": Bm25Params, "dense": DenseParams, "hybrid": HybridParams}
@@ -45,6 +47,9 @@ RETRIEVAL: Mapping[str, type[Params]] = {"bm25": Bm25Params, "dense": DenseParam
 
 KNN = "knn:"
 """Stands before a retriever's name."""
+
+GROUPS: Mapping[str, tuple[str, ...]] = {"programs": tuple(CATALOGUE)}
+"""Names that stand for several methods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ def resolve(wanted: Sequence[str], params: Mapping[str, Mapping[str, Any]] | Non
     """Return methods by name, in the order given, each once.
 
     Args:
-        wanted: Names.
+        wanted: Names; one of :data:`GROUPS` stands for all of its methods.
         params: Parameters by method name; a method without any takes its defaults.
 
     Raises:
@@ -96,7 +101,8 @@ def resolve(wanted: Sequence[str], params: Mapping[str, Mapping[str, Any]] | Non
             not evaluated, or do not fit it.
     """
     params = params or {}
-    methods = tuple(resolve_one(name, params.get(name, {})) for name in dict.fromkeys(wanted))
+    wanted = list(dict.fromkeys(chain.from_iterable(GROUPS.get(name, (name,)) for name in wanted)))
+    methods = tuple(resolve_one(name, params.get(name, {})) for name in wanted)
     for name in params:
         if name not in wanted:
             raise InvalidRequest(f"params are given for [{name}], which is not among the methods: {', '.join(wanted)}")
@@ -108,7 +114,7 @@ def resolve_one(name: str, params: Mapping[str, Any] | None = None) -> Method:
     if name in RETRIEVAL:
         return Method(name, entry_points.parse_params(RETRIEVAL[name], params or {}, name))
     if name not in names():
-        raise InvalidRequest(f"unknown method [{name}]{did_you_mean(name, names())}")
+        raise InvalidRequest(f"unknown method [{name}]{did_you_mean(name, (*names(), *GROUPS))}")
     if name.startswith(KNN):
         retriever = retrievers.load(name.removeprefix(KNN))
         return Method(name, retrievers.parse_params(retriever, params or {}), retriever=retriever)

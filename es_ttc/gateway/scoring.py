@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EncoderMismatch, EngineError, EsTtcError, MissingFeature
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.attached import AttachedFeatures, Located
+from es_ttc.gateway.calibrations import CalibrationStore
 from es_ttc.gateway.encoding import EncodedQuery, Encoders
 from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored, WindowFeatures
 from es_ttc.gateway.pool import BoundedPool
@@ -20,10 +21,11 @@ from es_ttc.gateway.upstream import Caller, Upstream, callers
 from es_ttc.mappings.fields import FEATURES
 from es_ttc.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
+from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.vectors.tokens import Float32
 
-_FROM_THE_REQUEST = frozenset({Feature.FIRST_PASS, Feature.QUERY_TOKENS})
+_NOT_STORED_WITH_DOCUMENTS = frozenset({Feature.FIRST_PASS, Feature.QUERY_TOKENS, Feature.ENCODER, Feature.CALIBRATION})
 
 
 class NothingToScore(EsTtcError):
@@ -56,13 +58,13 @@ class Method:
     @property
     def needs(self) -> frozenset[Feature]:
         """Stored features that every scored document must have."""
-        return self.rescorer.needs(self.params) - _FROM_THE_REQUEST
+        return self.rescorer.needs(self.params) - _NOT_STORED_WITH_DOCUMENTS
 
     @property
     def wants(self) -> frozenset[Feature]:
         """Stored features that are read as well; offsets only where detail is asked for."""
         shown_only = frozenset() if self.detail else frozenset({Feature.OFFSETS})
-        return self.rescorer.wants - self.needs - _FROM_THE_REQUEST - shown_only
+        return self.rescorer.wants - self.needs - _NOT_STORED_WITH_DOCUMENTS - shown_only
 
     @property
     def query_tokens(self) -> bool:
@@ -137,6 +139,7 @@ class WindowScorer:
         self._features = features
         self._attached = attached
         self._encoders = encoders
+        self._calibrations = CalibrationStore(upstream)
         self._pool = pool
 
     def begin_encoding(self, method: Method, texts: tuple[str, ...]) -> asyncio.Task[EncodedQuery] | None:
@@ -204,10 +207,16 @@ class WindowScorer:
             [ids[place] for place in places], first_pass[places], **columns(documents, method.needs | method.wants)
         )
         scored.mask[places] = True
-        scored.values[places] = await self.run(method, encoded.query, window, took)
+        query = encoded.query
+        key = next(key for key in located.keys if key is not None)
+        if Feature.ENCODER in method.rescorer.needs(method.params):
+            query = replace(query, encode=encode_fn(await self._encoders.serving(key.encoder, key.index)))
+        if Feature.CALIBRATION in method.rescorer.wants:
+            window = replace(window, calibration=await self._calibrations.of(key.index, key.encoder, caller))
+        scored.values[places] = await self.run(method, query, window, took)
         scored.from_memory, scored.encoder = found.from_memory, encoded.key
         scored.stale = frozenset(located.stale)
-        scored.window, scored.query = window, encoded.query
+        scored.window, scored.query = window, query
         scored.fields = [stored[Feature.OFFSETS][1] if window.offsets is not None else () for stored in documents]
         return scored
 

@@ -74,6 +74,8 @@ def unpack_chunks(blob: bytes) -> DocumentChunks:
         )
     except (cbor2.CBORError, LookupError, TypeError, AttributeError, EOFError) as error:
         raise ValueError(f"packed chunks: not the map that is expected ({type(error).__name__})") from error
+    except ValueError as error:
+        raise ValueError(f"packed chunks: {error}") from error
     if not isinstance(text, str) or len(chunks.topic) != 1:
         raise ValueError("packed chunks: no text, or not one topic vector")
     for name in GRANULARITIES:

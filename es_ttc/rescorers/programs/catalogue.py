@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from es_ttc.rescorers.programs.adaptgran import adaptgran
 from es_ttc.rescorers.programs.bidirzscore import bidirzscore
@@ -16,6 +17,14 @@ from es_ttc.rescorers.programs.lexhybridrrf import lexhybridrrf
 from es_ttc.rescorers.programs.momentumprog import momentumprog
 from es_ttc.rescorers.programs.negcontrastive import negcontrastive
 from es_ttc.rescorers.programs.sentmaxsim import sentmaxsim
+from es_ttc.vectors.chunks import GRANULARITIES, Granularity
+
+REVERSED: Final = "reversed"
+TOPIC: Final = "topic"
+Reading = Granularity | Literal["reversed", "topic"]
+"""A kind of text that an index encodes beside whole documents: chunks, documents under the query adapter, openings."""
+
+_EVERYTHING: tuple[Reading, ...] = (*GRANULARITIES, TOPIC, REVERSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +38,7 @@ class Entry:
         program: The function.
         cost: The paper's cost ratio c.
         passes: Encoder calls for every query; 0 where all re-encoding belongs to the index.
-        chunked: Whether it reads sentences, pairs or paragraphs.
+        reads: What an index can encode for it once and for all.
         lexical: Whether it has lexical channels.
         calibrated: Whether it takes statistics along queries.
     """
@@ -40,16 +49,25 @@ class Entry:
     program: Program
     cost: float
     passes: int = 0
-    chunked: bool = True
+    reads: tuple[Reading, ...] = _EVERYTHING
     lexical: bool = True
     calibrated: bool = False
 
+    @property
+    def chunked(self) -> bool:
+        """Whether it reads chunks of documents, and not whole documents alone."""
+        return self.reads != (REVERSED,)
+
+    def index_texts(self, counts: Mapping[Reading, int]) -> int:
+        """Return how many texts an index encodes for it, by how many there are of each kind."""
+        return sum(counts[reading] for reading in self.reads)
+
 
 _ENTRIES = (
-    Entry("bidirzscore", "BidirZScore", "B.1", bidirzscore, 1.2, chunked=False, lexical=False, calibrated=True),
-    Entry("sentmaxsim", "SentMaxSim", "B.2", sentmaxsim, 2.2, lexical=False),
-    Entry("adaptgran", "AdaptGran", "B.3", adaptgran, 2.7, lexical=False),
-    Entry("covtriple", "CovTriple", "B.4", covtriple, 3.7, lexical=False),
+    Entry("bidirzscore", "BidirZScore", "B.1", bidirzscore, 1.2, reads=(REVERSED,), lexical=False, calibrated=True),
+    Entry("sentmaxsim", "SentMaxSim", "B.2", sentmaxsim, 2.2, reads=("sentences",), lexical=False),
+    Entry("adaptgran", "AdaptGran", "B.3", adaptgran, 2.7, reads=("paragraphs", "sentences"), lexical=False),
+    Entry("covtriple", "CovTriple", "B.4", covtriple, 3.7, reads=(*GRANULARITIES, TOPIC), lexical=False),
     Entry("lexhybridrrf", "LexHybridRRF", "B.5", lexhybridrrf, 3.9),
     Entry("crossroundrrf", "CrossRoundRRF", "B.6", crossroundrrf, 3.9),
     Entry("diversedualctx", "DiverseDualCtx", "B.7", diversedualctx, 5.6, passes=2),

@@ -1,6 +1,6 @@
 """Programs as rescorers: one class a program, all alike."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -38,7 +38,7 @@ class ProgramRescorer:
 
     name: ClassVar[str]
     entry: ClassVar[Entry]
-    Params: ClassVar[type[ProgramParams]]
+    Params: ClassVar[type[Params]]
     wants: ClassVar[frozenset[Feature]] = frozenset()
     similarity: ClassVar[bool] = False
 
@@ -109,7 +109,7 @@ def positive(scores: Float32) -> Float32:
     return shifted
 
 
-def _rescorer(entry: Entry) -> type[ProgramRescorer]:
+def _class(entry: Entry) -> type[ProgramRescorer]:
     """Return the rescorer's class of one of the paper's programs."""
     summary = (entry.program.__doc__ or "").strip()
     members = {
@@ -123,18 +123,40 @@ def _rescorer(entry: Entry) -> type[ProgramRescorer]:
     return type(f"{entry.title}Rescorer", (ProgramRescorer,), members)
 
 
-BidirZScore = _rescorer(CATALOGUE["bidirzscore"])
-SentMaxSim = _rescorer(CATALOGUE["sentmaxsim"])
-AdaptGran = _rescorer(CATALOGUE["adaptgran"])
-CovTriple = _rescorer(CATALOGUE["covtriple"])
-LexHybridRRF = _rescorer(CATALOGUE["lexhybridrrf"])
-CrossRoundRRF = _rescorer(CATALOGUE["crossroundrrf"])
-DiverseDualCtx = _rescorer(CATALOGUE["diversedualctx"])
-ConsensusRocchio = _rescorer(CATALOGUE["consensusrocchio"])
-NegContrastive = _rescorer(CATALOGUE["negcontrastive"])
-MomentumProg = _rescorer(CATALOGUE["momentumprog"])
-GraphCentrality = _rescorer(CATALOGUE["graphcentrality"])
-FisherStability = _rescorer(CATALOGUE["fisherstability"])
+BidirZScore = _class(CATALOGUE["bidirzscore"])
+SentMaxSim = _class(CATALOGUE["sentmaxsim"])
+AdaptGran = _class(CATALOGUE["adaptgran"])
+CovTriple = _class(CATALOGUE["covtriple"])
+LexHybridRRF = _class(CATALOGUE["lexhybridrrf"])
+CrossRoundRRF = _class(CATALOGUE["crossroundrrf"])
+DiverseDualCtx = _class(CATALOGUE["diversedualctx"])
+ConsensusRocchio = _class(CATALOGUE["consensusrocchio"])
+NegContrastive = _class(CATALOGUE["negcontrastive"])
+MomentumProg = _class(CATALOGUE["momentumprog"])
+GraphCentrality = _class(CATALOGUE["graphcentrality"])
+FisherStability = _class(CATALOGUE["fisherstability"])
+
+
+_CLASSES = (
+    BidirZScore,
+    SentMaxSim,
+    AdaptGran,
+    CovTriple,
+    LexHybridRRF,
+    CrossRoundRRF,
+    DiverseDualCtx,
+    ConsensusRocchio,
+    NegContrastive,
+    MomentumProg,
+    GraphCentrality,
+    FisherStability,
+)
+_RESCORERS: Mapping[str, ProgramRescorer] = {one.name: one() for one in _CLASSES}
+
+
+def rescorer_of(name: str) -> ProgramRescorer:
+    """Return the rescorer of one of the paper's programs, by its lower-case name."""
+    return _RESCORERS[name]
 
 
 class FeedbackParams(ProgramParams):
@@ -175,7 +197,7 @@ class SoftCentroid(FeedbackRescorer):
     """SoftCentroid (appendix D): `normalise((1 - w) q + w mu)`, mu the softmax-weighted mean of the best documents."""
 
     name: ClassVar[str] = "softcentroid"
-    Params: ClassVar[type[ProgramParams]] = SoftCentroidParams
+    Params: ClassVar[type[Params]] = SoftCentroidParams
 
     def _program(self, params: ProgramParams) -> Program:
         assert isinstance(params, SoftCentroidParams)  # noqa: S101 - validated by it
@@ -186,7 +208,7 @@ class Rocchio(FeedbackRescorer):
     """Classical Rocchio without negatives, which is VPRF (appendix D): the plain mean of the best documents."""
 
     name: ClassVar[str] = "rocchio"
-    Params: ClassVar[type[ProgramParams]] = RocchioParams
+    Params: ClassVar[type[Params]] = RocchioParams
 
     def _program(self, params: ProgramParams) -> Program:
         assert isinstance(params, RocchioParams)  # noqa: S101 - validated by it

@@ -1,0 +1,312 @@
+"""All programs and their baselines on the public collections, in memory: the paper's table on this project's data.
+
+Run it in two steps::
+
+    python -m benchmarks.programs run FOLDER [--encoder minilm] [--cheap] NAME...
+    python -m benchmarks.programs report FOLDER [--write]
+
+`run` evaluates collections one by one and writes `FOLDER/ENCODER.COLLECTION.json`; `report` reads them all and prints
+the tables. With `--write` it also writes what is generated from them: the table that `budget` picks from, the page on
+which program to use, the plot, and the LaTeX table.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import orjson
+
+from benchmarks.common import heading, table
+from es_ttc.encoders import CachedEncoder, load_encoder
+from es_ttc.encoders.base import Encoder
+from es_ttc.evaluation.bootstrap import CONFIDENCE, TIE
+from es_ttc.evaluation.costs import cost_of, pareto_front
+from es_ttc.evaluation.datasets import Collection, load_collection
+from es_ttc.evaluation.features import encode_corpus, encode_queries
+from es_ttc.evaluation.harness import evaluate
+from es_ttc.evaluation.memory import MemorySearcher
+from es_ttc.evaluation.methods import Method, resolve_one, retrieval
+from es_ttc.ingest.compose import compose
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.rescorers.programs.catalogue import CATALOGUE
+from es_ttc.rescorers.programs.feedback import DEPTHS, WEIGHTS
+from es_ttc.settings import Settings
+
+SEED = 2026
+ROOT = Path(__file__).parents[1]
+DATA = ROOT.parent / "shared" / "data"
+MAIN = "ndcg@10"
+
+SIZES: dict[str, tuple[int | None, int | None]] = {
+    "limit-small": (200, None),
+    "toollens": (200, None),
+    "hotpotqa-train-hipporag": (None, None),
+    "cranfield": (100, 600),
+    "scifact": (150, 600),
+    "npl-vaswani": (None, 3000),
+    "qmsum-meetings": (60, 40),
+}
+"""Queries and documents kept of each collection (None keeps all): small enough for sentence encodings on two shared
+processors. A sample of documents holds all that are judged for the queries kept, so recall is easier than on all."""
+
+
+def load(name: str, split: str = "test", sizes: tuple[int | None, int | None] | None = None) -> Collection:
+    """Return a collection, cut down where :data:`SIZES` says so."""
+    return subset(load_collection(DATA / name, split), *(sizes or SIZES[name]))
+
+
+def subset(collection: Collection, queries: int | None, documents: int | None) -> Collection:
+    """Return a seeded sample: some queries, all documents judged for them, others up to the number wanted."""
+    chosen = _sample(list(collection.queries), queries)
+    judged = {document for query in chosen for document in collection.qrels[query]}
+    others = [document.id for document in collection.documents if document.id not in judged]
+    kept = judged | set(others if documents is None else _sample(others, max(0, documents - len(judged))))
+    return replace(
+        collection,
+        documents=tuple(document for document in collection.documents if document.id in kept),
+        queries={query: collection.queries[query] for query in chosen},
+        qrels={query: collection.qrels[query] for query in chosen},
+    )
+
+
+def methods(*, cheap: bool) -> list[Method]:
+    """Return the programs, with the paper's own lexical channels, and what they are compared with.
+
+    Args:
+        cheap: Leave out the programs that expand queries, thirteen encodings of each.
+    """
+    rocchio = [
+        replace(resolve_one("rocchio", {"documents": depth, "weight": weight}), name=f"rocchio {depth}/{weight}")
+        for depth in DEPTHS
+        for weight in WEIGHTS
+    ]
+    chosen = [entry for entry in CATALOGUE.values() if not (cheap and entry.passes)]
+    paper = [resolve_one(entry.name, {"lexical": "paper"} if entry.lexical else {}) for entry in chosen]
+    engine = [replace(resolve_one(name), name=f"{name}, engine's BM25") for name in ("lexhybridrrf", "crossroundrrf")]
+    baselines = [resolve_one("dense"), resolve_one("bm25"), replace(resolve_one("hybrid", {"k": 0}), name="plain RRF")]
+    return [*baselines, resolve_one("softcentroid"), *rocchio, *paper, *engine]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One method over all cells (encoder, collection), as the paper pools them.
+
+    Attributes:
+        name: The method.
+        cost: Mean cost ratio c over cells; 1 for what encodes nothing more.
+        at_query: Mean cost ratio of a query.
+        mean: Mean of the cells' differences from dense in nDCG@10.
+        median: Their median.
+        wins: Cells above +.001.
+        ties: Cells within.
+        losses: Cells below.
+        better: Cells significantly better, by the bootstrap.
+        worse: Cells significantly worse.
+    """
+
+    name: str
+    cost: float
+    at_query: float
+    mean: float
+    median: float
+    wins: int
+    ties: int
+    losses: int
+    better: int
+    worse: int
+
+
+@click.group()
+def main() -> None:
+    """Programs and their baselines on the public collections."""
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("names", nargs=-1, required=True, type=click.Choice(list(SIZES)))
+@click.option("--encoder", default="minilm", show_default=True)
+@click.option("--cheap", is_flag=True, help="Without the programs that expand queries.")
+def run(folder: Path, names: Sequence[str], encoder: str, cheap: bool) -> None:
+    """Evaluate collections; what is there already is done again."""
+    settings = Settings(encoder=encoder)
+    loaded = CachedEncoder(load_encoder(encoder, cache_dir=settings.cache_dir), settings.cache_dir / "encodings")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        found = evaluated(load(name), loaded, methods(cheap=cheap))
+        content = orjson.dumps({"encoder": encoder, "collection": name, **found}, option=orjson.OPT_INDENT_2)
+        (folder / f"{encoder}.{name}.json").write_bytes(content)
+        click.echo(f"{encoder} {name}: done", err=True)
+
+
+def evaluated(collection: Collection, encoder: Encoder, wanted: Sequence[Method]) -> dict[str, Any]:
+    """Return the metrics and costs of methods on one collection, whole corpus as the window."""
+    titled = any(document.title for document in collection.documents)
+    fields = ("title", "text") if titled else ("text",)
+    spec = IndexSpec(encoder.identity, text_fields=fields, tokens="none", codec="float16", chunks=True)
+    features = encode_corpus(collection.documents, spec, encoder)
+    queries = encode_queries(list(collection.queries.values()), encoder, tokens=False)
+    texts = [compose(document.source, ("title", "text"))[0] for document in collection.documents]
+    found = retrieval([method for method in wanted if method.rescorer is None and method.name != "plain RRF"])
+    searcher = MemorySearcher(collection, texts, found, features, queries, window=None)
+    result = evaluate(collection, wanted, searcher).as_json(10)
+    for name, entry in CATALOGUE.items():
+        for label in (name, f"{name}, engine's BM25"):
+            if label in result["methods"]:
+                cost = cost_of(entry, features, len(queries))
+                ratios = {"c": cost.ratio, "at_index": cost.at_index, "at_query": cost.at_query}
+                result["methods"][label]["cost"] = {**asdict(cost), **ratios}
+    return result
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True))
+@click.option("--write", is_flag=True, help="Write what is generated from the tables.")
+def report(folder: Path, write: bool) -> None:
+    """Print the tables of all collections that were evaluated."""
+    cells = [orjson.loads(path.read_bytes()) for path in sorted(folder.glob("*.json"))]
+    names = ", ".join(f"{cell['collection']} ({cell['encoder']}, {_size(cell)})" for cell in cells)
+    print(heading("TTC programs against dense retrieval", data=names, packages=("numpy", "sentencex")))
+    summaries = [summary for name in _names(cells) if (summary := summarised(name, cells))]
+    print(markdown(summaries, len(cells)))
+    print(by_collection(cells))
+    if write:
+        written(summaries, cells)
+
+
+def summarised(name: str, cells: Sequence[dict[str, Any]]) -> Summary | None:
+    """Pool a method's cells; None where it was not evaluated, or is the baseline."""
+    own = [cell["methods"][name] for cell in cells if name in cell["methods"] and "versus" in cell["methods"][name]]
+    versus = [method["versus"][MAIN] for method in own if MAIN in method["versus"]]
+    if not versus:
+        return None
+    deltas = np.array([one["delta"] for one in versus])
+    sure = [one for one in versus if one["p"] < 1 - CONFIDENCE]
+    return Summary(
+        name,
+        float(np.mean([method.get("cost", {}).get("c", 1.0) for method in own])),
+        float(np.mean([method.get("cost", {}).get("at_query", 1.0) for method in own])),
+        float(deltas.mean()),
+        float(np.median(deltas)),
+        int(np.sum(deltas > TIE)),
+        int(np.sum(np.abs(deltas) <= TIE)),
+        int(np.sum(deltas < -TIE)),
+        sum(one["delta"] > 0 for one in sure),
+        sum(one["delta"] < 0 for one in sure),
+    )
+
+
+_COLUMNS = ("method", "c", "c of a query", "mean Δ", "median Δ", "W/T/L", "sure W/L", "cells")
+
+
+def rows(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of the table, as text; the sixteen Rocchio configurations as their best alone."""
+    best = max((one for one in summaries if one.name.startswith("rocchio ")), key=lambda one: one.mean, default=None)
+    for one in summaries:
+        if one.name.startswith("rocchio ") and one is not best:
+            continue
+        yield (
+            f"best of 16: {one.name}" if one is best else one.name,
+            f"{one.cost:.1f}",
+            f"{one.at_query:.0f}",
+            f"{one.mean:+.4f}",
+            f"{one.median:+.4f}",
+            f"{one.wins}/{one.ties}/{one.losses}",
+            f"{one.better}/{one.worse}",
+            str(one.wins + one.ties + one.losses),
+        )
+
+
+def markdown(summaries: Sequence[Summary], cells: int) -> str:
+    """Return the pooled table."""
+    return f"nDCG@10 against dense, {cells} cells (encoder, collection):\n\n{table(_COLUMNS, rows(summaries))}"
+
+
+def latex(summaries: Sequence[Summary]) -> str:
+    """Return the pooled table for a paper."""
+    lines = [" & ".join(row).replace("%", r"\%") + r" \\" for row in rows(summaries)]
+    head = " & ".join(_COLUMNS).replace("Δ", r"$\Delta$") + r" \\"
+    return "\n".join(
+        [r"\begin{tabular}{lrrrrrrr}", r"\hline", head, r"\hline", *lines, r"\hline", r"\end{tabular}", ""]
+    )
+
+
+def by_collection(cells: Sequence[dict[str, Any]]) -> str:
+    """Return each cell's difference with its interval."""
+    parts = []
+    for cell in cells:
+        dense = cell["methods"]["dense"][MAIN]
+        lines = []
+        for name, method in cell["methods"].items():
+            if name == "dense" or name.startswith("rocchio "):
+                continue
+            versus = method["versus"][MAIN]
+            low, high = versus["interval"]["low"], versus["interval"]["high"]
+            record = f"{versus['wins']}/{versus['ties']}/{versus['losses']}"
+            lines.append((name, f"{method[MAIN]:.4f}", f"{versus['delta']:+.4f}", f"{low:+.4f} to {high:+.4f}", record))
+        title = f"### {cell['collection']}, {cell['encoder']} ({_size(cell)}; dense {dense:.4f})\n\n"
+        parts.append(title + table(("method", MAIN, "Δ", "95 % interval", "queries W/T/L"), lines))
+    return "\n".join(parts)
+
+
+def written(summaries: Sequence[Summary], cells: Sequence[dict[str, Any]]) -> None:
+    """Write the table that `budget` reads, the LaTeX table, the plot and the page."""
+    programs = [one for one in summaries if one.name in CATALOGUE or one.name == "softcentroid"]
+    front = [programs[place].name for place in pareto_front([(one.cost, one.mean) for one in programs])]
+    measured = [{"name": one.name, "c": round(one.cost, 2), "delta": round(one.mean, 4)} for one in programs]
+    target = ROOT / "es_ttc" / "rescorers" / "programs" / "measured.json"
+    target.write_bytes(orjson.dumps(measured, option=orjson.OPT_INDENT_2) + b"\n")
+    (ROOT / "docs" / "reference" / "programs.tex").write_text(latex(summaries), encoding="utf-8")
+    plotted(summaries, ROOT / "docs" / "images" / "programs.svg")
+    template = (ROOT / "docs" / "how-to" / "choose-a-program.md").read_text(encoding="utf-8")
+    start, end = "<!-- measured: begin -->\n", "<!-- measured: end -->"
+    before, _, rest = template.partition(start)
+    after = rest.partition(end)[2]
+    sentence = f"On the front (nothing as cheap is as good): {', '.join(f'`{name}`' for name in front)}.\n"
+    page = f"{before}{start}{markdown(summaries, len(cells))}\n{sentence}{end}{after}"
+    (ROOT / "docs" / "how-to" / "choose-a-program.md").write_text(page, encoding="utf-8")
+
+
+def plotted(summaries: Sequence[Summary], path: Path) -> None:
+    """Draw mean difference against cost, with the Pareto front."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    shown = [one for one in summaries if not one.name.startswith("rocchio ") and one.name != "bm25"]
+    points = [(one.cost, one.mean) for one in shown]
+    front = pareto_front(points)
+    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
+    axes.axhline(0, color="0.7", linewidth=0.8)
+    axes.plot([points[i][0] for i in front], [points[i][1] for i in front], color="tab:blue", linewidth=1)
+    for place, (one, (cost, mean)) in enumerate(zip(shown, points, strict=True)):
+        axes.scatter(cost, mean, color="tab:blue" if place in front else "0.6", zorder=3)
+        axes.annotate(one.name, (cost, mean), textcoords="offset points", xytext=(5, 4), fontsize=8)
+    axes.set_xlabel("cost ratio c, encoder calls at index and query time (dense = 1)")
+    axes.set_ylabel("mean Δ nDCG@10 against dense")
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def _names(cells: Sequence[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for cell in cells for name in cell["methods"]))
+
+
+def _size(cell: dict[str, Any]) -> str:
+    return f"{cell['queries']} queries, {cell['documents']} documents"
+
+
+def _sample(ids: Sequence[str], size: int | None) -> list[str]:
+    if size is None or size >= len(ids):
+        return list(ids)
+    kept = set(random.Random(SEED).sample(sorted(ids), size))
+    return [one for one in ids if one in kept]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""`es-ttc calibrate`: tell an index what its queries are like."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import orjson
+
+from es_ttc.cli.common import connected, encoder_flag, engine_flag, given, json_flag, print_json, stderr
+from es_ttc.errors import ConfigurationError
+from es_ttc.settings import Settings
+
+if TYPE_CHECKING:
+    from es_ttc.encoders.base import Encoder
+    from es_ttc.rescorers.programs.primitives.moments import Moments
+
+_MOST = 100_000
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--queries",
+    "file",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Queries: one a line, as text or as a JSON object with a field `text`.",
+)
+@engine_flag
+@encoder_flag
+@json_flag
+def calibrate(name: str, file: Path, engine: str | None, encoder: str | None, as_json: bool) -> None:
+    """Tell the index NAME what its queries are like.
+
+    `bidirzscore` judges a document's score by what that document scores for other queries. Those are taken from a
+    sample: their mean and main directions are written into the index's mapping, no query's text or vector is. Running
+    it again replaces the sample; gateways that run already notice within a minute.
+
+    A few hundred queries of a log do. Never take queries that you evaluate with.
+    """
+    from es_ttc.encoders import load_encoder
+
+    texts = read_queries(file)
+    settings = Settings(**given(engine=engine, encoder=encoder))
+    with stderr.status("loading the encoder"):
+        loaded = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
+    moments = asyncio.run(_calibrate(settings, name, texts, loaded))
+    if as_json:
+        print_json({"index": name, "queries": moments.size, "directions": len(moments.factor)})
+    else:
+        click.echo(f"calibrated index [{name}] with {moments.size:,} queries")
+
+
+def read_queries(file: Path) -> list[str]:
+    """Read one query a line.
+
+    Raises:
+        ConfigurationError: A line begins like a JSON object and is none with a text, there are too many lines, or the
+            file is not UTF-8.
+    """
+    texts = []
+    try:
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    texts.append(_text(line.strip(), file, number))
+                if len(texts) > _MOST:
+                    raise ConfigurationError(f"[{file}] has more than {_MOST:,} queries: a few hundred do")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"[{file}] is not UTF-8: {error}") from error
+    return texts
+
+
+def _text(line: str, file: Path, number: int) -> str:
+    if not line.startswith("{"):
+        return line
+    try:
+        text = orjson.loads(line).get("text")
+    except orjson.JSONDecodeError as error:
+        raise ConfigurationError(f"line {number} of [{file}] is not JSON: {error}") from error
+    if not isinstance(text, str):
+        raise ConfigurationError(f"line {number} of [{file}] has no text in [text]: {line[:80]}")
+    return text
+
+
+async def _calibrate(settings: Settings, name: str, texts: list[str], encoder: "Encoder") -> "Moments":
+    from es_ttc.mappings.calibration import calibrate as write
+
+    async with connected(settings) as engine:
+        return await write(engine, name, texts, encoder)

@@ -1,0 +1,103 @@
+"""`program`: a program by its name, or the best one that a budget buys."""
+
+from functools import cache
+from importlib.resources import files
+from typing import Any, ClassVar, NamedTuple, Self
+
+import orjson
+from pydantic import Field, model_validator
+
+from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
+from es_ttc.rescorers.programs.catalogue import CATALOGUE
+from es_ttc.rescorers.programs.rescorers import LexicalParams, ProgramParams, rescorer_of
+from es_ttc.validation import did_you_mean
+from es_ttc.vectors.tokens import Float32
+
+
+class Measured(NamedTuple):
+    """One line of the measured table.
+
+    Attributes:
+        name: The program.
+        c: Its cost ratio, mean over the collections measured.
+        delta: Its mean difference from dense retrieval in nDCG@10.
+    """
+
+    name: str
+    c: float
+    delta: float
+
+
+@cache
+def measured() -> tuple[Measured, ...]:
+    """Return the table that `python -m benchmarks.programs report --write` wrote."""
+    content = orjson.loads(files(__package__).joinpath("measured.json").read_bytes())
+    return tuple(Measured(one["name"], one["c"], one["delta"]) for one in content)
+
+
+def within(budget: float) -> str | None:
+    """Return the program of the greatest measured gain that costs at most the budget; None where none does."""
+    affordable = [one for one in measured() if one.c <= budget and one.name in CATALOGUE]
+    return max(affordable, key=lambda one: one.delta).name if affordable else None
+
+
+class ChoiceParams(LexicalParams):
+    """Which program."""
+
+    name: str | None = Field(None, description="A program's name, lower case. Leave it out to choose by `budget`.")
+    budget: float | None = Field(
+        None,
+        ge=1,
+        description="Greatest cost ratio c, in encoder calls at index and query time against plain dense retrieval: "
+        "the program that gained most in our own measurements within it is taken. 4 where neither is given.",
+    )
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if self.name is not None and self.budget is not None:
+            raise ValueError("[name] and [budget] exclude each other: give one")
+        if self.name is not None and self.name not in CATALOGUE:
+            raise ValueError(f"unknown program [{self.name}]{did_you_mean(self.name, CATALOGUE)}")
+        if self.budget is not None and within(self.budget) is None:
+            least = min((one for one in measured() if one.name in CATALOGUE), key=lambda one: one.c)
+            raise ValueError(f"no program costs {self.budget:g} or less: the cheapest is [{least.name}] at {least.c:g}")
+        return self
+
+    @property
+    def chosen(self) -> str:
+        """The program's name."""
+        return self.name or within(self.budget or _DEFAULT_BUDGET) or next(iter(CATALOGUE))
+
+
+_DEFAULT_BUDGET = 4.0
+"""The steepest gains lie below it (section 5)."""
+
+
+class ProgramChoice:
+    """A program by its `name`, or the best that a `budget` buys by the table in "Which program should I use"."""
+
+    name: ClassVar[str] = "program"
+    Params: ClassVar[type[Params]] = ChoiceParams
+    wants: ClassVar[frozenset[Feature]] = frozenset({Feature.CALIBRATION})
+    similarity: ClassVar[bool] = False
+
+    def needs(self, params: ChoiceParams) -> frozenset[Feature]:
+        """Those of the program that is chosen."""
+        rescorer, own = _chosen(params)
+        return rescorer.needs(own)
+
+    def score(self, query: Query, window: Window, params: ChoiceParams) -> Float32:
+        """Return the chosen program's scores, ``(k,)``."""
+        rescorer, own = _chosen(params)
+        return rescorer.score(query, window, own)
+
+    def detail(self, query: Query, window: Window, params: ChoiceParams) -> list[dict[str, Any]]:
+        """Return the chosen program's name, and what it shows."""
+        rescorer, own = _chosen(params)
+        return [{"program": params.chosen, **shown} for shown in rescorer.detail(query, window, own)]
+
+
+def _chosen(params: ChoiceParams) -> tuple[Rescorer[Any], ProgramParams]:
+    rescorer = rescorer_of(params.chosen)
+    own = LexicalParams(lexical=params.lexical) if issubclass(rescorer.Params, LexicalParams) else ProgramParams()
+    return rescorer, own

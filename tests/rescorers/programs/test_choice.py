@@ -1,0 +1,38 @@
+import pytest
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.rescorers.programs.catalogue import CATALOGUE
+from es_ttc.rescorers.programs.choice import ChoiceParams, ProgramChoice, measured, within
+from es_ttc.rescorers.registry import load, parse_params
+
+
+def test_a_budget_buys_the_greatest_measured_gain_within_it() -> None:
+    for budget in (1.5, 3.0, 5.0, 20.0):
+        chosen = within(budget)
+        affordable = {one.name: one.delta for one in measured() if one.c <= budget and one.name in CATALOGUE}
+        assert chosen is None if not affordable else affordable[str(chosen)] == max(affordable.values())
+
+
+def test_a_name_chooses_the_program_itself() -> None:
+    choice = load("program")
+    params = parse_params(choice, {"name": "sentmaxsim"})
+    assert choice.needs(params) == load("sentmaxsim").needs(load("sentmaxsim").Params())
+    assert isinstance(choice, ProgramChoice)
+
+
+def test_without_either_there_is_a_program() -> None:
+    assert ChoiceParams().chosen in CATALOGUE
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        ({"name": "covtripel"}, r"unknown program \[covtripel\]: did you mean \[covtriple\]"),
+        ({"name": "covtriple", "budget": 4}, "exclude each other"),
+        ({"budget": 0.5}, "greater than or equal to 1"),
+        ({"budget": 1}, "no program costs 1 or less: the cheapest is"),
+    ],
+)
+def test_what_cannot_be_chosen_is_named(raw: dict[str, object], reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        parse_params(load("program"), raw)
