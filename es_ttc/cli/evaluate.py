@@ -84,7 +84,7 @@ Examples:
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write index.html and results.json.",
+    help="Write index.html, results.json, and tables as Markdown and LaTeX.",
 )
 @json_flag
 def evaluate(
@@ -115,6 +115,9 @@ def evaluate(
     knn:spectral); every other method rescores the window that the first pass found. All are compared with the
     baseline on the same queries: paired bootstrap of 10,000 resamples, 95 % intervals, and how many queries are won,
     tied and lost.
+
+    The name `programs` stands for the twelve TTC programs. With --window all they rank the whole corpus for all queries
+    together, as their paper does.
 
     Encodings are kept in the cache folder: a second run is quick. Tune on another split than you report.
     """

@@ -83,9 +83,13 @@ def render(evaluation: Evaluation) -> str:
 
 
 def write(evaluation: Evaluation, folder: Path) -> Path:
-    """Write ``index.html`` and ``results.json`` into a folder and return the page's path."""
+    """Write the page, ``results.json``, ``tables.md`` and ``tables.tex`` into a folder and return the page's path."""
+    from es_ttc.evaluation import tables
+
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "index.html"
+    replace(folder / "tables.md", tables.markdown(evaluation).encode())
+    replace(folder / "tables.tex", tables.latex(evaluation).encode())
     replace(folder / "results.json", results_json(evaluation))
     replace(page, render(evaluation).encode())
     return page

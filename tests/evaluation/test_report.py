@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from es_ttc.evaluation import report
+from es_ttc.evaluation import report, tables
 from es_ttc.evaluation.bootstrap import Comparison, Interval
 from es_ttc.evaluation.datasets import Collection, Document
 from es_ttc.evaluation.harness import evaluate
@@ -185,3 +185,19 @@ def test_writing_leaves_both_files_and_no_other(tmp_path: Path) -> None:
     page = report.write(found, tmp_path / "deep" / "report")
     assert sorted(path.name for path in page.parent.iterdir()) == ["index.html", "results.json"]
     assert json.loads((page.parent / "results.json").read_text()) == found.as_json()
+
+
+def test_tables_hold_every_method_of_every_collection_and_what_they_gained_over_all(found: Evaluation) -> None:
+    plain, typeset = tables.markdown(found), tables.latex(found)
+    assert typeset.count(r"\begin{tabular}") == typeset.count(r"\end{tabular}") == 3
+    for collection in found.collections:
+        for method in collection.methods.values():
+            assert report.score(method.scores.mean("ndcg@10")) in plain
+            if method.versus:
+                delta = report.signed(method.versus["ndcg@10"].delta)
+                assert delta in plain
+                assert delta.replace("\N{MINUS SIGN}", "$-$") in typeset
+    deltas = [one.methods["spectral"].versus["ndcg@10"].delta for one in found.collections]
+    won, lost = sum(delta > 0.001 for delta in deltas), sum(delta < -0.001 for delta in deltas)
+    mean = report.signed(sum(deltas) / 2)
+    assert f"| spectral | {mean} | {mean} | {won}/{2 - won - lost}/{lost} |" in plain

@@ -11,6 +11,7 @@ from es_ttc.rescorers.programs.catalogue import CATALOGUE, Entry
 from es_ttc.rescorers.programs.feedback import feedback
 from es_ttc.rescorers.programs.interface import PASSAGE, QUERY, Program, run
 from es_ttc.rescorers.programs.windows import context_of
+from es_ttc.vectors.chunks import GRANULARITIES, Granularity
 from es_ttc.vectors.tokens import Float32
 
 
@@ -41,6 +42,7 @@ class ProgramRescorer:
     Params: ClassVar[type[Params]]
     wants: ClassVar[frozenset[Feature]] = frozenset()
     similarity: ClassVar[bool] = False
+    granularities: ClassVar[tuple[Granularity, ...]] = ()
 
     def needs(self, params: ProgramParams) -> frozenset[Feature]:
         """The pooled vectors; chunks, the first pass's scores, the encoder, as the program asks."""
@@ -93,7 +95,7 @@ class ProgramRescorer:
     ) -> Float32:
         assert window.pooled is not None  # noqa: S101 - promised by needs
         from_engine = isinstance(params, LexicalParams) and params.lexical == "engine"
-        context = context_of(queries, window, engine_lexical=from_engine)
+        context = context_of(queries, window, self.granularities, engine_lexical=from_engine)
         if from_engine and lexical_scores is not None:
             context.lexical_scores = lexical_scores
         if seen is not None:
@@ -116,6 +118,7 @@ def _class(entry: Entry) -> type[ProgramRescorer]:
         "name": entry.name,
         "entry": entry,
         "Params": LexicalParams if entry.lexical else ProgramParams,
+        "granularities": tuple(name for name in GRANULARITIES if name in entry.reads),
         "wants": frozenset({Feature.CALIBRATION}) if entry.calibrated else frozenset(),
         "__doc__": f"{entry.title} (section {entry.section} of the paper on programs; c = {entry.cost}).\n\n    {summary}",
         "__module__": __name__,

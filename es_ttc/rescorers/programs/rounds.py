@@ -23,8 +23,8 @@ LEAST_RESIDUAL = 0.1
 """Norm of the residual query below which round 3 falls back to round 1 (B.6)."""
 
 LEAST_AGREEMENT = 0.5
-"""Cosine of query and expanded query below which an expansion's round is left out (B.7's "adaptive gate", whose rule
-the paper does not give); see ``programs/__init__.py``."""
+"""Cosine of query and expanded query below which the first round stands in for an expansion's (B.7's "adaptive gate",
+whose rule the paper does not give). Set so that an anchor's sentence may not outweigh the query; not tuned."""
 
 
 @dataclass(slots=True)

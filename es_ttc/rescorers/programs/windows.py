@@ -1,30 +1,33 @@
 """From a window as rescorers get it to a program's context."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 
 import numpy as np
 
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.programs.interface import PASSAGE, TOPIC_LENGTH, Chunks, Context, ProgramError
-from es_ttc.vectors.chunks import GRANULARITIES, DocumentChunks, Granularity
+from es_ttc.vectors.chunks import DocumentChunks, Granularity
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
 
-def context_of(queries: Sequence[Query], window: Window, *, engine_lexical: bool) -> Context:
+def context_of(
+    queries: Sequence[Query], window: Window, granularities: Collection[Granularity], *, engine_lexical: bool
+) -> Context:
     """Return the context of some queries over one window.
 
     Args:
         queries: The queries, whose first vectors the program gets.
         window: The documents. Chunks made at ingest are taken as they are.
+        granularities: Those that the program reads.
         engine_lexical: Whether the first pass stands for the lexical channels; then there must be one query.
     """
     texts = ["" for _ in window.ids] if window.chunks is None else [own.text for own in window.chunks]
     stored: dict[Granularity, Chunks] = {}
     views: dict[tuple[str, int | None], Float32] = {}
     if window.chunks is not None:
-        stored = {name: _side_by_side(window.chunks, name) for name in GRANULARITIES}
+        stored = {name: _side_by_side(window.chunks, name) for name in granularities}
         views[PASSAGE, TOPIC_LENGTH] = _stacked([own.topic for own in window.chunks])
     return Context(
         [query.text for query in queries],

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from es_ttc.vectors.tokens import Float32
 
 RARE = 0.02
-"""Share of documents up to which a word counts as rare (B.6 names no threshold); see ``programs/__init__.py``."""
+"""Share of documents up to which a word counts as rare; a word of one document always does. B.6 names no threshold, and
+this one is not tuned."""
 
 T = TypeVar("T", bound=Hashable)
 

@@ -11,8 +11,9 @@ def normalise(vectors: Float32) -> Float32:
     Args:
         vectors: ``(m, d)``.
     """
-    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))[:, None]
-    unit: Float32 = np.divide(vectors, norms, out=np.zeros(vectors.shape, np.float32), where=norms > 0, casting="unsafe")
+    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
+    norms[norms == 0] = 1
+    unit: Float32 = vectors / norms
     return unit
 
 

@@ -1,0 +1,27 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_ttc.evaluation.costs import Cost, pareto_front
+
+points = st.lists(st.tuples(st.integers(0, 5).map(float), st.integers(0, 5).map(float)), max_size=8)
+
+
+def test_the_ratio_is_the_papers() -> None:
+    whole = Cost(queries=15_916, documents=3_196, index_texts=3_196, query_texts=0)
+    assert round(whole.ratio, 1) == 1.2  # BidirZScore in the paper's table 2, from table 1's counts
+    expanding = Cost(queries=15_916, documents=3_196, index_texts=0, query_texts=2 * 15_916)
+    assert round(expanding.ratio - 1, 1) == 1.7
+    assert expanding.at_query == 3
+    assert expanding.at_index == 1
+    assert whole.at_index == 2
+
+
+@settings(deadline=None)
+@given(points)
+def test_no_point_is_as_cheap_and_as_good_as_one_of_the_front(found: list[tuple[float, float]]) -> None:
+    front = pareto_front(found)
+    for place, (cost, quality) in enumerate(found):
+        beaten = any((other[0] <= cost and other[1] >= quality) and other != (cost, quality) for other in found)
+        first = found.index((cost, quality)) == place
+        assert (place in front) == (not beaten and first)
+    assert [found[place][0] for place in front] == sorted(found[place][0] for place in front)
