@@ -15,9 +15,9 @@ from es_ttc.ingest.encode import DocumentFeatures, encode_documents
 from es_ttc.mappings.fields import stored_scales
 from es_ttc.mappings.spec import IndexSpec
 from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.retrievers.base import Vectors
 from es_ttc.retrievers.memory import Matrix
-from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.vectors.chunks import DocumentChunks, no_chunks
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
