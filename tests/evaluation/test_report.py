@@ -183,7 +183,12 @@ def test_a_verdict_needs_significance() -> None:
 def test_writing_leaves_all_files_and_no_other(tmp_path: Path) -> None:
     found = evaluation(made("alone", methods=("bm25",)))
     page = report.write(found, tmp_path / "deep" / "report")
-    assert sorted(path.name for path in page.parent.iterdir()) == ["index.html", "results.json", "tables.md", "tables.tex"]
+    assert sorted(path.name for path in page.parent.iterdir()) == [
+        "index.html",
+        "results.json",
+        "tables.md",
+        "tables.tex",
+    ]
     assert json.loads((page.parent / "results.json").read_text()) == found.as_json()
 
 
