@@ -78,7 +78,7 @@ class EngineSearcher:
         depth: int | None = None,
     ) -> None:
         self._runner = runner
-        self._client = client
+        self.client = client
         self._product = product
         self._index = index
         self._collection = collection
@@ -147,7 +147,7 @@ class EngineSearcher:
         return Page([*head.ids, *tail], head.scores)
 
     async def _search(self, body: Mapping[str, Any], size: int) -> Page:
-        answer = await self._client.search(self._index, {**body, "size": size, "_source": False})
+        answer = await self.client.search(self._index, {**body, "size": size, "_source": False})
         if answer["timed_out"] or answer["_shards"]["failed"]:
             raise EngineError(
                 f"index [{self._index}] answered from a part of its documents only (timed_out {answer['timed_out']}, "

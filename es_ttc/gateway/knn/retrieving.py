@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -272,6 +271,8 @@ class Retrieving:
         clause = question.clause
         tokens = method is not None and Feature.QUERY_TOKENS in method.retriever.needs(method.params)
         begun = asyncio.create_task(self._encoded_by_first(clause.texts, tokens=tokens)) if clause.texts else None
+        if begun is not None:
+            begun.add_done_callback(_told)
         try:
             key = await self._encoder_of(question, method, ask)
             if key is None:
@@ -285,8 +286,6 @@ class Retrieving:
         finally:
             if begun is not None:
                 begun.cancel()
-                with suppress(asyncio.CancelledError, Exception):
-                    await begun
         took.encode = encoded.seconds * 1000
         empty = [text for text, row in zip(clause.texts, encoded.query.vectors, strict=True) if not row.any()]
         if empty:
@@ -382,6 +381,12 @@ def _outcome(call: Callable[[], _Method | None]) -> "_Method | EsTtcError | None
         return call()
     except EsTtcError as error:
         return error
+
+
+def _told(task: "asyncio.Task[EncodedQuery]") -> None:
+    """Take a task's failure as known: whoever waited for it has it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _fields(method: _Method) -> set[str]:
