@@ -9,6 +9,7 @@ costs.
 
 import argparse
 import asyncio
+import logging
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from es_ttc.evaluation.methods import resolve_one, retrieval
 from es_ttc.evaluation.metrics import score
 from es_ttc.evaluation.plan import SPANS, Plan
 from es_ttc.evaluation.through_engine import EngineSearcher, TemporaryIndex, engine_searcher, temporary_index
+from es_ttc.gateway.logs import configure_logs
 from es_ttc.mappings.spec import IndexSpec
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
@@ -206,6 +208,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, help="the first that they answer; all without it")
     parser.add_argument("--max-tokens", type=int, default=1024, help="token vectors kept of a document")
     arguments = parser.parse_args()
+    configure_logs("auto", logging.ERROR)
     settings = Settings()
     encoder = CachedEncoder(load_encoder("minilm", cache_dir=settings.cache_dir), settings.cache_dir / "encodings")
     engine = EngineSettings(engine=arguments.engine)
