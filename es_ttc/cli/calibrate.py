@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from es_ttc.rescorers.programs.primitives.moments import Moments
 
 _MOST = 100_000
+_FEW = 100
+"""Queries below which the ranking suffers (docs/how-to/choose-a-program.md)."""
 
 
 @click.command()
@@ -47,6 +49,11 @@ def calibrate(name: str, file: Path, engine: str | None, encoder: str | None, as
     with stderr.status("loading the encoder"):
         loaded = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
     moments = asyncio.run(_calibrate(settings, name, texts, loaded))
+    if moments.size < _FEW:
+        stderr.print(
+            f"[yellow]mind:[/] {moments.size} queries are few: below {_FEW} a document's statistics are noise, and "
+            "`bidirzscore` may rank worse than dense"
+        )
     if as_json:
         print_json({"index": name, "queries": moments.size, "directions": len(moments.factor)})
     else:
