@@ -48,12 +48,6 @@ def index() -> None:
     metavar="FILE",
     help="Documents that the centroids of residual2 and residual4 are learned from: the first 1,000 of the file.",
 )
-@click.option(
-    "--chunks",
-    is_flag=True,
-    help="Also keep vectors of sentences, pairs of sentences and paragraphs, which programs need; ingest then encodes "
-    "about four times as much.",
-)
 @click.option("--shards", type=click.IntRange(1), help="Primary shards. Default: the engine's own.")
 @click.option("--replicas", type=click.IntRange(0), help="Replicas. Default: one, once there is a second node.")
 @click.option(

@@ -182,6 +182,12 @@ def feature_options(learned: str) -> Callable[[Callable[..., Any]], Callable[...
             help="Also keep smoothed spans as nested vectors, for token-level kNN in the engine: width L, every S "
             "tokens (half of L unless given). May be given several times.",
         ),
+        click.option(
+            "--chunks",
+            is_flag=True,
+            help="Also keep vectors of sentences, pairs of sentences and paragraphs, which programs need; about four "
+            "times as much is encoded then.",
+        ),
         text_fields_flag,
         max_tokens_option(65_536),
     )

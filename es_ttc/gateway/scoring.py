@@ -19,7 +19,7 @@ from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored, WindowFea
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.upstream import Caller, Upstream, callers
 from es_ttc.mappings.fields import FEATURES
-from es_ttc.mappings.spec import ENCODER, HASH
+from es_ttc.mappings.spec import CHUNKS, ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.rescorers.similarity import shown_similarity
@@ -317,9 +317,11 @@ class WindowScorer:
                 "no document of the window has features yet: they are pending, changed, or have no text"
             )
         names = ", ".join(indices)
+        flag = " --chunks" if CHUNKS in lacking else ""
         raise MissingFeature(
             f"method [{method.rescorer.name}] needs [{', '.join(lacking)}], which index [{names}] does not have: add "
-            "it with `es-ttc attach`, or make an index that has it with `es-ttc index create` and `es-ttc ingest`"
+            f"it with `es-ttc attach{flag}`, or make an index that has it with `es-ttc index create{flag}` and "
+            "`es-ttc ingest`"
         )
 
     async def _mapped(self, indices: Sequence[str], fields: set[str], caller: Caller) -> set[str]:
