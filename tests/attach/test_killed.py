@@ -87,7 +87,7 @@ async def test_inside_and_out_again(engine: Engine, engine_url: str, shop: str, 
     assert (await contents(engine, shop, held.spec)).states == {"ready": 19, "empty": 1}
     steps = await until_it_is_through(engine_url, tmp_path, "detach", shop, "--yes")
     assert steps[:2] == ["PUT _settings", "DELETE"]
-    assert steps[-1] == "PUT _mapping"
+    assert "PUT _mapping" in steps
     after = await state(engine, shop)
     del after["index"][shop]["mappings"]["properties"]["ttc"]
     assert after == before
