@@ -1,0 +1,305 @@
+"""Reranking under a budget: RR, GAR, SlideGAR and RGS with rerankers of known quality, and with a real one.
+
+    python -m benchmarks.reranking
+
+The simulated reranker knows the judgements and is wrong about a set share of pairs; it is a simulation. The first pass
+is dense retrieval with all-MiniLM-L6-v2, the graph is built from the same vectors. "listwise, shown" pays for every
+document that a window shows, "listwise, distinct" for each document once: the paper on RGS can be read either way.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from benchmarks.common import heading, table
+from es_ttc.encoders import CachedEncoder, load_encoder
+from es_ttc.evaluation.bootstrap import compare, resampled_means
+from es_ttc.evaluation.datasets import Collection, load_collection
+from es_ttc.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
+from es_ttc.evaluation.metrics import score_by
+from es_ttc.evaluation.simulated_reranker import SimulatedReranker
+from es_ttc.graph import NeighbourGraph, build
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.reranking import (
+    ListwiseJudge,
+    PointwiseJudge,
+    Walk,
+    gar,
+    retrieve_and_rerank,
+    rgs,
+    slidegar,
+)
+from es_ttc.rescorers.base import Query
+from es_ttc.rescorers.spectral import SpectralRescorer
+from es_ttc.rescorers.spectral.params import SpectralParams
+from es_ttc.settings import Settings
+from es_ttc.vectors.tokens import Float32
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+FIGURE = Path(__file__).parents[1] / "docs" / "images" / "reranking_budget.svg"
+COLLECTIONS = ("cranfield", "npl-vaswani", "scifact")
+BUDGETS = (25, 50, 100, 200)
+ERROR_RATES = (0.0, 0.05, 0.2)
+SEEDS = (5, 10, 20, 50)
+DEPTH = 1000
+METRIC = "ndcg@10"
+Judged = Callable[["Ready", int, Any, int], Awaitable[Walk]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A collection, encoded, with its graph and every query's first pass."""
+
+    collection: Collection
+    features: CorpusFeatures
+    queries: Sequence[Query]
+    graph: NeighbourGraph
+    first_pass: Sequence[Sequence[int]]
+
+    async def of(self, documents: Sequence[int]) -> list[list[int]]:
+        """Return neighbours: the collection serves as a neighbourhood."""
+        return [self.graph.of(document).tolist() for document in documents]
+
+    def nearness(self, query: int) -> Callable[[Sequence[int]], list[float]]:
+        """Return what tells how near documents are to a query."""
+        vector = self.queries[query].vectors[0]
+        return lambda documents: (self.features.pooled[np.asarray(documents, np.intp)] @ vector).tolist()
+
+
+async def rr_pointwise(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
+    return await retrieve_and_rerank(ready.first_pass[query], PointwiseJudge(reranker, budget))
+
+
+async def gar_pointwise(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
+    return await gar(ready.first_pass[query], ready, PointwiseJudge(reranker, budget))
+
+
+async def rgs_pointwise(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
+    return await rgs(ready.first_pass[query], ready, PointwiseJudge(reranker, budget))
+
+
+async def rr_shown(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
+    return await retrieve_and_rerank(ready.first_pass[query], ListwiseJudge(reranker, budget))
+
+
+async def slidegar_shown(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
+    return await slidegar(ready.first_pass[query], ready, ListwiseJudge(reranker, budget), ready.nearness(query))
+
+
+async def rgs_shown(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
+    return await rgs(ready.first_pass[query], ready, ListwiseJudge(reranker, budget))
+
+
+async def rgs_distinct(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
+    return await rgs(ready.first_pass[query], ready, ListwiseJudge(reranker, budget, count="distinct"))
+
+
+GROUPS: dict[str, dict[str, Judged]] = {
+    "pointwise": {"RR": rr_pointwise, "GAR": gar_pointwise, "RGS": rgs_pointwise},
+    "listwise, shown": {"RR": rr_shown, "SlideGAR": slidegar_shown, "RGS": rgs_shown},
+    "listwise, distinct": {"RR": rr_pointwise, "RGS": rgs_distinct},
+}
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), default=FIGURE, help="Where the figure goes.")
+@click.option("--tune", is_flag=True, help="Compare numbers of seeds on scifact's train queries, and nothing else.")
+def main(out: Path, *, tune: bool) -> None:
+    """Print the tables and draw the budget curves."""
+    if tune:
+        _tune()
+        return
+    collections = [prepared(load_collection(DATA / name)) for name in COLLECTIONS]
+    data = ", ".join(f"{one.collection.name} ({len(one.queries)} queries)" for one in collections)
+    print(heading("Reranking under a budget", data=f"{data}; first pass dense, all-MiniLM-L6-v2"))
+    curves = {ready.collection.name: _budgets(ready) for ready in collections}
+    _print_at_100(collections, curves)
+    _print_budgets(curves)
+    _print_perturbed(collections[0])
+    _print_real(collections)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draw(curves).savefig(out, metadata={"Date": None})
+
+
+def prepared(collection: Collection, queries: int | None = None) -> Ready:
+    """Encode a collection, build its graph, and answer its queries by dense retrieval."""
+    cache = Settings().cache_dir
+    encoder = CachedEncoder(load_encoder("minilm", cache_dir=cache), cache / "encodings")
+    titled = any(document.title for document in collection.documents)
+    spec = IndexSpec(encoder.identity, text_fields=("title", "text") if titled else ("text",), codec="float16")
+    features = encode_corpus(collection.documents, spec, encoder)
+    encoded = encode_queries(list(collection.queries.values())[:queries], encoder, tokens=False)
+    first_pass = _first_pass(features, np.stack([query.vectors[0] for query in encoded]))
+    return Ready(collection, features, encoded, build(features.pooled), first_pass)
+
+
+def measured(ready: Ready, method: Judged, error_rate: float, budget: int) -> NDArray[np.float64]:
+    """Return the metric of each query with a simulated reranker."""
+    return _scored(
+        ready,
+        lambda place, query: method(
+            ready,
+            place,
+            SimulatedReranker(query, ready.collection.qrels.get(query, {}), ready.features.ids, error_rate),
+            budget,
+        ),
+    )
+
+
+def _scored(ready: Ready, walk: Callable[[int, str], Awaitable[Walk]]) -> NDArray[np.float64]:
+    async def every() -> dict[str, list[str]]:
+        names = list(ready.collection.queries)[: len(ready.queries)]
+        walks = {query: await walk(place, query) for place, query in enumerate(names)}
+        return {query: [ready.features.ids[i] for i in one.documents[:10]] for query, one in walks.items()}
+
+    rankings = asyncio.run(every())
+    return score_by(METRIC, {query: ready.collection.qrels[query] for query in rankings}, rankings)
+
+
+def _budgets(ready: Ready) -> dict[tuple[str, str, float, int], NDArray[np.float64]]:
+    return {
+        (group, name, error_rate, budget): measured(ready, method, error_rate, budget)
+        for group, methods in GROUPS.items()
+        for name, method in methods.items()
+        for error_rate in ERROR_RATES
+        for budget in BUDGETS
+    }
+
+
+def _print_at_100(collections: Sequence[Ready], curves: dict[str, Any]) -> None:
+    print("\nnDCG@10 at a budget of 100 documents; the last column is RGS minus RR with its 95 % interval.\n")
+    rows = []
+    for ready in collections:
+        values = curves[ready.collection.name]
+        for group, methods in GROUPS.items():
+            for error_rate in ERROR_RATES:
+                own = {name: values[group, name, error_rate, 100] for name in methods}
+                cells = [f"{own[name].mean():.3f}" if name in own else "" for name in ("RR", "GAR", "SlideGAR", "RGS")]
+                rows.append((ready.collection.name, group, error_rate, *cells, _difference(own["RGS"], own["RR"])))
+    print(table(("collection", "reranker", "error rate", "RR", "GAR", "SlideGAR", "RGS", "RGS - RR"), rows))
+
+
+def _print_budgets(curves: dict[str, Any]) -> None:
+    print("\nnDCG@10 by budget, error rate .05.\n")
+    rows = [
+        (name, group, method, *(f"{values[group, method, 0.05, budget].mean():.3f}" for budget in BUDGETS))
+        for name, values in curves.items()
+        for group, methods in GROUPS.items()
+        for method in methods
+    ]
+    print(table(("collection", "reranker", "method", *map(str, BUDGETS)), rows))
+
+
+def _print_perturbed(ready: Ready) -> None:
+    """Spoil the query's vector, or the documents' vectors that the graph is built from."""
+    generator = np.random.default_rng(0)
+    print(f"\nPerturbed: {ready.collection.name}, pointwise, budget 100, error rate .05; w is the share of noise.\n")
+    rows = []
+    for spoiled, weight in [("nothing", 0.0), *((what, w) for what in ("queries", "graph") for w in (0.5, 1.0))]:
+        first_pass, graph = ready.first_pass, ready.graph
+        if spoiled == "queries":
+            vectors = np.stack([query.vectors[0] for query in ready.queries])
+            first_pass = _first_pass(ready.features, _noisy(vectors, weight, generator))
+        elif spoiled == "graph":
+            graph = build(_noisy(ready.features.pooled, weight, generator))
+        worse = Ready(ready.collection, ready.features, ready.queries, graph, first_pass)
+        values = [measured(worse, method, 0.05, 100).mean() for method in GROUPS["pointwise"].values()]
+        rows.append((spoiled, weight, *(f"{value:.3f}" for value in values)))
+    print(table(("spoiled", "w", *GROUPS["pointwise"]), rows))
+
+
+def _print_real(collections: Sequence[Ready]) -> None:
+    """Rerank with spectral retrieval itself."""
+    print("\nA real reranker: spectral (all-MiniLM-L6-v2), pointwise, nDCG@10.\n")
+    rows = []
+    for ready in collections:
+        for budget in (50, 100):
+            values = {name: _with_spectral(ready, method, budget) for name, method in GROUPS["pointwise"].items()}
+            cells = [f"{value.mean():.3f}" for value in values.values()]
+            rows.append((ready.collection.name, budget, *cells, _difference(values["RGS"], values["RR"])))
+    print(table(("collection", "budget", *GROUPS["pointwise"], "RGS - RR"), rows))
+
+
+def _with_spectral(ready: Ready, method: Judged, budget: int) -> NDArray[np.float64]:
+    return _scored(ready, lambda place, _: method(ready, place, _Spectral(ready, place), budget))
+
+
+class _Spectral:
+    def __init__(self, ready: Ready, query: int) -> None:
+        self._ready = ready
+        self._query = ready.queries[query]
+        self._rescorer = SpectralRescorer()
+        self._params = SpectralParams()
+
+    async def scores(self, documents: Sequence[int]) -> list[float]:
+        positions = np.asarray(documents, np.intp)
+        features = self._rescorer.needs(self._params) | self._rescorer.wants
+        window = self._ready.features.window(positions, np.zeros(len(positions), np.float32), features)
+        return [float(score) for score in self._rescorer.score(self._query, window, self._params)]
+
+
+def _first_pass(features: CorpusFeatures, vectors: Float32) -> list[list[int]]:
+    return [np.argsort(-(features.pooled @ vector), kind="stable")[:DEPTH].tolist() for vector in vectors]
+
+
+def _noisy(vectors: Float32, weight: float, generator: np.random.Generator) -> Float32:
+    noise = generator.standard_normal(vectors.shape).astype(np.float32)
+    noise /= np.linalg.norm(noise, axis=1, keepdims=True)
+    mixed = np.float32(1 - weight) * vectors + np.float32(weight) * noise
+    unit: Float32 = mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
+    return unit
+
+
+def _difference(method: NDArray[np.float64], baseline: NDArray[np.float64]) -> str:
+    means = resampled_means(np.stack([method, baseline]))
+    result = compare(method, baseline, means[:, 0], means[:, 1])
+    return f"{result.delta:+.3f} ({result.interval.low:+.3f}..{result.interval.high:+.3f})"
+
+
+def _tune() -> None:
+    ready = prepared(load_collection(DATA / "scifact", split="train"), 300)
+    print(heading("Seeds of RGS", data=f"scifact, {len(ready.queries)} train queries, budget 100"))
+    rows = []
+    for error_rate in ERROR_RATES:
+        cells = []
+        for seeds in SEEDS:
+
+            async def pointwise(one: Ready, query: int, reranker: Any, budget: int, seeds: int = seeds) -> Walk:
+                return await rgs(one.first_pass[query], one, PointwiseJudge(reranker, budget), seeds=seeds)
+
+            cells.append(f"{measured(ready, pointwise, error_rate, 100).mean():.3f}")
+        rows.append((error_rate, f"{measured(ready, rr_pointwise, error_rate, 100).mean():.3f}", *cells))
+    print(table(("error rate", "RR", *(f"RGS, {seeds} seeds" for seeds in SEEDS)), rows))
+
+
+def draw(curves: dict[str, Any]) -> Figure:
+    """Return the figure: nDCG@10 by budget, one panel a collection, pointwise, error rate .05."""
+    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "es-ttc", "font.family": "sans-serif", "font.size": 11}
+    colours = {"RR": "#8a96a3", "GAR": "#d97706", "RGS": "#1769aa"}
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(9.2, 3.1), layout="constrained")
+        for axes, (name, values) in zip(figure.subplots(1, len(curves)), curves.items(), strict=True):
+            for method, colour in colours.items():
+                means = [values["pointwise", method, 0.05, budget].mean() for budget in BUDGETS]
+                axes.plot(BUDGETS, means, marker="o", markersize=4, color=colour, label=method)
+            axes.set_title(name, loc="left", fontsize=11)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(BUDGETS, list(map(str, BUDGETS)))
+            axes.grid(axis="y", color="#e3e8ed", linewidth=0.8)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.legend(frameon=False, loc="lower right")
+        figure.supxlabel("documents that the reranker may see", fontsize=10)
+        figure.supylabel("nDCG@10", fontsize=10)
+    return figure
+
+
+if __name__ == "__main__":
+    main()
