@@ -295,7 +295,7 @@ def draw(curves: dict[str, Any]) -> Figure:
             axes.set_xticks(BUDGETS, list(map(str, BUDGETS)))
             axes.grid(axis="y", color="#e3e8ed", linewidth=0.8)
             axes.spines[["top", "right"]].set_visible(False)
-            axes.legend(frameon=False, loc="lower right")
+        figure.axes[0].legend(frameon=False, loc="lower right")
         figure.supxlabel("documents that the reranker may see", fontsize=10)
         figure.supylabel("nDCG@10", fontsize=10)
     return figure
