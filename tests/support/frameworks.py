@@ -1,0 +1,75 @@
+"""What runs in the environment of the retrieval frameworks (``make .venv/.frameworks``), apart from the gateway's own.
+
+Each function is one run of ``python -m tests.support.frameworks FUNCTION``: its arguments as a JSON object on standard
+input, what it returns as JSON on standard output.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+Texts = dict[str, str]
+
+LUCENE = {"name": "hnsw", "space_type": "l2", "engine": "lucene"}
+"""How OpenSearch is to index their vectors: their own choice, faiss, kills a node without native libraries."""
+
+
+def write_langchain(url: str, index: str, product: str, texts: Texts) -> None:
+    """Write an index as LangChain's store does."""
+    from langchain_elasticsearch import BM25Strategy, ElasticsearchStore
+
+    store = ElasticsearchStore(index, es_url=url, strategy=BM25Strategy())
+    store.add_texts(list(texts.values()), metadatas=[{"from": "here"}] * len(texts), ids=list(texts))
+
+
+def write_llama_index(url: str, index: str, product: str, texts: Texts) -> None:
+    """Write an index as LlamaIndex's store for the product does."""
+    from llama_index.core.schema import TextNode
+    from llama_index.vector_stores.elasticsearch import ElasticsearchStore
+    from llama_index.vector_stores.opensearch import OpensearchVectorClient, OpensearchVectorStore
+
+    nodes = [TextNode(id_=key, text=text, embedding=[0.6, 0.8]) for key, text in texts.items()]
+    if product == "opensearch":
+        OpensearchVectorStore(OpensearchVectorClient(url, index, dim=2, method=LUCENE)).add(nodes)
+    else:
+        ElasticsearchStore(index, es_url=url).add(nodes)
+
+
+def write_haystack(url: str, index: str, product: str, texts: Texts) -> None:
+    """Write an index as Haystack's store for the product does."""
+    from haystack import Document
+    from haystack_integrations.document_stores.elasticsearch import ElasticsearchDocumentStore
+    from haystack_integrations.document_stores.opensearch import OpenSearchDocumentStore
+
+    documents = [Document(id=key, content=text, meta={"from": "here"}) for key, text in texts.items()]
+    if product == "opensearch":
+        OpenSearchDocumentStore(hosts=url, index=index, method=LUCENE).write_documents(documents)
+    else:
+        ElasticsearchDocumentStore(hosts=url, index=index).write_documents(documents)
+
+
+def run_page(page: str, blocks: list[str], result: str) -> list[list[dict[str, Any]]]:
+    """Run the blocks of a page one after the other, and show what each found under a name."""
+    namespace: dict[str, Any] = {"__name__": Path(page).stem}
+    found = []
+    for block in blocks:
+        exec(compile(block, page, "exec"), namespace)
+        found.append([_shown(document) for document in namespace.pop(result)])
+    return found
+
+
+def _shown(document: Any) -> dict[str, Any]:
+    """Return the id, the text and the score of any framework's document; of LangChain's the detail too."""
+    if hasattr(document, "page_content"):
+        hit = document.metadata
+        return {"id": hit["_id"], "text": document.page_content, "score": hit["_score"], "detail": hit.get("_ttc")}
+    if hasattr(document, "node"):
+        return {"id": document.node.node_id, "text": document.node.get_content(), "score": document.score}
+    return {"id": document.id, "text": document.content, "score": document.score}
+
+
+if __name__ == "__main__":
+    functions = (write_langchain, write_llama_index, write_haystack, run_page)
+    [function] = [function for function in functions if function.__name__ == sys.argv[1]]
+    json.dump(function(**json.load(sys.stdin)), sys.stdout)
