@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers.base import Feature, Query
-from es_ttc.rescorers.nnn import Dictionary, Penalty, select, solve
+from es_ttc.rescorers.nnn import Dictionary, Penalty, Solution, select, solve
 from es_ttc.rescorers.nnn.objective import objective
 from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Documents, Known, Neighbours, Retrieved
@@ -46,6 +46,15 @@ def problems(draw: st.DrawFn) -> tuple[Float32, Float32, NnnRetrieverParams]:
     return rows, query, NnnRetrieverParams(l1=l1, l2=l2)
 
 
+def undecided(whole: Solution) -> float:
+    """How much the objective can differ where all conditions hold to their tolerance.
+
+    By convexity it is the tolerance times the sum of the coefficients: nothing, but where l1 and l2 are 0 and vectors
+    all but cancel each other out, so that coefficients are millions.
+    """
+    return 1e-8 * float(whole.x.sum())
+
+
 @settings(max_examples=300, deadline=None)
 @given(problem=problems(), eligible=st.sampled_from([1.0, 0.5, 0.0]), batch=st.sampled_from([1, 3, 50]))
 def test_it_is_the_solution_over_the_whole_corpus(
@@ -61,7 +70,7 @@ def test_it_is_the_solution_over_the_whole_corpus(
     x[outcome.documents] = outcome.solution.x
     best = objective(rows[allowed], query, whole.x, penalty)
     assert allowed[outcome.documents].all()
-    assert objective(rows, query, x, penalty) == pytest.approx(best, abs=1e-7)
+    assert objective(rows, query, x, penalty) == pytest.approx(best, abs=1e-7 + undecided(whole))
     assert outcome.stop == "certified"
     assert outcome.gap == 0
     if params.l2 > 0:
@@ -76,9 +85,10 @@ def test_the_gap_of_an_early_end_bounds_what_is_missing(
     rows, query, params = problem
     outcome = generated(query, search_over(rows), params, Effort(3, 1, rounds, exact=True))
     penalty = Penalty(params.l1, params.l2)
-    best = objective(rows, query, solve(Dictionary.of(rows), query, penalty).x, penalty)
+    whole = solve(Dictionary.of(rows), query, penalty)
+    best = objective(rows, query, whole.x, penalty)
     found = objective(outcome.rows, query, outcome.solution.x, penalty)
-    assert found - best <= outcome.gap + 1e-6
+    assert found - best <= outcome.gap + 1e-6 + undecided(whole)
     assert outcome.searches <= rounds
     assert outcome.stop in ("certified", "rounds")
 
