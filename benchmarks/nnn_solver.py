@@ -34,7 +34,7 @@ from es_ttc.vectors.tokens import Float32
 DIMS = 384
 SIZES = (100, 1_000, 10_000)
 PENALTY = Penalty(0.1, 0.05)
-GAP = 1e-6
+GAP = 1e-9
 MOST_STEPS = 20_000
 TARGETS = {1_000: "2", 10_000: "20"}
 

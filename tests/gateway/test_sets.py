@@ -1,6 +1,7 @@
 """nnn and mmr through the gateway: bad input is a 400 or the first pass, never an exception; tuned parameters count."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,19 +64,19 @@ def test_bad_parameters_are_a_400(behind: Behind, method: str, params: dict[str,
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_filter_that_matches_nothing_is_an_empty_page(
-    behind: Behind, encoder: Encoder, method: str, capsys: pytest.CaptureFixture[str]
+    behind: Behind, encoder: Encoder, method: str, log: Callable[[], str]
 ) -> None:
     with gateway_of(behind, encoder) as url:
         for section in ({}, {"detail": True}, {"on_error": "fail"}):
             reply = asked(url, behind.index, method, NOTHING, **section)
             assert reply.status == 200
             assert reply.ids == []
-    assert no_exception(capsys)
+    assert no_exception(log())
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_query_of_zeros_leaves_the_first_pass_order(
-    behind: Behind, encoder: Encoder, method: str, capsys: pytest.CaptureFixture[str]
+    behind: Behind, encoder: Encoder, method: str, log: Callable[[], str]
 ) -> None:
     native = search(behind.engine, behind.index, {"query": EVERYTHING, "size": 50}).ids
     scored = [one for one in native if one != "d7"]  # which has no text
@@ -84,12 +85,12 @@ def test_a_query_of_zeros_leaves_the_first_pass_order(
     assert reply.status == 200
     assert reply.json()["ttc"]["applied"] is True
     assert reply.ids == scored[:5]
-    assert no_exception(capsys)
+    assert no_exception(log())
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_vectors_that_are_no_numbers_leave_the_first_pass_with_a_mark(
-    behind: Behind, encoder: Encoder, method: str, capsys: pytest.CaptureFixture[str]
+    behind: Behind, encoder: Encoder, method: str, log: Callable[[], str]
 ) -> None:
     native = search(behind.engine, behind.index, {"query": EVERYTHING, "size": 5}).ids
     with gateway_of(behind, Spoilt(encoder, np.nan)) as url:
@@ -102,7 +103,7 @@ def test_vectors_that_are_no_numbers_leave_the_first_pass_with_a_mark(
     assert "not finite" in ttc["reason"]
     assert refused.status == 500
     assert "not finite" in refused.reason
-    assert no_exception(capsys)
+    assert no_exception(log())
 
 
 def test_tuned_parameters_stand_in_for_those_that_a_request_leaves_out(
@@ -130,7 +131,13 @@ def gateway_of(behind: Behind, encoder: Any, **settings: Any) -> Any:
     return running_gateway(made, load=lambda _name, _folder: encoder)
 
 
-def no_exception(capsys: pytest.CaptureFixture[str]) -> bool:
+@pytest.fixture
+def log(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
+    """Returns what was logged: by the standard library's loggers once a command has set them up, else on the screen."""
+    caplog.set_level(logging.INFO)
+    return lambda: "".join((*capsys.readouterr(), caplog.text))
+
+
+def no_exception(log: str) -> bool:
     """Whether the log of a gateway that this test has started tells of answers, and of no exception."""
-    log = "".join(capsys.readouterr())
-    return "answered" in log and "Traceback" not in log and "[error" not in log
+    return "answered" in log and "Traceback" not in log and "[error" not in log and "ERROR" not in log
