@@ -77,9 +77,9 @@ def test_pages_of_a_point_in_time_stay_while_documents_change(
     ]
 
 
+@pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
 def test_a_data_stream(behind: Behind, index_name: str, encoder: Encoder) -> None:
-    if behind.product == "elasticsearch":
-        pytest.skip("the tests' Elasticsearch comes without the module that removes data streams")
+    """On OpenSearch: the tests' Elasticsearch comes without the module that removes data streams."""
     template = {
         "mappings": call(behind.engine, "GET", f"/{behind.index}/_mapping").json()[behind.index]["mappings"],
         "settings": {"index.knn": True, "number_of_shards": 2},
