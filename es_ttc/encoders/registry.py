@@ -38,7 +38,7 @@ def load_encoder(
             ``@torch`` or ``@onnx`` for the backend, and ``@torch:float32`` or ``@torch:bfloat16`` for its arithmetic
             too. Without a backend torch is taken where it is installed and the model has weights for it. At the end,
             if wanted, ``+`` and the name of an adapter.
-        adapter: A LoRA adapter of the torch backend, instead of the name's own: one that the model ships, a folder, or
+        adapter: A LoRA adapter of the torch backend, where the name has none: one that the model ships, a folder, or
             a repository on the hub; see :func:`es_ttc.encoders.adapters.find`.
         cache_dir: Where assembled models and file hashes are kept; ``ES_TTC_CACHE_DIR`` or the user's cache folder
             if None.
