@@ -131,7 +131,7 @@ def with_elasticsearch_py(url: str, index: str) -> Transcript:
         step("health", lambda: client.cluster.health(index=index, wait_for_status="green")["status"])
         step("msearch", lambda: client.msearch(index=index, searches=[{}, {"query": QUERY, "size": 1}, {}, {"x": 1}]))
         step("mget", lambda: client.mget(index=index, ids=["1", "absent"]))
-        step("timeout", lambda: client.options(request_timeout=0.2, max_retries=0).search(index=index, query=SLOW))
+        step("timeout", lambda: client.options(request_timeout=0.02, max_retries=0).search(index=index, query=SLOW))
         step("delete", lambda: indices.delete(index=f"{index},{index}-2,{index}-copy"))
         step("delete again", lambda: indices.delete(index=index))
     return done
@@ -184,7 +184,7 @@ def with_opensearch_py(url: str, index: str) -> Transcript:
     step("health", lambda: client.cluster.health(index=index, wait_for_status="green")["status"])
     step("msearch", lambda: client.msearch(body=[{}, {"query": QUERY, "size": 1}, {}, {"x": 1}], index=index))
     step("mget", lambda: client.mget(body={"ids": ["1", "absent"]}, index=index))
-    step("timeout", lambda: client.search(index=index, body={"query": SLOW}, request_timeout=0.2))
+    step("timeout", lambda: client.search(index=index, body={"query": SLOW}, request_timeout=0.02))
     step("delete", lambda: indices.delete(index=f"{index},{index}-2,{index}-copy"))
     step("delete again", lambda: indices.delete(index=index))
     client.close()

@@ -55,7 +55,7 @@ def test_fusion_adds_reciprocal_ranks_in_any_order_of_documents(matrix: Float32,
 @given(seeds, st.integers(1, 6), st.integers(2, 9))
 def test_z_scores_along_documents_have_mean_0_and_deviation_1(seed: int, queries: int, documents: int) -> None:
     standard = along_documents(np.random.default_rng(seed).standard_normal((queries, documents)).astype(np.float32))
-    np.testing.assert_allclose(standard.mean(axis=1), 0, atol=1e-5)
+    np.testing.assert_allclose(standard.mean(axis=1), 0, atol=1e-3)  # rows of nearly equal scores leave rounding
     np.testing.assert_allclose(standard.std(axis=1), 1, atol=1e-3)
 
 
