@@ -7,7 +7,7 @@ from typing import Any
 from es_ttc.attach.beside import sides_of
 from es_ttc.attach.inside import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
 from es_ttc.attach.source import MOST_DOCUMENTS, Source, Version, require_all_shards, sources_of
-from es_ttc.attach.target import Sent, bulk_line, put_meta, routed
+from es_ttc.attach.target import Sent, bulk_line, routed
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.ingest.bulk import Patience, write
@@ -83,7 +83,7 @@ async def detach(engine: Engine, traces: Traces, *, report: Callable[[int, int],
         await _restore_pipeline(engine, source)
         await _empty_documents(engine, source, traces.documents, report)
         meta = {key: value for key, value in source.mapping.get("_meta", {}).items() if key != ROOT}
-        await put_meta(engine, source.index, meta)
+        await engine.put_meta(source.index, meta)
     for side in traces.sides:
         await engine.delete_index(side)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from es_ttc.attach.fill import Filled, FillOptions, Report, fill
 from es_ttc.attach.source import Checkpoint, Source, Version
-from es_ttc.attach.target import Item, Kind, Mark, Sent, Written, bulk_line, put_meta, routed
+from es_ttc.attach.target import Item, Kind, Mark, Sent, Written, bulk_line, routed
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
@@ -140,7 +140,7 @@ class Inside:
                 "source": self._source.uuid,
                 "checkpoint": {str(shard): at for shard, at in reached.items()},
             }
-            await put_meta(self._engine, self._source.index, {**meta, ROOT: {**meta[ROOT], "inside": inside}})
+            await self._engine.put_meta(self._source.index, {**meta, ROOT: {**meta[ROOT], "inside": inside}})
 
     async def refresh(self) -> None:
         """Nothing to do: marks come with the documents themselves."""

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import orjson
 
 from es_ttc.attach.source import Checkpoint, Version
-from es_ttc.engine.protocol import Engine
 from es_ttc.mappings.spec import IndexSpec
 
 Fields = Mapping[str, object]
@@ -134,8 +133,3 @@ def bulk_line(value: Mapping[str, object]) -> bytes:
 def routed(version: Version) -> dict[str, Any]:
     """Return what names a document in the action line of a bulk."""
     return {"_id": version.id} if version.routing is None else {"_id": version.id, "routing": version.routing}
-
-
-async def put_meta(engine: Engine, index: str, meta: Mapping[str, Any]) -> None:
-    """Replace the `_meta` of a mapping."""
-    await engine.request("PUT", f"/{index}/_mapping", body={"_meta": dict(meta)})
