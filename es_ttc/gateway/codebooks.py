@@ -1,15 +1,13 @@
 """The codebooks that residuals are read with: out of an index's mapping once, then from memory."""
 
 from base64 import b64decode
-from urllib.parse import quote, urlencode
 
 from es_ttc.errors import EngineError
-from es_ttc.gateway import jsonio
 from es_ttc.gateway.cache import LruCache
-from es_ttc.gateway.incoming import RawHeaders
+from es_ttc.gateway.index_meta import meta_of
 from es_ttc.gateway.pool import BoundedPool
-from es_ttc.gateway.upstream import Caller, Upstream, callers
-from es_ttc.mappings.spec import ROOT
+from es_ttc.gateway.upstream import Caller, Upstream
+from es_ttc.mappings.spec import CODEBOOK
 from es_ttc.vectors.packed import codebook_id, unpack_codebook
 from es_ttc.vectors.residual import Codebook
 
@@ -32,9 +30,6 @@ class CodebookStore:
     async def codebook(self, index: str, identifier: str, caller: Caller) -> Codebook:
         """Return a codebook of an index.
 
-        A caller who may search an index need not have the right to see its mapping; the gateway's own credentials are
-        tried then. A codebook tells nothing of any document.
-
         Raises:
             EngineError: The mapping may not be seen, or no longer has it.
             EngineUnavailable: The engine does not answer.
@@ -42,32 +37,16 @@ class CodebookStore:
         kept = self._kept.get(identifier)
         if kept is not None:
             return kept
-        for headers in (callers(caller.headers), self._upstream.service_headers()):
-            found = await self._of_mapping(index, headers)
-            if identifier in found:
-                codebook = await self._pool.run(_unpacked, found[identifier])
+        async for written in meta_of(self._upstream, index, CODEBOOK, caller):
+            blob = next((blob for blob in map(b64decode, written) if codebook_id(blob) == identifier), None)
+            if blob is not None:
+                codebook = await self._pool.run(_unpacked, blob)
                 self._kept.put(identifier, codebook, codebook.table.nbytes + codebook.centroids.nbytes)
                 return codebook
         raise EngineError(
             f"the codebook [{identifier}] of index [{index}] could not be read: give the gateway credentials that may "
             "see the index's mapping"
         )
-
-    async def _of_mapping(self, index: str, headers: RawHeaders) -> dict[str, bytes]:
-        """Return the codebooks in an index's mapping by their id: one or none."""
-        query_string = urlencode({"filter_path": f"*.mappings._meta.{ROOT}.codebook"}).encode()
-        path = f"/{quote(index, safe='')}/_mapping".encode()
-        plain: RawHeaders = [(b"accept", b"application/json"), (b"accept-encoding", b"identity")]
-        kept = [(name, value) for name, value in headers if name != b"accept"]
-        async with self._upstream.send("GET", path, query_string, [*kept, *plain], None, ours=True) as response:
-            raw = await response.read()
-            if response.status != 200:
-                return {}
-        found = {}
-        for mapping in jsonio.loads(raw).values():
-            blob = b64decode(mapping["mappings"]["_meta"][ROOT]["codebook"])
-            found[codebook_id(blob)] = blob
-        return found
 
 
 def _unpacked(blob: bytes) -> Codebook:

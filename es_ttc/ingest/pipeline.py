@@ -24,7 +24,7 @@ from es_ttc.ingest.prepare import Prepared, prepare, raw_document
 from es_ttc.ingest.readers import Inputs, Record
 from es_ttc.ingest.unchanged import Unchanged
 from es_ttc.mappings.index import resolve_index
-from es_ttc.mappings.spec import ROOT, IndexSpec
+from es_ttc.mappings.spec import CALIBRATION, ROOT, IndexSpec
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -212,7 +212,8 @@ class _Run:
     async def _check_index(self) -> None:
         """Notice an index that was deleted under way: engines make one of that name again, with guessed mappings."""
         mapping = (await self.engine.mapping(self.index))[self.index]
-        if mapping.get("_meta", {}).get(ROOT) != self.spec.as_meta():
+        ours = mapping.get("_meta", {}).get(ROOT, {})
+        if {key: value for key, value in ours.items() if key != CALIBRATION} != self.spec.as_meta():
             raise EngineError(
                 f"index [{self.index}] was deleted or replaced while it was written to: delete what is there now, make "
                 "it again, and ingest again"

@@ -14,7 +14,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError
 from es_ttc.mappings.index import resolve_index
-from es_ttc.mappings.spec import ROOT
+from es_ttc.mappings.spec import CALIBRATION, ROOT
 from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.vectors.packed import pack_tokens, unpack_tokens
 from es_ttc.vectors.tokens import TokenVectors
@@ -46,7 +46,7 @@ async def calibrate(engine: Engine, name: str, texts: Sequence[str], encoder: En
     if len(vectors) < LEAST_QUERIES:
         raise ConfigurationError(f"a calibration needs {LEAST_QUERIES} queries with text at least, got {len(vectors)}")
     meta = calibration_meta(Moments.of(vectors, RANK), spec.encoder.key)
-    ours = {**mapping["_meta"][ROOT], "calibration": meta}
+    ours = {**mapping["_meta"][ROOT], CALIBRATION: meta}
     await engine.put_meta(concrete, {**mapping["_meta"], ROOT: ours})
     read = calibration_of(meta, spec.encoder.key)
     assert read is not None  # noqa: S101 - just written for this encoder

@@ -17,6 +17,10 @@ from es_ttc.vectors.residual import Bits
 VERSION = 1
 
 ROOT = "ttc"
+CODEBOOK = "codebook"
+"""Key of ``_meta.ttc`` with the codebook that residuals are read with; part of the spec."""
+CALIBRATION = "calibration"
+"""Key of ``_meta.ttc`` with a sample of queries; written later, and no part of the spec."""
 VECTOR = "ttc.vector"
 POOLED = "ttc.pooled"
 """The pooled vector again, as a packed blob: OpenSearch gives a knn_vector outside of `_source` to no reader."""
@@ -127,7 +131,7 @@ class IndexSpec:
         if self.blobs != "stored":
             meta["blobs"] = self.blobs
         if self.codebook:
-            meta["codebook"] = b64encode(self.codebook).decode("ascii")
+            meta[CODEBOOK] = b64encode(self.codebook).decode("ascii")
         if self.chunks:
             meta["chunks"] = True
         return meta
@@ -137,7 +141,7 @@ class IndexSpec:
         meta = self.as_meta()
         if self.codebook:
             codebook = unpack_codebook(self.codebook)
-            meta["codebook"] = {"id": codebook_id(self.codebook), "centroids": len(codebook.centroids)}
+            meta[CODEBOOK] = {"id": codebook_id(self.codebook), "centroids": len(codebook.centroids)}
         return meta
 
     @property
@@ -186,7 +190,7 @@ class IndexSpec:
             max_tokens=meta["max_tokens"],
             spans=tuple(SpanGrid(**grid) for grid in meta.get("spans", ())),
             blobs=meta.get("blobs", "stored"),
-            codebook=b64decode(meta.get("codebook", "")),
+            codebook=b64decode(meta.get(CODEBOOK, "")),
             chunks=meta.get("chunks", False),
         )
 

@@ -16,6 +16,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderMismatch, EngineError, InvalidRequest
 from es_ttc.ingest import DeadLetterList, Documents, IngestOptions, Inputs, Outcome, encode_documents, ingest
 from es_ttc.ingest.bulk import BatchLimits
+from es_ttc.mappings.calibration import calibrate
 from es_ttc.mappings.contents import contents
 from es_ttc.mappings.index import create_index, resolve_index
 from es_ttc.mappings.spec import DOCUMENT, ENCODER, HASH, NORMS, OFFSETS, POOLED, STATE, TOKENS, VECTOR, IndexSpec
@@ -223,6 +224,13 @@ async def test_an_index_that_is_deleted_under_way_is_noticed(engine: Engine, ind
 
     with pytest.raises(EngineError, match="deleted or replaced"):
         await ingest(engine, index, Inputs([Documents(documents())]), encoder, dead_letters=DeadLetterList())
+
+
+async def test_a_calibrated_index_takes_further_documents(engine: Engine, index: str, encoder: Encoder) -> None:
+    await run(engine, index, encoder, [{"_id": "1", "text": "one"}])
+    await calibrate(engine, index, ["which one?", "what next?"], encoder)
+    outcome, _ = await run(engine, index, encoder, [{"_id": "2", "text": "two"}])
+    assert outcome.written == 1
 
 
 async def test_pooled_vectors_alone_and_float16_tokens(

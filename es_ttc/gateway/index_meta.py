@@ -1,0 +1,33 @@
+"""What es-ttc keeps in the mapping of an index beside its spec: read in the caller's name, else in the gateway's own.
+
+A caller who may search an index need not have the right to see its mapping. What is read here tells nothing of any
+document.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from es_ttc.gateway import jsonio
+from es_ttc.gateway.incoming import RawHeaders
+from es_ttc.gateway.upstream import Caller, Upstream, callers
+from es_ttc.mappings.spec import ROOT
+
+
+async def meta_of(upstream: Upstream, index: str, key: str, caller: Caller) -> AsyncIterator[list[Any]]:
+    """Yield the values of ``_meta.ttc.<key>``, as the caller may see them and then as the gateway may.
+
+    An empty list where there is none; nothing for whoever may not see the mapping.
+
+    Raises:
+        EngineUnavailable: The engine does not answer.
+    """
+    query_string = urlencode({"filter_path": f"*.mappings._meta.{ROOT}.{key}"}).encode()
+    path = f"/{quote(index, safe='')}/_mapping".encode()
+    plain: RawHeaders = [(b"accept", b"application/json"), (b"accept-encoding", b"identity")]
+    for headers in (callers(caller.headers), upstream.service_headers()):
+        kept = [(name, value) for name, value in headers if name != b"accept"]
+        async with upstream.send("GET", path, query_string, [*kept, *plain], None, ours=True) as response:
+            raw, status = await response.read(), response.status
+        if status == 200:
+            yield [mapping["mappings"]["_meta"][ROOT][key] for mapping in jsonio.loads(raw).values()]
