@@ -119,6 +119,25 @@ class Encoders:
         task.add_done_callback(self._done)
         return await asyncio.shield(task)
 
+    def begin(self, texts: tuple[str, ...], *, tokens: bool) -> asyncio.Task[EncodedQuery]:
+        """Start to encode a query before it is known which encoder serves it; most gateways have one."""
+        task = asyncio.create_task(self._encode_with_first(texts, tokens=tokens))
+        task.add_done_callback(ignore_failure)
+        return task
+
+    async def finish(
+        self, encoder: Encoder, texts: tuple[str, ...], begun: asyncio.Task[EncodedQuery] | None, *, tokens: bool
+    ) -> EncodedQuery:
+        """Return the vectors of a query's texts by the encoder that serves it: those of :meth:`begin` where it is it.
+
+        Raises:
+            EncoderError: A text could not be encoded.
+            TooManyRequests: Too many texts are waiting already.
+        """
+        if begun is not None and encoder is await self.first():
+            return await asyncio.shield(begun)
+        return await self.encode(encoder, texts, tokens=tokens)
+
     async def encode_documents(
         self, encoder: Encoder, texts: Sequence[str], *, tokens: bool, max_tokens: int
     ) -> list[Encodings]:
@@ -137,8 +156,10 @@ class Encoders:
 
     def _done(self, task: asyncio.Task[EncodedQuery]) -> None:
         self._encoding.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever still waits has it; nobody else is to be told
+        ignore_failure(task)
+
+    async def _encode_with_first(self, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
+        return await self.encode(await self.first(), texts, tokens=tokens)
 
     async def _encode(self, encoder: Encoder, texts: tuple[str, ...], tokens: bool) -> EncodedQuery:
         started = time.perf_counter()
@@ -164,6 +185,12 @@ class Encoders:
             task = asyncio.create_task(self._pool.run(self._load_variant, identity, name, self._cache_dir))
             self._variants.put(identity.key, task)
         return await asyncio.shield(task)
+
+
+def ignore_failure(task: asyncio.Task[EncodedQuery]) -> None:
+    """Take a task's failure as known: whoever still waits for it has it, and nobody else is to be told."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _failed(task: asyncio.Task[Encoder]) -> bool:

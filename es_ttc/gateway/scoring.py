@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EncoderMismatch, EngineError, EsTtcError, MissingFeature
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.attached import AttachedFeatures, Located
 from es_ttc.gateway.calibrations import CalibrationStore
-from es_ttc.gateway.encoding import EncodedQuery, Encoders
+from es_ttc.gateway.encoding import EncodedQuery, Encoders, ignore_failure
 from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored, WindowFeatures
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.upstream import Caller, Upstream, callers
@@ -146,9 +145,7 @@ class WindowScorer:
         """Start to encode a query while the engine runs the first pass; most gateways have one encoder."""
         if not method.encodes:
             return None
-        task = asyncio.create_task(self._encode_with_first(texts, tokens=method.query_tokens))
-        task.add_done_callback(_ignore_failure)
-        return task
+        return self._encoders.begin(texts, tokens=method.query_tokens)
 
     async def score(
         self,
@@ -272,8 +269,8 @@ class WindowScorer:
         known = [key for key in located.keys if key is not None]
         _require_one_encoder(known)
         encoder = await self._encoders.serving(known[0].encoder, known[0].index)
-        query_task = asyncio.create_task(self._query(encoder, texts, method, begun))
-        query_task.add_done_callback(_ignore_failure)
+        query_task = asyncio.create_task(self._encoders.finish(encoder, texts, begun, tokens=method.query_tokens))
+        query_task.add_done_callback(ignore_failure)
         try:
             started = time.perf_counter()
             found = await self._features.window(known, method.needs | method.wants, caller)
@@ -281,16 +278,6 @@ class WindowScorer:
             return found, await query_task
         finally:
             query_task.cancel()
-
-    async def _encode_with_first(self, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
-        return await self._encoders.encode(await self._encoders.first(), texts, tokens=tokens)
-
-    async def _query(
-        self, encoder: Encoder, texts: tuple[str, ...], method: Method, begun: asyncio.Task[EncodedQuery] | None
-    ) -> EncodedQuery:
-        if begun is not None and encoder is await self._encoders.first():
-            return await asyncio.shield(begun)
-        return await self._encoders.encode(encoder, texts, tokens=method.query_tokens)
 
     async def _require(
         self,
@@ -393,8 +380,3 @@ def _checked(scores: NDArray[Any], length: int, rescorer: Rescorer[Any]) -> Floa
 
 def _ms_since(started: float) -> float:
     return (time.perf_counter() - started) * 1000
-
-
-def _ignore_failure(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Product
 from es_ttc.errors import DeadlineExceeded, EncoderMismatch, EngineError, EsTtcError, InvalidRequest, MissingFeature
 from es_ttc.gateway import jsonio
-from es_ttc.gateway.encoding import EncodedQuery, Encoders
+from es_ttc.gateway.encoding import Encoders
 from es_ttc.gateway.features import FeatureStore
 from es_ttc.gateway.knn.clauses import Clause, with_scores
 from es_ttc.gateway.knn.engine_search import FIELDS, Ask, EngineSearch, Frame, refusal, require_whole
@@ -270,9 +269,7 @@ class Retrieving:
         """
         clause = question.clause
         tokens = method is not None and Feature.QUERY_TOKENS in method.retriever.needs(method.params)
-        begun = asyncio.create_task(self._encoded_by_first(clause.texts, tokens=tokens)) if clause.texts else None
-        if begun is not None:
-            begun.add_done_callback(_told)
+        begun = self._encoders.begin(clause.texts, tokens=tokens) if clause.texts else None
         try:
             key = await self._encoder_of(question, method, ask)
             if key is None:
@@ -282,7 +279,7 @@ class Retrieving:
                     raise InvalidRequest("the method reads the query's tokens: give [query_text] in place of a vector")
                 return key, Query("", clause.vector[np.newaxis])
             encoder = await self._encoders.serving(key, question.caller.indices or "searched")
-            encoded = await self._encoded(encoder, clause.texts, begun, tokens=tokens)
+            encoded = await self._encoders.finish(encoder, clause.texts, begun, tokens=tokens)
         finally:
             if begun is not None:
                 begun.cancel()
@@ -291,16 +288,6 @@ class Retrieving:
         if empty:
             raise InvalidRequest(f"[query_text] {empty[0]!r} holds nothing that the encoder can read: its vector is 0")
         return key, encoded.query
-
-    async def _encoded_by_first(self, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
-        return await self._encoders.encode(await self._encoders.first(), texts, tokens=tokens)
-
-    async def _encoded(
-        self, encoder: Encoder, texts: tuple[str, ...], begun: "asyncio.Task[EncodedQuery] | None", *, tokens: bool
-    ) -> EncodedQuery:
-        if begun is not None and encoder is await self._encoders.first():
-            return await begun
-        return await self._encoders.encode(encoder, texts, tokens=tokens)
 
     async def _encoder_of(self, question: Question, method: _Method | None, ask: Ask) -> str | None:
         """Return the identity of the encoder of all documents that the caller can see, or None where there are none."""
@@ -381,12 +368,6 @@ def _outcome(call: Callable[[], _Method | None]) -> "_Method | EsTtcError | None
         return call()
     except EsTtcError as error:
         return error
-
-
-def _told(task: "asyncio.Task[EncodedQuery]") -> None:
-    """Take a task's failure as known: whoever waited for it has it."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _fields(method: _Method) -> set[str]:
