@@ -4,6 +4,7 @@ A message is one sentence that names the field, the value and the fix: it is wha
 what a client reads in ``error.reason``.
 """
 
+from enum import StrEnum
 from typing import Any, ClassVar
 
 
@@ -92,6 +93,40 @@ class EngineUnavailable(EngineError):
 
     status = 503
     type = "ttc_engine_unavailable_exception"
+
+
+class LlmFailure(StrEnum):
+    """Why a language model gave no answer."""
+
+    UNREACHABLE = "unreachable"
+    TIMEOUT = "timeout"
+    RATE_LIMITED = "rate_limited"
+    SERVER = "server"
+    REFUSED = "refused"
+    MALFORMED = "malformed"
+    CIRCUIT_OPEN = "circuit_open"
+
+
+class LlmError(EsTtcError):
+    """A language model's endpoint gave no answer that can be used.
+
+    Args:
+        reason: One sentence, without anything of what was sent.
+        failure: What kind of failure it was.
+        status: The endpoint's HTTP status, where it answered.
+        retry_after: Seconds until it is worth asking again, where that is known.
+    """
+
+    status = 502
+    type = "ttc_llm_exception"
+
+    def __init__(
+        self, reason: str, failure: LlmFailure, *, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.failure = failure
+        self.upstream_status = status
+        self.retry_after = retry_after
 
 
 class DeadlineExceeded(EsTtcError):

@@ -1,7 +1,7 @@
 """Settings: flags, then ``ES_TTC_*`` variables, then ``es-ttc.toml`` in the working folder, then these defaults."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import platformdirs
 from pydantic import Field, SecretStr
@@ -15,19 +15,10 @@ from pydantic_settings import (
 SideCredentials = Literal["caller", "gateway"]
 
 
-class EngineSettings(BaseSettings):
-    """Where the engine is and how to sign in, as the engines' own clients take it."""
+class _Sources(BaseSettings):
+    """Where settings are read, and in which order."""
 
     model_config = SettingsConfigDict(env_prefix="ES_TTC_", toml_file="es-ttc.toml", extra="ignore")
-
-    engine: str = Field("http://127.0.0.1:9200", description="The engine's URL; may hold user:password@.")
-    username: str | None = Field(None, description="User name for basic authentication.")
-    password: SecretStr | None = Field(None, description="Password for basic authentication.")
-    api_key: SecretStr | None = Field(None, description="API key, encoded as the engine gave it.")
-    bearer_token: SecretStr | None = Field(None, description="Bearer token.")
-    ca_certs: Path | None = Field(None, description="File with the certificates that sign the engine's own.")
-    verify_certs: bool = Field(True, description="Whether the engine's certificate is checked.")
-    request_timeout: float = Field(30.0, gt=0, description="Seconds until a call to the engine is given up.")
 
     @classmethod
     def settings_customise_sources(
@@ -42,7 +33,54 @@ class EngineSettings(BaseSettings):
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
 
-class Settings(EngineSettings):
+class EngineSettings(_Sources):
+    """Where the engine is and how to sign in, as the engines' own clients take it."""
+
+    engine: str = Field("http://127.0.0.1:9200", description="The engine's URL; may hold user:password@.")
+    username: str | None = Field(None, description="User name for basic authentication.")
+    password: SecretStr | None = Field(None, description="Password for basic authentication.")
+    api_key: SecretStr | None = Field(None, description="API key, encoded as the engine gave it.")
+    bearer_token: SecretStr | None = Field(None, description="Bearer token.")
+    ca_certs: Path | None = Field(None, description="File with the certificates that sign the engine's own.")
+    verify_certs: bool = Field(True, description="Whether the engine's certificate is checked.")
+    request_timeout: float = Field(30.0, gt=0, description="Seconds until a call to the engine is given up.")
+
+
+class LlmSettings(_Sources):
+    """Which language model is asked, and how its endpoint is treated."""
+
+    llm_url: str | None = Field(
+        None,
+        description="Base URL of an OpenAI-compatible endpoint, e.g. http://127.0.0.1:8000/v1.",
+    )
+    llm_model: str | None = Field(
+        None, description="The model's name there; may be left out where the endpoint serves one model."
+    )
+    llm_api_key: SecretStr | None = Field(None, description="Key of the endpoint, sent as a bearer token.")
+    llm_ca_certs: Path | None = Field(None, description="File with the certificates that sign the endpoint's own.")
+    llm_api: Literal["chat", "completions"] = Field(
+        "chat", description="How the model is asked: as an assistant, or to continue a text (for base models)."
+    )
+    llm_json_schema: bool = Field(
+        True, description="Whether the endpoint is asked to hold answers to a JSON schema where one is wanted."
+    )
+    llm_extra_body: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Further keys of every question as a JSON object, "
+        'e.g. {"chat_template_kwargs": {"enable_thinking": false}}.',
+    )
+    llm_timeout: float = Field(60.0, gt=0, description="Seconds that one attempt at an answer may take.")
+    llm_attempts: int = Field(4, ge=1, le=20, description="Attempts at one answer, the first included.")
+    llm_concurrency: int = Field(8, ge=1, le=1024, description="Questions in flight at once, from one process.")
+    llm_breaker_failures: int = Field(
+        5, ge=1, description="Failures in a row until the endpoint is left alone for a while."
+    )
+    llm_breaker_seconds: float = Field(
+        10.0, gt=0, description="Seconds that it is left alone at first; doubled after each trial that fails."
+    )
+
+
+class Settings(EngineSettings, LlmSettings):
     """Everything that es-ttc can be told beside a command's own flags."""
 
     encoder: str = Field(

@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: real nodes of both products, a fresh index, the real encoder, the data sets.
+"""Fixtures that all tests share: real nodes of both products, a fresh index, the real encoder, a model, data.
 
 The nodes are started once a run and thrown away at its end. ES_TTC_TEST_OPENSEARCH and ES_TTC_TEST_ELASTICSEARCH name
 nodes that run already and are used instead.
@@ -142,6 +142,15 @@ def encoder() -> Encoder:
     from es_ttc.encoders import load_encoder
 
     return load_encoder("minilm@onnx")
+
+
+@pytest.fixture(scope="session")
+def llm_url() -> Iterator[str]:
+    """The base URL of a real, small language model; a base model, to be asked by completions."""
+    from es_ttc.llm.local import running_llm
+
+    with running_llm() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

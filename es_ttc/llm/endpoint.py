@@ -1,0 +1,334 @@
+"""One model endpoint over HTTP: bounded concurrency, timeouts, repetitions by status, a circuit breaker.
+
+What is sent and what comes back is never logged, nor is the key: logs and errors name the address, the path, the
+status and the endpoint's own reason.
+"""
+
+import asyncio
+import json
+import logging
+import random
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import stamina
+from pydantic import SecretStr
+from yarl import URL
+
+from es_ttc.errors import ConfigurationError, LlmError, LlmFailure
+from es_ttc.llm.breaker import CircuitBreaker
+
+logger = logging.getLogger(__name__)
+
+_FIRST_WAIT_SECONDS = 0.25
+_LONGEST_WAIT_SECONDS = 20.0
+_GRACE_SECONDS = 0.05
+_LONGEST_ANSWER = 64 * 2**20
+_SHOWN = 300  # characters of an endpoint's own reason
+_REPEATED = 12  # so many characters of the request in an endpoint's reason, and the reason is not shown
+_MALFORMED = LlmFailure.MALFORMED
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
+_NO_OTHER_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=None)
+_DOWN = frozenset({LlmFailure.UNREACHABLE, LlmFailure.TIMEOUT, LlmFailure.SERVER, LlmFailure.MALFORMED})
+"""What counts as a failure of the endpoint. One that refuses a request, or is busy, is well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSettings:
+    """Where an endpoint is and how it is treated.
+
+    Attributes:
+        url: Its base address, with or without ``/v1``.
+        api_key: Sent as a bearer token.
+        ca_certs: Certificates that sign its own.
+        timeout: Seconds that one attempt may take.
+        attempts: Of one question at most, the first included.
+        concurrency: Requests in flight at once.
+        breaker_failures: Failures in a row until it is left alone.
+        breaker_seconds: For how long, at first.
+    """
+
+    url: str
+    api_key: SecretStr | None = None
+    ca_certs: Path | None = None
+    timeout: float = 60.0
+    attempts: int = 4
+    concurrency: int = 8
+    breaker_failures: int = 5
+    breaker_seconds: float = 10.0
+
+
+class Endpoint:
+    """Sends JSON to one endpoint. An async context manager; to be used in one event loop.
+
+    Args:
+        settings: Where it is and how it is treated.
+        setting: Name of the setting that holds the address, for messages.
+
+    Raises:
+        ConfigurationError: The address is no http or https URL, or the certificates cannot be read.
+    """
+
+    def __init__(self, settings: EndpointSettings, *, setting: str) -> None:
+        self._base = _base(settings.url, setting)
+        self._settings = settings
+        self._tls = _tls(settings.ca_certs)
+        self._room = asyncio.Semaphore(settings.concurrency)
+        self._breaker = CircuitBreaker(settings.breaker_failures, settings.breaker_seconds)
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address without credentials, for messages."""
+        return str(self._base)
+
+    @property
+    def seconds_closed(self) -> float:
+        """How long it is still left alone after failures; 0 where it is not."""
+        return self._breaker.seconds_left
+
+    async def __aenter__(self) -> "Endpoint":
+        connector = aiohttp.TCPConnector(limit=self._settings.concurrency, ssl=self._tls)
+        self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def get(self, path: str, *, seconds: float | None = None) -> dict[str, Any]:
+        """Ask for something; see :meth:`post`."""
+        return await self._repeated("GET", path, None, seconds)
+
+    async def post(self, path: str, body: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
+        """Send one JSON request and return the decoded answer.
+
+        Args:
+            path: Below the base address, such as ``completions``.
+            body: What is sent.
+            seconds: What all of it may take, waiting for a place and repetitions included; the default lets every
+                attempt have its whole time.
+
+        Raises:
+            LlmError: No answer, or a refusal; its ``failure`` says which.
+        """
+        return await self._repeated("POST", path, body, seconds)
+
+    async def _repeated(
+        self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float | None
+    ) -> dict[str, Any]:
+        started = time.monotonic()
+        deadline = None if seconds is None else started + seconds
+        attempts = stamina.retry_context(
+            on=_wait_before_repeating,
+            attempts=self._settings.attempts,
+            timeout=seconds,
+            wait_initial=_FIRST_WAIT_SECONDS,
+            wait_max=_LONGEST_WAIT_SECONDS,
+            wait_jitter=_FIRST_WAIT_SECONDS,
+        )
+        try:
+            # An attempt ends by its own clock, which the breaker is told of; this one ends waiting for a turn.
+            async with asyncio.timeout(None if seconds is None else seconds + _GRACE_SECONDS):
+                async for attempt in attempts:
+                    with attempt:
+                        return await self._once(method, path, body, deadline)
+        except TimeoutError as error:
+            spent = time.monotonic() - started
+            raise LlmError(
+                f"the model at [{self.url}] gave no answer in {spent:.2f} s, the time it had", LlmFailure.TIMEOUT
+            ) from error
+        raise AssertionError("stamina ends in an answer or in an error")
+
+    async def _once(
+        self, method: str, path: str, body: Mapping[str, Any] | None, deadline: float | None
+    ) -> dict[str, Any]:
+        """Make one attempt, and tell the breaker how it went."""
+        async with self._room:
+            if not self._breaker.enter():
+                raise LlmError(
+                    f"the model at [{self.url}] has failed {self._settings.breaker_failures} times in a row and is "
+                    f"left alone for another {self.seconds_closed:.0f} s",
+                    LlmFailure.CIRCUIT_OPEN,
+                    retry_after=self.seconds_closed,
+                )
+            try:
+                answer = await self._exchange(method, path, body, self._seconds_for_one(deadline))
+            except LlmError as error:
+                if error.failure in _DOWN:
+                    self._breaker.failed()
+                else:
+                    self._breaker.succeeded()
+                logger.info("model endpoint: %s %s failed: %s", method, path, error.failure)
+                raise
+            self._breaker.succeeded()
+            return answer
+
+    def _seconds_for_one(self, deadline: float | None) -> float:
+        left = self._settings.timeout if deadline is None else deadline - time.monotonic()
+        return max(0.0, min(self._settings.timeout, left))
+
+    async def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> dict[str, Any]:
+        if self._session is None:
+            raise RuntimeError("the endpoint is not open: use it as an async context manager")
+        headers = {"Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        if self._settings.api_key is not None:
+            headers["Authorization"] = f"Bearer {self._settings.api_key.get_secret_value()}"
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self._session.request(
+                    method,
+                    self._base.joinpath(*path.strip("/").split("/")),
+                    data=None if body is None else orjson.dumps(body),
+                    headers=headers,
+                    allow_redirects=False,  # a key and a prompt go where the operator has said, and nowhere else
+                    timeout=_NO_OTHER_TIMEOUT,
+                ) as response,
+            ):
+                content = await _read(response)
+        except TimeoutError as error:
+            raise LlmError(
+                f"the model at [{self.url}] gave no answer to [{path}] in {seconds:.3g} s",
+                LlmFailure.TIMEOUT,
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise LlmError(f"the model at [{self.url}] cannot be reached: {error}", LlmFailure.UNREACHABLE) from error
+        if response.status != HTTPStatus.OK:
+            raise self._refusal(path, body, response, content)
+        return self._decoded(path, content)
+
+    def _decoded(self, path: str, content: bytes) -> dict[str, Any]:
+        try:
+            answer = json.loads(content)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise LlmError(f"the model at [{self.url}] answered [{path}] with something else than JSON", _MALFORMED)
+        return answer
+
+    def _refusal(
+        self, path: str, body: Mapping[str, Any] | None, response: aiohttp.ClientResponse, content: bytes
+    ) -> LlmError:
+        status = response.status
+        where = f"the model at [{self.url}] answered [{path}] with {status}"
+        if 300 <= status < 400:
+            return LlmError(
+                f"{where}, a redirect, which is not followed: give the final address", LlmFailure.REFUSED, status=status
+            )
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
+            failure = LlmFailure.RATE_LIMITED
+        elif status in _TRANSIENT or status >= 500:
+            failure = LlmFailure.SERVER
+        else:
+            failure = LlmFailure.REFUSED
+        after = _retry_after(response.headers.get("Retry-After"))
+        return LlmError(f"{where}: {_reason(content, body)}", failure, status=status, retry_after=after)
+
+
+def _wait_before_repeating(error: Exception) -> bool | float:
+    """Say whether to ask again, and after how many seconds where the endpoint says so itself."""
+    if not isinstance(error, LlmError):
+        return False
+    match error.failure:
+        case LlmFailure.REFUSED | LlmFailure.CIRCUIT_OPEN:
+            return False
+        case LlmFailure.RATE_LIMITED | LlmFailure.SERVER if error.upstream_status not in _TRANSIENT:
+            return False
+        case _ if error.retry_after is not None:
+            if error.retry_after > _LONGEST_WAIT_SECONDS:
+                return False
+            return error.retry_after + random.uniform(0, _FIRST_WAIT_SECONDS)  # noqa: S311 - not everyone at once
+        case _:
+            return True
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Read a ``Retry-After`` header: seconds, or a date."""
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError):  # no date, or one without a zone
+        return None
+
+
+def _reason(content: bytes, sent: Mapping[str, Any] | None) -> str:
+    """Return an endpoint's own reason; not where it repeats what was sent, for reasons end in logs."""
+    try:
+        error: Any = json.loads(content)
+        error = error.get("error", error)
+        reason = error.get("message", "") if isinstance(error, dict) else error
+    except (ValueError, AttributeError, RecursionError):
+        reason = ""
+    text = " ".join(str(reason).split())
+    if _repeats(text, " ".join(" ".join(_texts(sent)).split())):
+        return "its reason is not shown, since it repeats the request"
+    return (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...") or "no reason given"
+
+
+def _repeats(text: str, sent: str) -> bool:
+    return any(text[start : start + _REPEATED] in sent for start in range(len(text) - _REPEATED + 1))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text in a request that a person may have written."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key not in ("model", "response_format", "json_schema"):
+                yield from _texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_chunked(2**16):
+        size += len(chunk)
+        if size > _LONGEST_ANSWER:
+            raise LlmError(f"a model's answer is longer than {_LONGEST_ANSWER // 2**20} MiB", _MALFORMED)
+        parts.append(chunk)
+    return b"".join(parts)
+
+
+def _base(url: str, setting: str) -> URL:
+    """Return the address that ends in ``/v1``."""
+    try:
+        base = URL(url)
+    except ValueError as error:
+        raise ConfigurationError(f"[{setting}] is no URL: {error}") from error
+    if base.scheme not in ("http", "https") or not base.host:
+        raise ConfigurationError(f"[{setting}] must be an http or https URL such as http://127.0.0.1:8000/v1")
+    if base.user is not None or base.password is not None:
+        raise ConfigurationError(f"[{setting}] holds credentials: give a key in its own setting instead")
+    base = base.with_query(None).with_fragment(None)
+    parts = [part for part in base.parts if part.strip("/")]
+    return base.with_path("/" + "/".join([*parts, *(() if parts[-1:] == ["v1"] else ("v1",))]))
+
+
+def _tls(ca_certs: Path | None) -> ssl.SSLContext | bool:
+    if ca_certs is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca_certs)
+    except OSError as error:
+        raise ConfigurationError(f"certificates cannot be read, got [{ca_certs}]: {error}") from error

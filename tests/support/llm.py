@@ -1,0 +1,108 @@
+"""A language model's endpoint with faults, and a client for the real one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from es_ttc.settings import LlmSettings
+
+Answer = str | int | bytes | web.Response | None
+"""What the next question meets: a text, a bare status, a raw body, a whole response, or nothing, for good."""
+
+
+def settings_for(url: str, **settings: Any) -> LlmSettings:
+    """Return settings for the base model of the fixture ``llm_url``, or a scripted one, whatever the machine's own."""
+    return LlmSettings(**{"llm_url": url, "llm_api": "completions", "llm_model": None, "llm_api_key": None} | settings)
+
+
+@dataclass
+class ScriptedModel:
+    """An endpoint that answers as a script says, for what no real one does on demand.
+
+    Attributes:
+        url: Its base URL.
+        asked: Every question's body, in order.
+        headers: Their headers.
+        in_flight: Questions that wait for an answer.
+        most: The most of them at once.
+    """
+
+    url: str
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    in_flight: int = 0
+    most: int = 0
+
+
+@asynccontextmanager
+async def scripted_model(
+    answers: Iterable[Answer] | Callable[[dict[str, Any]], Answer], *, seconds: float = 0.0
+) -> AsyncIterator[ScriptedModel]:
+    """Run the endpoint on a free port.
+
+    Args:
+        answers: What questions meet, in order, the last one for ever; or a function of the question's body.
+        seconds: That each takes.
+    """
+    script = None if callable(answers) else list(answers)
+    ended = asyncio.Event()
+
+    def answer_to(body: dict[str, Any]) -> Answer:
+        if script is None:
+            return answers(body)  # type: ignore[operator]
+        return script.pop(0) if len(script) > 1 else script[0]
+
+    async def ask(request: web.Request) -> web.StreamResponse:
+        body = orjson.loads(await request.read())
+        model.asked.append(body)
+        model.headers.append(dict(request.headers))
+        model.in_flight += 1
+        model.most = max(model.most, model.in_flight)
+        try:
+            await asyncio.sleep(seconds)
+            match answer_to(body):
+                case str(text):
+                    return web.json_response(reply(text, chat="messages" in body))
+                case int(status):
+                    return web.json_response({"error": {"message": "scripted"}}, status=status)
+                case bytes(raw):
+                    return web.Response(body=raw, content_type="application/json")
+                case web.Response() as response:
+                    return response
+                case _:
+                    await ended.wait()
+                    return web.Response()
+        finally:
+            model.in_flight -= 1
+
+    async def models(_: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "scripted"}]})
+
+    app = web.Application(client_max_size=2**26)
+    app.add_routes([web.post("/v1/{path:.*}", ask), web.get("/v1/models", models)])
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    model = ScriptedModel(f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+    try:
+        yield model
+    finally:
+        ended.set()
+        await runner.cleanup()
+
+
+def reply(text: str, *, chat: bool, finish: str = "stop") -> dict[str, Any]:
+    """Return an answer in OpenAI's form; a token is a word."""
+    said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+    written = len(text.split())
+    return {
+        "model": "scripted",
+        "choices": [{"index": 0, "finish_reason": finish, **said}],
+        "usage": {"prompt_tokens": 10, "completion_tokens": written, "total_tokens": 10 + written},
+    }
