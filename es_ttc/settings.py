@@ -105,6 +105,11 @@ class GatewaySettings(Settings):
     rerank_timeout_ms: int = Field(
         10_000, gt=0, description="What a request to `/_ttc/rerank` may take, in ms: its texts are encoded on the fly."
     )
+    sidecar_token: SecretStr | None = Field(
+        None,
+        description="What engines with our plugin send to `/_ttc/score` as a bearer token; without one nobody is "
+        "answered there.",
+    )
     max_window: int = Field(1000, ge=1, le=10_000, description="Greatest window that a request may ask for.")
     scoring_threads: int = Field(2, ge=1, description="Windows scored at the same time.")
     max_concurrent_requests: int = Field(256, ge=1, description="Requests in flight before 429 is answered.")

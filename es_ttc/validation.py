@@ -52,18 +52,24 @@ def read_json(model: type[M], data: Mapping[str, Any]) -> M:
         Fault: The first thing that is wrong; a key that does not exist before anything else, for a misspelt key
             explains a missing one.
     """
-    known = tuple(field.alias or name for name, field in model.model_fields.items())
     try:
         return model.model_validate_json(orjson.dumps(data), strict=True)
     except (TypeError, RecursionError) as error:  # a number beyond 64 bits, a lone surrogate
-        raise Fault(Kind.UNREADABLE, (), known, data, str(error)) from error
+        raise Fault(Kind.UNREADABLE, (), _fields_of(model), data, str(error)) from error
     except ValidationError as error:
-        errors = error.errors(include_url=False, include_context=False)
-        first = min(errors, key=lambda found: found["type"] != "extra_forbidden")
-        kind = {"extra_forbidden": Kind.UNKNOWN, "missing": Kind.MISSING}.get(first["type"], Kind.WRONG)
-        path = tuple(str(part) for part in first["loc"])
-        problem = first["msg"].removeprefix("Value error, ")
-        raise Fault(kind, path, known, first["input"], problem[:1].lower() + problem[1:]) from error
+        raise _first_fault(model, error) from error
+
+
+def read_object(model: type[M], data: Any) -> M:
+    """Validate a decoded object strictly that JSON could not carry: one with bytes in it.
+
+    Raises:
+        Fault: As :func:`read_json`.
+    """
+    try:
+        return model.model_validate(data, strict=True)
+    except ValidationError as error:
+        raise _first_fault(model, error) from error
 
 
 def validated(model: type[M], data: Mapping[str, Any], where: str) -> M:
@@ -80,7 +86,7 @@ def validated(model: type[M], data: Mapping[str, Any], where: str) -> M:
     try:
         return read_json(model, data)
     except Fault as fault:
-        raise InvalidRequest(_sentence(fault, where)) from fault
+        raise InvalidRequest(sentence(fault, where)) from fault
 
 
 def unknown_field(key: str, known: Iterable[str], where: str) -> InvalidRequest:
@@ -117,7 +123,13 @@ def shown(value: Any) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut)
 
 
-def _sentence(fault: Fault, where: str) -> str:
+def sentence(fault: Fault, where: str) -> str:
+    """Return what is wrong with an object as one sentence.
+
+    Args:
+        fault: What is wrong.
+        where: What the request calls the object.
+    """
     if fault.kind is Kind.UNREADABLE:
         return f"[{where}] holds a value that cannot be read: {fault.problem}"
     if fault.kind is Kind.UNKNOWN and len(fault.path) == 1:
@@ -126,3 +138,16 @@ def _sentence(fault: Fault, where: str) -> str:
     if fault.kind is Kind.MISSING:
         return f"{field} is missing: give it beside the other fields of [{where}]"
     return f"{field} is wrong, got {shown(fault.value)}: {fault.problem}"
+
+
+def _fields_of(model: type[BaseModel]) -> tuple[str, ...]:
+    return tuple(field.alias or name for name, field in model.model_fields.items())
+
+
+def _first_fault(model: type[BaseModel], error: ValidationError) -> Fault:
+    errors = error.errors(include_url=False, include_context=False)
+    first = min(errors, key=lambda found: found["type"] != "extra_forbidden")
+    kind = {"extra_forbidden": Kind.UNKNOWN, "missing": Kind.MISSING}.get(first["type"], Kind.WRONG)
+    path = tuple(str(part) for part in first["loc"])
+    problem = first["msg"].removeprefix("Value error, ")
+    return Fault(kind, path, _fields_of(model), first["input"], problem[:1].lower() + problem[1:])

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import cbor2
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -30,7 +31,8 @@ from es_ttc.gateway.rerank import Reranking
 from es_ttc.gateway.rescoring import Rescoring
 from es_ttc.gateway.scoring import WindowScorer
 from es_ttc.gateway.search import SearchHandler
-from es_ttc.gateway.upstream import Upstream
+from es_ttc.gateway.sidecar import MEDIA_TYPE, PROTOCOL_VERSION, Sidecar
+from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.settings import GatewaySettings
@@ -68,9 +70,10 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     features = FeatureStore(upstream, settings.feature_cache_mb * 2**20, scoring, attached.door)
     metrics.watch_cache(features.cache)
     scorer = WindowScorer(upstream, features, attached, encoders, scoring)
+    tuned = TunedDefaults.read(settings.tuned)
     searches = SearchHandler(
         upstream,
-        Rescoring(scorer, settings.default_timeout_ms, TunedDefaults.read(settings.tuned), metrics),
+        Rescoring(scorer, settings.default_timeout_ms, tuned, metrics),
         attached,
         max_body=settings.max_body_mb * 2**20,
         max_window=settings.max_window,
@@ -88,6 +91,16 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         max_documents=settings.max_window,
         timeout_ms=settings.rerank_timeout_ms,
     )
+    sidecar = Sidecar(
+        scorer,
+        tuned,
+        metrics,
+        token=settings.sidecar_token,
+        max_body=settings.max_body_mb * 2**20,
+        max_documents=settings.max_window,
+        at_once=settings.max_concurrent_requests,
+        caller=Caller(upstream.service_headers()),
+    )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -102,7 +115,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         encoding.close()
         scoring.close()
 
-    own = _OwnPages(settings, upstream, encoders, reranking, metrics)
+    own = _OwnPages(settings, upstream, encoders, reranking, sidecar, metrics)
     addresses = Starlette(
         routes=[
             Route(_OWN, own.info),
@@ -110,6 +123,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
             Route(f"{_OWN}ready", own.ready),
             Route(f"{_OWN}metrics", own.metrics),
             Route(f"{_OWN}rerank", own.rerank, methods=["POST"]),
+            Route(f"{_OWN}score", own.score, methods=["POST"]),
         ],
         exception_handlers={HTTPException: _not_found},
         lifespan=lifespan,
@@ -144,12 +158,14 @@ class _OwnPages:
         upstream: Upstream,
         encoders: Encoders,
         reranking: Reranking,
+        sidecar: Sidecar,
         metrics: Metrics,
     ) -> None:
         self._settings = settings
         self._upstream = upstream
         self._encoders = encoders
         self._reranking = reranking
+        self._sidecar = sidecar
         self._metrics = metrics
 
     async def info(self, request: Request) -> Response:
@@ -166,6 +182,7 @@ class _OwnPages:
                 "engine": {"url": self._upstream.url, "product": product},
                 "methods": registry.names(),
                 "encoders": list(self._encoders.names),
+                "score_protocol": PROTOCOL_VERSION,
                 "max_window": self._settings.max_window,
                 "default_timeout_ms": self._settings.default_timeout_ms,
             },
@@ -186,6 +203,13 @@ class _OwnPages:
         """Scores of texts that are sent along."""
         status, body = await self._reranking.answer(request)
         return _json(request, body, status)
+
+    async def score(self, request: Request) -> Response:
+        """Scores of a window that an engine with our plugin has found."""
+        status, body = await self._sidecar.answer(request)
+        if status >= 400 and MEDIA_TYPE not in request.headers.get("accept", ""):
+            return _json(request, body, status)
+        return Response(cbor2.dumps(body), status, media_type=MEDIA_TYPE)
 
     async def metrics(self, _: Request) -> Response:
         """Measurements for Prometheus."""

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import cbor2
 
@@ -16,7 +16,8 @@ from es_ttc.gateway.incoming import RawHeaders
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.upstream import Caller, Upstream, callers
-from es_ttc.mappings.readers import FeatureReader, Read, layout_of, reader_of
+from es_ttc.mappings.fields import FEATURES
+from es_ttc.mappings.readers import BLOB_LAYOUTS, FeatureReader, Hit, Read, layout_of, reader_of
 from es_ttc.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature
 from es_ttc.vectors.packed import Codebooks, UnknownCodebook
@@ -35,6 +36,8 @@ _UNEXPECTED = (cbor2.CBORError, LookupError, TypeError, ValueError, EOFError)
 Fetched = dict["DocumentKey", dict[Feature, Read]]
 Stored = dict[Feature, Any]
 CacheKey = tuple[str, str, str, Feature]
+SentBlobs = Mapping[str, Mapping[str, bytes]]
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,36 @@ class WindowFeatures:
 
     documents: list[Stored]
     from_memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What has to be sent along.
+
+    Attributes:
+        hashes: Content hashes of documents that are not in memory.
+        fields: The fields that are wanted of them.
+    """
+
+    hashes: tuple[str, ...]
+    fields: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Held:
+    """What is in memory of a window.
+
+    Attributes:
+        known: One mapping a document.
+        missing: Documents that lack a wanted feature, each once.
+        lacking: The features that are lacking anywhere.
+        complete: How many documents lack none.
+    """
+
+    known: list[Stored]
+    missing: dict[DocumentKey, None]
+    lacking: set[Feature]
+    complete: int
 
 
 class FeatureStore:
@@ -101,31 +134,52 @@ class FeatureStore:
             EngineError: The engine refused the read.
             EngineUnavailable: It does not answer.
         """
-        wanted = tuple(wanted)
-        known: list[Stored] = []
-        missing: dict[DocumentKey, None] = {}
-        from_memory = 0
-        absent_from: set[Feature] = set()
+        held = self._held(keys, tuple(wanted))
+        if not held.missing:
+            return _completed(held, keys, {})
+        read = asyncio.create_task(self._read_and_keep(list(held.missing), sorted(held.lacking), caller))
+        self._reads.add(read)
+        read.add_done_callback(self._done)
+        return _completed(held, keys, await asyncio.shield(read))
+
+    async def window_of(
+        self, keys: Sequence[DocumentKey], wanted: Iterable[Feature], sent: SentBlobs, caller: Caller
+    ) -> WindowFeatures | Missing:
+        """Return the same for documents whose reader sends along what is not in memory, or say what that is.
+
+        Args:
+            keys: The documents.
+            wanted: Stored features.
+            sent: By content hash the blobs that the document has, by field; a document without any has no features.
+            caller: In whose name a codebook is read.
+
+        Raises:
+            EngineError: Their layout is not one of blobs, or their codebook could not be read.
+            EngineUnavailable: The engine does not answer.
+        """
+        held = self._held(keys, tuple(wanted))
+        if any(key.hash not in sent for key in held.missing):
+            hashes = dict.fromkeys(key.hash for key in held.missing)
+            return Missing(tuple(hashes), tuple(FEATURES[feature].name for feature in sorted(held.lacking)))
+        fetched: Fetched = {}
+        for batch in batches(list(held.missing)):
+            fetched.update(await self._decoded(_decode_sent, sent, batch, sorted(held.lacking), caller))
+        self._keep(fetched)
+        return _completed(held, keys, fetched)
+
+    def _held(self, keys: Sequence[DocumentKey], wanted: Sequence[Feature]) -> _Held:
+        """Return what is in memory of some documents."""
+        held = _Held([], {}, set(), 0)
         for key in keys:
             cached = {feature: self.cache.get(_cache_key(key, feature)) for feature in wanted}
             unknown = [feature for feature, value in cached.items() if value is None]
             if unknown:
-                missing[key] = None
-                absent_from.update(unknown)
+                held.missing[key] = None
+                held.lacking.update(unknown)
             else:
-                from_memory += 1
-            known.append({feature: value for feature, value in cached.items() if value is not None})
-        if missing:
-            read = asyncio.create_task(self._read_and_keep(list(missing), sorted(absent_from), caller))
-            self._reads.add(read)
-            read.add_done_callback(self._done)
-            fetched = await asyncio.shield(read)
-            for key, stored in zip(keys, known, strict=True):
-                stored.update({feature: read.value for feature, read in fetched.get(key, {}).items()})
-        for stored in known:
-            for feature in [feature for feature, value in stored.items() if value is _ABSENT.value]:
-                del stored[feature]
-        return WindowFeatures(known, from_memory)
+                held.complete += 1
+            held.known.append({feature: value for feature, value in cached.items() if value is not None})
+        return held
 
     def _done(self, read: asyncio.Task[Fetched]) -> None:
         self._reads.discard(read)
@@ -137,10 +191,13 @@ class FeatureStore:
         fetched: Fetched = {}
         for part in await asyncio.gather(*parts):
             fetched.update(part)
+        self._keep(fetched)
+        return fetched
+
+    def _keep(self, fetched: Fetched) -> None:
         for key, stored in fetched.items():
             for feature, read in stored.items():
                 self.cache.put(_cache_key(key, feature), read.value, read.nbytes)
-        return fetched
 
     async def _read(self, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller) -> Fetched:
         door = self._side_door(caller) if keys[0].side else caller
@@ -156,19 +213,30 @@ class FeatureStore:
             status = response.status
         if status != 200:
             raise EngineError(f"features could not be read: the engine answered {status}", upstream_status=status)
+        try:
+            return await self._decoded(_decode, raw, keys, features, door)
+        except _UNEXPECTED as error:
+            raise EngineError(
+                f"features could not be read: the engine's answer is not one to such a search ({type(error).__name__})",
+                upstream_status=status,
+            ) from error
+
+    async def _decoded(
+        self,
+        decode: Callable[[S, Sequence[DocumentKey], Sequence[Feature], Codebooks], Fetched],
+        raw: S,
+        keys: Sequence[DocumentKey],
+        features: Sequence[Feature],
+        caller: Caller,
+    ) -> Fetched:
+        """Unpack features on a thread, with the codebooks that they name."""
         codebooks: dict[str, Codebook] = {}
         while True:
             try:
-                return await self._pool.run(_decode, raw, keys, features, codebooks)
+                return await self._pool.run(decode, raw, keys, features, codebooks)
             except UnknownCodebook as unknown:
                 identifier = unknown.identifier
-            except _UNEXPECTED as error:
-                raise EngineError(
-                    "features could not be read: the engine's answer is not one to such a search "
-                    f"({type(error).__name__})",
-                    upstream_status=status,
-                ) from error
-            codebooks[identifier] = await self._codebooks.codebook(keys[0].index, identifier, door)
+            codebooks[identifier] = await self._codebooks.codebook(keys[0].index, identifier, caller)
 
 
 def batches(keys: Sequence[DocumentKey]) -> Iterator[Sequence[DocumentKey]]:
@@ -222,15 +290,46 @@ def _decode(raw: bytes, keys: Sequence[DocumentKey], features: Sequence[Feature]
     if answer["_shards"]["failed"]:
         raise EngineError("features could not be read: some of the index's shards failed")
     expected = {key.hash: key for key in keys}
-    reader = _reader(keys)
+    hits = ((expected[hit["fields"][HASH][0]], hit) for hit in answer["hits"]["hits"])
+    return _features_of(hits, _reader(keys), features, codebooks)
+
+
+def _decode_sent(
+    sent: SentBlobs, keys: Sequence[DocumentKey], features: Sequence[Feature], codebooks: Codebooks
+) -> Fetched:
+    """Unpack blobs that came beside the hashes."""
+    layout = layout_of(keys[0].hash)
+    if layout not in BLOB_LAYOUTS:
+        raise EngineError(
+            f"token vectors of layout [{layout}] cannot be sent along, only those of [{', '.join(BLOB_LAYOUTS)}]: "
+            "search this index through the gateway, or store its tokens as [packed]"
+        )
+    hits = ((key, {"_id": key.hash, "fields": {name: [b] for name, b in sent[key.hash].items()}}) for key in keys)
+    return _features_of(hits, _reader(keys), features, codebooks)
+
+
+def _features_of(
+    hits: Iterable[tuple[DocumentKey, Hit]],
+    reader: FeatureReader,
+    features: Sequence[Feature],
+    codebooks: Codebooks,
+) -> Fetched:
     decoded: Fetched = {}
-    for hit in answer["hits"]["hits"]:
-        key = expected[hit["fields"][HASH][0]]
+    for key, hit in hits:
         try:
             decoded[key] = {feature: reader.read(hit, feature, codebooks) or _ABSENT for feature in features}
         except ValueError as error:
             log.warning("damaged features", index=key.index, id=hit["_id"], error=str(error))
     return decoded
+
+
+def _completed(held: _Held, keys: Sequence[DocumentKey], fetched: Fetched) -> WindowFeatures:
+    """Return what was in memory with what was read, as far as the documents have it."""
+    for key, stored in zip(keys, held.known, strict=True):
+        stored.update({feature: read.value for feature, read in fetched.get(key, {}).items()})
+        for feature in [feature for feature, value in stored.items() if value is _ABSENT.value]:
+            del stored[feature]
+    return WindowFeatures(held.known, held.complete)
 
 
 def _cache_key(key: DocumentKey, feature: Feature) -> CacheKey:

@@ -7,7 +7,6 @@ It is the way for those who cannot change where their clients point.
 """
 
 import asyncio
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,12 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from es_ttc.encoders.base import Encodings
-from es_ttc.errors import DeadlineExceeded, EsTtcError, InvalidRequest, MissingFeature, TooManyRequests
+from es_ttc.errors import DeadlineExceeded, InvalidRequest, MissingFeature
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.encoding import Encoders
-from es_ttc.gateway.incoming import Disconnected, Incoming, decompressed
-from es_ttc.gateway.logs import log
+from es_ttc.gateway.incoming import Incoming, decompressed
 from es_ttc.gateway.metrics import Metrics
+from es_ttc.gateway.own_requests import OwnRequests
 from es_ttc.gateway.rescoring import shortest
 from es_ttc.gateway.scoring import Method, Took, WindowScorer
 from es_ttc.rescorers import registry
@@ -88,38 +87,16 @@ class Reranking:
     ) -> None:
         self._encoders = encoders
         self._scorer = scorer
-        self._metrics = metrics
         self._max_body = max_body
         self._max_documents = max_documents
         self._timeout_ms = timeout_ms
-        self._in_flight = 0
+        self._requests = OwnRequests(_KIND, metrics, _AT_ONCE)
 
     async def answer(self, request: Request) -> tuple[int, dict[str, object]]:
         """Answer one request: its status and its body, an error in the engines' own shape."""
-        started = time.perf_counter()
-        self._in_flight += 1
-        try:
-            status, body = 200, await self._rerank(request)
-        except Disconnected:
-            status, body = 499, {}
-        except EsTtcError as error:
-            status, body = error.status, error.body()
-        except Exception as error:  # noqa: BLE001 - any backend may fail in any way: a 500 in the engines' shape
-            log.error("rerank failed", exc_info=error)
-            unexpected = EsTtcError(f"the texts could not be scored: {type(error).__name__}: {error}")
-            status, body = unexpected.status, unexpected.body()
-        finally:
-            self._in_flight -= 1
-        seconds = time.perf_counter() - started
-        ending = "gone" if status == 499 else "error" if status >= 500 else "client_error" if status >= 400 else "ok"
-        self._metrics.requests.labels(_KIND, ending).inc()
-        self._metrics.request_seconds.labels(_KIND).observe(seconds)
-        log.info("answered", kind=_KIND, status=status, ms=round(seconds * 1000, 2))
-        return status, body
+        return await self._requests.answered(self._rerank(request))
 
     async def _rerank(self, request: Request) -> dict[str, object]:
-        if self._in_flight > _AT_ONCE:
-            raise TooManyRequests(f"{_AT_ONCE} rerank requests are being answered: try again")
         asked = await self._read(request)
         rescorer = registry.load(asked.model)
         method = Method(rescorer, registry.parse_params(rescorer, {}), detail=False)

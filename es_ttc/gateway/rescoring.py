@@ -25,9 +25,11 @@ from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.page import Ranking, combine, explained, rank, without_guard
 from es_ttc.gateway.scoring import Method, Scored, ScoringError, Took, WindowScorer
 from es_ttc.gateway.search_body import SearchPlan
+from es_ttc.gateway.section import Section
 from es_ttc.gateway.upstream import Caller
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.tuned import TunedDefaults
+from es_ttc.vectors.tokens import Float32
 
 _TIME_TO_ANSWER_MS = 20.0
 """What is left of the caller's own timeout for answering with the first pass."""
@@ -145,14 +147,7 @@ class Rescoring:
         plan, section = search.plan, search.plan.section
         hits = answer["hits"]["hits"]
         first_pass = np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
-        final = combine(
-            section.score_mode,
-            first_pass,
-            scored.values,
-            query_weight=section.query_weight,
-            rescore_query_weight=section.rescore_query_weight,
-        )
-        ranking = rank(first_pass, final, scored.mask, plan.page.block)
+        ranking = ranking_of(section, first_pass, scored, plan.page.block)
         if groups is not None:
             ranking = collapsed(ranking, groups)
             search.window = window_groups(groups, plan.page.fetch, first_pass, ranking)
@@ -195,6 +190,25 @@ class Rescoring:
             place: with_field_name(detail, scored.fields[number] if scored.fields else ())
             for place, number, detail in zip(places, positions, details, strict=True)
         }
+
+
+def ranking_of(section: Section, first_pass: Float32, scored: Scored, block: int) -> Ranking:
+    """Return a first pass in the order that the section asks for.
+
+    Args:
+        section: How both scores are combined.
+        first_pass: ``(n,)`` the engine's scores.
+        scored: The method's.
+        block: Ranks of a block, see :func:`rank`.
+    """
+    final = combine(
+        section.score_mode,
+        first_pass,
+        scored.values,
+        query_weight=section.query_weight,
+        rescore_query_weight=section.rescore_query_weight,
+    )
+    return rank(first_pass, final, scored.mask, block)
 
 
 def budget_ms(asked: float, timeout_ms: float | None, started: float) -> float:

@@ -14,7 +14,7 @@ from es_ttc.gateway import jsonio
 from es_ttc.gateway.attached import AttachedFeatures, Located
 from es_ttc.gateway.calibrations import CalibrationStore
 from es_ttc.gateway.encoding import EncodedQuery, Encoders, ignore_failure
-from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored, WindowFeatures
+from es_ttc.gateway.features import DocumentKey, FeatureStore, Missing, SentBlobs, Stored, WindowFeatures
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.upstream import Caller, Upstream, callers
 from es_ttc.mappings.fields import FEATURES
@@ -115,6 +115,31 @@ class Scored:
     stale: frozenset[int] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class SentDocuments:
+    """The documents of a first pass of n hits, as whoever reads them himself tells of them.
+
+    Attributes:
+        keys: For each document what identifies its features, None for one without.
+        first_pass: ``(n,)`` float32, the engine's scores.
+        blobs: By content hash the blobs of documents that were asked for.
+    """
+
+    keys: Sequence[DocumentKey | None]
+    first_pass: Float32
+    blobs: SentBlobs
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """A first pass with what is known of its documents; ``found`` tells of those that have a key."""
+
+    ids: Sequence[str]
+    first_pass: Float32
+    keys: Sequence[DocumentKey | None]
+    found: WindowFeatures
+
+
 class WindowScorer:
     """Scores the hits of a first pass.
 
@@ -179,40 +204,112 @@ class WindowScorer:
             return scored
         ids = [str(hit.get("_id", "")) for hit in hits]
         if not method.encodes:
-            window = Window(ids, first_pass)
-            scored.mask[:] = True
-            scored.window, scored.query = window, Query(texts[0], np.zeros((0, 0), dtype=np.float32))
-            scored.values[:] = await self.run(method, scored.query, window, took)
-            return scored
+            return await self._without_features(scored, ids, first_pass, method, texts, took)
 
         located = await self._located(hits, caller, method, took)
         found, encoded = await self._read(located, method, texts, begun, caller, took)
         if _has_moved(located, found):  # to another side index, while we read
             located = await self._located(hits, caller, method, took)
             found, encoded = await self._read(located, method, texts, begun, caller, took)
+        await self._require(_any_complete(found, method), method.needs, hits, located, caller, method)
+        scored.stale = frozenset(located.stale)
+        keys = located.keys
+        return await self._scored(scored, _Candidates(ids, first_pass, keys, found), method, encoded, caller, took)
+
+    async def score_sent(
+        self,
+        documents: SentDocuments,
+        method: Method,
+        texts: tuple[str, ...],
+        begun: asyncio.Task[EncodedQuery] | None,
+        caller: Caller,
+        took: Took,
+    ) -> Scored | Missing:
+        """Return the scores of documents that someone else has found and reads, or what he has to send along.
+
+        Args:
+            documents: The documents of a first pass.
+            method: The method.
+            texts: The query's texts.
+            begun: What :meth:`begin_encoding` gave.
+            caller: In whose name codebooks and calibrations are read.
+            took: Receives the stages' times.
+
+        Raises:
+            EncoderMismatch: The documents were encoded by another encoder, or by several.
+            NothingToScore: No document has the features that the method needs.
+            EsTtcError: Encoding or scoring failed.
+        """
+        count = len(documents.keys)
+        scored = Scored(np.zeros(count, dtype=np.float32), np.zeros(count, dtype=np.bool_))
+        ids = [str(place) for place in range(count)]
+        if not method.encodes:
+            return await self._without_features(scored, ids, documents.first_pass, method, texts, took)
+        known = [key for key in documents.keys if key is not None]
+        if not known:
+            raise _nothing_to_score()
+        _require_one_encoder(known)
+        started = time.perf_counter()
+        found = await self._features.window_of(known, method.needs | method.wants, documents.blobs, caller)
+        took.features += _ms_since(started)
+        if isinstance(found, Missing):
+            return found
+        if not _any_complete(found, method):
+            raise _nothing_to_score()
+        encoder = await self._encoders.serving(known[0].encoder, known[0].index)
+        encoded = await self._encoders.finish(encoder, texts, begun, tokens=method.query_tokens)
+        candidates = _Candidates(ids, documents.first_pass, documents.keys, found)
+        return await self._scored(scored, candidates, method, encoded, caller, took)
+
+    async def _without_features(
+        self,
+        scored: Scored,
+        ids: list[str],
+        first_pass: Float32,
+        method: Method,
+        texts: tuple[str, ...],
+        took: Took,
+    ) -> Scored:
+        """Fill in the scores of a method that reads no features."""
+        scored.mask[:] = True
+        scored.window, scored.query = Window(ids, first_pass), Query(texts[0], np.zeros((0, 0), dtype=np.float32))
+        scored.values[:] = await self.run(method, scored.query, scored.window, took)
+        return scored
+
+    async def _scored(
+        self,
+        scored: Scored,
+        candidates: _Candidates,
+        method: Method,
+        encoded: EncodedQuery,
+        caller: Caller,
+        took: Took,
+    ) -> Scored:
+        """Fill in the scores of the documents that have what the method needs; there is one or more."""
         took.encode = encoded.seconds * 1000
-        present = [place for place, key in enumerate(located.keys) if key is not None]
+        found = candidates.found
+        present = [place for place, key in enumerate(candidates.keys) if key is not None]
         complete = [
             (place, stored)
             for place, stored in zip(present, found.documents, strict=True)
             if method.needs <= stored.keys()
         ]
-        await self._require(bool(complete), method.needs, hits, located, caller, method)
         places = np.array([place for place, _ in complete], dtype=np.intp)
         documents = [stored for _, stored in complete]
         window = Window(
-            [ids[place] for place in places], first_pass[places], **columns(documents, method.needs | method.wants)
+            [candidates.ids[place] for place in places],
+            candidates.first_pass[places],
+            **columns(documents, method.needs | method.wants),
         )
         scored.mask[places] = True
         query = encoded.query
-        key = next(key for key in located.keys if key is not None)
+        key = next(key for key in candidates.keys if key is not None)
         if Feature.ENCODER in method.rescorer.needs(method.params):
             query = replace(query, encode=encode_fn(await self._encoders.serving(key.encoder, key.index)))
         if Feature.CALIBRATION in method.rescorer.wants:
             window = replace(window, calibration=await self._calibrations.of(key.index, key.encoder, caller))
         scored.values[places] = await self.run(method, query, window, took)
         scored.from_memory, scored.encoder = found.from_memory, encoded.key
-        scored.stale = frozenset(located.stale)
         scored.window, scored.query = window, query
         scored.fields = [stored[Feature.OFFSETS][1] if window.offsets is not None else () for stored in documents]
         return scored
@@ -300,9 +397,7 @@ class WindowScorer:
             mapped |= await self._mapped(sides, fields, self._attached.door(caller))
         lacking = sorted(fields - mapped)
         if not lacking or (located.sides and not sides):
-            raise NothingToScore(
-                "no document of the window has features yet: they are pending, changed, or have no text"
-            )
+            raise _nothing_to_score()
         names = ", ".join(indices)
         flag = " --chunks" if CHUNKS in lacking else ""
         raise MissingFeature(
@@ -333,6 +428,15 @@ def is_mapped(capabilities: Mapping[str, Any], indices: Sequence[str]) -> bool:
         return False
     without: Sequence[str] = capabilities.get("unmapped", {}).get("indices") or ()
     return not set(indices) <= set(without)
+
+
+def _nothing_to_score() -> NothingToScore:
+    return NothingToScore("no document of the window has features yet: they are pending, changed, or have no text")
+
+
+def _any_complete(found: WindowFeatures, method: Method) -> bool:
+    """Whether a document has all that the method needs."""
+    return any(method.needs <= stored.keys() for stored in found.documents)
 
 
 def _has_moved(located: Located, found: WindowFeatures) -> bool:

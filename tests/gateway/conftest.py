@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
@@ -20,6 +21,7 @@ from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.gateway.client import call
 
 ANIMALS = ("cat", "dog", "horse", "owl", "trout", "bee")
+SIDECAR_TOKEN = "a-token-of-the-tests"
 DEEDS = ("sleeps on the sofa", "hunts at night", "drinks milk", "runs in the snow", "sings before rain")
 
 
@@ -83,7 +85,13 @@ def encoder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encod
 def behind(engine_url: str, encoder: Encoder) -> Iterator[Behind]:
     name = f"test-gateway-{uuid.uuid4().hex[:8]}"
     spec = make_index(engine_url, name, encoder)
-    settings = GatewaySettings(engine=engine_url, port=0, default_timeout_ms=20_000, max_window=300)
+    settings = GatewaySettings(
+        engine=engine_url,
+        port=0,
+        default_timeout_ms=20_000,
+        max_window=300,
+        sidecar_token=SecretStr(SIDECAR_TOKEN),
+    )
     try:
         with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
             yield Behind(engine_url, gateway, name, spec)

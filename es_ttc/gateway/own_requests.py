@@ -1,0 +1,59 @@
+"""Requests to the gateway's own addresses: how many at a time, errors as the engines shape theirs, metrics, log."""
+
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from es_ttc.errors import EsTtcError, TooManyRequests
+from es_ttc.gateway.incoming import Disconnected
+from es_ttc.gateway.logs import log
+from es_ttc.gateway.metrics import Metrics
+
+_GONE = 499
+
+
+class OwnRequests:
+    """Runs what answers requests of one kind.
+
+    Args:
+        kind: What metrics and logs call them.
+        metrics: Told about each of them.
+        at_once: How many are answered at a time.
+    """
+
+    def __init__(self, kind: str, metrics: Metrics, at_once: int) -> None:
+        self._kind = kind
+        self._metrics = metrics
+        self._at_once = at_once
+        self._in_flight = 0
+
+    async def answered(self, work: Coroutine[Any, Any, dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+        """Return the status and the body of an answer: what the work returns, or its error in the engines' shape."""
+        started = time.perf_counter()
+        self._in_flight += 1
+        try:
+            if self._in_flight > self._at_once:
+                work.close()
+                raise TooManyRequests(f"{self._at_once} {self._kind} requests are being answered: try again")
+            status, body = 200, await work
+        except Disconnected:
+            status, body = _GONE, {}
+        except EsTtcError as error:
+            status, body = error.status, error.body()
+        except Exception as error:  # noqa: BLE001 - any backend may fail in any way: a 500 in the engines' shape
+            log.error(f"{self._kind} failed", exc_info=error)
+            unexpected = EsTtcError(f"the {self._kind} request failed: {type(error).__name__}: {error}")
+            status, body = unexpected.status, unexpected.body()
+        finally:
+            self._in_flight -= 1
+        seconds = time.perf_counter() - started
+        self._metrics.requests.labels(self._kind, _ending(status)).inc()
+        self._metrics.request_seconds.labels(self._kind).observe(seconds)
+        log.info("answered", kind=self._kind, status=status, ms=round(seconds * 1000, 2))
+        return status, body
+
+
+def _ending(status: int) -> str:
+    if status == _GONE:
+        return "gone"
+    return "error" if status >= 500 else "client_error" if status >= 400 else "ok"

@@ -1,0 +1,231 @@
+"""`POST /_ttc/score`: a window that an engine with our plugin has found, scored as the gateway scores its own.
+
+One frame asks, one answers, both CBOR; docs/reference/sidecar-protocol.md says what stands in them. Documents are told
+by their content hashes. Where the memory of features does not have them all, the answer names what is lacking, and the
+engine asks again with the blobs of these documents as its shards store them.
+"""
+
+import asyncio
+import hmac
+import io
+from typing import Annotated, Any, Literal
+
+import cbor2
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from starlette.requests import Request
+
+from es_ttc.errors import DeadlineExceeded, EsTtcError, InvalidRequest
+from es_ttc.gateway.features import DocumentKey, Missing
+from es_ttc.gateway.incoming import Incoming
+from es_ttc.gateway.metrics import Metrics
+from es_ttc.gateway.own_requests import OwnRequests
+from es_ttc.gateway.rescoring import ranking_of
+from es_ttc.gateway.scoring import Method, Scored, SentDocuments, Took, WindowScorer
+from es_ttc.gateway.section import Section, parse_section
+from es_ttc.gateway.upstream import Caller
+from es_ttc.rescorers import registry
+from es_ttc.rescorers.tuned import TunedDefaults
+from es_ttc.validation import Fault, read_object, sentence
+
+PROTOCOL_VERSION = 1
+MEDIA_TYPE = "application/cbor"
+
+_KIND = "score"
+_MOST_MS = 3_600_000
+_FRAME = "frame"
+
+
+class ProtocolError(EsTtcError):
+    """A frame cannot be read: the fault of whoever wrote it, not of the search's caller."""
+
+    status = 400
+    type = "ttc_protocol_exception"
+
+
+class ProtocolVersionError(ProtocolError):
+    """A frame is of another version of the protocol."""
+
+    type = "ttc_protocol_version_exception"
+
+
+class NotAllowed(EsTtcError):
+    """The token is missing or wrong."""
+
+    status = 401
+    type = "security_exception"
+
+
+Hash = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class SentDocument(BaseModel):
+    """One document of the first pass."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hash: Hash | None = Field(description="Its `ttc.hash`; null for a document without features.")
+    encoder: Annotated[str, Field(min_length=1, max_length=1000)] | None = Field(description="Its `ttc.encoder`.")
+    score: float = Field(ge=0, allow_inf_nan=False, description="The engine's score of it.")
+    index: Annotated[str, Field(min_length=1, max_length=255)] = Field(description="Its concrete index.")
+
+
+class Frame(BaseModel):
+    """What is asked."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = Field(description="Of the protocol.")
+    ttc: dict[str, Any] = Field(description="The section of the search; it names its text.")
+    deadline_ms: float = Field(gt=0, le=_MOST_MS, description="What is left of the time for this answer, in ms.")
+    block: int = Field(ge=1, description="Ranks of a block: no document leaves its block.")
+    documents: list[SentDocument] = Field(min_length=1, description="The first pass, best first.")
+    features: dict[Hash, dict[str, bytes]] = Field(
+        default_factory=dict, description="Blobs by content hash and field, as they are stored."
+    )
+
+
+class Sidecar:
+    """Answers score requests.
+
+    Args:
+        scorer: Scores windows, the gateway's own too.
+        tuned: Parameters of a section that gives none.
+        metrics: Told about every request.
+        token: What requests must carry; None answers nobody.
+        max_body: Bytes of a frame.
+        max_documents: Documents of a frame.
+        at_once: Requests that are answered at a time.
+        caller: In whose name codebooks and calibrations are read.
+    """
+
+    def __init__(
+        self,
+        scorer: WindowScorer,
+        tuned: TunedDefaults,
+        metrics: Metrics,
+        *,
+        token: SecretStr | None,
+        max_body: int,
+        max_documents: int,
+        at_once: int,
+        caller: Caller,
+    ) -> None:
+        self._scorer = scorer
+        self._tuned = tuned
+        self._metrics = metrics
+        self._token = token
+        self._max_body = max_body
+        self._max_documents = max_documents
+        self._caller = caller
+        self._requests = OwnRequests(_KIND, metrics, at_once)
+
+    async def answer(self, request: Request) -> tuple[int, dict[str, Any]]:
+        """Answer one request: its status and its body, an error in the engines' own shape."""
+        return await self._requests.answered(self._score(request))
+
+    async def _score(self, request: Request) -> dict[str, Any]:
+        self._require_token(request.headers.get("authorization", ""))
+        frame = read_frame(await Incoming(request.scope, request.receive).read(self._max_body))
+        if len(frame.documents) > self._max_documents:
+            raise InvalidRequest(
+                f"Rescore window [{len(frame.documents)}] is too large: it must be at most [{self._max_documents}], "
+                "the sidecar's limit (max_window)"
+            )
+        section = parse_section(frame.ttc)
+        texts = _texts(section)
+        rescorer = registry.load(section.method)
+        params, tuned = self._tuned.parse(rescorer, section.params)
+        method = Method(rescorer, params, section.detail)
+        documents = _sent(frame)
+        took = Took()
+        try:
+            async with asyncio.timeout(frame.deadline_ms / 1000):
+                begun = self._scorer.begin_encoding(method, texts)
+                scored = await self._scorer.score_sent(documents, method, texts, begun, self._caller, took)
+        except TimeoutError:
+            raise DeadlineExceeded(f"scoring took longer than its budget of {frame.deadline_ms:.0f} ms") from None
+        for stage, ms in took.as_dict().items():
+            if stage != "first_pass":
+                self._metrics.stage_seconds.labels(stage).observe(ms / 1000)
+        if isinstance(scored, Missing):
+            return {"version": PROTOCOL_VERSION, "missing": list(scored.hashes), "fields": list(scored.fields)}
+        return _answer(section, frame, documents, scored, took, tuned)
+
+    def _require_token(self, authorization: str) -> None:
+        if self._token is None:
+            raise NotAllowed("this gateway serves no engines: start it with a sidecar_token (ES_TTC_SIDECAR_TOKEN)")
+        expected = f"Bearer {self._token.get_secret_value()}".encode()
+        if not hmac.compare_digest(authorization.encode(errors="replace"), expected):
+            raise NotAllowed("the token is missing or wrong: give the engine's node the gateway's sidecar_token")
+
+
+def read_frame(raw: bytes) -> Frame:
+    """Decode and check what an engine sent.
+
+    Raises:
+        ProtocolVersionError: It is of another version.
+        ProtocolError: It is no such frame.
+    """
+    stream = io.BytesIO(raw)
+    try:
+        data = cbor2.load(stream)
+    except Exception as error:  # noqa: BLE001 - damaged bytes make the decoder raise nearly anything
+        raise ProtocolError(f"the frame is no CBOR, or ends too early: {error}") from None
+    if stream.read(1):
+        raise ProtocolError("the frame goes on after its end")
+    if not isinstance(data, dict):
+        raise ProtocolError("the frame must be a map with the keys of the protocol")
+    version = data.get("version")
+    if version != PROTOCOL_VERSION or isinstance(version, bool):
+        raise ProtocolVersionError(
+            f"the frame is of version [{version!r:.20}] of the protocol, and this gateway speaks [{PROTOCOL_VERSION}]: "
+            "use a plugin and a gateway of the same release"
+        )
+    try:
+        return read_object(Frame, data)
+    except Fault as fault:
+        raise ProtocolError(sentence(fault, _FRAME)) from None
+
+
+def _texts(section: Section) -> tuple[str, ...]:
+    if section.query_texts is not None:
+        return section.query_texts
+    if section.query_text is None:
+        raise InvalidRequest("[ttc.query_text] is missing: inside the engine the text must be given here")
+    return (section.query_text,)
+
+
+def _sent(frame: Frame) -> SentDocuments:
+    keys = [
+        None if one.hash is None or one.encoder is None else DocumentKey(one.index, one.encoder, one.hash)
+        for one in frame.documents
+    ]
+    return SentDocuments(keys, np.array([one.score for one in frame.documents], dtype=np.float32), frame.features)
+
+
+def _answer(
+    section: Section,
+    frame: Frame,
+    documents: SentDocuments,
+    scored: Scored,
+    took: Took,
+    tuned: Any,
+) -> dict[str, Any]:
+    ranking = ranking_of(section, documents.first_pass, scored, frame.block)
+    answer: dict[str, Any] = {
+        "version": PROTOCOL_VERSION,
+        "scores": [
+            value if present else None
+            for value, present in zip(scored.values.tolist(), scored.mask.tolist(), strict=True)
+        ],
+        "order": ranking.order.tolist(),
+        "final": ranking.scores.tolist(),
+        "from_memory": scored.from_memory,
+        "took": took.as_dict(),
+    }
+    if tuned:
+        answer["tuned"] = dict(tuned)
+    if scored.encoder is not None:
+        answer["encoder"] = scored.encoder
+    return answer
