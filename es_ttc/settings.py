@@ -122,4 +122,10 @@ class GatewaySettings(Settings):
         description="In whose name side indices of attached indices are read: the caller's, or the gateway's own "
         "(`username`, `api_key`...), and that only for ids that the engine has just returned to the caller.",
     )
+    rerankers: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        repr=False,  # it may hold keys
+        description="Rerankers that a request may name: for each name its `kind` and what that kind takes, as tables "
+        "`[rerankers.NAME]` of the file, or as JSON in the variable.",
+    )
     log_format: str = Field("auto", pattern="^(auto|json|console)$", description="console on a terminal, else json.")

@@ -16,13 +16,13 @@ from urllib.parse import quote
 
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.gateway import jsonio
-from es_ttc.gateway.cache import LruCache
 from es_ttc.gateway.features import DocumentKey
 from es_ttc.gateway.incoming import RawHeaders
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.search_body import SEQ_NO as SEQ_NO_OF_HITS
 from es_ttc.gateway.upstream import Caller, Upstream, callers
 from es_ttc.ingest.compose import compose, content_hash
+from es_ttc.lru import LruCache
 from es_ttc.mappings.attached import ID, ROUTING, SEQ_NO, SOURCE, VERSION, side_alias
 from es_ttc.mappings.fields import READY
 from es_ttc.mappings.queries import MOST_CANDIDATES

@@ -3,10 +3,10 @@
 from base64 import b64decode
 
 from es_ttc.errors import EngineError
-from es_ttc.gateway.cache import LruCache
 from es_ttc.gateway.index_meta import meta_of
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.upstream import Caller, Upstream
+from es_ttc.lru import LruCache
 from es_ttc.mappings.spec import CODEBOOK
 from es_ttc.vectors.packed import codebook_id, unpack_codebook
 from es_ttc.vectors.residual import Codebook

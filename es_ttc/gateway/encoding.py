@@ -10,8 +10,8 @@ import numpy as np
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, name_in
 from es_ttc.errors import EncoderError, EncoderMismatch
-from es_ttc.gateway.cache import LruCache
 from es_ttc.gateway.pool import BoundedPool
+from es_ttc.lru import LruCache
 from es_ttc.rescorers.base import Query
 
 _QUERIES_BYTES = 32 * 2**20

@@ -10,12 +10,12 @@ import cbor2
 
 from es_ttc.errors import EngineError
 from es_ttc.gateway import jsonio
-from es_ttc.gateway.cache import LruCache
 from es_ttc.gateway.codebooks import CodebookStore
 from es_ttc.gateway.incoming import RawHeaders
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.upstream import Caller, Upstream, callers
+from es_ttc.lru import LruCache
 from es_ttc.mappings.fields import FEATURES
 from es_ttc.mappings.readers import BLOB_LAYOUTS, FeatureReader, Hit, Read, layout_of, reader_of
 from es_ttc.mappings.spec import ENCODER, HASH

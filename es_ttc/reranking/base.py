@@ -1,16 +1,34 @@
 """What the strategies work with: rerankers, neighbours, a judge that keeps the budget, and the walk that comes out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
+
+
+class Interrupted(Exception):
+    """A reranker failed when it had scored some documents already.
+
+    Args:
+        scores: By position, of those that were asked for.
+        cause: Why there are no more.
+    """
+
+    def __init__(self, scores: Mapping[int, float], cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.scores = scores
+        self.cause = cause
 
 
 class Pointwise(Protocol):
     """A reranker that scores each document by itself."""
 
     async def scores(self, documents: Sequence[int]) -> Sequence[float]:
-        """Return one score a document, greater is better; whatever else comes back counts as a failure."""
+        """Return one score a document, greater is better; whatever else comes back counts as a failure.
+
+        Raises:
+            Interrupted: It failed under way; the scores that it holds count.
+        """
         ...
 
 
@@ -78,6 +96,42 @@ class Judge(Protocol):
     async def sort(self, documents: Sequence[int]) -> list[int]:
         """Return the documents in the reranker's order, as far as the budget reaches; the rest keeps its place."""
         ...
+
+
+class Account:
+    """What may be spent on a reranker, what was, and whether it still answers: what every judge keeps.
+
+    Args:
+        budget: Documents that may be shown.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._spent = 0
+        self._failure: Exception | None = None
+
+    @property
+    def left(self) -> int:
+        """Documents that may still be shown; 0 after a failure."""
+        return 0 if self._failure else self._budget - self._spent
+
+    @property
+    def spent(self) -> int:
+        """Documents that were paid for."""
+        return self._spent
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the reranker failed."""
+        return self._failure
+
+    def pay(self, documents: int) -> None:
+        """Count documents that are about to be shown."""
+        self._spent += documents
+
+    def fail(self, failure: Exception) -> None:
+        """Show nothing more."""
+        self._failure = failure
 
 
 @dataclass(frozen=True, slots=True)

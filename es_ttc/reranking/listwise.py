@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from es_ttc.reranking.base import Listwise
+from es_ttc.reranking.base import Account, Listwise
 
 Count = Literal["shown", "distinct"]
 
 
-class ListwiseJudge:
+class ListwiseJudge(Account):
     """Sorts documents by windows that overlap by half, from the back to the front.
 
     One pass brings the best w/2 documents to the front (Sun et al., RankGPT, EMNLP 2023); a pass ends early where a
@@ -22,13 +22,11 @@ class ListwiseJudge:
     """
 
     def __init__(self, reranker: Listwise, budget: int, window: int = 20, count: Count = "shown") -> None:
+        super().__init__(budget)
         self._reranker = reranker
-        self._budget = budget
         self._window = window
         self._count = count
         self._judged: dict[int, None] = {}
-        self._spent = 0
-        self._failure: Exception | None = None
 
     @property
     def window(self) -> int:
@@ -41,24 +39,9 @@ class ListwiseJudge:
         return self._count == "shown"
 
     @property
-    def left(self) -> int:
-        """Documents that may still be shown; 0 after a failure."""
-        return 0 if self._failure else self._budget - self._spent
-
-    @property
-    def spent(self) -> int:
-        """Documents that were paid for."""
-        return self._spent
-
-    @property
     def judged(self) -> Sequence[int]:
         """Documents that the reranker has seen, in the order of their first showing."""
         return tuple(self._judged)
-
-    @property
-    def failure(self) -> Exception | None:
-        """Why the reranker failed."""
-        return self._failure
 
     def score(self, document: int) -> float | None:  # noqa: ARG002 - the protocol's
         """A listwise reranker gives no scores."""
@@ -90,11 +73,11 @@ class ListwiseJudge:
         shown = self._affordable(documents)
         if len(shown) < min(2, len(documents)):
             return None
-        self._spent += self._cost(shown)
+        self.pay(self._cost(shown))
         try:
             answer = await self._reranker.order(shown)
         except Exception as error:  # noqa: BLE001 - a failing reranker ends the walk, it does not break it
-            self._failure = error
+            self.fail(error)
             return None
         self._judged.update(dict.fromkeys(shown))
         placed = set(shown)

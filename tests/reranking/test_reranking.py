@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from es_ttc.evaluation.simulated_reranker import SimulatedReranker, noise_scale
 from es_ttc.reranking import (
+    Interrupted,
     Judge,
     ListwiseJudge,
     PointwiseJudge,
     Stopped,
     Walk,
-    as_listwise,
     gar,
     retrieve_and_rerank,
     rgs,
@@ -272,12 +272,15 @@ async def test_odd_orders_are_mended(fault: str, strategy: str) -> None:
     assert_sound(found, list(range(40)))
 
 
-async def test_a_listwise_form_of_a_pointwise_reranker_pays_once() -> None:
-    reranker = Counting([float(number) for number in range(60)])
-    judge = PointwiseJudge(reranker, 60)
-    assert await as_listwise(judge).order([3, 1, 2]) == [3, 2, 1]
-    assert await as_listwise(judge).order([3, 5, 2]) == [5, 3, 2]
-    assert reranker.shown == [3, 1, 2, 5]
+async def test_scores_that_came_before_a_failure_count() -> None:
+    class Halfway:
+        async def scores(self, documents: Sequence[int]) -> list[float]:
+            raise Interrupted({0: 1.0, 2: 3.0}, RuntimeError("line is down"))
+
+    judge = PointwiseJudge(Halfway(), 10)
+    found = await retrieve_and_rerank([7, 8, 9], judge)
+    assert (found.documents, found.judged, found.stopped) == ([9, 7, 8], 2, Stopped.FAILED)
+    assert str(found.failure) == "line is down"
 
 
 @pytest.mark.parametrize("error_rate", [0.05, 0.2, 0.4])

@@ -1,0 +1,17 @@
+"""Rerankers that read texts: what they are, how they are named in the settings, and how they are called."""
+
+from es_ttc.rerankers.base import Kind, ListwiseReranker, Passage, PointwiseReranker, Reranker, RerankerSettings
+from es_ttc.rerankers.calls import ListwiseCalls, PointwiseCalls
+from es_ttc.rerankers.registry import Rerankers
+
+__all__ = [
+    "Kind",
+    "ListwiseCalls",
+    "ListwiseReranker",
+    "Passage",
+    "PointwiseCalls",
+    "PointwiseReranker",
+    "Reranker",
+    "RerankerSettings",
+    "Rerankers",
+]
