@@ -7,10 +7,14 @@ Run it in two steps::
 
 `run` evaluates collections one by one and writes `FOLDER/ENCODER.COLLECTION.json`; `report` reads them all and prints
 the tables. With `--write` it also writes what is generated from them: the table that `budget` picks from, the page on
-which program to use, the plot, and the LaTeX table.
+which program to use, all intervals, the plot, and the LaTeX tables.
+
+Costs are counted in encoder calls, and in seconds: processor time of one thread, measured on a sample of every kind of
+text (:func:`encoding_seconds`) and on scoring some of the queries.
 """
 
 import random
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,19 +26,23 @@ import orjson
 
 from benchmarks.common import heading, table
 from es_ttc.encoders import CachedEncoder, load_encoder
-from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.base import Encoder, Role
 from es_ttc.evaluation.bootstrap import CONFIDENCE, TIE
-from es_ttc.evaluation.costs import cost_of, pareto_front
+from es_ttc.evaluation.costs import Cost, Kind, Seconds, cost_of, counted, pareto_front, seconds_of
 from es_ttc.evaluation.datasets import Collection, load_collection
-from es_ttc.evaluation.features import encode_corpus, encode_queries
+from es_ttc.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.evaluation.harness import evaluate
 from es_ttc.evaluation.memory import MemorySearcher
 from es_ttc.evaluation.methods import Method, resolve_one, retrieval
 from es_ttc.ingest.compose import compose
 from es_ttc.mappings.spec import IndexSpec
-from es_ttc.rescorers.programs.catalogue import CATALOGUE
+from es_ttc.rescorers.base import Query
+from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, TOPIC
 from es_ttc.rescorers.programs.feedback import DEPTHS, WEIGHTS
+from es_ttc.rescorers.programs.interface import TOPIC_LENGTH
+from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
 from es_ttc.settings import Settings
+from es_ttc.vectors.chunks import GRANULARITIES
 
 SEED = 2026
 ROOT = Path(__file__).parents[1]
@@ -42,16 +50,18 @@ DATA = ROOT.parent / "shared" / "data"
 MAIN = "ndcg@10"
 
 SIZES: dict[str, tuple[int | None, int | None]] = {
-    "limit-small": (200, None),
-    "toollens": (200, None),
+    "limit-small": (300, None),
+    "toollens": (300, None),
     "hotpotqa-train-hipporag": (None, None),
-    "cranfield": (100, 600),
-    "scifact": (150, 600),
-    "npl-vaswani": (None, 3000),
-    "qmsum-meetings": (60, 40),
+    "cranfield": (None, None),
+    "scifact": (None, None),
+    "npl-vaswani": (None, None),
+    "qmsum-meetings": (None, None),
 }
-"""Queries and documents kept of each collection (None keeps all): small enough for sentence encodings on two shared
-processors. A sample of documents holds all that are judged for the queries kept, so recall is easier than on all."""
+"""Test queries and documents kept of each collection, None for all. All documents are kept, and all are ranked."""
+
+TIMED_TEXTS = 48
+TIMED_QUERIES = 64
 
 
 def load(name: str, split: str = "test", sizes: tuple[int | None, int | None] | None = None) -> Collection:
@@ -136,13 +146,14 @@ def run(folder: Path, names: Sequence[str], encoder: str, cheap: bool) -> None:
     loaded = CachedEncoder(load_encoder(encoder, cache_dir=settings.cache_dir), settings.cache_dir / "encodings")
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
+        start = time.perf_counter()
         found = evaluated(load(name), loaded, methods(cheap=cheap))
         content = orjson.dumps({"encoder": encoder, "collection": name, **found}, option=orjson.OPT_INDENT_2)
         (folder / f"{encoder}.{name}.json").write_bytes(content)
-        click.echo(f"{encoder} {name}: done", err=True)
+        click.echo(f"{encoder} {name}: {time.perf_counter() - start:.0f} s", err=True)
 
 
-def evaluated(collection: Collection, encoder: Encoder, wanted: Sequence[Method]) -> dict[str, Any]:
+def evaluated(collection: Collection, encoder: CachedEncoder, wanted: Sequence[Method]) -> dict[str, Any]:
     """Return the metrics and costs of methods on one collection, whole corpus as the window."""
     titled = any(document.title for document in collection.documents)
     fields = ("title", "text") if titled else ("text",)
@@ -153,13 +164,69 @@ def evaluated(collection: Collection, encoder: Encoder, wanted: Sequence[Method]
     found = retrieval([method for method in wanted if method.rescorer is None and method.name != "plain RRF"])
     searcher = MemorySearcher(collection, texts, found, features, queries, window=None)
     result = evaluate(collection, wanted, searcher).as_json(10)
-    for name, entry in CATALOGUE.items():
-        for label in (name, f"{name}, engine's BM25"):
-            if label in result["methods"]:
-                cost = cost_of(entry, features, len(queries))
-                ratios = {"c": cost.ratio, "at_index": cost.at_index, "at_query": cost.at_query}
-                result["methods"][label]["cost"] = {**asdict(cost), **ratios}
+    counts, rates = counted(features), encoding_seconds(features, queries, encoder.uncached)
+    result["texts"], result["seconds_a_text"] = counts, rates
+    for method in wanted:
+        entry = CATALOGUE.get(method.name.partition(",")[0])
+        if entry is None:
+            continue
+        cost = cost_of(entry, features, len(queries))
+        scoring = scoring_seconds(method, features, queries)
+        seconds = seconds_of(entry, counts, len(queries), rates, scoring)
+        result["methods"][method.name]["cost"] = _ratios(cost) | {"seconds": _ratios(seconds), "scoring": scoring}
     return result
+
+
+def _ratios(cost: Cost | Seconds) -> dict[str, float]:
+    return {**asdict(cost), "c": cost.ratio, "at_index": cost.at_index, "at_query": cost.at_query}
+
+
+def encoding_seconds(features: CorpusFeatures, queries: Sequence[Query], encoder: Encoder) -> dict[Kind, float]:
+    """Return the processor time that a text of each kind takes to encode, on a seeded sample of the collection's."""
+    random = np.random.default_rng(SEED)
+    documents = [own for own in features.chunks if own.text]
+    chunks = {
+        name: [own.text[start:end] for own in documents for start, end in own.spans[name].tolist()]
+        for name in GRANULARITIES
+    }
+    asked = [query.text for query in queries]
+    sentences = random.choice(np.array(chunks["sentences"], object), TIMED_TEXTS).tolist()
+    expanded = [
+        f"{text} {sentence}" for text, sentence in zip(random.choice(asked, TIMED_TEXTS), sentences, strict=True)
+    ]
+    whole = [own.text for own in documents]
+    kinds: dict[Kind, tuple[list[str], Role, int | None]] = {
+        "document": (whole, "document", None),
+        "query": (asked, "query", None),
+        "expanded": (expanded, "query", None),
+        REVERSED: (whole, "query", None),
+        TOPIC: (whole, "document", TOPIC_LENGTH),
+        **{name: (chunks[name], "document", None) for name in GRANULARITIES},
+    }
+    rates = {}
+    for kind, (texts, role, length) in kinds.items():
+        sample = random.choice(np.array(texts, object), TIMED_TEXTS).tolist()
+        reader = encoder if length is None else encoder.shortened(length)
+        reader.encode(sample[:4], role=role, tokens=False)
+        start = time.process_time()
+        reader.encode(sample, role=role, tokens=False)
+        rates[kind] = (time.process_time() - start) / TIMED_TEXTS
+    return rates
+
+
+def scoring_seconds(method: Method, features: CorpusFeatures, queries: Sequence[Query]) -> float:
+    """Return a query's share of the processor time of scoring some queries together; their expansions are cached."""
+    program, params = method.rescorer, method.params
+    assert isinstance(program, ProgramRescorer)
+    assert isinstance(params, ProgramParams)
+    known = np.flatnonzero(features.present)
+    nothing = np.zeros(len(known), np.float32)
+    window = features.window(known, nothing, program.needs(params) | program.wants)
+    some = queries[:TIMED_QUERIES]
+    lexical = np.zeros((len(some), len(known)), np.float32) if method.name.endswith("engine's BM25") else None
+    start = time.process_time()
+    program.batch(some, window, params, lexical)
+    return (time.process_time() - start) / len(some)
 
 
 @main.command()

@@ -73,6 +73,11 @@ class CachedEncoder:
         """The encoder's backend and arithmetic."""
         return self._encoder.backend
 
+    @property
+    def uncached(self) -> Encoder:
+        """The encoder behind it."""
+        return self._encoder
+
     def encode(
         self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024
     ) -> Encodings:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -237,6 +238,24 @@ class FeatureStore:
             except UnknownCodebook as unknown:
                 identifier = unknown.identifier
             codebooks[identifier] = await self._codebooks.codebook(keys[0].index, identifier, caller)
+
+
+def brought(key: DocumentKey, hit: Hit, features: Iterable[Feature]) -> Stored:
+    """Return those features that have come with a document's hit; one that has not, or is damaged, is left out.
+
+    Args:
+        key: The document.
+        hit: A hit of it, whose search asked for stored fields.
+        features: Those that were asked for; no token vectors.
+    """
+    reader = _reader([key])
+    stored: Stored = {}
+    for feature in features:
+        with suppress(ValueError):
+            found = reader.read(hit, feature)
+            if found is not None:
+                stored[feature] = found.value
+    return stored
 
 
 def batches(keys: Sequence[DocumentKey]) -> Iterator[Sequence[DocumentKey]]:

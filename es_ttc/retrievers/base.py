@@ -78,6 +78,7 @@ class Search(Protocol):
         among: Vectors = Vectors.POOLED,
         num_candidates: int | None = None,
         exact: bool = False,
+        features: frozenset[Feature] = frozenset(),
     ) -> list[Neighbours]:
         """Find the documents nearest to each of some vectors by cosine, in one round trip.
 
@@ -85,9 +86,11 @@ class Search(Protocol):
             vectors: ``(b, d)`` finite, none zero, of any length: only the direction counts.
             k: Documents wanted for each of them; 1 or more.
             among: The vectors that are searched.
-            num_candidates: Vectors that an approximate search considers on each shard; None for the caller's own
-                choice, or the engine's default. Never fewer than k.
+            num_candidates: Vectors that an approximate search considers on each shard at least; the caller's own
+                choice, or the engine's default, where that is more. Never fewer than k.
             exact: Compare every vector in place of asking the approximate index.
+            features: Stored features of the documents that come along where the corpus can give them, so that
+                :meth:`window` needs no round trip for them. For few documents: whatever is stored beside them is read.
 
         Raises:
             MissingFeature: The corpus has no such vectors.

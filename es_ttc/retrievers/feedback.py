@@ -1,51 +1,79 @@
-"""Feedback over the whole corpus: the query moved towards its nearest documents, and searched for again.
+"""Feedback over the whole corpus: the query moved by its nearest documents, and searched for again.
 
-Two kNN searches and one read of the first one's vectors; the read comes from memory where the gateway has them.
+Two kNN searches in two round trips: the first one's documents bring their vectors with them.
 """
 
 from typing import ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from es_ttc.rescorers.base import Feature, Params, Query
-from es_ttc.rescorers.programs.primitives.feedback import interpolate, top_centroid
+from es_ttc.rescorers.programs.primitives.anchors import consensus
+from es_ttc.rescorers.programs.primitives.feedback import interpolate, rocchio, top_centroid
+from es_ttc.rescorers.programs.primitives.fusion import order_of
 from es_ttc.rescorers.programs.rescorers import FeedbackParams, RocchioParams, SoftCentroidParams
 from es_ttc.retrievers.base import Retrieved, Search, Vectors
+from es_ttc.vectors.tokens import Float32
+
+_POOLED = frozenset({Feature.POOLED})
+
+
+class ConsensusParams(Params):
+    """What feedback from documents that resemble each other can be told."""
+
+    documents: int = Field(
+        100,
+        ge=4,
+        le=1000,
+        description="Nearest documents that are parted: the core of the best quarter is what the query moves to, the "
+        "quarter's others and the worse half what it moves away from.",
+    )
 
 
 class _Feedback:
-    """What SoftCentroid and Rocchio share."""
+    """What all feedback shares: how it searches."""
 
     similarity: ClassVar[bool] = True
 
-    def needs(self, params: FeedbackParams) -> frozenset[Feature]:  # noqa: ARG002
+    def needs(self, params: FeedbackParams | ConsensusParams) -> frozenset[Feature]:  # noqa: ARG002
         """The pooled vectors."""
-        return frozenset({Feature.POOLED})
+        return _POOLED
 
-    def searches(self, params: FeedbackParams) -> frozenset[Vectors]:  # noqa: ARG002
+    def searches(self, params: FeedbackParams | ConsensusParams) -> frozenset[Vectors]:  # noqa: ARG002
         """The pooled vectors."""
         return frozenset({Vectors.POOLED})
 
-    async def retrieve(self, query: Query, search: Search, k: int, params: FeedbackParams) -> Retrieved:
+    async def retrieve(
+        self, query: Query, search: Search, k: int, params: FeedbackParams | ConsensusParams
+    ) -> Retrieved:
         """Return the documents nearest to the refined query.
 
         With several query texts the first one's vector is refined.
         """
         vector = query.vectors[:1]
-        [first] = await search.nearest(vector, params.documents)
-        known = await search.window(first.documents, frozenset({Feature.POOLED}))
+        wanted = params.documents
+        [first] = await search.nearest(vector, wanted, num_candidates=max(k, wanted), features=_POOLED)
+        known = await search.window(first.documents, _POOLED)
         vectors = known.window.pooled
+        seen = 0 if vectors is None else len(vectors)
         refined = vector
-        if vectors is not None and len(vectors):
-            temperature = params.temperature if isinstance(params, SoftCentroidParams) else None
-            centroid = top_centroid(vectors, vector @ vectors.T, params.documents, temperature)
-            refined = interpolate(vector, centroid, params.weight)
+        if vectors is not None and seen:
+            refined = _refined(vector, vectors, params)
         if not np.any(refined):  # the query and its documents cancel out
             refined = vector
         [found] = await search.nearest(refined, k)
-        return Retrieved(
-            found.documents, found.cosines, summary={"feedback": {"documents": 0 if vectors is None else len(vectors)}}
-        )
+        return Retrieved(found.documents, found.cosines, summary={"feedback": {"documents": seen}})
+
+
+def _refined(query: Float32, documents: Float32, params: FeedbackParams | ConsensusParams) -> Float32:
+    """Return the query moved by some documents, ``(1, d)``."""
+    cosines = query @ documents.T
+    if isinstance(params, ConsensusParams):
+        core, others = consensus(order_of(cosines)[0], documents)
+        return rocchio(query, *(documents[part].mean(axis=0, keepdims=True) for part in (core, others)))
+    temperature = params.temperature if isinstance(params, SoftCentroidParams) else None
+    return interpolate(query, top_centroid(documents, cosines, params.documents, temperature), params.weight)
 
 
 class SoftCentroidRetriever(_Feedback):
@@ -60,3 +88,13 @@ class RocchioRetriever(_Feedback):
 
     name: ClassVar[str] = "rocchio"
     Params: ClassVar[type[Params]] = RocchioParams
+
+
+class ConsensusRetriever(_Feedback):
+    """ConsensusRocchio's feedback (B.8) over the corpus: `normalise(q + d_core - d_others)`.
+
+    The program's other channels and rounds need a window: as a rescorer it has them all.
+    """
+
+    name: ClassVar[str] = "consensusrocchio"
+    Params: ClassVar[type[Params]] = ConsensusParams

@@ -75,6 +75,7 @@ class MemorySearch:
         among: Vectors = Vectors.POOLED,
         num_candidates: int | None = None,  # noqa: ARG002 - every vector is a candidate
         exact: bool = False,  # noqa: ARG002 - it always is
+        features: frozenset[Feature] = frozenset(),  # noqa: ARG002 - all are at hand
     ) -> list[Neighbours]:
         """Find the documents nearest to each of some vectors; see :class:`es_ttc.retrievers.base.Search`."""
         if among not in self._matrices:

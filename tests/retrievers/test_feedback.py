@@ -8,7 +8,7 @@ from es_ttc.rescorers.programs.feedback import feedback
 from es_ttc.rescorers.programs.interface import Context, run
 from es_ttc.retrievers.base import Documents, Vectors
 from es_ttc.retrievers.memory import Matrix, MemorySearch
-from es_ttc.retrievers.registry import load
+from es_ttc.retrievers.registry import load, parse_params
 from es_ttc.vectors.tokens import Float32
 from tests.rescorers.windows import unit_rows
 
@@ -41,6 +41,20 @@ async def test_feedback_over_the_corpus_ranks_as_over_a_window_that_holds_it(
     expected = run(program, query, rows, context)[0]
     assert found.documents.tolist() == np.argsort(-expected, kind="stable").tolist()
     np.testing.assert_allclose(found.scores, np.sort(expected)[::-1], atol=1e-5)
+
+
+async def test_consensus_moves_to_the_core_and_away_from_all_else() -> None:
+    random = np.random.default_rng(5)
+    rows, query = unit_rows(random, 40, 16), unit_rows(random, 1, 16)
+    retriever = load("consensusrocchio")
+    found = await retriever.retrieve(Query("q", query), searching(rows), 40, parse_params(retriever, {"documents": 16}))
+    near = rows[np.argsort(-(rows @ query[0]))[:16]]
+    mutual = [np.mean([one @ other for j, other in enumerate(near[:4]) if j != i]) for i, one in enumerate(near[:4])]
+    core = np.array(mutual) >= np.median(mutual)
+    moved = query[0] + near[:4][core].mean(axis=0) - np.concatenate((near[:4][~core], near[8:])).mean(axis=0)
+    cosines = rows @ (moved / np.linalg.norm(moved))
+    assert found.documents.tolist() == np.argsort(-cosines, kind="stable").tolist()
+    np.testing.assert_allclose(found.scores, np.sort(cosines)[::-1], atol=1e-5)
 
 
 async def test_an_empty_corpus_gives_nothing() -> None:

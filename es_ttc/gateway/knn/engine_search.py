@@ -13,11 +13,12 @@ import numpy as np
 
 from es_ttc.engine.protocol import Product
 from es_ttc.errors import EncoderMismatch, EngineError
-from es_ttc.gateway.features import DocumentKey, FeatureStore
+from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored, brought
 from es_ttc.gateway.knn.clauses import Clause, all_of
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.scoring import columns
 from es_ttc.gateway.upstream import Caller
+from es_ttc.mappings.fields import FEATURES
 from es_ttc.mappings.queries import MOST_CANDIDATES
 from es_ttc.mappings.spec import ENCODER, HASH, SPAN_VECTOR, SPANS, TOKEN_VECTOR, TOKENS, VECTOR
 from es_ttc.rescorers.base import Feature, Window
@@ -93,6 +94,7 @@ class EngineSearch:
         self._features = features
         self._pool = pool
         self._keys: list[DocumentKey] = []
+        self._brought: dict[int, Stored] = {}
         self._numbers: dict[tuple[str, str], int] = {}
         self._dims = 0
 
@@ -109,30 +111,42 @@ class EngineSearch:
         among: Vectors = Vectors.POOLED,
         num_candidates: int | None = None,
         exact: bool = False,
+        features: frozenset[Feature] = frozenset(),
     ) -> list[Neighbours]:
         """Find the documents nearest to each of some vectors; see :class:`es_ttc.retrievers.base.Search`."""
         k = min(k, MOST_CANDIDATES)
-        asked = num_candidates or self._clause.num_candidates
-        candidates = None if asked is None else min(MOST_CANDIDATES, max(k, asked))
+        asked = max(num_candidates or 0, self._clause.num_candidates or 0)
+        candidates = min(MOST_CANDIDATES, max(k, asked)) if asked else None
         bodies = [
-            search_body(self._clause, self._frame, vector, k, among=among, num_candidates=candidates, exact=exact)
+            search_body(
+                self._clause, self._frame, vector, k, among=among, num_candidates=candidates, exact=exact,
+                stored=[FEATURES[feature].name for feature in sorted(features)],
+            )
             for vector in vectors
-        ]
+        ]  # fmt: skip
         self.searches += len(bodies)
         self._dims = vectors.shape[1]
-        return [self._neighbours(answer) for answer in await self._ask(bodies)]
+        answers = await self._ask(bodies)
+        found = [self._neighbours(answer) for answer in answers]
+        if features:
+            for answer, neighbours in zip(answers, found, strict=True):
+                for number, hit in zip(neighbours.documents.tolist(), answer["hits"]["hits"], strict=True):
+                    self._brought[number] = brought(self._keys[number], hit, features)
+        return found
 
     async def window(
         self, documents: Documents, needs: frozenset[Feature], wants: frozenset[Feature] = frozenset()
     ) -> Known:
         """Return stored features of documents that this search has found."""
         began = time.perf_counter()
-        keys = [self._keys[document] for document in documents]
-        found = await self._features.window(keys, needs | wants, self._frame.caller)
+        found = [self._brought.get(document, {}) for document in documents.tolist()]
+        if not all(needs | wants <= stored.keys() for stored in found):
+            keys = [self._keys[document] for document in documents]
+            found = (await self._features.window(keys, needs | wants, self._frame.caller)).documents
         self.feature_ms += (time.perf_counter() - began) * 1000
-        places = [place for place, stored in enumerate(found.documents) if needs <= stored.keys()]
+        places = [place for place, stored in enumerate(found) if needs <= stored.keys()]
         known = documents[places]
-        stored = [found.documents[place] for place in places]
+        stored = [found[place] for place in places]
         for document, features in zip(known.tolist(), stored, strict=True):
             if Feature.OFFSETS in features:
                 self.fields[document] = features[Feature.OFFSETS][1]
@@ -179,6 +193,7 @@ def search_body(
     among: Vectors = Vectors.POOLED,
     num_candidates: int | None = None,
     exact: bool = False,
+    stored: Sequence[str] = (),
 ) -> Body:
     """Return one kNN search as a `_search` body.
 
@@ -190,6 +205,7 @@ def search_body(
         among: The vectors that are searched.
         num_candidates: At least k; None for the engine's own choice.
         exact: Compare every vector.
+        stored: Stored fields that come with the hits.
     """
     field, nested = _PATHS[among]
     values = vector.tolist()
@@ -199,6 +215,7 @@ def search_body(
         found = _elasticsearchs(clause, field, values, k, num_candidates)
     else:
         found = _opensearchs(clause, field, nested, values, k, num_candidates)
+    fields = {"stored_fields": [*stored]} if stored else {}
     return {
         **frame.shared,
         **found,
@@ -206,6 +223,7 @@ def search_body(
         "track_total_hits": False,
         "_source": False,
         "docvalue_fields": [HASH, ENCODER],
+        **fields,
     }
 
 

@@ -94,6 +94,9 @@ METHODS = [
     ("nnn", {"exact": True}),
     ("nnn", {"exact": True, "candidates": 2, "batch": 1, "l1": 0.05}),
     ("nnn", {"documents": 4, "rest": "none"}),
+    ("softcentroid", {}),
+    ("rocchio", {"documents": 5, "weight": 0.7}),
+    ("consensusrocchio", {"documents": 16}),
     ("spectral", {}),
     ("spectral", {"exact": True, "candidates": 3}),
     ("spectral", {"pooled": False, "scales": [1, 5, "mean"]}),
@@ -337,6 +340,16 @@ def test_one_request_a_round_for_all_items(spanned: Behind, through_relay: str, 
     for clause, response in zip(clauses, responses, strict=True):
         alone = asked(spanned, clause)
         assert [hit["_id"] for hit in response["hits"]["hits"]] == alone.ids
+
+
+@pytest.mark.parametrize("method", ["softcentroid", "rocchio", "consensusrocchio"])
+def test_feedback_takes_two_round_trips(spanned: Behind, through_relay: str, relayed: Any, method: str) -> None:
+    relayed.passed.clear()
+    reply = search(through_relay, spanned.index, {"knn": ours(method)})
+    assert reply.json()["ttc"]["feedback"]["documents"] > 0
+    sent = [one.target.rpartition("/")[2].partition("?")[0] for one in relayed.passed if one.target != "/"]
+    # The encoder's name (beside encoding), two kNN searches, the caller's own search.
+    assert sent == ["_msearch", "_msearch", "_msearch", "_search"]
 
 
 def test_items_of_an_msearch_stand_for_themselves(spanned: Behind) -> None:
