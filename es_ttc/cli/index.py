@@ -27,6 +27,7 @@ from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.encoders.base import Encoder
+    from es_ttc.mappings.enrichment import Enrichable
     from es_ttc.mappings.index import IndexOptions
     from es_ttc.mappings.spec import IndexSpec, SpanGrid
     from es_ttc.vectors.residual import Bits
@@ -136,6 +137,29 @@ def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
         print_json({"index": name, "deleted": True})
     else:
         click.echo(f"deleted index [{name}]")
+
+
+@index.command()
+@click.argument("name")
+@click.option(
+    "--analyzer", metavar="NAME", help="Analyzer of the new field. Default: that of the index's first text field."
+)
+@engine_flag
+@json_flag
+def enrichment(name: str, analyzer: str | None, engine: str | None, as_json: bool) -> None:
+    """Give the index NAME the field that enrichment by a language model goes to; no document is touched."""
+    made = asyncio.run(_add_enrichment(Settings(**given(engine=engine)), name, analyzer))
+    if as_json:
+        print_json({"index": made.index, "analyzer": made.analyzer})
+    else:
+        click.echo(f"index [{made.index}] has the field of enrichment, analyzer {made.analyzer}")
+
+
+async def _add_enrichment(settings: Settings, name: str, analyzer: str | None) -> "Enrichable":
+    from es_ttc.mappings.enrichment import add_enrichment
+
+    async with connected(settings) as engine:
+        return await add_enrichment(engine, name, analyzer)
 
 
 def _codebook(sample: str, spec: "IndexSpec", encoder: "Encoder", bits: "Bits") -> bytes:

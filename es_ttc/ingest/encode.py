@@ -184,7 +184,7 @@ def features_of(
     if not spec.spans:
         return DocumentFeatures(text_hash, pooled, tokens, truncated, chunks=chunks)
     # Spans of what is stored, as the norms are: their cosines are those that a rescorer finds.
-    smoothed = _spans(matrix if tokens is None else dequantise(tokens.vectors), offsets, spec.spans)
+    smoothed = span_features(matrix if tokens is None else dequantise(tokens.vectors), offsets, spec.spans)
     return DocumentFeatures(text_hash, pooled, tokens, truncated, smoothed, chunks)
 
 
@@ -212,7 +212,8 @@ def _as_stored(matrix: Float32, spec: IndexSpec) -> tuple[TokenVectors, Residual
     return quantise(matrix, spec.codec), None
 
 
-def _spans(matrix: Float32, offsets: NDArray[np.int32], grids: Sequence[SpanGrid]) -> SpanFeatures:
+def span_features(matrix: Float32, offsets: NDArray[np.int32], grids: Sequence[SpanGrid]) -> SpanFeatures:
+    """Return the spans of a document, from its token vectors as they are stored and the tokens' offsets."""
     vectors: list[Float32] = []
     scales: list[float] = []
     positions: list[int] = []
@@ -264,7 +265,7 @@ def feature_fields(features: DocumentFeatures, spec: IndexSpec) -> dict[str, obj
     if features.chunks is not None:
         stored["chunks"] = _base64(pack_chunks(features.chunks))
     if features.spans is not None:
-        stored["spans"] = _span_objects(features.spans, spec)
+        stored["spans"] = span_objects(features.spans, spec)
     return stored
 
 
@@ -285,7 +286,8 @@ def _tokens(tokens: TokenFeatures, spec: IndexSpec) -> object:
             return _base64(token_blob(tokens, spec))
 
 
-def _span_objects(spans: SpanFeatures, spec: IndexSpec) -> list[dict[str, object]]:
+def span_objects(spans: SpanFeatures, spec: IndexSpec) -> list[dict[str, object]]:
+    """Return spans as they are written."""
     objects: list[dict[str, object]] = []
     for vector, scale, position, place in zip(
         spans.vectors, spans.scales, spans.positions, spans.offsets, strict=True

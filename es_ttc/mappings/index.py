@@ -8,7 +8,7 @@ from typing import Any
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.mappings.fields import field_mapping, fields, kept_in_source
-from es_ttc.mappings.spec import ROOT, IndexSpec
+from es_ttc.mappings.spec import ENRICHMENT_FIELDS, ROOT, IndexSpec
 
 _VECTORS_OUTSIDE_SOURCE = (9, 2)
 """First Elasticsearch that keeps vectors out of `_source` and puts them back on `_update` and `_reindex`."""
@@ -67,7 +67,9 @@ def feature_properties(spec: IndexSpec, capabilities: Capabilities) -> dict[str,
 def source_excludes(spec: IndexSpec) -> list[str]:
     """Return what is kept out of ``_source``: all of ours, but for what engines give to readers nowhere else."""
     kept = kept_in_source(spec)
-    return [field.name for field in fields(spec) if field not in kept] if kept else [ROOT]
+    if not kept:
+        return [ROOT]
+    return [*(field.name for field in fields(spec) if field not in kept), *ENRICHMENT_FIELDS]
 
 
 def vector_settings(spec: IndexSpec, capabilities: Capabilities) -> dict[str, Any]:

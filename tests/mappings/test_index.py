@@ -8,7 +8,7 @@ from es_ttc.engine.protocol import Capabilities
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.mappings.fields import carried, stored_scales
 from es_ttc.mappings.index import IndexOptions, index_body
-from es_ttc.mappings.spec import Blobs, IndexSpec, SpanGrid
+from es_ttc.mappings.spec import ENRICHMENT_FIELDS, Blobs, IndexSpec, SpanGrid
 from es_ttc.rescorers.base import Feature
 
 SPEC = IndexSpec(EncoderIdentity("m", "r", 384, 256))
@@ -43,7 +43,8 @@ def test_token_vectors_that_are_not_packed_alone_stand_in_source() -> None:
         mappings = index_body(nested, capabilities)["mappings"]
         ours = mappings["properties"]["ttc"]["properties"]
         assert ours["tokens"] == {"type": "nested", "dynamic": "strict", "properties": {"v": ours["vector"]}}
-        assert set(mappings["_source"]["excludes"]) == {f"ttc.{name}" for name in ours} - {"ttc.tokens"}
+        outside = {f"ttc.{name}" for name in ours} - {"ttc.tokens"}
+        assert set(mappings["_source"]["excludes"]) == outside | set(ENRICHMENT_FIELDS)
     assert index_body(nested, ELASTICSEARCH)["settings"]["index"]["mapping"] == {"exclude_source_vectors": True}
     licensed = replace(ELASTICSEARCH, licence="enterprise")
     ranks = index_body(replace(SPEC, tokens="rank_vectors"), licensed)["mappings"]

@@ -1,0 +1,63 @@
+"""What a model wrote, read as a list of proposals: JSON where it is some, even broken off, else lines and commas.
+
+Nothing here raises: an answer without proposals gives an empty list, and what is to be done about it is decided elsewhere.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from es_ttc.llm.json_text import first_json
+
+MOST_PROPOSALS = 100
+"""Of one answer: a model that has lost its way repeats itself until its tokens are spent."""
+_LONGEST = 200
+"""Characters of a proposal that is looked at; a longer one is no vocabulary."""
+_DEEPEST = 4
+
+_THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_KEY = re.compile(r'"(?:[^"\\]|\\.)*"\s*:')
+_SEPARATORS = re.compile(r"[\n\r;,、，；]+")  # noqa: RUF001 - separators of other scripts
+_INTRODUCTION = re.compile(r"^[^:\n]{0,60}:\s*(?:\n|(?=\S))")
+_LETTER = re.compile(r"[^\W_]")
+
+
+def proposals(text: str) -> list[str]:
+    """Return the phrases that an answer proposes, in order, each once; none where there are none.
+
+    Read are, whichever comes first: a JSON list, a JSON object with lists in it, whole or broken off; else lines, and
+    what commas and semicolons part.
+    """
+    answer = _THOUGHTS.sub("", text).strip()
+    found = first_json(answer)
+    if found is not None:
+        words: Iterator[str] = _strings(found, 0)
+    elif answer.lstrip("`jsonJSON \n").startswith(("{", "[")):
+        words = _quoted(answer)
+    else:
+        words = iter(_SEPARATORS.split(_INTRODUCTION.sub("", answer)))
+    kept = (word.strip() for word in words)
+    return list(dict.fromkeys(word for word in kept if len(word) <= _LONGEST and _LETTER.search(word)))[:MOST_PROPOSALS]
+
+
+def _strings(value: Any, depth: int) -> Iterator[str]:
+    """Yield every text in a JSON value; keys are none."""
+    if isinstance(value, str):
+        yield value
+    elif depth < _DEEPEST and isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _strings(inner, depth + 1)
+    elif depth < _DEEPEST and isinstance(value, list):
+        for inner in value:
+            yield from _strings(inner, depth + 1)
+
+
+def _quoted(broken: str) -> Iterator[str]:
+    """Yield the whole strings of JSON that breaks off or is not quite JSON; the one that breaks off is left out."""
+    for quoted in _STRING.findall(_KEY.sub("", broken)):
+        try:
+            yield json.loads(quoted, strict=False)
+        except ValueError:
+            yield quoted[1:-1]

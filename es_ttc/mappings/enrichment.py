@@ -1,0 +1,102 @@
+"""The field of enrichment: added to an index that es-ttc made, told in its mapping's ``_meta``.
+
+A text field of its own: the user's fields keep their document frequencies and lengths, and it can be weighted, left out
+or taken away at query time. It has no norms: how much a model wrote about a document says nothing about the document.
+Phrases are values of one array, so no phrase search runs over from one into the next.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import InvalidRequest, MissingFeature
+from es_ttc.mappings.index import resolve_index
+from es_ttc.mappings.spec import ENRICHMENT, ENRICHMENT_FIELDS, ROOT, IndexSpec
+
+META = "ttc_enrichment"
+"""Key of ``_meta``, beside that of the spec: other features of an index do not depend on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enrichable:
+    """An index whose documents can be enriched.
+
+    Attributes:
+        index: Its concrete name.
+        spec: What else it carries.
+        analyzer: Of the field of enrichment.
+    """
+
+    index: str
+    spec: IndexSpec
+    analyzer: str
+
+    @property
+    def search_fields(self) -> tuple[str, ...]:
+        """The text fields and that of enrichment: where document frequencies are counted."""
+        return (*self.spec.text_fields, ENRICHMENT)
+
+
+async def add_enrichment(engine: Engine, name: str, analyzer: str | None = None) -> Enrichable:
+    """Give an index the field of enrichment; where it has one already, nothing changes.
+
+    Args:
+        engine: The engine.
+        name: Index or alias, of an index that es-ttc made.
+        analyzer: Of the field; None for that of the index's first text field.
+
+    Raises:
+        InvalidRequest: The index was not made by es-ttc, or has the field with another analyzer.
+    """
+    index, spec = await resolve_index(engine, name)
+    mapping = (await engine.mapping(index))[index]
+    present = mapping.get("_meta", {}).get(META)
+    if present is not None:
+        if analyzer not in (None, present["analyzer"]):
+            raise InvalidRequest(
+                f"index [{index}] has the field [{ENRICHMENT}] with the analyzer [{present['analyzer']}], which cannot be "
+                f"changed to [{analyzer}]: leave --analyzer out, or make another index"
+            )
+        return Enrichable(index, spec, present["analyzer"])
+    chosen = analyzer or _analyzer_of(mapping, spec.text_fields[0])
+    ours: dict[str, Any] = {
+        _leaf(ENRICHMENT): {"type": "text", "analyzer": chosen, "norms": False, "store": True},
+        **{_leaf(name): {"type": "keyword"} for name in ENRICHMENT_FIELDS if name != ENRICHMENT},
+    }
+    body = {
+        "_meta": {**mapping["_meta"], META: {"analyzer": chosen}},
+        "properties": {ROOT: {"type": "object", "properties": ours}},
+    }
+    await engine.request("PUT", f"/{quote(index, safe='')}/_mapping", body=body)
+    return Enrichable(index, spec, chosen)
+
+
+async def enrichable(engine: Engine, name: str) -> Enrichable:
+    """Return what is known of an index that has the field of enrichment.
+
+    Raises:
+        MissingFeature: It has none; the message has the command that adds it.
+        InvalidRequest: It was not made by es-ttc.
+    """
+    index, spec = await resolve_index(engine, name)
+    mapping: Mapping[str, Any] = (await engine.mapping(index))[index]
+    found = mapping.get("_meta", {}).get(META)
+    if found is None:
+        raise MissingFeature(
+            f"index [{index}] has no field [{ENRICHMENT}] to write phrases to: add it with `es-ttc index enrichment {name}`"
+        )
+    return Enrichable(index, spec, found["analyzer"])
+
+
+def _analyzer_of(mapping: Mapping[str, Any], field: str) -> str:
+    found: Mapping[str, Any] = mapping
+    for part in field.split("."):
+        found = found.get("properties", {}).get(part, {})
+    analyzer: str = found.get("analyzer", "standard")
+    return analyzer
+
+
+def _leaf(name: str) -> str:
+    return name.rpartition(".")[2]
