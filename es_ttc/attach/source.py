@@ -88,6 +88,22 @@ async def sources_of(engine: Engine, name: str) -> list[Source]:
     Raises:
         InvalidRequest: There is none, or one of them is a side index itself, or keeps no `_source`.
     """
+    found = await indices_of(engine, name)
+    for source in found:
+        owner = source_of(source.mapping)
+        if owner is not None:
+            raise InvalidRequest(f"[{source.index}] is a side index of [{owner}]: name that one")
+        if source.mapping.get("_source", {}).get("enabled") is False:
+            raise InvalidRequest(f"index [{source.index}] keeps no _source, so there is no text to make features from")
+    return found
+
+
+async def indices_of(engine: Engine, name: str) -> list[Source]:
+    """Return the concrete indices behind a name, whatever they are.
+
+    Raises:
+        InvalidRequest: There is none.
+    """
     if any(sign in name for sign in "*,"):
         raise InvalidRequest(f"[{name}] may stand for many indices: name one index, alias or data stream")
     try:
@@ -99,10 +115,6 @@ async def sources_of(engine: Engine, name: str) -> list[Source]:
         raise
     found = []
     for index, mapping in sorted(mappings.items()):
-        if source_of(mapping) is not None:
-            raise InvalidRequest(f"[{index}] is a side index of [{source_of(mapping)}]: name that one")
-        if mapping.get("_source", {}).get("enabled") is False:
-            raise InvalidRequest(f"index [{index}] keeps no _source, so there is no text to make features from")
         flat = settings[index]["settings"]
         shards = int(flat["index.number_of_shards"])
         found.append(Source(index, flat["index.uuid"], shards, flat, mapping))

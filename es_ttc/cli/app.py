@@ -14,6 +14,7 @@ from es_ttc.cli.demo import demo
 from es_ttc.cli.doctor import doctor
 from es_ttc.cli.engine import engine
 from es_ttc.cli.evaluate import evaluate
+from es_ttc.cli.graph import graph
 from es_ttc.cli.index import index
 from es_ttc.cli.ingest import ingest
 from es_ttc.cli.search import search
@@ -41,6 +42,7 @@ COMMANDS: tuple[click.Command, ...] = (
     engine,
     evaluate,
     fill,
+    graph,
     index,
     ingest,
     search,

@@ -72,8 +72,8 @@ async def connected(settings: EngineSettings) -> "AsyncIterator[Engine]":
 
 
 def print_json(data: Any) -> None:
-    """Print one JSON object on standard output."""
-    options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
+    """Print one JSON object on standard output; keys that are numbers become text."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     click.echo(orjson.dumps(data, option=options).decode())
 
 

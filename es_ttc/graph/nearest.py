@@ -41,37 +41,57 @@ def exact(vectors: Float32, k: int, *, rows: Numbers | None = None) -> tuple[Num
     return numbers, cosines
 
 
-def approximate(vectors: Float32, k: int, *, expansion: int = 128) -> tuple[Numbers, Float32]:
-    """Return about the k nearest documents of each document but itself, from an HNSW index built for it.
+class Hnsw:
+    """An HNSW index over vectors, for about the k nearest documents of each.
 
     Args:
         vectors: ``(n, d)`` unit rows.
         k: Neighbours wanted.
         expansion: Size of the search's candidate list; greater is slower and more exact.
 
-    Returns:
-        As :func:`exact`; :data:`ABSENT` with cosine -1 where the index found fewer.
+    Raises:
+        ConfigurationError: usearch is not installed.
+    """
+
+    def __init__(self, vectors: Float32, k: int, *, expansion: int = 128) -> None:
+        try:
+            from usearch.index import Index
+        except ImportError as error:
+            raise ConfigurationError(
+                "a graph of this many documents needs the package usearch: pip install 'es-ttc[graph]'"
+            ) from error
+        self._vectors = vectors
+        self._k = max(0, min(k, len(vectors) - 1))
+        self._index = Index(ndim=vectors.shape[1], metric="ip", dtype="f32", expansion_search=max(expansion, k + 1))
+        self._index.add(np.arange(len(vectors), dtype=np.uint64), vectors)
+
+    def nearest(self, rows: Numbers | None = None) -> tuple[Numbers, Float32]:
+        """Return about the k nearest documents of each document but itself, as :func:`exact` does.
+
+        :data:`ABSENT` with cosine -1 stands where the index found fewer.
+        """
+        from usearch.index import BatchMatches
+
+        wanted = np.arange(len(self._vectors), dtype=np.int32) if rows is None else rows
+        k = self._k
+        found = self._index.search(self._vectors[wanted].reshape(len(wanted), -1), k + 1)
+        if not isinstance(found, BatchMatches):  # what it returns for a matrix
+            raise TypeError("usearch answered a matrix of queries with something else than a batch")
+        keys = np.asarray(found.keys).astype(np.int64)
+        cosines = 1 - np.asarray(found.distances, dtype=np.float32)
+        absent = np.arange(keys.shape[1])[None, :] >= np.asarray(found.counts)[:, None]
+        own = keys == wanted[:, None]
+        cosines[absent | own] = -np.inf  # the document itself, and what was not found, go to the end
+        order = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
+        cosines = np.take_along_axis(cosines, order, axis=1)
+        numbers = np.where(np.isneginf(cosines), ABSENT, np.take_along_axis(keys, order, axis=1))
+        return numbers.astype(np.int32), np.maximum(cosines, -1)
+
+
+def approximate(vectors: Float32, k: int, *, expansion: int = 128) -> tuple[Numbers, Float32]:
+    """Return about the k nearest documents of each document but itself, from an HNSW index built for it.
 
     Raises:
         ConfigurationError: usearch is not installed.
     """
-    try:
-        from usearch.index import BatchMatches, Index
-    except ImportError as error:
-        raise ConfigurationError(
-            "a graph of this many documents needs the package usearch: pip install 'es-ttc[graph]'"
-        ) from error
-    index = Index(ndim=vectors.shape[1], metric="ip", dtype="f32", expansion_search=max(expansion, k + 1))
-    index.add(np.arange(len(vectors), dtype=np.uint64), vectors)
-    k = max(0, min(k, len(vectors) - 1))
-    found = index.search(vectors, k + 1)
-    assert isinstance(found, BatchMatches)  # noqa: S101 - what it returns for a matrix
-    keys = np.asarray(found.keys).astype(np.int64)
-    cosines = 1 - np.asarray(found.distances, dtype=np.float32)
-    absent = np.arange(keys.shape[1])[None, :] >= np.asarray(found.counts)[:, None]
-    own = keys == np.arange(len(vectors))[:, None]
-    cosines[absent | own] = -np.inf  # the document itself, and what was not found, go to the end
-    order = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
-    cosines = np.take_along_axis(cosines, order, axis=1)
-    numbers = np.where(np.isneginf(cosines), ABSENT, np.take_along_axis(keys, order, axis=1))
-    return numbers.astype(np.int32), np.maximum(cosines, -1)
+    return Hnsw(vectors, k, expansion=expansion).nearest()

@@ -22,6 +22,7 @@ def update(
     written: Sequence[int] = (),
     deleted: Sequence[int] = (),
     params: GraphParams | None = None,
+    near: Numbers | None = None,
 ) -> tuple[NeighbourGraph, Numbers]:
     """Return the graph after a change, and the documents whose neighbours are other than before.
 
@@ -34,6 +35,8 @@ def update(
         written: Numbers of new and changed documents.
         deleted: Numbers of documents that are gone.
         params: As the graph was built.
+        near: ``(m, k)`` for each written document, in the order of their numbers, the documents nearest to it;
+            :data:`ABSENT` where there are fewer. Found here, by comparing with every other, where None.
     """
     params = params or GraphParams()
     gone, fresh = np.unique(np.asarray(deleted, np.int32)), np.unique(np.asarray(written, np.int32))
@@ -43,9 +46,16 @@ def update(
     _leave(table, vectors, np.union1d(gone, fresh), params)
     living = np.ones(len(vectors), np.bool_)
     living[gone] = False
-    fresh = fresh[living[fresh]]
+    kept = living[fresh]
+    fresh = fresh[kept]
     if len(fresh):
-        _join(table, vectors, fresh, np.flatnonzero(living).astype(np.int32), params)
+        if near is None:
+            others = np.flatnonzero(living).astype(np.int32)
+            places, _ = exact(vectors[others], params.candidates, rows=np.searchsorted(others, fresh).astype(np.int32))
+            near = others[places]
+        else:
+            near = np.where(np.isin(near, gone), ABSENT, near)[kept]
+        _join(table, vectors, fresh, near, params)
     changed = np.flatnonzero((table != before).any(axis=1)).astype(np.int32)
     return NeighbourGraph(table), changed
 
@@ -67,16 +77,14 @@ def _leave(table: Numbers, vectors: Float32, leaving: Numbers, params: GraphPara
     table[leaving] = ABSENT
 
 
-def _join(table: Numbers, vectors: Float32, fresh: Numbers, living: Numbers, params: GraphParams) -> None:
-    """Give new documents neighbours, and offer them to those that they are near to."""
-    places = np.searchsorted(living, fresh).astype(np.int32)
-    near, _ = exact(vectors[living], params.candidates, rows=places)
-    candidates = living[near]
+def _join(table: Numbers, vectors: Float32, fresh: Numbers, candidates: Numbers, params: GraphParams) -> None:
+    """Give new documents neighbours among their candidates, and offer them to these."""
     table[fresh] = robust_prune(vectors, fresh, candidates, params.degree, params.alpha)
     offers: dict[int, list[int]] = {}
     for document, row in zip(fresh.tolist(), candidates.tolist(), strict=True):
         for other in row:
-            offers.setdefault(other, []).append(document)
+            if other not in (ABSENT, document):
+                offers.setdefault(other, []).append(document)
     hosts = np.array(sorted(offers), np.int32)
     if len(hosts):
         wider = _distinct([np.concatenate([table[host], np.array(offers[int(host)], np.int32)]) for host in hosts])

@@ -1,0 +1,227 @@
+"""`es-ttc graph`: the neighbour graph of an index."""
+
+import asyncio
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from es_ttc.cli.common import connected, engine_flag, given, json_flag, print_json, progress_bar, stop_on_sigterm
+from es_ttc.settings import Settings
+
+if TYPE_CHECKING:
+    from es_ttc.graph import GraphParams
+    from es_ttc.neighbours import Built, Mended, Shown
+
+
+@click.group()
+def graph() -> None:
+    """The neighbour graph of an index, through which gar, slidegar and rgs walk."""
+
+
+@graph.command()
+@click.argument("name")
+@click.option(
+    "--degree", type=click.IntRange(1, 256), default=16, show_default=True, help="R: neighbours a document has at most."
+)
+@click.option(
+    "--candidates",
+    type=click.IntRange(1, 1024),
+    default=64,
+    show_default=True,
+    help="Nearest documents among which neighbours are chosen.",
+)
+@click.option(
+    "--alpha",
+    type=click.FloatRange(1, 10),
+    default=1.2,
+    show_default=True,
+    help="RobustPrune's alpha: the greater, the more near neighbours survive.",
+)
+@click.option(
+    "--builder",
+    type=click.Choice(["vectors", "engine"]),
+    default="vectors",
+    show_default=True,
+    help="vectors: read them and compare here (all pairs up to 50,000 documents, usearch above). engine: the engine's "
+    "own kNN, unpruned; no vector is kept or compared outside the index.",
+)
+@engine_flag
+@json_flag
+def build(
+    name: str, degree: int, candidates: int, alpha: float, builder: str, engine: str | None, as_json: bool
+) -> int:
+    """Build the neighbour graph of the index NAME, from its documents' vectors.
+
+    The graph stands in an index of its own, hidden, beside NAME; nothing in NAME changes. A graph that serves already
+    does so until the new one is finished; then searches change over in one step. Run it again to go on where a stopped
+    run was. `es-ttc graph update` follows changes.
+
+    Exit status: 0 when it is finished; 1 when it failed; 130 when it was stopped.
+    """
+    from es_ttc.errors import EngineError
+    from es_ttc.graph import GraphParams
+
+    settings = Settings(**given(engine=engine))
+    params = GraphParams(degree=degree, candidates=candidates, alpha=alpha)
+    how = f"run `es-ttc graph build {name}` with the same options to go on"
+    try:
+        built = asyncio.run(_build(settings, name, params, builder))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        click.echo(f"es-ttc: stopped; {how}", err=True)
+        return 130
+    except EngineError:
+        click.echo(f"es-ttc: not finished; {how}", err=True)
+        raise
+    if as_json:
+        print_json(asdict(built))
+        return 0
+    resumed = f", {built.resumed:,} of them by an earlier run" if built.resumed else ""
+    click.echo(
+        f"[{built.index}] has a graph of {built.total:,} documents ({built.builder}{resumed}) in "
+        f"{built.seconds['total']:,.1f} s, {built.seconds['reading']:,.1f} s of it for reading vectors"
+    )
+    return 0
+
+
+@graph.command()
+@click.argument("name")
+@engine_flag
+@json_flag
+def update(name: str, engine: str | None, as_json: bool) -> int:
+    """Mend the neighbour graph of the index NAME around documents that were written, changed or deleted since.
+
+    Exit status: 0 when it is up to date; 1 when it failed; 130 when it was stopped (run it again).
+    """
+    try:
+        mended = asyncio.run(_update(Settings(**given(engine=engine)), name))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        click.echo(f"es-ttc: stopped; run `es-ttc graph update {name}` to go on", err=True)
+        return 130
+    if as_json:
+        print_json(asdict(mended))
+    elif mended.written or mended.deleted:
+        click.echo(
+            f"[{mended.index}] {mended.written:,} documents written, {mended.deleted:,} gone; the neighbours of "
+            f"{mended.rewired:,} are other than before, in {mended.seconds:,.1f} s"
+        )
+    else:
+        click.echo(f"[{mended.index}] nothing has changed: the graph is up to date")
+    return 0
+
+
+@graph.command()
+@click.argument("name")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="Random documents whose reach is shown.",
+)
+@click.option(
+    "--picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it: FILE.svg or FILE.png."
+)
+@engine_flag
+@json_flag
+def show(name: str, seeds: int, picture: Path | None, engine: str | None, as_json: bool) -> None:
+    """Show what the neighbour graph of the index NAME is like: degrees, components, reach, staleness, a picture."""
+    if picture is not None and picture.suffix not in (".svg", ".png"):
+        raise click.UsageError(f"--picture {picture} must end with .svg or .png")
+    found = asyncio.run(_show(Settings(**given(engine=engine)), name, seeds, picture))
+    if as_json:
+        print_json({**asdict(found), "meta": found.meta.model_dump(mode="json"), "stale": found.stale})
+        return
+    for line in _lines(found):
+        click.echo(line)
+    if picture is not None:
+        click.echo(f"picture: {picture}", err=True)
+
+
+@graph.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@engine_flag
+@json_flag
+def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
+    """Delete the neighbour graph of the index NAME, unfinished ones included; nothing in NAME changes."""
+    if not yes:
+        if as_json or not sys.stdin.isatty():
+            raise click.UsageError(f"deleting the graph of [{name}] needs --yes where nobody can be asked")
+        click.confirm(f"Delete the neighbour graph of [{name}]?", abort=True, err=True)
+    deleted = asyncio.run(_delete(Settings(**given(engine=engine)), name))
+    if as_json:
+        print_json({"index": name, "deleted": deleted})
+    else:
+        click.echo(f"deleted {', '.join(deleted)}" if deleted else f"[{name}] has no neighbour graph")
+
+
+async def _build(settings: Settings, name: str, params: "GraphParams", builder: Any) -> "Built":
+    from es_ttc.neighbours import build_graph
+
+    stop_on_sigterm()
+    async with connected(settings) as engine:
+        with progress_bar() as bar:
+            tasks: dict[str, Any] = {}
+
+            def report(built: "Built") -> None:
+                if built.doing not in tasks:
+                    tasks[built.doing] = bar.add_task(f"{built.index}: {built.doing}", total=built.total)
+                bar.update(tasks[built.doing], completed=built.done, total=built.total)
+
+            return await build_graph(engine, name, params, builder=builder, report=report)
+
+
+async def _update(settings: Settings, name: str) -> "Mended":
+    from es_ttc.neighbours import update_graph
+
+    stop_on_sigterm()
+    async with connected(settings) as engine:
+        return await update_graph(engine, name)
+
+
+async def _show(settings: Settings, name: str, seeds: int, picture: Path | None) -> "Shown":
+    from es_ttc.neighbours import show_graph
+
+    async with connected(settings) as engine:
+        return await show_graph(engine, name, seeds=seeds, picture=picture)
+
+
+async def _delete(settings: Settings, name: str) -> list[str]:
+    from es_ttc.neighbours import delete_graphs
+
+    async with connected(settings) as engine:
+        return await delete_graphs(engine, name)
+
+
+def _lines(found: "Shown") -> list[str]:
+    figures, params = found.figures, found.meta.params
+    least, median, most = figures.out_degrees
+    in_least, in_median, in_most = figures.in_degrees
+    components = ", ".join(f"{size:,}" for size in figures.components[:5]) or "none"
+    more = f" and {len(figures.components) - 5:,} more" if len(figures.components) > 5 else ""
+    far = next((step for step in range(len(found.reach.steps)) if sum(found.reach.steps[: step + 1]) >= 0.9), None)
+    nine = f", nine tenths of the documents within {far} steps" if far is not None else ""
+    stale = (
+        f"{found.written_since:,} documents were written since, the index has {found.documents:,} with vectors: run "
+        f"`es-ttc graph update {found.index}`"
+        if found.stale
+        else "up to date"
+    )
+    lines = [
+        f"graph of    {found.index}, in {found.graph} ({found.bytes / 2**20:,.1f} MiB)",
+        f"made        by {found.meta.builder}, degree {params.degree}, {params.candidates} candidates, "
+        f"alpha {params.alpha:g}, of {found.meta.encoder}",
+        f"documents   {figures.documents:,}, edges {figures.edges:,}",
+        f"neighbours  {least} to {most}, median {median:g}; is a neighbour of {in_least} to {in_most}, "
+        f"median {in_median:g}",
+        f"components  {components}{more}; alone {figures.isolated:,}",
+        f"reach       {found.reach.share:.1%} from {found.reach.seeds} random documents{nine}",
+        f"state       {stale}",
+    ]
+    if found.dangling:
+        lines.append(f"dangling    {found.dangling:,} edges lead to documents that the graph does not have")
+    lines += [f"unfinished  {name}" for name in found.others]
+    return lines
