@@ -137,6 +137,19 @@ class Encoder(Protocol):
         """
         ...
 
+    def adapted(self, adapter: str) -> "Encoder | None":
+        """Return the same model under an adapter that it ships, in place of its own if it has one; None without such.
+
+        It is loaded when first asked for, and kept.
+
+        Args:
+            adapter: Its name in the model's folder, e.g. ``text-matching``.
+
+        Raises:
+            ConfigurationError: The adapter cannot be loaded.
+        """
+        ...
+
     def shortened(self, max_length: int) -> "Encoder":
         """Return the same model reading at most ``max_length`` tokens of a text for its pooled vector.
 

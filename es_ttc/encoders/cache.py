@@ -94,16 +94,21 @@ class CachedEncoder:
             known |= added
         return _gather([known[key] for key in keys], self.identity.dims)
 
+    def adapted(self, adapter: str) -> "CachedEncoder | None":
+        """Return the same model under an adapter that it ships; all share one file."""
+        found = self._encoder.adapted(adapter)
+        return None if found is None else _InTheSameFile(found, self._store)
+
     def shortened(self, max_length: int) -> "CachedEncoder":
         """Return the same for texts cut at ``max_length`` tokens; both share one file."""
-        return _Shortened(self._encoder.shortened(max_length), self._store)
+        return _InTheSameFile(self._encoder.shortened(max_length), self._store)
 
     def close(self) -> None:
         """Close the file; encoding afterwards is an error of the caller."""
         self._store.close()
 
 
-class _Shortened(CachedEncoder):
+class _InTheSameFile(CachedEncoder):
     """A cached encoder in another's file."""
 
     def __init__(self, encoder: Encoder, store: "EncodingStore") -> None:

@@ -11,6 +11,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes, revision
 from es_ttc.encoders.options import Dtype
 from es_ttc.encoders.packages import ModelFiles, missing_package
+from es_ttc.encoders.text_encoder import TextEncoder
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
 
@@ -70,8 +71,22 @@ def load_encoder(
         return load_onnx(files, dims=dims, max_length=max_length, threads=threads)
     from es_ttc.encoders.sentence_transformers import load_torch
 
-    found = _adapter(files.folder, named_adapter, cache) if named_adapter else None
-    return load_torch(files, adapter=found, device=device, dtype=named_dtype or dtype, dims=dims, max_length=max_length)
+    def loaded(found: Adapter | None) -> TextEncoder:
+        return load_torch(
+            files,
+            adapter=found,
+            device=device,
+            dtype=named_dtype or dtype,
+            dims=dims,
+            max_length=max_length,
+            load_adapted=with_shipped,
+        )
+
+    def with_shipped(wanted: str) -> TextEncoder | None:
+        known = wanted in adapters.shipped(files.folder)
+        return loaded(_adapter(files.folder, wanted, cache)) if known else None
+
+    return loaded(_adapter(files.folder, named_adapter, cache) if named_adapter else None)
 
 
 def with_adapter(name: str, adapter: str | None) -> str:

@@ -1,7 +1,7 @@
 """Encoders on sentence-transformers and torch: any of its models, on CUDA, Apple's MPS or the CPU."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +39,11 @@ def load_torch(
     dtype: Dtype = "auto",
     dims: int | None = None,
     max_length: int | None = None,
+    load_adapted: Callable[[str], TextEncoder | None] = lambda _: None,
 ) -> TextEncoder:
     """Load a model on sentence-transformers; see :func:`es_ttc.encoders.load_encoder`.
+
+    ``load_adapted`` does the same with an adapter that the model ships.
 
     Raises:
         ConfigurationError: The model can't be loaded, or gives no token vectors in the space of its pooled ones.
@@ -71,7 +74,8 @@ def load_torch(
         run.max_length = identity.max_length
     reader = Reader(model.tokenizer.backend_tokenizer, max_length=identity.max_length, prompts=prompts)
     by_role: WindowModel = model if len(runs) == 1 else ModelByRole(runs[folders["query"]], model)
-    return TextEncoder(identity, f"sentence-transformers, {_ARITHMETIC[name]}, {place.type}", reader, by_role)
+    backend = f"sentence-transformers, {_ARITHMETIC[name]}, {place.type}"
+    return TextEncoder(identity, backend, reader, by_role, load_adapted)
 
 
 def choose_dtype(device: torch.device, cpuinfo: Path = Path("/proc/cpuinfo")) -> Dtype:

@@ -1,8 +1,9 @@
 """The encoder that every backend shares: reads texts in windows, runs the model, puts the rows together."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,13 +42,24 @@ class TextEncoder:
         backend: Backend and arithmetic, for people and as part of a cache's key.
         reader: Cuts texts into windows.
         model: Runs them.
+        load_adapted: Loads the same model under an adapter that it ships, or returns None.
     """
 
-    def __init__(self, identity: EncoderIdentity, backend: str, reader: Reader, model: WindowModel) -> None:
+    def __init__(
+        self,
+        identity: EncoderIdentity,
+        backend: str,
+        reader: Reader,
+        model: WindowModel,
+        load_adapted: Callable[[str], "TextEncoder | None"] = lambda _: None,
+    ) -> None:
         self._identity = identity
         self._backend = backend
         self._reader = reader
         self._model = model
+        self._load_adapted = load_adapted
+        self._adapted: dict[str, TextEncoder | None] = {}
+        self._loading = threading.Lock()
 
     @property
     def identity(self) -> EncoderIdentity:
@@ -83,12 +95,24 @@ class TextEncoder:
                 offsets.append(_join_offsets(windows, max_tokens))
         return Encodings(pooled, matrices, offsets, _truncated(readings))
 
-    def shortened(self, max_length: int) -> Self:
+    def adapted(self, adapter: str) -> "TextEncoder | None":
+        """Return the same model under an adapter that it ships; see :meth:`es_ttc.encoders.base.Encoder.adapted`."""
+        with self._loading:
+            if adapter not in self._adapted:
+                self._adapted[adapter] = self._load_adapted(adapter)
+            return self._adapted[adapter]
+
+    def shortened(self, max_length: int) -> "TextEncoder":
         """Return this encoder, its weights shared, reading at most ``max_length`` tokens at once."""
         if max_length >= self._identity.max_length:
             return self
+
+        def adapted(adapter: str) -> TextEncoder | None:
+            found = self.adapted(adapter)
+            return None if found is None else found.shortened(max_length)
+
         identity = replace(self._identity, max_length=max_length)
-        return type(self)(identity, self._backend, self._reader.shortened(max_length), self._model)
+        return TextEncoder(identity, self._backend, self._reader.shortened(max_length), self._model, adapted)
 
     def _join(self, rows: list[Float32], max_tokens: int) -> Float32:
         if not rows:

@@ -21,6 +21,7 @@ from es_ttc.encoders.base import name_in
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes
 from es_ttc.errors import ConfigurationError
 from es_ttc.mappings.encoder import load_encoder_for
+from es_ttc.rescorers.programs.encoding import encode_fn
 from tests.encoders.conftest import LONG, SENTENCES, MakeFolder
 from tests.encoders.test_backends import assert_same, unit
 from tests.support.adapters import make_adapter
@@ -127,6 +128,43 @@ def test_the_adapter_of_an_index_is_loaded_where_the_model_ships_it(
     assert load_encoder_for(law.identity, "minilm@onnx").identity == float32.identity
     medicine = load_encoder(NAME, adapter="medicine").identity
     assert load_encoder_for(law.identity, f"{NAME}+medicine").identity == medicine
+
+
+def test_a_loaded_model_gives_the_adapters_that_it_ships(shipping: Path, law: Encoder, tmp_path: Path) -> None:
+    plain = load_encoder(f"{shipping}@torch:float32")
+    assert plain.adapted("zzz") is None
+    found = plain.adapted("law")
+    assert found is plain.adapted("law")
+    assert found is not None
+    assert_same(found.encode(SENTENCES[:2]), law.encode(SENTENCES[:2]))
+    pair = found.adapted("retrieval")
+    assert pair is not None
+    assert pair.identity.adapter.startswith("retrieval@")
+    short = plain.shortened(8).adapted("law")
+    assert short is not None
+    assert_same(short.encode([LONG[:300]]), law.shortened(8).encode([LONG[:300]]))
+    cached = CachedEncoder(plain, tmp_path)
+    assert cached.adapted("zzz") is None
+    kept = cached.adapted("law")
+    assert kept is not None
+    for encoder in (kept, cached, kept):
+        expected = plain if encoder is cached else law
+        assert_same(encoder.encode(SENTENCES[:2]), expected.encode(SENTENCES[:2]))
+
+
+def test_programs_see_the_models_adapters(shipping: Path, adapters: Path, law: Encoder) -> None:
+    folder = shipping.parent / "with-matching"
+    shutil.copytree(shipping, folder)
+    shutil.copytree(adapters / "law", folder / "adapters" / "text-matching")
+    plain = load_encoder(f"{folder}@torch:float32")
+    encode = encode_fn(plain)
+    own = plain.encode(SENTENCES[:2], tokens=False).pooled
+    np.testing.assert_array_equal(encode(SENTENCES[:2], "text-matching"), law.encode(SENTENCES[:2]).pooled)
+    np.testing.assert_array_equal(encode(SENTENCES[:2], "classification"), own)
+    np.testing.assert_array_equal(encode(SENTENCES[:2], "retrieval.passage"), own)
+    cut = encode([LONG[:300]], "text-matching", dimensions=64, max_length=8)
+    expected = law.shortened(8).encode([LONG[:300]]).pooled[:, :64]
+    np.testing.assert_allclose(cut, expected / np.linalg.norm(expected), atol=1e-6)
 
 
 def test_hub_names_come_from_the_local_cache(

@@ -35,6 +35,9 @@ class Counting:
         self.seen += texts
         return self._encoder.encode(texts, role=role, tokens=tokens, max_tokens=max_tokens)
 
+    def adapted(self, adapter: str) -> Encoder | None:
+        return None
+
     def shortened(self, max_length: int) -> Encoder:
         return self._encoder.shortened(max_length)
 

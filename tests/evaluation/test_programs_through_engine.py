@@ -1,14 +1,17 @@
 """A program's score for one query on an engine is the score that it gets in a batch over the same documents."""
 
 import asyncio
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from es_ttc.encoders import CachedEncoder
+from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.hashing import FileHashes
+from es_ttc.encoders.packages import minilm
 from es_ttc.engine.connect import connect
 from es_ttc.evaluation.datasets import Collection, Document, load_collection
 from es_ttc.evaluation.features import encode_corpus, encode_queries
@@ -19,9 +22,11 @@ from es_ttc.evaluation.through_engine import engine_searcher, temporary_index
 from es_ttc.ingest.compose import compose
 from es_ttc.mappings.calibration import calibrate
 from es_ttc.rescorers.base import Feature
+from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
 from es_ttc.settings import EngineSettings
+from tests.support.adapters import make_adapter
 
 pytestmark = pytest.mark.engine
 
@@ -48,9 +53,12 @@ def small(request: pytest.FixtureRequest) -> Collection:
 
 
 @pytest.fixture(scope="module")
-def encoder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
-    """The real MiniLM, encoding each text once."""
-    return CachedEncoder(encoder, tmp_path_factory.mktemp("encodings"))
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """The real MiniLM with an adapter of one of the programs' names, encoding each text once."""
+    cache = tmp_path_factory.mktemp("cache")
+    folder = shutil.copytree(minilm(FileHashes(cache), onnx=False).folder, cache / "model")
+    make_adapter(folder / "adapters" / "text-matching", 1, cache=cache)
+    return CachedEncoder(load_encoder(f"{folder}@torch:float32"), cache / "encodings")
 
 
 def test_alone_on_an_engine_as_in_a_batch(small: Collection, engine_url: str, encoder: Encoder) -> None:
@@ -61,6 +69,8 @@ def test_alone_on_an_engine_as_in_a_batch(small: Collection, engine_url: str, en
     plan = Plan(methods, window=None)
     spec = plan.spec(small, encoder)
     assert spec.chunks
+    matching, plain = (encode_fn(encoder)(["rain"], adapter) for adapter in ("text-matching", "classification"))
+    assert not np.allclose(matching, plain, atol=1e-2)  # so scores agree only where both paths have the adapter
     queries = encode_queries(list(small.queries.values()), encoder, tokens=False)
     texts = [compose(document.source, spec.text_fields)[0] for document in small.documents]
     features = encode_corpus(small.documents, spec, encoder)

@@ -54,6 +54,9 @@ class GatedEncoder:
             raise EncoderError("text 0 could not be encoded: out of memory")
         return self._encoder.encode(texts, role=role, tokens=tokens, max_tokens=max_tokens)
 
+    def adapted(self, adapter: str) -> Encoder | None:
+        return None
+
     def shortened(self, max_length: int) -> Encoder:
         return self._encoder.shortened(max_length)
 

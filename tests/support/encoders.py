@@ -27,6 +27,9 @@ class Watched:
     def backend(self) -> str:
         return self._encoder.backend
 
+    def adapted(self, adapter: str) -> Encoder | None:
+        return None
+
     def shortened(self, max_length: int) -> Encoder:
         return Watched(self._encoder.shortened(max_length), self._before, times=self._times)
 

@@ -5,9 +5,12 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from es_ttc.rescorers.programs.interface import ADAPTERS, PASSAGE, QUERY, EncodeFn, ProgramError
+from es_ttc.rescorers.programs.interface import ADAPTERS, CLASSIFICATION, MATCHING, PASSAGE, QUERY, EncodeFn, ProgramError
 from es_ttc.rescorers.programs.primitives.vectors import normalise
 from es_ttc.vectors.tokens import Float32
+
+
+_OF_THE_MODEL = (MATCHING, CLASSIFICATION)
 
 
 class TextEncoder(Protocol):
@@ -15,6 +18,10 @@ class TextEncoder(Protocol):
 
     def encode(self, texts: Sequence[str], *, role: Literal["query", "document"], tokens: bool) -> Any:
         """Return encodings whose ``pooled`` is ``(n, d)``."""
+        ...
+
+    def adapted(self, adapter: str) -> "TextEncoder | None":
+        """Return the same model under an adapter that it ships, or None."""
         ...
 
     def shortened(self, max_length: int) -> "TextEncoder":
@@ -25,8 +32,9 @@ class TextEncoder(Protocol):
 def encode_fn(encoder: TextEncoder) -> EncodeFn:
     """Return the interface's ``encode_fn``.
 
-    The query adapter is the encoder's query role (its prompt, for models that have prompts), all others its document
-    role: models here have no adapters, and then "channels collapse to a single view" (section 3.1).
+    The retrieval adapters are the encoder's two roles, with the prompts and the adapters that the index was made with. The
+    other two are the adapters of those names that the model ships; where it ships none they are the document role:
+    "channels collapse to a single view" (section 3.1).
     """
 
     def encode(
@@ -34,7 +42,10 @@ def encode_fn(encoder: TextEncoder) -> EncodeFn:
     ) -> Float32:
         if adapter not in ADAPTERS:
             raise ProgramError(f"unknown adapter [{adapter}]: take one of {', '.join(ADAPTERS)}")
-        reader = encoder if max_length is None else encoder.shortened(max_length)
+        view = encoder.adapted(adapter) if adapter in _OF_THE_MODEL else None
+        reader = view or encoder
+        if max_length is not None:
+            reader = reader.shortened(max_length)
         vectors: Float32 = reader.encode(
             list(texts), role="query" if adapter == QUERY else "document", tokens=False
         ).pooled

@@ -417,6 +417,9 @@ class Renamed:
     def encode(self, texts: Sequence[str], **options: Any) -> Encodings:
         return self._encoder.encode(texts, **options)
 
+    def adapted(self, adapter: str) -> Encoder | None:
+        return None
+
     def shortened(self, max_length: int) -> Encoder:
         return self._encoder.shortened(max_length)
 
