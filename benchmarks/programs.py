@@ -153,13 +153,18 @@ def run(folder: Path, names: Sequence[str], encoder: str, cheap: bool) -> None:
         click.echo(f"{encoder} {name}: {time.perf_counter() - start:.0f} s", err=True)
 
 
-def evaluated(collection: Collection, encoder: CachedEncoder, wanted: Sequence[Method]) -> dict[str, Any]:
-    """Return the metrics and costs of methods on one collection, whole corpus as the window."""
+def encoded(collection: Collection, encoder: Encoder) -> tuple[CorpusFeatures, list[Query]]:
+    """Return a collection's documents with their chunks, and its queries."""
     titled = any(document.title for document in collection.documents)
     fields = ("title", "text") if titled else ("text",)
     spec = IndexSpec(encoder.identity, text_fields=fields, tokens="none", codec="float16", chunks=True)
     features = encode_corpus(collection.documents, spec, encoder)
-    queries = encode_queries(list(collection.queries.values()), encoder, tokens=False)
+    return features, encode_queries(list(collection.queries.values()), encoder, tokens=False)
+
+
+def evaluated(collection: Collection, encoder: CachedEncoder, wanted: Sequence[Method]) -> dict[str, Any]:
+    """Return the metrics and costs of methods on one collection, whole corpus as the window."""
+    features, queries = encoded(collection, encoder)
     texts = [compose(document.source, ("title", "text"))[0] for document in collection.documents]
     found = retrieval([method for method in wanted if method.rescorer is None and method.name != "plain RRF"])
     searcher = MemorySearcher(collection, texts, found, features, queries, window=None)

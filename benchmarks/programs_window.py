@@ -16,12 +16,12 @@ from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.rescorers.programs.interface import PASSAGE
 from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.rescorers import LexicalParams, ProgramParams, rescorer_of
-from es_ttc.vectors.chunks import DocumentChunks
+from es_ttc.vectors.chunks import DocumentChunks, Granularity
 from es_ttc.vectors.quantise import quantise
 from es_ttc.vectors.tokens import Float32
 
 DIMS = 384
-COUNTS = {"sentences": 10, "pairs": 9, "paragraphs": 2}
+COUNTS: dict[Granularity, int] = {"sentences": 10, "pairs": 9, "paragraphs": 2}
 
 
 def unit(random: np.random.Generator, rows: int) -> Float32:
@@ -30,17 +30,19 @@ def unit(random: np.random.Generator, rows: int) -> Float32:
     return matrix
 
 
+def chunks_of(text: str, random: np.random.Generator) -> DocumentChunks:
+    """Return the chunks of a document of some hundred characters, with random vectors."""
+    return DocumentChunks(
+        text,
+        {name: np.array([[10 * i, 10 * i + 9] for i in range(n)], np.int32) for name, n in COUNTS.items()},
+        {name: quantise(unit(random, n), "int8") for name, n in COUNTS.items()},
+        quantise(unit(random, 1), "int8"),
+    )
+
+
 def window(documents: int, random: np.random.Generator) -> Window:
     text = " ".join(f"word{place} other{place}." for place in range(100))
-    chunks = [
-        DocumentChunks(
-            text,
-            {name: np.array([[10 * i, 10 * i + 9] for i in range(n)], np.int32) for name, n in COUNTS.items()},  # type: ignore[misc]
-            {name: quantise(unit(random, n), "int8") for name, n in COUNTS.items()},  # type: ignore[misc]
-            quantise(unit(random, 1), "int8"),
-        )
-        for _ in range(documents)
-    ]
+    chunks = [chunks_of(text, random) for _ in range(documents)]
     first_pass = np.linspace(20, 1, documents, dtype=np.float32)
     moments = Moments.of(unit(random, 200), 48)
     return Window(

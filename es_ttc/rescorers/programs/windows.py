@@ -53,7 +53,13 @@ def _side_by_side(documents: Sequence[DocumentChunks], name: Granularity) -> Chu
 
 
 def _stacked(matrices: Sequence[TokenVectors]) -> Float32:
-    return np.concatenate([dequantise(matrix) for matrix in matrices])
+    """Put stored rows side by side: widened in one go where all are of one kind, as in one index they are."""
+    kinds = {matrix.values.dtype for matrix in matrices}
+    if len(kinds) > 1:
+        return np.concatenate([dequantise(matrix) for matrix in matrices])
+    scales = [matrix.scales for matrix in matrices if matrix.scales is not None]
+    values = np.concatenate([matrix.values for matrix in matrices])
+    return dequantise(TokenVectors(values, np.concatenate(scales) if scales else None))
 
 
 def _no_encoder(
