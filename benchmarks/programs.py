@@ -15,7 +15,7 @@ text (:func:`encoding_seconds`) and on scoring some of the queries.
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ SEED = 2026
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
 MAIN = "ndcg@10"
+SIXTEEN = "Rocchio, best of 16 in each cell"
 
 SIZES: dict[str, tuple[int | None, int | None]] = {
     "limit-small": (300, None),
@@ -102,13 +103,28 @@ def methods(*, cheap: bool) -> list[Method]:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """A cost ratio c, pooled over cells as the paper pools its tasks: the sums' ratio, not the ratios' mean.
+
+    Attributes:
+        whole: Index and queries together.
+        index: The documents' part.
+        query: The queries' part.
+    """
+
+    whole: float = 1.0
+    index: float = 1.0
+    query: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """One method over all cells (encoder, collection), as the paper pools them.
 
     Attributes:
         name: The method.
-        cost: Mean cost ratio c over cells; 1 for what encodes nothing more.
-        at_query: Mean cost ratio of a query.
+        calls: Its cost in encoder calls.
+        seconds: Its cost in seconds.
         mean: Mean of the cells' differences from dense in nDCG@10.
         median: Their median.
         wins: Cells above +.001.
@@ -119,8 +135,8 @@ class Summary:
     """
 
     name: str
-    cost: float
-    at_query: float
+    calls: Share
+    seconds: Share
     mean: float
     median: float
     wins: int
@@ -239,28 +255,42 @@ def scoring_seconds(method: Method, features: CorpusFeatures, queries: Sequence[
 @click.option("--write", is_flag=True, help="Write what is generated from the tables.")
 def report(folder: Path, write: bool) -> None:
     """Print the tables of all collections that were evaluated."""
-    cells = [orjson.loads(path.read_bytes()) for path in sorted(folder.glob("*.json"))]
+    cells = sorted((orjson.loads(path.read_bytes()) for path in folder.glob("*.json")), key=_place)
     names = ", ".join(f"{cell['collection']} ({cell['encoder']}, {_size(cell)})" for cell in cells)
     print(heading("TTC programs against dense retrieval", data=names, packages=("numpy", "sentencex")))
-    summaries = [summary for name in _names(cells) if (summary := summarised(name, cells))]
-    print(markdown(summaries, len(cells)))
-    print(by_collection(cells))
+    summaries = [best_of_sixteen(cells), *(one for name in _names(cells) if (one := summarised(name, cells)))]
+    pooled, each, intervals = markdown(summaries, len(cells)), by_cell(cells), by_collection(cells)
+    print(pooled, each, encodings(cells), intervals, sep="\n")
     if write:
         written(summaries, cells)
 
 
 def summarised(name: str, cells: Sequence[dict[str, Any]]) -> Summary | None:
     """Pool a method's cells; None where it was not evaluated, or is the baseline."""
-    own = [cell["methods"][name] for cell in cells if name in cell["methods"] and "versus" in cell["methods"][name]]
+    own = [cell["methods"][name] for cell in cells if name in cell["methods"]]
     versus = [method["versus"][MAIN] for method in own if MAIN in method["versus"]]
-    if not versus:
-        return None
+    costs = [method["cost"] for method in own if "cost" in method]
+    return _summary(name, versus, costs) if versus else None
+
+
+def best_of_sixteen(cells: Sequence[dict[str, Any]]) -> Summary:
+    """Pool the best Rocchio configuration of each cell, chosen on its test queries: the paper's comparison."""
+    return _summary(SIXTEEN, [cell["methods"][best_rocchio(cell)]["versus"][MAIN] for cell in cells], [])
+
+
+def best_rocchio(cell: dict[str, Any]) -> str:
+    """Return the name of the cell's best of the sixteen."""
+    methods: dict[str, Any] = cell["methods"]
+    return max((name for name in methods if name.startswith("rocchio ")), key=lambda name: float(methods[name][MAIN]))
+
+
+def _summary(name: str, versus: Sequence[dict[str, Any]], costs: Sequence[dict[str, Any]]) -> Summary:
     deltas = np.array([one["delta"] for one in versus])
     sure = [one for one in versus if one["p"] < 1 - CONFIDENCE]
     return Summary(
         name,
-        float(np.mean([method.get("cost", {}).get("c", 1.0) for method in own])),
-        float(np.mean([method.get("cost", {}).get("at_query", 1.0) for method in own])),
+        _calls(costs) if costs else Share(),
+        _seconds([cost["seconds"] for cost in costs]) if costs else Share(),
         float(deltas.mean()),
         float(np.median(deltas)),
         int(np.sum(deltas > TIE)),
@@ -271,19 +301,38 @@ def summarised(name: str, cells: Sequence[dict[str, Any]]) -> Summary | None:
     )
 
 
-_COLUMNS = ("method", "c", "c of a query", "mean Δ", "median Δ", "W/T/L", "sure W/L", "cells")
+def _calls(costs: Sequence[dict[str, float]]) -> Share:
+    documents, queries, index, query = (
+        sum(cost[part] for cost in costs) for part in ("documents", "queries", "index_texts", "query_texts")
+    )
+    return _share(documents, queries, index, query)
+
+
+def _seconds(costs: Sequence[dict[str, float]]) -> Share:
+    return _share(*(sum(cost[part] for cost in costs) for part in ("base_index", "base_query", "index", "query")))
+
+
+def _share(documents: float, queries: float, index: float, query: float) -> Share:
+    base = documents + queries
+    return Share((base + index + query) / base, (documents + index) / documents, (queries + query) / queries)
+
+
+_COLUMNS = (
+    "method", "c", "of the index", "of a query", "c in seconds", "of the index", "of a query",
+    "mean Δ", "median Δ", "W/T/L", "sure W/L", "cells",
+)  # fmt: skip
 
 
 def rows(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of the table, as text; the sixteen Rocchio configurations as their best alone."""
+    """Yield the cells of the table, as text; of the sixteen Rocchio configurations the one of the greatest mean."""
     best = max((one for one in summaries if one.name.startswith("rocchio ")), key=lambda one: one.mean, default=None)
     for one in summaries:
         if one.name.startswith("rocchio ") and one is not best:
             continue
         yield (
-            f"best of 16: {one.name}" if one is best else one.name,
-            f"{one.cost:.1f}",
-            f"{one.at_query:.0f}",
+            one.name,
+            *(f"{part:.1f}" for part in (one.calls.whole, one.calls.index, one.calls.query)),
+            *(f"{part:.1f}" for part in (one.seconds.whole, one.seconds.index, one.seconds.query)),
             f"{one.mean:+.4f}",
             f"{one.median:+.4f}",
             f"{one.wins}/{one.ties}/{one.losses}",
@@ -297,74 +346,147 @@ def markdown(summaries: Sequence[Summary], cells: int) -> str:
     return f"nDCG@10 against dense, {cells} cells (encoder, collection):\n\n{table(_COLUMNS, rows(summaries))}"
 
 
-def latex(summaries: Sequence[Summary]) -> str:
-    """Return the pooled table for a paper."""
-    lines = [" & ".join(row).replace("%", r"\%") + r" \\" for row in rows(summaries)]
-    head = " & ".join(_COLUMNS).replace("Δ", r"$\Delta$") + r" \\"
-    return "\n".join(
-        [r"\begin{tabular}{lrrrrrrr}", r"\hline", head, r"\hline", *lines, r"\hline", r"\end{tabular}", ""]
-    )
+def by_cell(cells: Sequence[dict[str, Any]]) -> str:
+    """Return one row a method and one column a cell; a star where the interval leaves out 0."""
+    lines = [
+        ("dense, nDCG@10", *(f"{cell['methods']['dense'][MAIN]:.3f}" for cell in cells)),
+        *((name, *(_delta(cell, name) for cell in cells)) for name in _shown(cells)),
+    ]
+    return table(("method", *(f"{cell['collection']} ({cell['encoder']})" for cell in cells)), lines)
+
+
+def _delta(cell: dict[str, Any], name: str) -> str:
+    name = best_rocchio(cell) if name == SIXTEEN else name
+    if name not in cell["methods"]:
+        return ""
+    versus = cell["methods"][name]["versus"][MAIN]
+    return f"{versus['delta']:+.3f}{'*' if versus['p'] < 1 - CONFIDENCE else ''}"
+
+
+def encodings(cells: Sequence[dict[str, Any]]) -> str:
+    """Return how many texts of each kind were encoded, and what one takes."""
+    kinds = list(cells[0]["seconds_a_text"])
+    lines = []
+    for cell in cells:
+        known = {"document": cell["documents"], "query": cell["queries"], **cell["texts"]}
+        parts = (
+            f"{known[kind]:,} x {cell['seconds_a_text'][kind] * 1000:.1f}"
+            if kind in known
+            else f"{cell['seconds_a_text'][kind] * 1000:.1f}"
+            for kind in kinds
+        )
+        lines.append((f"{cell['collection']} ({cell['encoder']})", *parts))
+    return "Texts of each kind x ms of processor time that one takes:\n\n" + table(("cell", *kinds), lines)
 
 
 def by_collection(cells: Sequence[dict[str, Any]]) -> str:
-    """Return each cell's difference with its interval."""
+    """Return each cell's differences with their intervals."""
     parts = []
     for cell in cells:
         dense = cell["methods"]["dense"][MAIN]
         lines = []
         for name, method in cell["methods"].items():
-            if name == "dense" or name.startswith("rocchio "):
+            if name == "dense":
                 continue
             versus = method["versus"][MAIN]
             low, high = versus["interval"]["low"], versus["interval"]["high"]
             record = f"{versus['wins']}/{versus['ties']}/{versus['losses']}"
             lines.append((name, f"{method[MAIN]:.4f}", f"{versus['delta']:+.4f}", f"{low:+.4f} to {high:+.4f}", record))
-        title = f"### {cell['collection']}, {cell['encoder']} ({_size(cell)}; dense {dense:.4f})\n\n"
+        title = f"## {cell['collection']}, {cell['encoder']} ({_size(cell)}; dense {dense:.4f})\n\n"
         parts.append(title + table(("method", MAIN, "Δ", "95 % interval", "queries W/T/L"), lines))
     return "\n".join(parts)
 
 
+def latex(summaries: Sequence[Summary], cells: Sequence[dict[str, Any]]) -> str:
+    """Return the pooled table and the differences by cell for a paper."""
+    each = [[part.strip() for part in line.strip("|").split("|")] for line in by_cell(cells).splitlines()]
+    return "\n".join((_tabular(_COLUMNS, rows(summaries)), _tabular(each[0], each[2:])))
+
+
+def _tabular(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    body = [" & ".join(line).replace("%", r"\%").replace("*", "$^*$") + r" \\" for line in (columns, *lines)]
+    start = [rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}", r"\hline"]
+    text = "\n".join([*start, body[0], r"\hline", *body[1:], r"\hline", r"\end{tabular}", ""])
+    return text.replace("Δ", r"$\Delta$")
+
+
 def written(summaries: Sequence[Summary], cells: Sequence[dict[str, Any]]) -> None:
-    """Write the table that `budget` reads, the LaTeX table, the plot and the page."""
+    """Write the table that `budget` reads, the LaTeX tables, the plot, all intervals, and the tables in the pages."""
     programs = [one for one in summaries if one.name in CATALOGUE]
-    points = [(1.0, 0.0), *((one.cost, one.mean) for one in programs)]  # dense first
-    front = [programs[place - 1].name for place in pareto_front(points) if place]
-    measured = [{"name": one.name, "c": round(one.cost, 2), "delta": round(one.mean, 4)} for one in programs]
+    measured = [{"name": one.name, "c": round(one.calls.whole, 2), "delta": round(one.mean, 4)} for one in programs]
     target = ROOT / "es_ttc" / "rescorers" / "programs" / "measured.json"
     target.write_bytes(orjson.dumps(measured, option=orjson.OPT_INDENT_2) + b"\n")
-    (ROOT / "docs" / "reference" / "programs.tex").write_text(latex(summaries), encoding="utf-8")
-    plotted(summaries, ROOT / "docs" / "images" / "programs.svg")
-    template = (ROOT / "docs" / "how-to" / "choose-a-program.md").read_text(encoding="utf-8")
+    docs = ROOT / "docs"
+    (docs / "reference" / "programs.tex").write_text(latex(summaries, cells), encoding="utf-8")
+    (docs / "reference" / "programs-measured.md").write_text(f"{_INTERVALS}\n{by_collection(cells)}", encoding="utf-8")
+    plotted(summaries, docs / "images" / "programs.svg")
+    _between(docs / "how-to" / "choose-a-program.md", f"{markdown(summaries, len(cells))}\n{on_the_front(programs)}\n")
+    _between(docs / "results.md", f"{by_cell(cells)}\n{encodings(cells)}")
+
+
+_INTERVALS = """# Programs, measured
+
+Every method of `python -m benchmarks.programs` against dense retrieval, collection by collection: mean nDCG@10, the
+mean difference with its 95 % interval (paired bootstrap over queries, 10,000 resamples), and the queries above, within
+and below .001. What was run is in [results](../results.md#ttc-programs).
+"""
+
+
+def on_the_front(programs: Sequence[Summary]) -> str:
+    """Return the sentence that names the programs that no other is as cheap and as good as, dense among them."""
+    points = [(1.0, 0.0), *((one.calls.whole, one.mean) for one in programs)]
+    named = [f"`{programs[place - 1].name}`" for place in pareto_front(points) if place]
+    free = max((one for one in programs if one.calls.query == 1), key=lambda one: one.mean)
+    return (
+        f"Programs on the front of cost and gain (nothing as cheap is as good; dense is the first point): "
+        f"{', '.join(named) or 'none'}. The best that encodes nothing at query time, which `program` "
+        f"takes where it is told neither a name nor a budget: `{free.name}`."
+    )
+
+
+def _between(path: Path, tables: str) -> None:
+    """Write tables between a page's marks."""
     start, end = "<!-- measured: begin -->\n", "<!-- measured: end -->"
-    before, _, rest = template.partition(start)
-    after = rest.partition(end)[2]
-    named = ", ".join(f"`{name}`" for name in front)
-    sentence = f"On the front of programs and dense (nothing as cheap is as good): {named}.\n"
-    page = f"{before}{start}{markdown(summaries, len(cells))}\n{sentence}{end}{after}"
-    (ROOT / "docs" / "how-to" / "choose-a-program.md").write_text(page, encoding="utf-8")
+    before, mark, rest = path.read_text(encoding="utf-8").partition(start)
+    assert mark, path
+    path.write_text(f"{before}{start}{tables}{end}{rest.partition(end)[2]}", encoding="utf-8")
 
 
 def plotted(summaries: Sequence[Summary], path: Path) -> None:
-    """Draw mean difference against cost, with the Pareto front."""
+    """Draw mean difference against cost in calls and in seconds, each with its Pareto front."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    shown = [one for one in summaries if one.name in CATALOGUE or one.name in ("plain RRF", "softcentroid")]
-    points = [(one.cost, one.mean) for one in shown]
-    front = pareto_front(points)
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    axes.axhline(0, color="0.7", linewidth=0.8)
-    axes.plot([points[i][0] for i in front], [points[i][1] for i in front], color="tab:blue", linewidth=1)
-    for place, (one, (cost, mean)) in enumerate(zip(shown, points, strict=True)):
-        axes.scatter(cost, mean, color="tab:blue" if place in front else "0.6", zorder=3)
-        axes.annotate(one.name, (cost, mean), textcoords="offset points", xytext=(5, 4), fontsize=8)
-    axes.set_xlabel("cost ratio c, encoder calls at index and query time (dense = 1)")
-    axes.set_ylabel("mean Δ nDCG@10 against dense")
+    shown = [one for one in summaries if one.name in (*CATALOGUE, "plain RRF", "softcentroid", SIXTEEN)]
+    figure, both = pyplot.subplots(1, 2, figsize=(12, 5.2), layout="constrained", sharey=True)
+    for axes, of, what in zip(both, ("calls", "seconds"), ("encoder calls", "seconds"), strict=True):
+        points = [(getattr(one, of).whole, one.mean) for one in shown]
+        front = pareto_front([(1.0, 0.0), *points])
+        line = [(1.0, 0.0) if not place else points[place - 1] for place in front]
+        axes.axhline(0, color="0.7", linewidth=0.8)
+        axes.plot(*zip(*line, strict=True), color="tab:blue", linewidth=1, zorder=1)
+        axes.scatter(1.0, 0.0, color="0.2", zorder=3)
+        axes.annotate("dense", (1.0, 0.0), textcoords="offset points", xytext=(5, 4), fontsize=8)
+        for place, (one, point) in enumerate(zip(shown, points, strict=True), 1):
+            axes.scatter(*point, color="tab:blue" if place in front else "0.6", zorder=3)
+            axes.annotate(one.name, point, textcoords="offset points", xytext=(5, 3), fontsize=7)
+        axes.set_xscale("log")
+        axes.set_xlabel(f"c in {what}, index and queries together (dense = 1)")
+    both[0].set_ylabel("mean Δ nDCG@10 against dense")
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
+
+
+def _place(cell: dict[str, Any]) -> tuple[str, int]:
+    return cell["encoder"], list(SIZES).index(cell["collection"])
+
+
+def _shown(cells: Sequence[dict[str, Any]]) -> list[str]:
+    names = [name for name in _names(cells) if name != "dense" and not name.startswith("rocchio ")]
+    return [*names[:3], SIXTEEN, *names[3:]]
 
 
 def _names(cells: Sequence[dict[str, Any]]) -> list[str]:

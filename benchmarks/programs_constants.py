@@ -70,7 +70,7 @@ def ndcg(program: Program, collection: Collection, features: CorpusFeatures, que
     context = context_of(queries, window, GRANULARITIES, engine_lexical=False)
     context.views = {**context.views, (QUERY, None): window.pooled, (PASSAGE, None): window.pooled}
     scores = run(program, np.stack([query.vectors[0] for query in queries]), window.pooled, context)
-    ids = [features.ids[place] for place in known]
+    ids = [features.ids[place] for place in known.tolist()]
     rankings = {
         query: [ids[place] for place in np.argsort(-row, kind="stable")[:100]]
         for query, row in zip(collection.queries, scores, strict=True)

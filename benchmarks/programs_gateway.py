@@ -44,7 +44,14 @@ def main() -> None:
         with gateway(url, max_window=1000) as warm, gateway(url, feature_cache_mb=0, max_window=1000) as forgetful:
             data = f"{GROUPS} x {WINDOW} documents, {COUNTS} chunks each x {DIMS}, int8, on {product}, loopback"
             print(heading("Programs through the gateway", data=data, packages=("aiohttp", "uvicorn", "numpy")))
-            columns = ("program", "encodings a query", "warm: added p50 ms", "score p50", "p95", "cold: added p50 ms")
+            columns: tuple[str, ...] = (
+                "program",
+                "encodings a query",
+                "warm: added p50 ms",
+                "score p50",
+                "p95",
+                "cold: added p50 ms",
+            )
             print(table(columns, _rescored(url, warm.url, forgetful.url, index, arguments.repeat)))
             columns = ("knn clause", "p50 ms", "p95 ms", "searches of the engine for it")
             print(table(columns, _retrieved(forgetful.url, index, arguments.repeat * GROUPS)))
@@ -79,7 +86,7 @@ async def _clear(url: str, index: str) -> None:
 
 def _rescored(url: str, warm: str, cold: str, index: str, repeat: int) -> list[tuple[str, ...]]:
     """Measure every program in turns with the search that it reorders, asked of the engine itself."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     with Client(url) as direct, Client(warm) as remembering, Client(cold) as forgetful:
         for name, entry in CATALOGUE.items():
             times: dict[str, list[float]] = {"direct": [], "warm": [], "cold": []}
@@ -110,7 +117,7 @@ def _rescored(url: str, warm: str, cold: str, index: str, repeat: int) -> list[t
 
 def _retrieved(url: str, index: str, repeat: int) -> list[tuple[str, ...]]:
     """Measure feedback as a kNN clause; the gateway keeps no vectors, so the searches must bring them."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     with Client(url) as client:
         for name in ("dense", *FEEDBACK):
             body = orjson.dumps({"knn": _clause(name), "size": 10, "_source": False})

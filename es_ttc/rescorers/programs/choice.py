@@ -19,7 +19,7 @@ class Measured(NamedTuple):
 
     Attributes:
         name: The program.
-        c: Its cost ratio, mean over the collections measured.
+        c: Its cost ratio, pooled over the collections measured.
         delta: Its mean difference from dense retrieval in nDCG@10.
     """
 
@@ -41,6 +41,12 @@ def within(budget: float) -> str | None:
     return max(affordable, key=lambda one: one.delta).name if affordable else None
 
 
+def unpaid() -> str | None:
+    """Return the program of the greatest measured gain among those that encode nothing at query time."""
+    free = [one for one in measured() if one.name in CATALOGUE and not CATALOGUE[one.name].passes]
+    return max(free, key=lambda one: one.delta).name if free else None
+
+
 class ChoiceParams(LexicalParams):
     """Which program."""
 
@@ -49,7 +55,8 @@ class ChoiceParams(LexicalParams):
         None,
         ge=1,
         description="Greatest cost ratio c, in encoder calls at index and query time against plain dense retrieval: "
-        "the program that gained most in our own measurements within it is taken. 4 where neither is given.",
+        "the program that gained most in our own measurements within it is taken. Where neither is given, the one that "
+        "gained most of those that encode nothing at query time.",
     )
 
     @model_validator(mode="after")
@@ -66,11 +73,8 @@ class ChoiceParams(LexicalParams):
     @property
     def chosen(self) -> str:
         """The program's name."""
-        return self.name or within(self.budget or _DEFAULT_BUDGET) or next(iter(CATALOGUE))
-
-
-_DEFAULT_BUDGET = 4.0
-"""The steepest gains lie below it (section 5)."""
+        bought = unpaid() if self.budget is None else within(self.budget)
+        return self.name or bought or next(iter(CATALOGUE))
 
 
 class ProgramChoice:

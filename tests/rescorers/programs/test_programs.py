@@ -135,6 +135,23 @@ def test_an_encoder_that_gives_nan_does_no_harm(name: str, spy: Spy) -> None:
     assert np.isfinite(run(PROGRAMS[name], spy(QUERIES), spy(DOCUMENTS), context)).all()
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_vectors_that_are_not_finite_harm_no_other_query(name: str, spy: Spy) -> None:
+    Q, D = spy(QUERIES, "retrieval.query").copy(), spy(DOCUMENTS).copy()
+    Q[1] = np.nan
+    D[3, 0] = np.inf
+    moments = Moments.of(spy(QUERIES, "retrieval.query"))
+
+    def scores(queries: slice) -> Float32:
+        places = list(map(str, range(len(DOCUMENTS))))
+        context = Context(QUERIES[queries], DOCUMENTS, places[queries], places, spy, calibration=moments)
+        return run(PROGRAMS[name], Q[queries], D, context)
+
+    together = scores(slice(None))
+    assert np.isfinite(together).all()
+    np.testing.assert_allclose(together[:1], scores(slice(1)), atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("name", "fused"), [("lexhybridrrf", 11), ("crossroundrrf", 3), ("diversedualctx", 5), ("fisherstability", 22)]
 )
