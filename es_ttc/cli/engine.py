@@ -13,8 +13,10 @@ from es_ttc.errors import InvalidRequest, NodeError
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
+    from es_ttc.engine.node.plugin import Plugin
     from es_ttc.engine.node.progress import ProgressCallback
 
+BUILT = "built"
 FOLLOW_SECONDS = 0.5
 
 name_flag = click.option("--name", default="default", show_default=True, help="Which node; several can run at once.")
@@ -41,19 +43,42 @@ def engine() -> None:
     help="Where the data goes. Default: the node's own folder below the cache.",
 )
 @click.option("--heap", default="1g", show_default=True, metavar="SIZE", help="Java heap, such as 512m or 2g.")
+@click.option(
+    "--plugin",
+    is_flag=False,
+    flag_value=BUILT,
+    metavar="[ZIP]",
+    help="Give the node our plugin, so that it rescores by itself: the one that was built in this checkout, or ZIP. "
+    "It asks the gateway at --sidecar and shows it ES_TTC_SIDECAR_TOKEN.",
+)
+@click.option(
+    "--sidecar", metavar="URL", help="The gateway that the plugin asks. Default: where `es-ttc serve` listens."
+)
 @json_flag
-def up(name: str, port: int | None, data_dir: Path | None, heap: str, as_json: bool) -> None:
+def up(
+    name: str,
+    port: int | None,
+    data_dir: Path | None,
+    heap: str,
+    plugin: str | None,
+    sidecar: str | None,
+    as_json: bool,
+) -> None:
     """Start a node and leave it running; one that runs already is used as it is.
 
     It keeps its data until `es-ttc engine down --drop-data`.
     """
     from es_ttc.engine.node import process
+    from es_ttc.engine.node.opensearch import OpenSearchDistribution
     from es_ttc.engine.node.spec import NodeSpec
 
+    if sidecar is not None and plugin is None:
+        raise click.UsageError("--sidecar is the plugin's: give --plugin too")
+    distribution = OpenSearchDistribution(None if plugin is None else _plugin(plugin, sidecar))
     spec = NodeSpec(cache_dir=Settings().cache_dir, name=name, port=port, data_dir=data_dir, heap=heap)
     try:
         with Steps(stderr).step("looking for a running node") as step:
-            node = process.start(spec, progress_of(step))
+            node = process.start(spec, progress_of(step), distribution)
             step.done = f"{node.state.product} {node.state.version} " + ("runs already" if node.reused else "started")
     except NodeError as error:
         if error.log_tail:
@@ -144,6 +169,15 @@ def progress_of(step: Step) -> "ProgressCallback":
             step.advance_to(0, None, f"starting {progress.detail}, {progress.done:.0f} s")
 
     return show
+
+
+def _plugin(archive: str, sidecar: str | None) -> "Plugin":
+    from es_ttc.engine.node.plugin import Plugin
+    from es_ttc.settings import GatewaySettings
+
+    settings = GatewaySettings()
+    address = sidecar or f"http://{settings.host}:{settings.port}"
+    return Plugin.of(None if archive == BUILT else Path(archive), "opensearch", address, settings.sidecar_token)
 
 
 def _follow(log: Path) -> None:

@@ -56,11 +56,13 @@ class Behind:
         return "elasticsearch" if "x-elastic-product" in call(self.engine, "GET", "/").headers else "opensearch"
 
 
-async def fill(url: str, name: str, spec: IndexSpec, encoder: Encoder, documents: list[dict[str, Any]]) -> None:
-    """Make an index of two shards and write documents with their features."""
+async def fill(
+    url: str, name: str, spec: IndexSpec, encoder: Encoder, documents: list[dict[str, Any]], shards: int = 2
+) -> None:
+    """Make an index and write documents with their features."""
     engine = await connect(EngineSettings(engine=url))
     try:
-        await create_index(engine, name, spec, IndexOptions(shards=2, replicas=0))
+        await create_index(engine, name, spec, IndexOptions(shards=shards, replicas=0))
         letters = DeadLetterList()
         await ingest(engine, name, Inputs([Documents(documents)]), encoder, dead_letters=letters)
         await engine.refresh(name)
@@ -68,10 +70,10 @@ async def fill(url: str, name: str, spec: IndexSpec, encoder: Encoder, documents
         await engine.close()
 
 
-def make_index(url: str, name: str, encoder: Encoder, **storage: Any) -> IndexSpec:
+def make_index(url: str, name: str, encoder: Encoder, *, shards: int = 2, **storage: Any) -> IndexSpec:
     """Make an index of the corpus."""
     spec = IndexSpec(encoder.identity, **{"codec": "float16", "max_tokens": 64, **storage})
-    asyncio.run(fill(url, name, spec, encoder, corpus()))
+    asyncio.run(fill(url, name, spec, encoder, corpus(), shards))
     return spec
 
 

@@ -40,6 +40,7 @@ class ElasticsearchDistribution:
 
     product = "elasticsearch"
     version = "9.4.3"
+    plugin = None
 
     def java(self) -> Java:
         """Return a full JDK: the node links a runtime of its own from it."""

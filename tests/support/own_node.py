@@ -10,7 +10,9 @@ from contextlib import contextmanager
 import psutil
 
 from es_ttc.engine.node import process
+from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.engine.node.state import log_tail
 from es_ttc.settings import Settings
 
 
@@ -19,9 +21,11 @@ class OwnNode:
 
     Args:
         name: What it is for.
+        distribution: The product; OpenSearch where none is given.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, distribution: Distribution | None = None) -> None:
+        self._distribution = distribution
         self._spec = NodeSpec(
             cache_dir=Settings().cache_dir,
             name=f"tests-{os.getpid()}-{name}-{uuid.uuid4().hex[:6]}",
@@ -31,7 +35,7 @@ class OwnNode:
             short_lived=True,
             keep_data=True,
         )
-        self._node = process.start(self._spec)
+        self._node = process.start(self._spec, distribution=distribution)
         self.url = self._node.url
 
     def kill(self) -> None:
@@ -44,8 +48,12 @@ class OwnNode:
         """Start it again where it was, with its data."""
         self._node.stop()
         port = int(self.url.rpartition(":")[2])
-        self._node = process.start(dataclasses.replace(self._spec, port=port))
+        self._node = process.start(dataclasses.replace(self._spec, port=port), distribution=self._distribution)
         assert self._node.url == self.url
+
+    def log(self) -> str:
+        """Return what it has said since its last start."""
+        return log_tail(process.node_folder(self._spec.name, self._spec.cache_dir).log, 100_000)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from es_ttc.engine.node.java import Java
+from es_ttc.engine.node.plugin import Plugin
 from es_ttc.engine.node.progress import ProgressCallback
 from es_ttc.engine.node.spec import NodeSpec
 
@@ -87,6 +88,11 @@ class Distribution(Protocol):
     @property
     def version(self) -> str:
         """The product's version."""
+        ...
+
+    @property
+    def plugin(self) -> Plugin | None:
+        """Our own plugin, where nodes are to have it."""
         ...
 
     def java(self) -> Java:

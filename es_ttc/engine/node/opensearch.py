@@ -3,14 +3,15 @@
 import os
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from es_ttc.engine.node import artifacts, java, parts
+from es_ttc.engine.node import account, artifacts, java, parts
 from es_ttc.engine.node.distribution import Command, NodeFolder
 from es_ttc.engine.node.files import link_or_copy, make_folder, publish, staging_folder, write_atomically
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.parts import Artifact, Part
+from es_ttc.engine.node.plugin import FOLDER, Plugin
 from es_ttc.engine.node.progress import ProgressCallback
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import NodeError
@@ -20,11 +21,16 @@ VECTOR_MODULE = "jdk.incubator.vector"
 
 
 class OpenSearchDistribution:
-    """OpenSearch with k-NN, fetched and built at the first use."""
+    """OpenSearch with k-NN, fetched and built at the first use.
+
+    Args:
+        plugin: Our own plugin, where the node is to have it.
+    """
 
     product = "opensearch"
 
-    def __init__(self) -> None:
+    def __init__(self, plugin: Plugin | None = None) -> None:
+        self.plugin = plugin
         self._parts = parts.read_parts()
 
     @property
@@ -48,17 +54,20 @@ class OpenSearchDistribution:
             raise NodeError(f"{unpinned[0]} is not pinned: run `python -m es_ttc.engine.node.lock`")
         pins = [lock[artifact] for artifact in self._parts.artifacts]
         files = artifacts.fetch(pins, base / "artifacts", on_progress)
-        home = base / "homes" / f"opensearch-{self.version}-{parts.digest()}"
+        plain = base / "homes" / f"opensearch-{self.version}-{parts.digest()}"
+        home = plain if self.plugin is None else plain.with_name(f"{plain.name}-{self.plugin.digest}")
         if not home.exists():
-            build_home(self._parts, files, home)
+            build_home(self._parts, files, home, self.plugin)
         return home
 
     def settings(self) -> Mapping[str, str]:
-        """Return nothing: the common settings are all."""
-        return {}
+        """Return the plugin's; the common settings are all else."""
+        return {} if self.plugin is None else self.plugin.settings
 
-    def configure(self, home: Path, folder: NodeFolder) -> None:
-        """Add nothing."""
+    def configure(self, home: Path, folder: NodeFolder) -> None:  # noqa: ARG002 - the protocol has it
+        """Add the plugin's token."""
+        if self.plugin is not None:
+            account.give(self.plugin.write_token(folder.config), account.run_as())
 
     def command(self, home: Path, folder: NodeFolder, java: Java, spec: NodeSpec) -> Command:
         """Return the command that the product's own start script would run."""
@@ -89,12 +98,14 @@ class OpenSearchDistribution:
         return Command(tuple(arguments), environment, folder.path)
 
 
-def build_home(node: parts.Parts, files: Mapping[Artifact, Path], home: Path) -> None:
+def build_home(node: parts.Parts, files: Mapping[Artifact, Path], home: Path, plugin: Plugin | None = None) -> None:
     """Lay the files out as the official archive does; the home appears whole or not at all."""
     with staging_folder(home) as staging:
         make_folder(staging / "bin")  # The node insists on it.
         for part in node.parts:
             _build_part(part, node.version, files, staging)
+        if plugin is not None:
+            unpack(plugin.archive, make_folder(staging / FOLDER))
         publish(staging, home)
 
 
@@ -102,18 +113,29 @@ def _build_part(part: Part, version: str, files: Mapping[Artifact, Path], home: 
     folder = make_folder(home / part.folder)
     for artifact in part.artifacts:
         if artifact.packaging == "zip":
-            _unpack(files[artifact], folder)
+            unpack(files[artifact], folder, without={DESCRIPTOR})  # ours describes the plugin
         else:
             link_or_copy(files[artifact], folder / artifact.filename)
     if part.classname:
         write_atomically(folder / DESCRIPTOR, part.descriptor(version))
 
 
-def _unpack(archive: Path, folder: Path) -> None:
-    """Unpack a plugin's archive; ours describes the plugin in place of the descriptor inside."""
+def unpack(archive: Path, folder: Path, *, without: Collection[str] = ()) -> None:
+    """Unpack a plugin's archive.
+
+    Raises:
+        NodeError: It is no zip, or would write outside of its folder.
+    """
+    try:
+        _extract(archive, folder, without)
+    except zipfile.BadZipFile as error:
+        raise NodeError(f"[{archive}] is no zip: {error}") from error
+
+
+def _extract(archive: Path, folder: Path, without: Collection[str]) -> None:
     with zipfile.ZipFile(archive) as content:
         for member in content.infolist():
-            if member.is_dir() or member.filename == DESCRIPTOR:
+            if member.is_dir() or member.filename in without:
                 continue
             target = make_folder((folder / member.filename).parent) / Path(member.filename).name
             if not target.resolve().is_relative_to(folder.resolve()):

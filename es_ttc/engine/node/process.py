@@ -145,6 +145,7 @@ def _reuse(
     asked_and_running = {
         "product": (product.product, state.product),
         "port": (spec.port or node.port, node.port),
+        "plugin": (product.plugin.digest if product.plugin else state.plugin, state.plugin),
         "data folder": (str(spec.data_dir.absolute()) if spec.data_dir else state.data, state.data),
     }
     for what, (asked, running) in asked_and_running.items():
@@ -203,6 +204,7 @@ def _launch(
         heap=spec.heap,
         keep_data=spec.keep_data,
         owner=launch.owner,
+        plugin=product.plugin.digest if product.plugin else None,
     )
     state.write(folder.state)
     with folder.supervisor_log.open("wb") as errors:

@@ -28,6 +28,7 @@ class State:
         owner: Process that it ends with, or None.
         supervisor: Its supervisor, once started.
         node: The engine's own process, once started.
+        plugin: Digest of our own plugin, or None where the node is without.
     """
 
     name: str
@@ -39,6 +40,7 @@ class State:
     owner: ProcessId | None
     supervisor: ProcessId | None = None
     node: ProcessId | None = None
+    plugin: str | None = None
 
     @classmethod
     def read(cls, path: Path) -> Self | None:

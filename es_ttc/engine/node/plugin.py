@@ -1,0 +1,84 @@
+"""Our own plugin in a node: its archive, the sidecar that it asks, the token that it shows."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from es_ttc.engine.node.files import sha256
+from es_ttc.errors import ConfigurationError
+
+FOLDER = "plugins/es-ttc"
+TOKEN_FILE = "ttc-sidecar-token"
+
+_BUILT = Path(__file__).parents[3] / "plugin"
+_BUILD = "build it in a checkout with `mvn -f plugin package`, or name its zip"
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """The plugin, as one node has it.
+
+    Attributes:
+        archive: Its zip, as the product's own plugin tool takes it.
+        sidecar: Address of the gateway that scores.
+        token: What the gateway is shown, its `sidecar_token`.
+        more: Further settings below `ttc.sidecar.`.
+    """
+
+    archive: Path
+    sidecar: str
+    token: SecretStr
+    more: Mapping[str, str]
+
+    @classmethod
+    def of(cls, archive: Path | None, product: str, sidecar: str, token: SecretStr | None, **more: str) -> Self:
+        """Return the plugin.
+
+        Args:
+            archive: Its zip; None takes the one that was built in this checkout.
+            product: ``opensearch`` or ``elasticsearch``.
+            sidecar: Address of the gateway.
+            token: The gateway's `sidecar_token`.
+            **more: Further settings below `ttc.sidecar.`.
+
+        Raises:
+            ConfigurationError: There is no such zip, or no token.
+        """
+        if archive is None:
+            built = sorted((_BUILT / product / "target").glob(f"es-ttc-{product}-*.zip"))
+            if not built:
+                raise ConfigurationError(f"the plugin for {product} is not built here: {_BUILD}")
+            archive = built[-1]
+        if not archive.is_file():
+            raise ConfigurationError(f"there is no plugin [{archive}]: {_BUILD}")
+        if token is None:
+            raise ConfigurationError(
+                "the plugin needs the gateway's token: give both the same ES_TTC_SIDECAR_TOKEN (or sidecar_token in "
+                "es-ttc.toml)"
+            )
+        return cls(archive, sidecar, token, more)
+
+    @property
+    def digest(self) -> str:
+        """A short digest of the archive: another one makes another home."""
+        return sha256(self.archive)[:12]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The node's settings; whoever names the sidecar here allows its host."""
+        host = urlsplit(self.sidecar).netloc.rpartition("@")[2]
+        host = host if host.endswith("]") else re.sub(r":\d+$", "", host)
+        own = {"url": self.sidecar, "allowed_hosts": host, "token_file": TOKEN_FILE, **self.more}
+        return {f"ttc.sidecar.{name}": value for name, value in own.items()}
+
+    def write_token(self, config: Path) -> Path:
+        """Write the token beside the node's settings; return the file, which is the node's user's alone to read."""
+        path = config / TOKEN_FILE
+        path.touch(mode=0o600)
+        path.write_text(self.token.get_secret_value() + "\n")
+        return path

@@ -1,0 +1,134 @@
+package esttc.opensearch;
+
+import esttc.core.Candidate;
+import esttc.core.FeatureSource;
+
+import org.apache.lucene.index.BinaryDocValues;
+import org.apache.lucene.index.DocValues;
+import org.apache.lucene.index.FieldInfo;
+import org.apache.lucene.index.IndexReader;
+import org.apache.lucene.index.LeafReaderContext;
+import org.apache.lucene.index.ReaderUtil;
+import org.apache.lucene.index.SortedSetDocValues;
+import org.apache.lucene.index.StoredFieldVisitor;
+import org.apache.lucene.search.ScoreDoc;
+import org.apache.lucene.store.ByteArrayDataInput;
+import org.apache.lucene.util.BytesRef;
+
+import java.io.IOException;
+import java.util.Arrays;
+import java.util.Comparator;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+/** What a shard's documents carry for es-ttc: hashes from doc values, blobs from doc values or stored fields. */
+final class ShardFeatures implements FeatureSource {
+    private static final String HASH = "ttc.hash";
+    private static final String ENCODER = "ttc.encoder";
+    private static final String DOC_VALUES_MARK = "-doc_values";
+
+    private final IndexReader reader;
+    private final ScoreDoc[] hits;
+    private final Map<String, Integer> docs = new HashMap<>();
+
+    ShardFeatures(IndexReader reader, ScoreDoc[] hits) {
+        this.reader = reader;
+        this.hits = hits;
+    }
+
+    /** The hits as candidates, in their order. */
+    List<Candidate> candidates(String index) throws IOException {
+        Candidate[] found = new Candidate[hits.length];
+        Integer[] byDoc = new Integer[hits.length];
+        Arrays.setAll(byDoc, place -> place);
+        Arrays.sort(byDoc, Comparator.comparingInt(place -> hits[place].doc)); // doc values are read forwards only
+        LeafReaderContext leaf = null;
+        SortedSetDocValues hashes = null;
+        SortedSetDocValues encoders = null;
+        for (int place : byDoc) {
+            int doc = hits[place].doc;
+            LeafReaderContext own = leafOf(doc);
+            if (own != leaf) {
+                leaf = own;
+                hashes = DocValues.getSortedSet(leaf.reader(), HASH);
+                encoders = DocValues.getSortedSet(leaf.reader(), ENCODER);
+            }
+            String hash = first(hashes, doc - leaf.docBase);
+            String encoder = first(encoders, doc - leaf.docBase);
+            found[place] = new Candidate(encoder == null ? null : hash, encoder, hits[place].score, index);
+            if (hash != null) {
+                docs.putIfAbsent(hash, doc);
+            }
+        }
+        return Arrays.asList(found);
+    }
+
+    @Override
+    public Map<String, Map<String, byte[]>> read(List<String> hashes, List<String> fields, Budget budget) throws IOException {
+        Map<String, Map<String, byte[]>> found = new LinkedHashMap<>();
+        for (String hash : hashes) {
+            Integer doc = docs.get(hash);
+            if (doc == null) {
+                found.put(hash, Map.of()); // nobody asked for it
+            } else if (hash.endsWith(DOC_VALUES_MARK)) {
+                found.put(hash, fromDocValues(doc, fields, budget));
+            } else {
+                found.put(hash, fromStoredFields(doc, fields, budget));
+            }
+        }
+        return found;
+    }
+
+    private LeafReaderContext leafOf(int doc) {
+        return reader.leaves().get(ReaderUtil.subIndex(doc, reader.leaves()));
+    }
+
+    private Map<String, byte[]> fromDocValues(int doc, List<String> fields, Budget budget) throws IOException {
+        Map<String, byte[]> blobs = new HashMap<>();
+        LeafReaderContext leaf = leafOf(doc);
+        for (String field : fields) {
+            BinaryDocValues values = DocValues.getBinary(leaf.reader(), field);
+            if (values.advanceExact(doc - leaf.docBase)) {
+                BytesRef value = values.binaryValue();
+                budget.take(value.length);
+                blobs.put(field, unwrapped(value));
+            }
+        }
+        return blobs;
+    }
+
+    private Map<String, byte[]> fromStoredFields(int doc, List<String> fields, Budget budget) throws IOException {
+        Map<String, byte[]> blobs = new HashMap<>();
+        Set<String> wanted = Set.copyOf(fields);
+        LeafReaderContext leaf = leafOf(doc);
+        leaf.reader().storedFields().document(doc - leaf.docBase, new StoredFieldVisitor() {
+            @Override
+            public Status needsField(FieldInfo field) {
+                return wanted.contains(field.name) ? Status.YES : blobs.size() == wanted.size() ? Status.STOP : Status.NO;
+            }
+
+            @Override
+            public void binaryField(FieldInfo field, byte[] value) {
+                budget.take(value.length);
+                blobs.putIfAbsent(field.name, value);
+            }
+        });
+        return blobs;
+    }
+
+    private static String first(SortedSetDocValues values, int doc) throws IOException {
+        return values.advanceExact(doc) ? values.lookupOrd(values.nextOrd()).utf8ToString() : null;
+    }
+
+    /** A binary field's doc value is a number of values and each with its length before it; ours have one. */
+    private static byte[] unwrapped(BytesRef value) {
+        ByteArrayDataInput in = new ByteArrayDataInput(value.bytes, value.offset, value.length);
+        in.readVInt();
+        byte[] blob = new byte[Math.min(in.readVInt(), value.length)];
+        in.readBytes(blob, 0, blob.length);
+        return blob;
+    }
+}

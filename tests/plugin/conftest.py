@@ -1,0 +1,74 @@
+"""A node with our plugin, the gateway that is its sidecar, and the corpus in an index for each way it is stored."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from pydantic import SecretStr
+
+from es_ttc.encoders import CachedEncoder
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.node.opensearch import OpenSearchDistribution
+from es_ttc.engine.node.plugin import Plugin
+from es_ttc.gateway.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.gateway.client import call
+from tests.gateway.conftest import SIDECAR_TOKEN, make_index
+from tests.support.own_node import OwnNode
+from tests.support.plugin import Sidecar, built, sidecar_address
+
+STORED = "corpus-stored"
+DOC_VALUES = "corpus-doc-values"
+SHARDED = "corpus-of-five-shards"
+
+
+@dataclass(frozen=True)
+class Plugged:
+    """A node with the plugin.
+
+    Attributes:
+        node: The node.
+        gateway: The gateway before it, which is its sidecar too.
+        sidecar: What the node asks.
+    """
+
+    node: OwnNode
+    gateway: str
+    sidecar: Sidecar
+
+    @property
+    def url(self) -> str:
+        """The node's address."""
+        return self.node.url
+
+    def stats(self) -> dict[str, int]:
+        """What the node has counted, reasons among it."""
+        counted = call(self.url, "GET", "/_plugins/_ttc/stats").json()["ttc"]
+        return {**counted, **counted["first_pass_reasons"]}
+
+
+@pytest.fixture(scope="session")
+def encoder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """The shared encoder; the corpus is encoded once."""
+    return CachedEncoder(encoder, tmp_path_factory.mktemp("encodings"))
+
+
+@pytest.fixture(scope="session")
+def plugged(encoder: Encoder) -> Iterator[Plugged]:
+    archive = built("opensearch")
+    with sidecar_address() as sidecar:
+        more = {"timeout": "20s", "max_timeout": "30s", "breaker.failures": "3", "breaker.pause": "300ms"}
+        plugin = Plugin.of(archive, "opensearch", sidecar.url, SecretStr(SIDECAR_TOKEN), **more)
+        node = OwnNode("plugin", OpenSearchDistribution(plugin))
+        try:
+            make_index(node.url, STORED, encoder, shards=1)
+            make_index(node.url, DOC_VALUES, encoder, shards=1, blobs="doc_values")
+            make_index(node.url, SHARDED, encoder, shards=5)
+            settings = GatewaySettings(
+                engine=node.url, port=0, default_timeout_ms=20_000, sidecar_token=SecretStr(SIDECAR_TOKEN)
+            )
+            with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+                sidecar.gateway = gateway
+                yield Plugged(node, gateway, sidecar)
+        finally:
+            node.stop()

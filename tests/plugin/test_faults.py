@@ -1,0 +1,134 @@
+"""Whatever happens to the sidecar, the first pass is answered in time, with a mark, and counted."""
+
+import time
+from collections.abc import Callable
+
+import cbor2
+import pytest
+
+from tests.gateway.client import Reply, call, search
+from tests.gateway.test_rescore import EVERYTHING
+from tests.plugin.conftest import DOC_VALUES, STORED, Plugged
+from tests.plugin.test_rescore import applied, ours
+from tests.support.plugin import NOWHERE, Fault
+
+PAUSE_SECONDS = 0.4
+Right = Callable[[], Reply]
+
+
+def _garbage(_: Right) -> Reply:
+    return Reply(200, {"content-type": "text/html"}, b"<html>It works!</html>")
+
+
+def _half(right: Right) -> Reply:
+    whole = right()
+    return Reply(whole.status, whole.headers, whole.body[: len(whole.body) // 2])
+
+
+def _version(right: Right) -> Reply:
+    whole = right()
+    return Reply(200, whole.headers, cbor2.dumps(cbor2.loads(whole.body) | {"version": 2}))
+
+
+def _hangs_up(_: Right) -> Reply:
+    raise ConnectionError
+
+
+def _sleeps(right: Right) -> Reply:
+    time.sleep(1.5)
+    return right()
+
+
+def _no_permutation(right: Right) -> Reply:
+    whole = cbor2.loads(right().body)
+    return Reply(
+        200, {}, cbor2.dumps(whole | {"order": [0] * len(whole.get("order", "x"))} if "order" in whole else {})
+    )
+
+
+def _away(_: Right) -> Reply:
+    return call(NOWHERE, "GET", "/")  # as a gateway that was killed: the relay's connection breaks
+
+
+FAULTS: list[tuple[Fault, str]] = [
+    (_garbage, "protocol"),
+    (_half, "protocol"),
+    (_version, "protocol"),
+    (_no_permutation, "protocol"),
+    (_hangs_up, "unavailable"),
+    (_away, "unavailable"),
+    (_sleeps, "late"),
+]
+
+
+def first_pass(plugged: Plugged, index: str) -> list[str]:
+    return search(plugged.url, index, {"query": EVERYTHING, "size": 60}).ids
+
+
+def recovered(plugged: Plugged) -> None:
+    """The sidecar is asked again after the breaker's pause."""
+    time.sleep(PAUSE_SECONDS)
+    assert applied(search(plugged.url, STORED, {"query": EVERYTHING, "rescore": ours()})) == "true"
+
+
+@pytest.mark.parametrize(("fault", "reason"), FAULTS, ids=lambda one: getattr(one, "__name__", one))
+def test_a_fault_leaves_the_first_pass(plugged: Plugged, fault: Fault, reason: str) -> None:
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours(timeout="500ms")}
+    expected = first_pass(plugged, STORED)
+    recovered(plugged)
+    before, lines = plugged.stats(), plugged.node.log().count("\n")
+    with plugged.sidecar.failing(fault):
+        started = time.perf_counter()
+        reply = search(plugged.url, STORED, body)
+        assert time.perf_counter() - started < 5
+        assert (reply.status, reply.ids) == (200, expected)
+        assert applied(reply) == f"false; reason={reason}"
+        assert reply.json()["_shards"]["failed"] == 0
+        for _ in range(2 if reason == "late" else 10):
+            assert search(plugged.url, STORED, body).ids == expected
+        failed = search(plugged.url, STORED, body | {"rescore": ours(timeout="500ms", on_error="fail")})
+        assert failed.status == 503
+    after = plugged.stats()
+    assert after[reason] > before[reason]
+    assert after["first_pass"] - before["first_pass"] == after["windows"] - before["windows"]
+    if reason != "late":
+        assert after["breaker_open"] > before["breaker_open"]
+    recovered(plugged)
+    # Two lines of ours at most, and the engine's own about the one search that asked to fail.
+    said = plugged.node.log().splitlines()[lines:]
+    assert len([line for line in said if "esttc.sidecar" in line]) <= 3
+    assert len(said) < 100
+
+
+def test_a_wrong_token(plugged: Plugged) -> None:
+    def refused(_: Right) -> Reply:
+        return call(plugged.gateway, "POST", "/_ttc/score", b"", {"accept": "application/cbor"})
+
+    with plugged.sidecar.failing(refused):
+        reply = search(plugged.url, STORED, {"query": EVERYTHING, "rescore": ours()})
+    assert applied(reply) == "false; reason=unauthorized"
+    recovered(plugged)
+
+
+def test_an_index_without_features(plugged: Plugged) -> None:
+    index = "without-features"
+    for number in range(3):
+        call(plugged.url, "PUT", f"/{index}/_doc/{number}?refresh=true", {"anyway": "creature", "number": number})
+    reply = search(plugged.url, index, {"query": EVERYTHING, "rescore": ours()})
+    assert (reply.status, applied(reply)) == (200, "false; reason=no_features")
+    assert sorted(reply.ids) == ["0", "1", "2"]
+    both = search(plugged.url, f"{STORED},{index}", {"query": EVERYTHING, "size": 100, "rescore": ours()})
+    assert both.status == 200
+    assert len(both.ids) == 63
+    call(plugged.url, "DELETE", f"/{index}")
+
+
+def test_the_node_is_killed_and_comes_back(plugged: Plugged) -> None:
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
+    before = [search(plugged.url, index, body) for index in (STORED, DOC_VALUES)]
+    plugged.node.kill()
+    plugged.node.restart()
+    after = [search(plugged.url, index, body) for index in (STORED, DOC_VALUES)]
+    assert [reply.ids for reply in after] == [reply.ids for reply in before]
+    assert [reply.scores for reply in after] == [pytest.approx(reply.scores, abs=1e-4) for reply in before]
+    assert plugged.stats()["applied"] == 2

@@ -1,0 +1,187 @@
+"""The rescorer inside the engine: the order and the scores of the gateway, what it refuses, what it says of itself."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.gateway.client import Reply, call, search
+from tests.gateway.test_identity import queries
+from tests.gateway.test_rescore import CATS, EVERYTHING
+from tests.plugin.conftest import DOC_VALUES, SHARDED, STORED, Plugged
+
+TEXTS = [CATS, "birds singing in the rain", "قطة", "who is awake at night"]
+METHODS: list[tuple[str, dict[str, Any]]] = [
+    ("spectral", {}),
+    ("spectral", {"scales": [1, 3, "mean"], "aggregation": "top_mean"}),
+    ("maxsim", {}),
+    ("maxsim", {"query": "tokens"}),
+    ("dense", {}),
+    ("mmr", {}),
+    ("nnn", {}),
+]
+
+
+def ours(method: str = "spectral", **section: Any) -> dict[str, Any]:
+    return {"window_size": 100, "ttc": {"method": method, "query_text": CATS, **section}}
+
+
+def applied(reply: Reply) -> str:
+    return reply.headers.get("x-ttc-applied", "")
+
+
+def same(plugin: Reply, gateway: Reply) -> None:
+    """The same page: documents in order, scores to 1e-4."""
+    assert plugin.status == gateway.status == 200, plugin.body
+    assert applied(plugin) == applied(gateway) == "true"
+    assert plugin.scores == pytest.approx(gateway.scores, abs=1e-4)
+    assert plugin.ids == gateway.ids
+    assert plugin.json()["hits"]["total"] == gateway.json()["hits"]["total"]
+    best = gateway.json()["hits"]["max_score"]
+    assert plugin.json()["hits"]["max_score"] == (best if best is None else pytest.approx(best, abs=1e-4))
+
+
+@pytest.mark.parametrize("index", [STORED, DOC_VALUES])
+@pytest.mark.parametrize(("method", "params"), METHODS, ids=str)
+def test_one_shard_is_as_through_the_gateway(plugged: Plugged, index: str, method: str, params: dict[str, Any]) -> None:
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours(method, params=params)}
+    before = plugged.stats()
+    inside = search(plugged.url, index, body)
+    same(inside, search(plugged.gateway, index, body))
+    same(search(plugged.url, index, body), inside)
+    after = plugged.stats()
+    assert after["applied"] == before["applied"] + 2
+    assert after["first_pass"] == before["first_pass"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    index=st.sampled_from([STORED, DOC_VALUES]),
+    query=queries,
+    method=st.sampled_from(METHODS),
+    text=st.sampled_from(TEXTS),
+    start=st.integers(0, 12),
+    size=st.integers(1, 20),
+    window=st.integers(32, 100),
+    combined=st.fixed_dictionaries(
+        {},
+        optional={
+            "score_mode": st.sampled_from(["replace", "total", "multiply", "avg", "max", "min"]),
+            "query_weight": st.sampled_from([0, 0.3, 2]),
+            "rescore_query_weight": st.sampled_from([0, 0.5, 7.5]),
+        },
+    ),
+    native=st.booleans(),
+    post_filter=st.booleans(),
+)
+def test_generated_requests_are_as_through_the_gateway(
+    plugged: Plugged,
+    index: str,
+    query: dict[str, Any],
+    method: tuple[str, dict[str, Any]],
+    text: str,
+    start: int,
+    size: int,
+    window: int,
+    combined: dict[str, Any],
+    native: bool,
+    post_filter: bool,
+) -> None:
+    section = {"method": method[0], "params": method[1], "query_text": text, **combined}
+    own: Any = {"window_size": window, "ttc": section}
+    if native:
+        own = [{"window_size": 20, "query": {"rescore_query": {"match": {"text": "milk"}}}}, own]
+    body: dict[str, Any] = {"query": query, "from": start, "size": size, "rescore": own}
+    if post_filter:
+        body["post_filter"] = {"range": {"number": {"lt": 40}}}
+    plugin, gateway = search(plugged.url, index, body), search(plugged.gateway, index, body)
+    if not gateway.json()["ttc"]["window"]:
+        assert plugin.ids == []
+        return
+    same(plugin, gateway)
+
+
+def test_a_window_smaller_than_the_page_is_its_head(plugged: Plugged) -> None:
+    body = {"query": EVERYTHING, "size": 30}
+    first = search(plugged.url, STORED, body).ids
+    reply = search(plugged.url, STORED, body | {"rescore": ours() | {"window_size": 10}})
+    assert sorted(reply.ids[:10]) == sorted(first[:10])
+    assert reply.scores == sorted(reply.scores, reverse=True)
+
+
+def test_five_shards_are_rescored_each_for_itself(plugged: Plugged) -> None:
+    reply = search(plugged.url, SHARDED, {"query": EVERYTHING, "size": 60, "rescore": ours("maxsim")})
+    gateway = search(plugged.gateway, SHARDED, {"query": EVERYTHING, "size": 60, "rescore": ours("maxsim")})
+    # maxsim judges every document by itself, so only the one without features may stand elsewhere.
+    scores = dict(zip(reply.ids, reply.scores, strict=True))
+    expected = dict(zip(gateway.ids, gateway.scores, strict=True))
+    del scores["d7"], expected["d7"]
+    assert scores == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_second_search_sends_no_features(plugged: Plugged) -> None:
+    body = {"query": {"range": {"number": {"lt": 5}}}, "rescore": ours("dense", query_text="a text of its own")}
+    search(plugged.url, STORED, body)
+    before = plugged.stats()
+    search(plugged.url, STORED, body)
+    after = plugged.stats()
+    assert after["round_trips"] == before["round_trips"] + 1
+    assert after["bytes_sent"] - before["bytes_sent"] < 2000
+
+
+def test_explain_explains_the_score_that_is_shown(plugged: Plugged) -> None:
+    body = {"query": EVERYTHING, "size": 60, "explain": True, "rescore": ours(score_mode="total")}
+    hits = search(plugged.url, STORED, body).json()["hits"]["hits"]
+    expected = search(plugged.gateway, STORED, body).json()["hits"]["hits"]
+    for hit, other in zip(hits, expected, strict=True):
+        explanation = hit["_explanation"]
+        assert explanation["value"] == pytest.approx(hit["_score"])
+        assert explanation["description"] == other["_explanation"]["description"]
+        assert [one["value"] for one in explanation["details"]] == pytest.approx(
+            [one["value"] for one in other["_explanation"]["details"]], abs=1e-4
+        )
+
+
+@pytest.mark.parametrize(
+    ("rescore", "words"),
+    [
+        ({"ttc": {"metod": "dense"}}, "[ttc] unknown field [metod], did you mean [method]?"),
+        ({"ttc": {"method": "dense"}}, "[ttc.query_text] is missing"),
+        (ours("spectrl"), "unknown method [spectrl]: did you mean [spectral]?"),
+        (ours(params={"scale": 1}), "did you mean [scales]?"),
+        (ours(timeout="5"), "[ttc.timeout] is wrong"),
+        (ours(on_error="ignore"), "[ttc.on_error] is wrong"),
+        (ours() | {"window_size": 10_001}, "Rescore window [10001] is too large"),
+        ({"window": 5, "ttc": {}}, "[window]"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(plugged: Plugged, rescore: dict[str, Any], words: str) -> None:
+    reply = search(plugged.url, STORED, {"query": EVERYTHING, "rescore": rescore})
+    assert reply.status == 400
+    assert words in reply.reason
+
+
+def test_a_rescore_beside_a_sort_is_refused_as_a_native_one(plugged: Plugged) -> None:
+    reply = search(plugged.url, STORED, {"sort": ["number"], "rescore": ours()})
+    assert (reply.status, reply.reason) == (400, "Cannot use [sort] option in conjunction with [rescore].")
+
+
+def test_a_rescored_answer_is_not_cached(plugged: Plugged) -> None:
+    body = {"query": EVERYTHING, "rescore": ours(), "size": 3}
+    before = plugged.stats()["windows"]
+    for _ in range(3):
+        search(plugged.url, STORED, body, "?request_cache=true")
+    assert plugged.stats()["windows"] == before + 3
+
+
+def test_msearch_and_a_point_in_time(plugged: Plugged) -> None:
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
+    expected = search(plugged.url, STORED, body)
+    pit = call(plugged.url, "POST", f"/{STORED}/_search/point_in_time?keep_alive=1m").json()["pit_id"]
+    try:
+        within = call(plugged.url, "POST", "/_search", body | {"pit": {"id": pit}})
+        assert (within.ids, within.scores) == (expected.ids, expected.scores)
+    finally:
+        call(plugged.url, "DELETE", "/_search/point_in_time", {"pit_id": [pit]})

@@ -1,0 +1,108 @@
+"""The plugins as they are built from this checkout, and a sidecar before a node that can be made to fail."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from es_ttc.engine.node import java
+from es_ttc.errors import ConfigurationError
+from tests.gateway.client import Reply, call
+from tests.gateway.relay import Passed, Relay, relay
+
+SOURCES = Path(__file__).parents[2] / "plugin"
+NOWHERE = "http://127.0.0.1:9"
+_BUILD_SECONDS = 600
+
+Fault = Callable[[Callable[[], Reply]], Reply]
+"""Given the way to a right answer, gives a wrong one, or breaks the connection by raising."""
+
+
+def built(product: str) -> Path:
+    """Return the zip for a product, built (and its Java tests run) unless that has been done since the last change.
+
+    The test is skipped where no Maven or no JDK is to be had, which fails on CI.
+    """
+    target = SOURCES / product / "target"
+    found = sorted(target.glob(f"es-ttc-{product}-*.zip"))
+    changed = max(path.stat().st_mtime for path in SOURCES.rglob("*") if "target" not in path.parts and path.is_file())
+    if not found or found[-1].stat().st_mtime < changed:
+        _build()
+        found = sorted(target.glob(f"es-ttc-{product}-*.zip"))
+    return found[-1]
+
+
+@contextmanager
+def sidecar_address() -> Iterator["Sidecar"]:
+    """Give a node's sidecar an address before there is a gateway."""
+    with relay(NOWHERE) as passing:
+        yield Sidecar(passing)
+
+
+def _build() -> None:
+    maven = shutil.which("mvn")
+    try:
+        home = java.find(jdk=True).home
+    except ConfigurationError as error:
+        _cannot(str(error))
+    if maven is None:
+        _cannot("there is no mvn on the PATH")
+    done = subprocess.run(
+        [str(maven), "-B", "-q", "-f", str(SOURCES), "package"],
+        env={**os.environ, "JAVA_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=_BUILD_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def _cannot(why: str) -> NoReturn:
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"the plugins must be tested on CI: {why}")
+    pytest.skip(f"no plugins: {why}")
+
+
+class Sidecar:
+    """What a node asks: a relay before a gateway, which stands where the node's settings say for as long as needed.
+
+    Attributes:
+        gateway: The gateway's address, once there is one.
+        relay: Remembers what passes.
+    """
+
+    def __init__(self, passing: Relay) -> None:
+        self.gateway = NOWHERE
+        self.relay = passing
+        passing.before = self._answer
+        self._fault: Fault | None = None
+
+    @property
+    def url(self) -> str:
+        """The address that the node is given."""
+        return self.relay.url
+
+    @contextmanager
+    def failing(self, fault: Fault) -> Iterator[None]:
+        """Let it answer in a wrong way for a while."""
+        self._fault = fault
+        try:
+            yield
+        finally:
+            self._fault = None
+
+    def _answer(self, request: Passed) -> Reply:
+        fault = self._fault
+        if fault is None:
+            return self._passed(request)
+        return fault(lambda: self._passed(request))
+
+    def _passed(self, request: Passed) -> Reply:
+        kept = {name: value for name, value in request.headers.items() if name not in ("host", "content-length")}
+        return call(self.gateway, request.method, request.target, request.body, kept)
