@@ -80,7 +80,38 @@ class LlmSettings(_Sources):
     )
 
 
-class Settings(EngineSettings, LlmSettings):
+class JobSettings(_Sources):
+    """Where jobs are kept, and how workers go about them."""
+
+    jobs_index: str = Field(
+        "ttc-jobs",
+        pattern="^[a-z0-9][a-z0-9-]*$",
+        description="Index with the records of jobs; two more with this name as a prefix hold what became of documents "
+        "and what models proposed.",
+    )
+    redis: SecretStr | None = Field(
+        None,
+        description="URL of the Redis that workers share, e.g. redis://127.0.0.1:6379/0; a worker without one runs its "
+        "own.",
+    )
+    jobs_turn_seconds: float = Field(
+        30.0, gt=0, le=600, description="Seconds that a worker stays with one part of a job before others have a turn."
+    )
+    jobs_lease_seconds: float = Field(
+        30.0, ge=1, le=3600, description="Seconds after which a worker that shows no sign of life is taken for dead."
+    )
+    jobs_sweep_seconds: float = Field(
+        2.0, gt=0, le=3600, description="Seconds between two looks at what jobs there are to work on."
+    )
+    llm_requests_per_minute: int = Field(
+        0, ge=0, description="Questions to the endpoint a minute, from all workers of one Redis together; 0: no limit."
+    )
+    llm_total_concurrency: int = Field(
+        64, ge=1, description="Questions in flight at once, from all workers of one Redis together."
+    )
+
+
+class Settings(EngineSettings, LlmSettings, JobSettings):
     """Everything that es-ttc can be told beside a command's own flags."""
 
     encoder: str = Field(

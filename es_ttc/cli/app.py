@@ -17,9 +17,11 @@ from es_ttc.cli.evaluate import evaluate
 from es_ttc.cli.graph import graph
 from es_ttc.cli.index import index
 from es_ttc.cli.ingest import ingest
+from es_ttc.cli.jobs import jobs
 from es_ttc.cli.search import search
 from es_ttc.cli.serve import serve
 from es_ttc.cli.tune import tune
+from es_ttc.cli.worker import worker
 from es_ttc.errors import EsTtcError
 from es_ttc.gateway.logs import configure_logs
 
@@ -45,9 +47,11 @@ COMMANDS: tuple[click.Command, ...] = (
     graph,
     index,
     ingest,
+    jobs,
     search,
     serve,
     tune,
+    worker,
 )
 
 for command in COMMANDS:

@@ -1,0 +1,42 @@
+"""`es-ttc worker`: does the jobs."""
+
+import logging
+from contextlib import ExitStack
+
+import click
+
+from es_ttc.cli.common import engine_flag, given
+from es_ttc.settings import Settings
+
+
+@click.command()
+@engine_flag
+@click.option("--redis", metavar="URL", help="The Redis that workers share. Default: ES_TTC_REDIS, or one of its own.")
+@click.option(
+    "--processes", type=click.IntRange(1, 256), default=2, show_default=True, help="Parts of jobs done side by side."
+)
+@click.option("--verbose", is_flag=True, help="Tell of every turn.")
+def worker(engine: str | None, redis: str | None, processes: int, verbose: bool) -> int:
+    """Do jobs until stopped: the first Ctrl-C ends what is under way, a second one stops at once."""
+    try:
+        from es_ttc.tasks.app import run_worker
+    except ImportError as error:
+        from es_ttc.errors import ConfigurationError
+
+        raise ConfigurationError("workers need Celery and a client of Redis: pip install 'es-ttc[jobs]'") from error
+    from es_ttc.gateway.logs import configure_logs
+    from es_ttc.llm import LlmClient
+    from es_ttc.tasks.redis_server import OwnRedis
+
+    settings = Settings(**given(engine=engine, redis=redis))
+    client = LlmClient(settings)  # a worker without a model could do nothing
+    configure_logs("auto", logging.INFO if verbose else logging.WARNING)
+    with ExitStack() as stack:
+        if settings.redis is not None:
+            url = broker = settings.redis.get_secret_value()
+            where = "the Redis that is set"
+        else:
+            own = stack.enter_context(OwnRedis())
+            url, broker, where = own.url, own.broker, "a Redis of its own"
+        click.echo(f"worker of {processes} processes, {where}, model at {client.url}; Ctrl-C stops it", err=True)
+        return run_worker(settings, broker, url, processes=processes)

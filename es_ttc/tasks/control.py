@@ -1,0 +1,359 @@
+"""What people do with jobs: submit, list, look at, pause, resume, cancel, retry, try out; in the engine alone."""
+
+import random
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineError, InvalidRequest, LlmError
+from es_ttc.llm import LlmClient, Usage
+from es_ttc.llm_enrichment.document_frequency import DEFAULT_TAU, check_tau
+from es_ttc.llm_enrichment.filtering import Filtered, filtered
+from es_ttc.llm_enrichment.phrases import MOST_WORDS
+from es_ttc.llm_enrichment.plan import DEFAULT_PROMPTS, Plan, checked_text, prompt_of
+from es_ttc.llm_enrichment.proposing import Unreadable, propose
+from es_ttc.mappings.enrichment import Enrichable, enrichable
+from es_ttc.settings import Settings
+from es_ttc.tasks.documents import Documents, Text
+from es_ttc.tasks.record import Budget, Job, Price, Progress, Status, now
+from es_ttc.tasks.store import JobStore, Kept
+
+_MODEL_SECONDS = 10.0
+_SAMPLED_FROM = 1_000
+
+
+class Wanted(BaseModel):
+    """What is asked for when a job is submitted.
+
+    Attributes:
+        index: Index or alias.
+        query: The documents, as a query of the engine; None for all of them.
+        prompt: Name of a prompt; on the command line a file too. None for the one that suits the way to ask.
+        prompt_text: A prompt of one's own, in place of a name.
+        tau: Greatest share of documents that may have a phrase.
+        most: Phrases kept of one document.
+        most_words: Words of a phrase.
+        temperature: Of the model's answers.
+        answer_tokens: The longest answer, in tokens.
+        characters: A document's text is cut there.
+        redo: Enrich documents anew that another plan has enriched.
+        continuous: Go on with documents that arrive later.
+        lanes: Parts that workers can take on at the same time.
+        parallel: Questions in flight at once for one part.
+        priority: 0 to 9, greater ones first.
+        budget: What it may spend.
+        price: What a million tokens cost.
+        most_failures: Documents that fail in a row before it pauses by itself.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    index: str
+    query: dict[str, Any] | None = None
+    prompt: str | None = None
+    prompt_text: str | None = None
+    tau: float = DEFAULT_TAU
+    most: int = Field(10, ge=1, le=50)
+    most_words: int = Field(MOST_WORDS, ge=1, le=5)
+    temperature: float = Field(0.0, ge=0, le=2)
+    answer_tokens: int = Field(256, ge=8, le=8192)
+    characters: int = Field(4000, ge=100, le=200_000)
+    redo: bool = False
+    continuous: bool = False
+    lanes: int = Field(8, ge=1, le=64)
+    parallel: int = Field(1, ge=1, le=256)
+    priority: int = Field(5, ge=0, le=9)
+    budget: Budget = Field(default_factory=lambda: Budget(tokens=None, cost=None))
+    price: Price = Field(default_factory=lambda: Price(read=0.0, written=0.0))
+    most_failures: int = Field(200, ge=1, le=10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A job and how it goes.
+
+    Attributes:
+        job: Its record.
+        progress: Its counts.
+        waits_for: The job on the same index that has its turn first; None where it waits for none.
+    """
+
+    job: Job
+    progress: Progress
+    waits_for: str | None
+
+    @property
+    def state(self) -> str:
+        """Where it stands, in one word."""
+        if self.job.status is not Status.RUNNING:
+            return self.job.status
+        if self.waits_for:
+            return "waiting"
+        return "idle" if self.job.continuous and not self.progress.pending else "running"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready form; of the prompt its name and version."""
+        plan = self.job.plan.model_dump(mode="json", exclude={"text"})
+        record = self.job.model_dump(mode="json", exclude={"plan", "status", "final"})
+        prompt = {"prompt_version": self.job.plan.template.version, "key": self.job.plan.key}
+        return {
+            **record,
+            "state": self.state,
+            "waits_for": self.waits_for,
+            "plan": {**plan, **prompt},
+            "progress": {**self.progress.model_dump(mode="json"), "tokens": self.progress.tokens},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One document of a trial.
+
+    Attributes:
+        text: What the model read.
+        proposals: What it wrote.
+        filtered: What is left, and what was left out.
+        usage: Tokens.
+        problem: Why there is nothing; empty where there is something.
+    """
+
+    text: Text
+    proposals: tuple[str, ...]
+    filtered: Filtered
+    usage: Usage
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A sample, and what the whole would take.
+
+    Attributes:
+        documents: The sample.
+        pending: Documents of the whole.
+        read: Tokens of questions for the whole, estimated.
+        written: Tokens of answers for the whole, estimated.
+        cost: Their cost.
+        seconds: Time for the whole with one question at a time.
+    """
+
+    documents: Sequence[Sampled]
+    pending: int
+    read: int
+    written: int
+    cost: float
+    seconds: float
+
+
+async def submit(engine: Engine, settings: Settings, wanted: Wanted) -> Shown:
+    """Check a job and write its record; workers find it there.
+
+    Raises:
+        InvalidRequest: Something of it cannot be meant.
+        MissingFeature: The index has no field for enrichment.
+        ConfigurationError: No model is configured, or there is no such prompt.
+        LlmError: The model's endpoint does not answer.
+    """
+    target, plan = await _checked(engine, settings, wanted)
+    store = JobStore(engine, settings.jobs_index)
+    await store.prepare()
+    job = Job(id=f"enrich-{secrets.token_hex(4)}", index=target.index, plan=plan, **_kept(wanted))
+    documents = Documents(engine, target)
+    job = job.model_copy(update={"total": await documents.pending(job)})
+    await store.create(job)
+    return await _shown(store, documents, job)
+
+
+async def listed(engine: Engine, settings: Settings, status: Sequence[str] = ()) -> list[Shown]:
+    """Return jobs, the newest first, with their counts."""
+    store = JobStore(engine, settings.jobs_index)
+    return [await shown(engine, settings, job.id) for job in await store.listed(status=status)]
+
+
+async def shown(engine: Engine, settings: Settings, name: str) -> Shown:
+    """Return a job and how it goes.
+
+    Raises:
+        UnknownJob: There is none of this name.
+    """
+    store = JobStore(engine, settings.jobs_index)
+    job = await store.get(name)
+    if job.final is not None:
+        return Shown(job, Progress.model_validate({**job.final, "trouble": "", "remaining": None}), None)
+    return await _shown(store, await _documents(engine, job), job)
+
+
+async def pause(engine: Engine, settings: Settings, name: str) -> Shown:
+    """Let a job rest: documents under way are ended, no further one is begun."""
+    return await _change(engine, settings, name, Status.PAUSED, ("running", "paused"))
+
+
+async def cancel(engine: Engine, settings: Settings, name: str) -> Shown:
+    """End a job; what it has enriched stays."""
+    return await _change(engine, settings, name, Status.CANCELLED, ("running", "paused", "cancelled"))
+
+
+async def resume(
+    engine: Engine, settings: Settings, name: str, *, tokens: int | None = None, cost: float | None = None
+) -> Shown:
+    """Let a paused job go on; it may be given another budget."""
+    given = {key: value for key, value in (("tokens", tokens), ("cost", cost)) if value is not None}
+    return await _change(engine, settings, name, Status.RUNNING, ("running", "paused"), given)
+
+
+async def retry(engine: Engine, settings: Settings, name: str) -> Shown:
+    """Take up documents that failed once more; a job that was over runs again.
+
+    Raises:
+        InvalidRequest: None has failed.
+    """
+    store = JobStore(engine, settings.jobs_index)
+    job = await store.get(name)
+    if job.status is Status.CANCELLED:
+        raise InvalidRequest(f"job [{name}] was cancelled: submit it again with `es-ttc jobs submit {job.index}`")
+    if not await store.forget_failures(name) and job.status is not Status.PAUSED:
+        raise InvalidRequest(f"no document of job [{name}] has failed: there is nothing to retry")
+
+    def again(record: Job) -> Job:
+        changes = {"status": Status.RUNNING, "reason": "", "ended": None, "final": None, "retried": now()}
+        return record.model_copy(update=changes)
+
+    return await _shown(store, await _documents(engine, job), await store.change(name, again))
+
+
+async def dry_run(engine: Engine, settings: Settings, wanted: Wanted, sample: int) -> Trial:
+    """Enrich a sample, write nothing into any document, and estimate the whole.
+
+    What the model answers is kept as a job's would be, so the job does not pay for it again.
+
+    Raises:
+        InvalidRequest: As for :func:`submit`.
+    """
+    target, plan = await _checked(engine, settings, wanted)
+    store = JobStore(engine, settings.jobs_index)
+    await store.prepare()
+    job = Job(id="dry-run", index=target.index, plan=plan, **_kept(wanted))
+    documents = Documents(engine, target)
+    pending = await documents.pending(job)
+    keys = []
+    async for key in documents.keys(job, None):
+        keys.append(key)
+        if len(keys) == max(sample, _SAMPLED_FROM):
+            break
+    chosen = random.Random(0).sample(keys, min(sample, len(keys)))  # noqa: S311 - the same sample every time
+    texts = [text for text in await documents.texts(chosen) if text.text] if chosen else []
+    found: list[tuple[Text, tuple[str, ...], Usage, str]] = []
+    seconds = 0.0
+    async with LlmClient(settings) as llm:
+        for text in texts:
+            begun = time.monotonic()
+            try:
+                proposed = await propose(llm, plan, text.text)
+            except Unreadable as error:
+                found.append((text, (), error.usage, str(error)))
+            else:
+                used = Kept(
+                    proposed.phrases,
+                    proposed.usage.prompt_tokens,
+                    proposed.usage.completion_tokens,
+                    job.id,
+                    text.key[0],
+                )
+                await store.keep(plan.asked, target.index, text.hash, used)
+                found.append((text, proposed.phrases, proposed.usage, ""))
+            seconds += time.monotonic() - begun
+    left = await filtered(engine, target, plan, [(phrases, text.fields) for text, phrases, _, _ in found])
+    sampled = [
+        Sampled(text, phrases, kept, usage, problem)
+        for (text, phrases, usage, problem), kept in zip(found, left, strict=True)
+    ]
+    share = pending / max(1, len(sampled))
+    read = round(share * sum(each.usage.prompt_tokens for each in sampled))
+    written = round(share * sum(each.usage.completion_tokens for each in sampled))
+    return Trial(sampled, pending, read, written, wanted.price.of(read, written), share * seconds)
+
+
+async def _checked(engine: Engine, settings: Settings, wanted: Wanted) -> tuple[Enrichable, Plan]:
+    check_tau(wanted.tau)
+    if wanted.prompt_text is not None:
+        prompt = checked_text(wanted.prompt or "own", wanted.prompt_text)
+    else:
+        prompt = prompt_of(wanted.prompt or DEFAULT_PROMPTS[settings.llm_api])
+    target = await enrichable(engine, wanted.index)
+    await _check_query(engine, target, wanted.query)
+    async with LlmClient(settings) as llm:
+        try:
+            model = await llm.model(seconds=_MODEL_SECONDS)
+            if settings.llm_model is not None:
+                await llm.models(seconds=_MODEL_SECONDS)
+        except LlmError as error:
+            raise LlmError(f"nothing is submitted: {error}", error.failure, status=error.upstream_status) from error
+        api = llm.api
+    return target, Plan(
+        prompt=prompt.name,
+        text=prompt.text,
+        model=model,
+        api=api,
+        temperature=wanted.temperature,
+        answer_tokens=wanted.answer_tokens,
+        characters=wanted.characters,
+        most=wanted.most,
+        most_words=wanted.most_words,
+        tau=wanted.tau,
+    )
+
+
+async def _check_query(engine: Engine, target: Enrichable, query: Mapping[str, Any] | None) -> None:
+    if query is None:
+        return
+    try:
+        await engine.count(target.index, query)
+    except EngineError as error:
+        if error.upstream_status == 400:
+            raise InvalidRequest(f"[query] is no query of the engine: {error}") from error
+        raise
+
+
+def _kept(wanted: Wanted) -> dict[str, Any]:
+    names = (
+        "query", "redo", "continuous", "lanes", "parallel", "priority", "budget", "price", "most_failures",
+    )  # fmt: skip
+    return {name: getattr(wanted, name) for name in names}
+
+
+async def _change(
+    engine: Engine,
+    settings: Settings,
+    name: str,
+    status: Status,
+    allowed: Sequence[str],
+    budget: Mapping[str, Any] | None = None,
+) -> Shown:
+    store = JobStore(engine, settings.jobs_index)
+
+    def changed(job: Job) -> Job:
+        if job.status not in allowed:
+            raise InvalidRequest(
+                f"job [{name}] is {job.status} and cannot become {status}: `es-ttc jobs retry {name}` takes up what "
+                f"failed, `es-ttc jobs submit {job.index}` begins anew"
+            )
+        ended = now() if status.over and job.ended is None else job.ended
+        spent = job.budget.model_copy(update=dict(budget or {}))
+        return job.model_copy(update={"status": status, "reason": "", "ended": ended, "budget": spent})
+
+    job = await store.change(name, changed)
+    return await _shown(store, await _documents(engine, job), job)
+
+
+async def _documents(engine: Engine, job: Job) -> Documents:
+    return Documents(engine, await enrichable(engine, job.index))
+
+
+async def _shown(store: JobStore, documents: Documents, job: Job) -> Shown:
+    first = await store.turn_of(job) if job.status is Status.RUNNING else None
+    return Shown(job, await store.progress(job, documents.pending), first.id if first else None)
