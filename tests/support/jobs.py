@@ -1,4 +1,4 @@
-"""Real workers on a real Redis, and an endpoint with faults in a process of its own, for tests and benchmarks of jobs."""
+"""Real workers on a real Redis, and an endpoint with faults in a process of its own, for what is tested of jobs."""
 
 import argparse
 import asyncio
@@ -18,13 +18,13 @@ from typing import Any
 
 import psutil
 
+from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineUnavailable
 from es_ttc.mappings.enrichment import add_enrichment
 from es_ttc.mappings.index import IndexOptions, create_index
 from es_ttc.mappings.spec import ENRICHED, ENRICHED_BY, ENRICHMENT, IndexSpec
-from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.settings import EngineSettings, Settings
 
 IDENTITY = EncoderIdentity("test", "1", 4, 16, "", "")
@@ -233,6 +233,9 @@ def serve(fault: Path, asked: Path, seconds: float) -> None:
 
     rng = random.Random(1)
 
+    def now_at_fault() -> str:
+        return fault.read_text().strip()
+
     async def ask(request: web.Request) -> web.StreamResponse:
         body = await request.json()
         chat = "messages" in body
@@ -241,7 +244,7 @@ def serve(fault: Path, asked: Path, seconds: float) -> None:
         with asked.open("a") as file:
             file.write(f"{numbers[-1] if numbers else '?'}\n")
         await asyncio.sleep(seconds * rng.uniform(0.5, 1.5))
-        match fault.read_text().strip():
+        match now_at_fault():
             case "garbage":
                 return web.json_response(reply("%%% ... ### ---", chat=chat))
             case "hang":
@@ -253,7 +256,7 @@ def serve(fault: Path, asked: Path, seconds: float) -> None:
         return web.json_response(reply(f"flood gauge{number}, hydrology{number}, river, the", chat=chat))
 
     async def models(_: web.Request) -> web.Response:
-        if fault.read_text().strip() in ("429", "500"):
+        if now_at_fault() in ("429", "500"):
             return web.json_response({}, status=500)
         return web.json_response({"object": "list", "data": [{"id": "scripted"}]})
 
