@@ -23,6 +23,7 @@ from es_ttc.mappings.index import IndexOptions, create_index
 from es_ttc.mappings.spec import ENRICHED_TEXT, ENRICHMENT, IndexSpec
 from es_ttc.settings import Settings
 from es_ttc.tasks import control
+from es_ttc.tasks.record import Job
 from es_ttc.tasks.store import JobStore
 from tests.support.jobs import IDENTITY, Workplace, connected, worker_at
 
@@ -53,7 +54,7 @@ async def make(engine: Engine, index: str, documents: Sequence[dict[str, Any]]) 
     await engine.refresh(index)
 
 
-async def export(engine: Engine, place: Workplace, job: control.Job, file: Path) -> int:
+async def export(engine: Engine, place: Workplace, job: Job, file: Path) -> int:
     """Write what the model proposed and what was kept to a file; return the number of documents."""
     store = JobStore(engine, place.settings.jobs_index)
     found: list[tuple[str, str, list[str]]] = []

@@ -82,9 +82,7 @@ def jobs() -> None:
 @click.option("--dry-run", is_flag=True, help="Enrich a sample, write no document; show before, after, cost and time.")
 @click.option("--sample", type=click.IntRange(1, 100), default=5, show_default=True, help="Documents of --dry-run.")
 @json_flag
-def submit(
-    index: str, engine: str | None, dry_run: bool, sample: int, as_json: bool, **options: Any
-) -> None:
+def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: bool, **options: Any) -> None:
     """Let workers enrich the documents of INDEX."""
     from es_ttc.tasks import control
 
