@@ -141,6 +141,15 @@ class GatewaySettings(Settings):
         description="What engines with our plugin send to `/_ttc/score` as a bearer token; without one nobody is "
         "answered there.",
     )
+    rewrite_timeout_ms: int = Field(
+        3000,
+        gt=0,
+        description="What rewriting a query may take where a request names no timeout, in ms; then the plain query "
+        "answers. The model's answer is kept when it comes, for the next request.",
+    )
+    sketch_prompts: Path | None = Field(
+        None, description="Folder with prompts of your own for the `query` hook, one NAME.txt each."
+    )
     max_window: int = Field(1000, ge=1, le=10_000, description="Greatest window that a request may ask for.")
     scoring_threads: int = Field(2, ge=1, description="Windows scored at the same time.")
     max_concurrent_requests: int = Field(256, ge=1, description="Requests in flight before 429 is answered.")

@@ -59,6 +59,26 @@ class BulkItem:
         return self.status in (429, 502, 503, 504)
 
 
+class Asking(Protocol):
+    """Who can ask an engine: an :class:`Engine`, or the gateway in a caller's name."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - handed to the client, not awaited here
+    ) -> Any:
+        """Send one JSON request and return the decoded body."""
+        ...
+
+    async def search(self, index: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
+        """Run one `_search`."""
+        ...
+
+
 class Engine(Protocol):
     """An async client of one engine.
 

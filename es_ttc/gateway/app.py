@@ -27,6 +27,9 @@ from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import CONTENT_TYPE, Metrics
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.proxy import json_headers
+from es_ttc.gateway.query.handler import QueryHandler
+from es_ttc.gateway.query.model import SharedModel
+from es_ttc.gateway.query.rewriting import Rewriting
 from es_ttc.gateway.rerank import Reranking
 from es_ttc.gateway.rescoring import Rescoring
 from es_ttc.gateway.scoring import WindowScorer
@@ -35,6 +38,7 @@ from es_ttc.gateway.sidecar import MEDIA_TYPE, PROTOCOL_VERSION, Sidecar
 from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.tuned import TunedDefaults
+from es_ttc.rewriters.prompts import Prompts
 from es_ttc.settings import GatewaySettings
 
 _QUEUE_A_THREAD = 32
@@ -83,6 +87,15 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         upstream, features, encoders, scoring, metrics, default_timeout_ms=settings.default_timeout_ms
     )
     knn = KnnHandler(searches, retrieving, max_window=settings.max_window)
+    model = SharedModel(settings)
+    rewriting = Rewriting(
+        upstream,
+        model,
+        Prompts(settings.sketch_prompts),
+        metrics,
+        default_timeout_ms=settings.rewrite_timeout_ms,
+    )
+    queries = QueryHandler(searches, knn, rewriting)
     reranking = Reranking(
         encoders,
         scorer,
@@ -104,7 +117,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with upstream:
+        async with upstream, model:
             loading = asyncio.create_task(_prepare(encoders))
             if wait_for_encoder:
                 await loading
@@ -128,7 +141,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         exception_handlers={HTTPException: _not_found},
         lifespan=lifespan,
     )
-    return _Doors(addresses, Entrance(upstream, searches, knn, metrics, settings.max_concurrent_requests))
+    return _Doors(addresses, Entrance(upstream, searches, queries, metrics, settings.max_concurrent_requests))
 
 
 class _Doors:

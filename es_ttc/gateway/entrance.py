@@ -8,10 +8,10 @@ from starlette.types import Message, Receive, Scope, Send
 from es_ttc.errors import EsTtcError, TooManyRequests
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.incoming import Disconnected, Incoming
-from es_ttc.gateway.knn.handler import KnnHandler
 from es_ttc.gateway.logs import log, request_id
 from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.proxy import end_answer, forward, json_headers, start_answer
+from es_ttc.gateway.query.handler import QueryHandler
 from es_ttc.gateway.search import Outcome, SearchHandler
 from es_ttc.gateway.upstream import Upstream
 
@@ -26,17 +26,17 @@ class Entrance:
     Args:
         upstream: The engine.
         searches: Answers templates of `_msearch`.
-        knn: Answers `_search` and `_msearch`; hands on what has no kNN clause of ours.
+        queries: Answers `_search` and `_msearch`; hands on what has no query of ours.
         metrics: Told about every request.
         limit: Requests in flight before 429 is answered.
     """
 
     def __init__(
-        self, upstream: Upstream, searches: SearchHandler, knn: KnnHandler, metrics: Metrics, limit: int
+        self, upstream: Upstream, searches: SearchHandler, queries: QueryHandler, metrics: Metrics, limit: int
     ) -> None:
         self._upstream = upstream
         self._searches = searches
-        self._knn = knn
+        self._queries = queries
         self._metrics = metrics
         self._limit = limit
         self._in_flight = 0
@@ -105,11 +105,11 @@ class Entrance:
     async def _dispatch(self, incoming: Incoming, answer: "_Answer") -> Outcome:
         match _api(incoming):
             case ["_search"]:
-                return await self._knn.search(incoming, answer)
+                return await self._queries.search(incoming, answer)
             case ["_search", "template"]:
-                return await self._knn.template(incoming, answer)
+                return await self._queries.template(incoming, answer)
             case ["_msearch"]:
-                return await self._knn.msearch(incoming, answer)
+                return await self._queries.msearch(incoming, answer)
             case ["_msearch", "template"]:
                 return await self._searches.msearch_template(incoming, answer)
             case _:

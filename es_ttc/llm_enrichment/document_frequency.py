@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from es_ttc.engine.protocol import Engine
+from es_ttc.engine.protocol import Asking
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.llm_enrichment.phrases import Dropped, Phrase, Reason
 
@@ -32,7 +32,7 @@ class Frequencies:
 
 
 async def document_frequencies(
-    engine: Engine, index: str, fields: Sequence[str], phrases: Iterable[str]
+    engine: Asking, index: str, fields: Sequence[str], phrases: Iterable[str]
 ) -> Frequencies:
     """Ask how many documents have each phrase in one of the fields, analysed as each field is.
 

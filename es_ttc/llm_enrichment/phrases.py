@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote
 
-from es_ttc.engine.protocol import Engine
+from es_ttc.engine.protocol import Asking
 
 MOST_WORDS = 3
 """Words of a phrase; SIRA's code has 2, its paper speaks of n-grams (section 3.2)."""
@@ -125,7 +125,7 @@ def contains(sequence: Tokens, phrase: Tokens) -> bool:
     return any(token == first and sequence[at : at + length] == phrase for at, token in enumerate(sequence))
 
 
-async def analyse(engine: Engine, index: str, field: str, texts: Sequence[str]) -> list[Tokens]:
+async def analyse(engine: Asking, index: str, field: str, texts: Sequence[str]) -> list[Tokens]:
     """Return the tokens of texts as an index analyses a field.
 
     Short texts go together, long ones in pieces that are cut at blanks, so neither the number of calls nor an engine's

@@ -1,8 +1,9 @@
 """A language model's endpoint with faults, and a client for the real one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,3 +107,19 @@ def reply(text: str, *, chat: bool, finish: str = "stop") -> dict[str, Any]:
         "choices": [{"index": 0, "finish_reason": finish, **said}],
         "usage": {"prompt_tokens": 10, "completion_tokens": written, "total_tokens": 10 + written},
     }
+
+
+@contextmanager
+def scripted_model_beside(answers: Callable[[dict[str, Any]], Answer]) -> Iterator[ScriptedModel]:
+    """Run :func:`scripted_model` in a thread of its own, for tests that are not asynchronous themselves."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    model = scripted_model(answers)
+    try:
+        yield asyncio.run_coroutine_threadsafe(model.__aenter__(), loop).result(10)
+    finally:
+        asyncio.run_coroutine_threadsafe(model.__aexit__(None, None, None), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()

@@ -147,7 +147,7 @@ def put_in_place(body: Mapping[str, Any], queries: Sequence[tuple[Clause, dict[s
     for clause, query in queries:
         if clause.standing != "top":
             native = {"standard": {"query": query}} if clause.standing == "retriever" and "knn" not in query else query
-            changed = _with(changed, clause.place[:-1], native)
+            changed = put_at(changed, clause.place[:-1], native)
             continue
         position = int(clause.place[1]) if len(clause.place) > 1 else 0
         is_native = "field" in query.get("knn", {})  # Elasticsearch's form, which may stand there
@@ -331,10 +331,10 @@ def all_of(filters: Sequence[Any]) -> Any:
     return filters[0] if len(filters) == 1 else {"bool": {"filter": [*filters]}}
 
 
-def _with(value: Any, place: Place, new: Any) -> Any:
+def put_at(value: Any, place: Place, new: Any) -> Any:
     """Return a copy of nested JSON with another value in one place."""
     if not place:
         return new
     copy: Any = list(value) if isinstance(value, list) else dict(value)
-    copy[place[0]] = _with(value[place[0]], place[1:], new)
+    copy[place[0]] = put_at(value[place[0]], place[1:], new)
     return copy

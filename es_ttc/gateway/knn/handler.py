@@ -8,18 +8,16 @@ found, with their scores.
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
-from starlette.types import Message, Send
+from starlette.types import Send
 
-from es_ttc.errors import EngineError, EsTtcError
+from es_ttc.errors import EsTtcError
 from es_ttc.gateway import jsonio
-from es_ttc.gateway.filter_path import filtered
-from es_ttc.gateway.incoming import Incoming, RawHeaders
-from es_ttc.gateway.knn.clauses import MARKS, TEXT, Clause, clauses_of, put_in_place
+from es_ttc.gateway.captured import NOTHING, Captured, add_summary, is_refusal, refused, with_text
+from es_ttc.gateway.incoming import Incoming
+from es_ttc.gateway.knn.clauses import MARKS, Clause, clauses_of, put_in_place
 from es_ttc.gateway.knn.retrieving import Question, Replacement, Retrieving
-from es_ttc.gateway.proxy import end_answer, json_headers, start_answer
-from es_ttc.gateway.query_text import texts_of
 from es_ttc.gateway.search import (
     Outcome,
     SearchHandler,
@@ -28,16 +26,12 @@ from es_ttc.gateway.search import (
     require_json_answer,
     without_template,
 )
-from es_ttc.gateway.search_body import DEFAULT_SIZE, find_rescore, own_timeout
-from es_ttc.gateway.section import KEY
+from es_ttc.gateway.search_body import DEFAULT_SIZE, own_timeout
 
-_APPLIED = b"x-ttc-applied"
 _OF_THE_DOOR = (
     "allow_no_indices", "allow_partial_search_results", "ccs_minimize_roundtrips", "expand_wildcards",
     "ignore_unavailable", "preference", "routing", "search_type",
 )  # fmt: skip
-_NOTHING = b'{"size":0,"query":{"match_none":{}}}'
-"""What the engine is asked in the place of an item that has gone wrong already, so that the others keep theirs."""
 
 
 class KnnHandler:
@@ -63,11 +57,10 @@ class KnnHandler:
             return await self._searches.search(incoming, send)
         return await self._answer(incoming, send, *found, params, started)
 
-    async def template(self, incoming: Incoming, send: Send) -> Outcome:
-        """Answer one `_search/template`."""
+    async def template(self, incoming: Incoming, send: Send, rendered: dict[str, Any] | None) -> Outcome:
+        """Answer one `_search/template` by what it renders to; see :meth:`SearchHandler.template`."""
         started = time.perf_counter()
-        _, text, params = await self._searches.read(incoming)
-        rendered = await self._searches.rendered_template(incoming, text)
+        _, _, params = await self._searches.read(incoming)
         clauses = [] if rendered is None else clauses_of(rendered, most=self._max_window)
         if rendered is None or not clauses:
             return await self._searches.template(incoming, send, rendered)
@@ -104,11 +97,11 @@ class KnnHandler:
                     sent = jsonio.dumps(_changed(body, answered[number]))
                 else:
                     faults[number] = fault
-            lines += [header, _NOTHING if number in faults else sent]
+            lines += [header, NOTHING if number in faults else sent]
         incoming.replace_body(b"\n".join(lines) + b"\n")
-        captured = _Captured(incoming)
+        captured = Captured(incoming)
         outcome = await self._searches.msearch(incoming, captured)
-        return await captured.merged(send, outcome, params, faults, answered)
+        return await _merged(captured, send, outcome, params, faults, answered)
 
     async def _answer(
         self,
@@ -125,15 +118,15 @@ class KnnHandler:
         path = incoming.target.rstrip(b"/").removesuffix(b"_search") + b"_msearch"
         outcomes = await self._retrieving.answer(questions, path, b"")
         for one in outcomes:
-            if isinstance(one, EsTtcError) and _is_refusal(one):
-                return await _refused(incoming, send, one)
+            if isinstance(one, EsTtcError) and is_refusal(one):
+                return await refused(incoming, send, one)
             if isinstance(one, EsTtcError):
                 raise one
         replaced = [one for one in outcomes if isinstance(one, Replacement)]
         incoming.replace_body(jsonio.dumps(_changed(body, replaced)))
-        captured = _Captured(incoming)
+        captured = Captured(incoming)
         outcome = await self._searches.search(incoming, captured)
-        return await captured.merged(send, outcome, params, {}, {0: replaced})
+        return await _merged(captured, send, outcome, params, {}, {0: replaced})
 
     def _clauses(self, text: bytes | None) -> tuple[dict[str, Any], list[Clause]] | None:
         """Return a body and its clauses of ours; None where it has none, or is not ours to judge."""
@@ -151,82 +144,6 @@ class KnnHandler:
             return self._clauses(line)
         except EsTtcError as error:
             return error
-
-
-class _Captured:
-    """Keeps an answer, to which something is added before it goes to the caller."""
-
-    def __init__(self, incoming: Incoming) -> None:
-        self._incoming = incoming
-        self._status = 200
-        self._headers: RawHeaders = []
-        self._body: list[bytes] = []
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._status = message["status"]
-            self._headers = list(message["headers"])
-        else:
-            self._body.append(message.get("body", b""))
-
-    async def merged(
-        self,
-        send: Send,
-        outcome: Outcome,
-        params: Sequence[tuple[str, str]],
-        faults: Mapping[int, EsTtcError],
-        answered: Mapping[int, Sequence[Replacement]],
-    ) -> Outcome:
-        """Send the answer with what there is to say about each search's retrievals.
-
-        Args:
-            send: Where it goes.
-            outcome: How the rest of the request ended.
-            params: The URL parameters.
-            faults: Errors of items of an `_msearch`, by number.
-            answered: What was put in place, by the item's number; a `_search` is item 0.
-        """
-        body = b"".join(self._body)
-        if self._status != 200:
-            await self._send(send, self._headers, body)
-            return outcome
-        answer = jsonio.loads(body) if body.strip() else {}
-        url = dict(params)
-        for number, replacements in answered.items():
-            one = answer["responses"][number] if "responses" in answer else answer
-            if "error" not in one:
-                _add(one, replacements, url.get("filter_path", ""))
-        for number, fault in faults.items():
-            answer["responses"][number] = fault.upstream if _is_refusal(fault) else fault.body()
-        applied = outcome.applied and all(one.applied for replaced in answered.values() for one in replaced)
-        ours = any(one.summary is not None for replaced in answered.values() for one in replaced)
-        headers = [pair for pair in self._headers if pair[0] not in (b"content-length", _APPLIED)]
-        if ours or any(name == _APPLIED for name, _ in self._headers):
-            headers.append((_APPLIED, b"true" if applied else b"false"))
-        pretty = url.get("pretty", "false") in ("", "true")
-        await self._send(send, headers, jsonio.dumps(answer, pretty=pretty))
-        return Outcome("msearch" if outcome.kind == "msearch" or faults else "search", 200, applied)
-
-    async def _send(self, send: Send, headers: RawHeaders, body: bytes) -> None:
-        kept = [pair for pair in headers if pair[0] != b"content-length"]
-        await start_answer(send, self._status, [*kept, (b"content-length", str(len(body)).encode())])
-        await end_answer(self._incoming, send, body)
-
-
-def _is_refusal(fault: EsTtcError) -> TypeGuard[EngineError]:
-    """Whether the engine itself has told the caller what is wrong: no such index, no right to read it."""
-    if not isinstance(fault, EngineError) or not isinstance(fault.upstream, dict):
-        return False
-    return 400 <= (fault.upstream_status or 0) < 500
-
-
-async def _refused(incoming: Incoming, send: Send, refusal: EngineError) -> Outcome:
-    """Answer with the engine's own refusal."""
-    body = jsonio.dumps(refusal.upstream)
-    status = refusal.upstream_status or refusal.status
-    await start_answer(send, status, json_headers(incoming.headers, body))
-    await end_answer(incoming, send, body)
-    return Outcome("search", status)
 
 
 def _question(
@@ -251,17 +168,33 @@ def _query_string(params: Sequence[tuple[str, str]]) -> bytes:
 def _changed(body: Mapping[str, Any], replaced: Sequence[Replacement]) -> dict[str, Any]:
     """Return the body that is left: native queries in the clauses' places, and the text told to a rescorer of ours."""
     changed = put_in_place(body, [(one.clause, one.query) for one in replaced])
-    texts = {one.clause.texts for one in replaced}
-    rescore = find_rescore(body.get("rescore"))
-    if rescore is None or len(texts) != 1 or any(texts_of(body.get("query"))):
-        return changed
-    section = rescore[1][KEY]
-    [asked] = texts
-    if not asked or not isinstance(section, dict) or section.keys() & {TEXT, "query_texts"}:
-        return changed
-    told = {TEXT: asked[0]} if len(asked) == 1 else {"query_texts": list(asked)}
-    changed["rescore"] = [*rescore[0], {**rescore[1], KEY: {**section, **told}}]
-    return changed
+    return with_text(changed, body, {one.clause.texts for one in replaced})
+
+
+async def _merged(
+    captured: Captured,
+    send: Send,
+    outcome: Outcome,
+    params: Sequence[tuple[str, str]],
+    faults: Mapping[int, EsTtcError],
+    answered: Mapping[int, Sequence[Replacement]],
+) -> Outcome:
+    """Send the answer with what there is to say about each search's retrievals."""
+    filter_path = dict(params).get("filter_path", "")
+    every = [one for replacements in answered.values() for one in replacements]
+
+    def add(number: int, answer: dict[str, Any]) -> None:
+        _add(answer, answered[number], filter_path)
+
+    return await captured.merged(
+        send,
+        outcome,
+        params,
+        faults,
+        dict.fromkeys(answered, add),
+        applied=all(one.applied for one in every),
+        ours=any(one.summary is not None for one in every),
+    )
 
 
 def _add(answer: dict[str, Any], replacements: Sequence[Replacement], filter_path: str) -> None:
@@ -269,13 +202,8 @@ def _add(answer: dict[str, Any], replacements: Sequence[Replacement], filter_pat
     summaries = [one.summary for one in replacements if one.summary is not None]
     if not summaries:
         return
-    told: dict[str, Any] = summaries[0] if len(summaries) == 1 else {"knn": summaries}
-    if KEY in answer:
-        told = {**answer[KEY], "knn": told.get("knn", told)}
-    shown = filtered({KEY: told}, filter_path, keep_empty=False) if filter_path else {KEY: told}
-    answer.update(shown)
-    if isinstance(answer.get("took"), int):
-        answer["took"] += round(sum(one["took"]["encode"] + one["took"]["search"] for one in summaries))
+    ms = sum(one["took"]["encode"] + one["took"]["search"] for one in summaries)
+    add_summary(answer, "knn", summaries, ms, filter_path)
     for hit in answer.get("hits", {}).get("hits", ()):
         identity = (hit.get("_index", ""), hit.get("_id", ""))
         found = next((one.details[identity] for one in replacements if identity in one.details), None)

@@ -1,0 +1,71 @@
+"""Prompts of the query side: a kind of task each, in two forms, for assistants and for models that continue texts.
+
+SIRA asks for vocabulary that narrows the search and forbids guessing the answer itself: a guessed name would lead to
+one candidate (section 3.2). Files of the gateway's own folder (`sketch_prompts`) stand beside the built-in ones, or in
+their place.
+"""
+
+from collections.abc import Collection
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.llm import JsonSchema, Prompt
+from es_ttc.llm.prompts import checked_prompt, read_prompt
+from es_ttc.validation import did_you_mean
+
+Api = Literal["chat", "completions"]
+
+PLACEHOLDERS = frozenset({"query", "most"})
+SCHEMA = JsonSchema(
+    "phrases",
+    {
+        "type": "object",
+        "properties": {"phrases": {"type": "array", "items": {"type": "string", "maxLength": 60}, "maxItems": 50}},
+        "required": ["phrases"],
+        "additionalProperties": False,
+    },
+)
+
+
+class Prompts:
+    """The built-in prompts, and those of a folder.
+
+    Args:
+        folder: Files ``NAME.txt``; None for none.
+
+    Raises:
+        ConfigurationError: A file of it cannot be read, or lacks a placeholder.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        found = sorted(folder.glob("*.txt")) if folder is not None else []
+        self._own = {path.stem: read_prompt(path, PLACEHOLDERS) for path in found}
+
+    def names(self, api: Api) -> list[str]:
+        """Return the names that a request may give."""
+        return sorted({*self._own, *_built_in(api)})
+
+    def named(self, name: str, api: Api) -> Prompt:
+        """Return a prompt.
+
+        Raises:
+            InvalidRequest: There is none of this name; the message names the nearest.
+        """
+        found = self._own.get(name) or _built_in(api).get(name)
+        if found is None:
+            raise InvalidRequest(f"unknown prompt [{name}]{did_you_mean(name, self.names(api))}")
+        return found
+
+
+@lru_cache
+def _built_in(api: Api) -> dict[str, Prompt]:
+    ending = f".{api}.txt"
+    texts: Collection[tuple[str, str]] = [
+        (file.name.removesuffix(ending), file.read_text(encoding="utf-8"))
+        for file in files("es_ttc.rewriters").joinpath("sketches").iterdir()
+        if file.name.endswith(ending)
+    ]
+    return {name: checked_prompt(f"{name}{ending}", text, PLACEHOLDERS) for name, text in texts}

@@ -1,0 +1,137 @@
+"""The one weighted query (SIRA, equation 2): score(d) = BM25(q, d) + w BM25(expansion, d), in one search.
+
+Both parts are BM25 of the same engine over the same fields, so ``w`` is a ratio without a unit: it means the same on
+OpenSearch and on Elasticsearch, whose BM25 scores differ by the constant factor k1 + 1.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from es_ttc.mappings.queries import TIE_BREAKER
+from es_ttc.mappings.spec import ENRICHMENT
+from es_ttc.rescorers.base import Params
+from es_ttc.rewriters.base import Expansion, Fields, Term
+
+_FIELD = re.compile(r"[^\s^*]+(\^\d+(\.\d+)?)?")
+NAMED = "ttc:"
+"""Begins the names of our clauses; the term follows."""
+
+
+class FieldParams(Params):
+    """Which fields are searched, and what the parts count for.
+
+    Attributes:
+        GRID: Values that `es-ttc tune` tries.
+    """
+
+    text_fields: tuple[str, ...] = Field(
+        (),
+        max_length=50,
+        description="The text fields, with boosts where wanted (`title^2`). Default: those that `es-ttc` indexed.",
+    )
+
+    @field_validator("text_fields")
+    @classmethod
+    def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not _FIELD.fullmatch(name):
+                raise ValueError(f"{name!r} must be a field's name, with a boost where wanted, such as title^2")
+        return names
+
+    enrichment: float | None = Field(
+        None,
+        ge=0,
+        le=100,
+        allow_inf_nan=False,
+        description="What a match in `ttc.enrichment` counts for; 0 leaves the field out. Default: 1 where an index "
+        "has the field.",
+    )
+    weight: float = Field(
+        0.5,
+        ge=0,
+        le=100,
+        allow_inf_nan=False,
+        description="Weight w of the expansion beside the query itself; 0 is the query alone.",
+    )
+
+
+def weighted_query(
+    text: str, fields: Fields, expansion: Expansion | None, params: FieldParams, *, named: bool
+) -> dict[str, Any]:
+    """Return the native query: the text's own part, and the expansion's where there is one."""
+    searched = _weights(fields, params)
+    own = _summed([_matching(text, fields.text), *_in_enrichment(text, searched)])
+    terms = () if expansion is None or params.weight == 0 else expansion.terms
+    if not terms:
+        return own
+    clauses = [_term(term, fields, searched, named=named) for term in terms]
+    return {"bool": {"should": [own, {"bool": {"should": clauses, "boost": params.weight}}]}}
+
+
+class WeightedRewriter:
+    """What rewriters share whose parameters are :class:`FieldParams` and whose query is the weighted one."""
+
+    def remembers(self, params: FieldParams) -> Mapping[str, Any]:
+        """Return the parameters that the expansion depends on: of the weight, whether there is one."""
+        return {**params.model_dump(mode="json", exclude={"weight"}), "expands": params.weight > 0}
+
+    def fields(self, params: FieldParams) -> Sequence[str]:
+        """Return the text fields that the request names."""
+        return params.text_fields
+
+    def enrichment(self, params: FieldParams) -> bool | None:
+        """Whether it gives the field of enrichment a weight of its own."""
+        return None if params.enrichment is None else params.enrichment > 0
+
+    def query(
+        self, text: str, fields: Fields, expansion: Expansion | None, params: FieldParams, *, named: bool
+    ) -> dict[str, Any]:
+        """Return BM25(text) + w BM25(expansion)."""
+        return weighted_query(text, fields, expansion, params, named=named)
+
+
+def name_of(term: str) -> str:
+    """Return the name of a term's clause."""
+    return f"{NAMED}{term}"
+
+
+def _weights(fields: Fields, params: FieldParams) -> float:
+    """Return what the field of enrichment counts for."""
+    if not fields.enrichment:
+        return 0.0
+    return 1.0 if params.enrichment is None else params.enrichment
+
+
+def _term(term: Term, fields: Fields, enrichment: float, *, named: bool) -> dict[str, Any]:
+    """Return the clause of one term: its words side by side, in the best field and in the enrichment."""
+    found = _summed(
+        [_matching(term.text, fields.text, phrase=True), *_in_enrichment(term.text, enrichment, phrase=True)]
+    )
+    if term.weight == 1 and not named:
+        return found
+    extra: dict[str, Any] = {} if term.weight == 1 else {"boost": term.weight}
+    return {"bool": {"should": [found], **extra, **({"_name": name_of(term.text)} if named else {})}}
+
+
+def _in_enrichment(text: str, weight: float, *, phrase: bool = False) -> list[dict[str, Any]]:
+    if weight == 0:
+        return []
+    kind = "match_phrase" if phrase else "match"
+    return [{kind: {ENRICHMENT: text if weight == 1 else {"query": text, "boost": weight}}}]
+
+
+def _matching(text: str, fields: Sequence[str], *, phrase: bool = False) -> dict[str, Any]:
+    """Return the query that ranks by BM25 over the text fields, of which the best one counts most."""
+    name, _, boost = fields[0].partition("^")
+    if len(fields) == 1:
+        query: dict[str, Any] = {"query": text, "boost": float(boost)} if boost else {"query": text}
+        return {"match_phrase" if phrase else "match": {name: query}}
+    kind: Mapping[str, Any] = {"type": "phrase"} if phrase else {}
+    return {"multi_match": {"query": text, "fields": [*fields], "tie_breaker": TIE_BREAKER, **kind}}
+
+
+def _summed(clauses: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return clauses[0] if len(clauses) == 1 else {"bool": {"should": [*clauses]}}
