@@ -13,6 +13,7 @@ from es_ttc.cli.app import cli
 from es_ttc.gateway.section import Section
 from es_ttc.rescorers import registry
 from es_ttc.retrievers import registry as retrievers
+from es_ttc.rewriters import registry as rewriters
 from es_ttc.settings import GatewaySettings, Settings
 
 FOLDER = Path(__file__).parent / "reference"
@@ -59,10 +60,22 @@ def retrievers_page() -> str:
     return "\n".join(parts)
 
 
+def rewriters_page() -> str:
+    """Every rewriter with its parameters."""
+    parts = ["# Methods of the `query` hook\n", NOTICE]
+    for name in rewriters.names():
+        rewriter = rewriters.load(name)
+        doc = inspect.getdoc(type(rewriter)) or ""
+        asks = "Asks a language model." if rewriter.asks_model else "Asks no language model."
+        parts += [f"## `{name}`\n", doc + "\n", f"{asks} Parameters:\n", _fields_table(rewriter.Params)]
+    return "\n".join(parts)
+
+
 def section_page() -> str:
     """The keys of the section that a request opts in with."""
     example = '{"rescore": {"window_size": 100, "ttc": {"method": "spectral", "timeout": "200ms", "detail": true}}}'
     clause = '{"knn": {"field": "ttc.vector", "query_text": "heart attack", "k": 10, "ttc": {"method": "nnn"}}}'
+    query = '{"query": {"ttc": {"method": "sira", "query_text": "heart attack"}}}'
     parts = [
         "# The `ttc` section\n",
         NOTICE,
@@ -73,6 +86,9 @@ def section_page() -> str:
         "In a kNN clause it makes the retrieval a [method](retrievers.md)'s own; `score_mode` and the weights belong "
         "to `rescore`, and `on_error: first_pass` stands for the engine's own kNN.\n",
         f"```json\n{clause}\n```\n",
+        "As a query it is rewritten to one native query by a [method](rewriters.md); it needs `query_text`, and "
+        "`on_error: first_pass` stands for the plain query.\n",
+        f"```json\n{query}\n```\n",
         _fields_table(Section),
         "An unknown key, a wrong type or a value out of range is a 400 in the engine's own error shape that names the "
         "key and the nearest valid one.\n",
@@ -158,6 +174,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "methods.md": methods_page,
     "retrievers.md": retrievers_page,
+    "rewriters.md": rewriters_page,
     "section.md": section_page,
     "settings.md": settings_page,
 }

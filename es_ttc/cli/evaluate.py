@@ -112,7 +112,8 @@ def evaluate(
     qrels/SPLIT.tsv (query-id, corpus-id, score, below a header line).
 
     bm25, dense and hybrid (both, fused by reciprocal rank) search the whole corpus, and so do retrievers (knn:nnn,
-    knn:spectral); every other method rescores the window that the first pass found. All are compared with the
+    knn:spectral) and, through an engine, rewriters (sira, rm3); every other method rescores the window that the first
+    pass found. All are compared with the
     baseline on the same queries: paired bootstrap of 10,000 resamples, 95 % intervals, and how many queries are won,
     tied and lost.
 

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 @click.argument("name")
 @click.argument("text")
 @click.option(
-    "--method", default="spectral", show_default=True, help="bm25, dense, hybrid, a rescorer's name, or knn:RETRIEVER."
+    "--method",
+    default="spectral",
+    show_default=True,
+    help="bm25, dense, hybrid, a rescorer's or rewriter's name, or knn:RETRIEVER.",
 )
 @click.option("--params", type=JsonObjectType('{"scales": [1, 5]}'), default="{}", help="The method's own parameters.")
 @first_pass_option(["bm25", "dense"], "bm25", "What finds the documents that a rescorer puts into order.")
@@ -68,7 +71,8 @@ def search(
 
     A rescorer puts the engine's best 100 hits for TEXT into its own order: those of BM25, or with --first-pass dense
     those whose pooled vectors are nearest, which need not share a word with TEXT. A retriever, such as knn:nnn,
-    searches the whole index. With --compare every document's move against the engine's BM25 ranking stands beside it.
+    searches the whole index; so does a rewriter, such as sira, by a query with further words. With --compare every
+    document's move against the engine's BM25 ranking stands beside it.
     """
     from es_ttc.cli.searching import Asked
     from es_ttc.evaluation.methods import resolve_one

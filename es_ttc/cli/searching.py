@@ -17,7 +17,9 @@ from es_ttc.evaluation.rankings import reciprocal_rank_fusion
 from es_ttc.ingest.compose import compose
 from es_ttc.mappings.queries import matching, nearest
 from es_ttc.mappings.spec import VECTOR, IndexSpec
+from es_ttc.rewriters import registry as rewriters
 
+_REWRITING = "60s"
 WINDOW = 100
 """Documents that a method rescores, and over which rankings are compared."""
 
@@ -49,8 +51,8 @@ class Asked:
 
     Attributes:
         text: The query.
-        method: ``bm25``, ``dense``, ``hybrid`` (those two fused), a rescorer of the first pass's best, or a retriever
-            behind ``knn:``.
+        method: ``bm25``, ``dense``, ``hybrid`` (those two fused), a rescorer of the first pass's best, a
+            rewriter of the query, or a retriever behind ``knn:``.
         size: Hits wanted.
         params: The method's own parameters.
         first_pass: ``bm25`` or ``dense``: what finds the documents that a rescorer puts into order.
@@ -80,6 +82,9 @@ async def search(target: Target, asked: Asked) -> Ranking:
             hits = await _fused(target, asked)
         case _ if method.retriever is not None:
             hits = await _hits(target, knn_body(target.fields, asked))
+        case _ if method.rewriter is not None:
+            answer = await target.client.search(target.index, query_body(target.fields, asked))
+            return Ranking(asked.method, hits_of(answer, target.fields), expansion_of(answer))
         case _:
             first = (
                 None if asked.first_pass == "bm25" else await _dense_body(target, replace(asked, size=_window(asked)))
@@ -128,6 +133,20 @@ def knn_body(fields: Sequence[str], asked: Asked) -> dict[str, Any]:
     return {"knn": clause, "size": asked.size, "_source": [*fields]}
 
 
+def query_body(fields: Sequence[str], asked: Asked) -> dict[str, Any]:
+    """Return a search whose query a rewriter makes, over the text fields that are shown."""
+    section = {"query_text": asked.text, **_section(asked), "timeout": _REWRITING}
+    section["params"] = {"text_fields": [*fields], **section.get("params", {})}
+    return {"query": {"ttc": section}, "size": asked.size, "_source": [*fields]}
+
+
+def expansion_of(answer: Mapping[str, Any]) -> str:
+    """Return what a rewriter searched for beside the text, for people; empty where it found nothing."""
+    told = answer.get("ttc", {})
+    terms = [f"{one['term']} ({one.get('documents', '?')})" for one in told.get("expansion", ())]
+    return f"searched for beside it: {', '.join(terms)}" if terms else ""
+
+
 def _section(asked: Asked) -> dict[str, Any]:
     section: dict[str, Any] = {"method": asked.method, "detail": True, "on_error": "fail"}
     return section | ({"params": dict(asked.params)} if asked.params else {})
@@ -144,6 +163,8 @@ def curl(url: str, index: str, fields: Sequence[str], asked: Asked) -> str:
     """
     if asked.method.startswith(KNN):
         body = knn_body(fields, asked)
+    elif asked.method in rewriters.names():
+        body = query_body(fields, asked)
     else:
         body = match_body(fields, asked) if asked.method in RETRIEVAL else rescore_body(fields, asked)
     data = shlex.quote(orjson.dumps(body).decode())

@@ -71,10 +71,17 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What one method answered, best first; it may hold more hits than are shown, to tell moves by."""
+    """What one method answered, best first; it may hold more hits than are shown, to tell moves by.
+
+    Attributes:
+        heading: The method.
+        hits: Best first.
+        note: What there is to say about all of them; empty where nothing.
+    """
 
     heading: str
     hits: Sequence[Hit]
+    note: str = ""
 
     def ranks(self) -> dict[str, int]:
         """Return each document's place, from 1."""
@@ -137,9 +144,11 @@ def listing(
 def answer(rankings: Sequence[Ranking], size: int) -> RenderableType:
     """Show one ranking as a list; several side by side, with the passages of the last one's best below."""
     last = rankings[-1]
+    note = (Text(f"{clean(last.note)}\n", FAINT),) if last.note else ()
     if len(rankings) == 1:
-        return listing(last, range(1, size + 1))
+        return Group(*note, listing(last, range(1, size + 1)))
     return Group(
+        *note,
         Comparison(rankings, size),
         Text(f"\nwhat {last.heading} matched", FAINT),
         listing(last, range(1, min(size, PASSAGES) + 1)),

@@ -1,4 +1,4 @@
-"""Methods by name, with their parameters: three ways to search, every rescorer, and every retriever as ``knn:NAME``.
+"""Methods by name, with their parameters: three ways to search, rescorers, rewriters, and retrievers as ``knn:NAME``.
 
 A name such as ``nnn`` may stand for two things: a rescorer of the window that something else has found, and a retriever
 that searches the whole corpus. The prefix, the hook in which a request has the latter, tells them apart.
@@ -21,6 +21,8 @@ from es_ttc.rescorers.registry import load, parse_params
 from es_ttc.rescorers.registry import names as rescorers
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.retrievers.base import Retriever, Vectors
+from es_ttc.rewriters import registry as rewriters
+from es_ttc.rewriters.base import Rewriter
 from es_ttc.validation import did_you_mean
 
 FirstPass = Literal["dense", "bm25", "hybrid"]
@@ -61,12 +63,14 @@ class Method:
         params: Validated parameters.
         rescorer: What scores the window; None for methods that are no rescorers.
         retriever: What searches the whole corpus; None for methods that are no retrievers.
+        rewriter: What makes the query; None for methods that are no rewriters.
     """
 
     name: str
     params: Params
     rescorer: Rescorer[Any] | None = None
     retriever: Retriever[Any] | None = None
+    rewriter: Rewriter[Any] | None = None
 
     @property
     def searches(self) -> frozenset[Vectors]:
@@ -84,9 +88,9 @@ class Method:
 
 
 def names() -> tuple[str, ...]:
-    """Return every method's name: retrieval first, then the registry's rescorers, then its retrievers."""
+    """Return every method's name: retrieval first, then the registries' rescorers, rewriters and retrievers."""
     rescoring = (name for name in rescorers() if name not in RETRIEVAL)
-    return (*RETRIEVAL, *rescoring, *(f"{KNN}{name}" for name in retrievers.names()))
+    return (*RETRIEVAL, *rescoring, *rewriters.names(), *(f"{KNN}{name}" for name in retrievers.names()))
 
 
 def resolve(wanted: Sequence[str], params: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[Method, ...]:
@@ -118,6 +122,9 @@ def resolve_one(name: str, params: Mapping[str, Any] | None = None) -> Method:
     if name.startswith(KNN):
         retriever = retrievers.load(name.removeprefix(KNN))
         return Method(name, retrievers.parse_params(retriever, params or {}), retriever=retriever)
+    if name in rewriters.names():
+        rewriter = rewriters.load(name)
+        return Method(name, rewriters.parse_params(rewriter, params or {}), rewriter=rewriter)
     rescorer = load(name)
     return Method(name, parse_params(rescorer, params or {}), rescorer)
 

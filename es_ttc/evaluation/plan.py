@@ -1,13 +1,13 @@
 """What is to be evaluated and how, and the doing of it on one collection."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.errors import ConfigurationError
+from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.evaluation.datasets import Collection
 from es_ttc.evaluation.features import encode_corpus, encode_queries
 from es_ttc.evaluation.harness import choose_baseline, evaluate
@@ -119,11 +119,24 @@ def run(
     return result, where
 
 
+def require_no_engine(methods: Sequence[Method]) -> None:
+    """Refuse methods that only an engine can run.
+
+    Raises:
+        InvalidRequest: One of them rewrites queries.
+    """
+    for method in methods:
+        if method.rewriter is not None:
+            raise InvalidRequest(f"[{method.name}] makes queries for an engine: name one with --engine URL")
+
+
 @contextmanager
 def opened(
     plan: Plan, collection: Collection, encoder: Encoder | None, progress: Progress
 ) -> Iterator[tuple[Searcher, str, int]]:
     """Give what answers the queries, where it does so, and how many documents were truncated; see :func:`run`."""
+    if plan.engine is None:
+        require_no_engine(plan.methods)
     texts = [compose(document.source, ("title", "text"))[0] for document in collection.documents]
     known = retrieval(plan.methods)
     if not plan.needs_encoder:

@@ -123,6 +123,9 @@ class EngineSearcher:
             return await self._retrieved(method.retriever, method, text)
         if method.rescorer is not None:
             return await self._rescored(method, text)
+        if method.rewriter is not None:
+            section = {"query_text": text, **_section(method.name, method)}
+            return await self._search({"query": {"ttc": section}}, self._depth)
         if isinstance(method.params, HybridParams):
             pages = [await self._search(self._retrieving(name, text), self._reach) for name in ("bm25", "dense")]
             fused = reciprocal_rank_fusion([page.ids for page in pages], method.params.k)[: self._depth]

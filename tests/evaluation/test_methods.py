@@ -9,12 +9,13 @@ from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.registry import load
 
 
-def test_every_registered_rescorer_and_retriever_is_a_method() -> None:
+def test_every_registered_method_is_one_of_one_kind() -> None:
     assert names()[:3] == ("bm25", "dense", "hybrid")
     assert {"maxsim", "spectral", "knn:nnn"} <= set(names())
     for method in resolve(names()):
         searches = method.name in ("bm25", "dense", "hybrid")
-        assert [searches, method.rescorer is not None, method.retriever is not None].count(True) == 1
+        parts = (method.rescorer, method.retriever, method.rewriter)
+        assert [searches, *(part is not None for part in parts)].count(True) == 1
 
 
 def test_methods_keep_their_order_and_come_once() -> None:

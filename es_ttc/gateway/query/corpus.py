@@ -186,7 +186,7 @@ class CallersEngine:
             return frozenset(names) - {ENRICHMENT}
         params = {**dict(self._caller.params), "fields": ",".join(names)}
         answer = await self.request("GET", f"/{self._caller.indices}/_field_caps", params=params)
-        return frozenset(names) & answer["fields"].keys()
+        return frozenset(name for name in names if name in answer["fields"])
 
     async def _own_text_fields(self, method: str) -> tuple[str, ...]:
         async for told in meta_of(self._upstream, self.door or "*", "text_fields", self._caller):
