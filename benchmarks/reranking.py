@@ -30,6 +30,7 @@ from es_ttc.graph import NeighbourGraph, build
 from es_ttc.mappings.spec import IndexSpec
 from es_ttc.reranking import (
     ListwiseJudge,
+    Nearness,
     PointwiseJudge,
     Walk,
     gar,
@@ -68,10 +69,18 @@ class Ready:
         """Return neighbours: the collection serves as a neighbourhood."""
         return [self.graph.of(document).tolist() for document in documents]
 
-    def nearness(self, query: int) -> Callable[[Sequence[int]], list[float]]:
+    def expect(self, documents: Sequence[int]) -> None:
+        """Do nothing: all is in memory."""
+
+    def nearness(self, query: int) -> Nearness:
         """Return what tells how near documents are to a query."""
         vector = self.queries[query].vectors[0]
-        return lambda documents: (self.features.pooled[np.asarray(documents, np.intp)] @ vector).tolist()
+
+        async def near(documents: Sequence[int]) -> list[float]:
+            found: list[float] = (self.features.pooled[np.asarray(documents, np.intp)] @ vector).tolist()
+            return found
+
+        return near
 
 
 async def rr_pointwise(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:

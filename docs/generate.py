@@ -11,6 +11,8 @@ from pydantic.fields import FieldInfo
 
 from es_ttc.cli.app import cli
 from es_ttc.gateway.section import Section
+from es_ttc.rerankers import registry as rerankers
+from es_ttc.reranking import STRATEGIES
 from es_ttc.rescorers import registry
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
@@ -43,6 +45,13 @@ def methods_page() -> str:
         doc = inspect.getdoc(type(rescorer)) or ""
         needs = ", ".join(f"`{need}`" for need in sorted(rescorer.needs(rescorer.Params())))
         parts += [f"## `{name}`\n", doc + "\n", f"Needs: {needs}. Parameters:\n", _fields_table(rescorer.Params)]
+    parts += [
+        "# Methods that rerank under a budget\n",
+        "They show documents to a reranker, few by few, and all but `rr` follow the neighbour graph beyond the window: "
+        "see [how to](../how-to/rerank-with-a-budget.md).\n",
+    ]
+    for name, strategy in STRATEGIES.items():
+        parts += [f"## `{name}`\n", strategy.about + "\n", "Parameters:\n", _fields_table(strategy.Params)]
     return "\n".join(parts)
 
 
@@ -98,6 +107,19 @@ def section_page() -> str:
         "`profile`, points in time, aliases, routing) stays the engine's; what does not work is in "
         "[known limits](../known-limits.md).\n",
     ]
+    return "\n".join(parts)
+
+
+def rerankers_page() -> str:
+    """Every kind of reranker with its settings."""
+    parts = [
+        "# Kinds of rerankers\n",
+        NOTICE,
+        "What a table `[rerankers.NAME]` of `es-ttc.toml` may hold beside its `kind`.\n",
+    ]
+    for name in rerankers.kinds():
+        found = rerankers.kind(name)
+        parts += [f"## `{name}`\n", (inspect.getdoc(type(found)) or "") + "\n", _fields_table(found.Settings)]
     return "\n".join(parts)
 
 
@@ -173,6 +195,7 @@ def _cell(text: str) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "methods.md": methods_page,
+    "rerankers.md": rerankers_page,
     "retrievers.md": retrievers_page,
     "rewriters.md": rewriters_page,
     "section.md": section_page,

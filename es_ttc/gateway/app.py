@@ -36,6 +36,9 @@ from es_ttc.gateway.scoring import WindowScorer
 from es_ttc.gateway.search import SearchHandler
 from es_ttc.gateway.sidecar import MEDIA_TYPE, PROTOCOL_VERSION, Sidecar
 from es_ttc.gateway.upstream import Caller, Upstream
+from es_ttc.gateway.walks.walking import Walks
+from es_ttc.rerankers import Rerankers
+from es_ttc.reranking import STRATEGIES
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.rewriters.prompts import Prompts
@@ -75,9 +78,11 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     metrics.watch_cache(features.cache)
     scorer = WindowScorer(upstream, features, attached, encoders, scoring)
     tuned = TunedDefaults.read(settings.tuned)
+    rerankers = Rerankers(settings.rerankers)
+    walks = Walks(upstream, scorer, attached, rerankers, metrics)
     searches = SearchHandler(
         upstream,
-        Rescoring(scorer, settings.default_timeout_ms, tuned, metrics),
+        Rescoring(scorer, walks, settings.default_timeout_ms, tuned, metrics),
         attached,
         max_body=settings.max_body_mb * 2**20,
         max_window=settings.max_window,
@@ -125,6 +130,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
             loading.cancel()
             with suppress(asyncio.CancelledError):
                 await loading
+        await rerankers.close()
         encoding.close()
         scoring.close()
 
@@ -193,7 +199,8 @@ class _OwnPages:
                 "name": "es-ttc gateway",
                 "version": __version__,
                 "engine": {"url": self._upstream.url, "product": product},
-                "methods": registry.names(),
+                "methods": sorted([*registry.names(), *STRATEGIES]),
+                "rerankers": sorted(self._settings.rerankers),
                 "encoders": list(self._encoders.names),
                 "score_protocol": PROTOCOL_VERSION,
                 "max_window": self._settings.max_window,

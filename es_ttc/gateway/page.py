@@ -134,3 +134,8 @@ def without_guard(explanation: Any) -> Any:
         if len(details) == 2 and isinstance(details[1], dict) and details[1].get("description") == "primaryWeight":
             return details[0]
     return explanation
+
+
+def shortest(score: np.float32) -> float:
+    """Return a score as the engines print a float32: the shortest number that reads back as the same one."""
+    return float(str(score))

@@ -20,7 +20,7 @@ from es_ttc.gateway.encoding import Encoders
 from es_ttc.gateway.incoming import Incoming, decompressed
 from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.own_requests import OwnRequests
-from es_ttc.gateway.rescoring import shortest
+from es_ttc.gateway.page import shortest
 from es_ttc.gateway.scoring import Method, Took, WindowScorer
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Window

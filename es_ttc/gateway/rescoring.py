@@ -22,11 +22,12 @@ from es_ttc.gateway.collapse import (
 from es_ttc.gateway.encoding import EncodedQuery
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import Metrics
-from es_ttc.gateway.page import Ranking, combine, explained, rank, without_guard
+from es_ttc.gateway.page import Ranking, combine, explained, rank, shortest, without_guard
 from es_ttc.gateway.scoring import Method, Scored, ScoringError, Took, WindowScorer
 from es_ttc.gateway.search_body import SearchPlan
 from es_ttc.gateway.section import Section
 from es_ttc.gateway.upstream import Caller
+from es_ttc.gateway.walks.walking import Asked, Walks
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.vectors.tokens import Float32
@@ -56,28 +57,52 @@ class Search:
     window: WindowGroups | None = None
 
 
+@dataclass(slots=True)
+class WalkSearch:
+    """The same for a method that walks.
+
+    Attributes:
+        plan: The request, taken apart.
+        walk: What is asked of the walk.
+        started: `time.perf_counter` when the request came in.
+        window: None: such a search does not collapse.
+    """
+
+    plan: SearchPlan
+    walk: Asked
+    started: float
+    window: None = None
+
+
 class Rescoring:
     """Turns the engine's answers into rescored ones.
 
     Args:
         scorer: Scores windows.
+        walks: Answers methods that walk.
         default_timeout_ms: Scoring budget of a request that names none.
         tuned: Parameters of a request that gives none.
         metrics: Told about stages and fallbacks.
     """
 
-    def __init__(self, scorer: WindowScorer, default_timeout_ms: float, tuned: TunedDefaults, metrics: Metrics) -> None:
+    def __init__(
+        self, scorer: WindowScorer, walks: Walks, default_timeout_ms: float, tuned: TunedDefaults, metrics: Metrics
+    ) -> None:
         self._scorer = scorer
+        self._walks = walks
         self._default_timeout_ms = default_timeout_ms
         self._tuned = tuned
         self._metrics = metrics
 
-    def begin(self, plan: SearchPlan, started: float) -> Search:
+    def begin(self, plan: SearchPlan, started: float) -> Search | WalkSearch:
         """Check the method's name and parameters, and start to encode the query.
 
         Raises:
             InvalidRequest: There is no such method, or it has no such parameters.
         """
+        walk = self._walks.begin(plan)
+        if walk is not None:
+            return WalkSearch(plan, walk, started)
         rescorer = registry.load(plan.section.method)
         params, tuned = self._tuned.parse(rescorer, plan.section.params)
         method = Method(rescorer, params, plan.section.detail)
@@ -86,7 +111,9 @@ class Rescoring:
             search.begun = self._scorer.begin_encoding(method, plan.texts)
         return search
 
-    async def finish(self, search: Search, answer: dict[str, Any], caller: Caller, first_pass_ms: float) -> bool:
+    async def finish(
+        self, search: Search | WalkSearch, answer: dict[str, Any], caller: Caller, first_pass_ms: float
+    ) -> bool:
         """Put the engine's answer into the method's order, in place, and return whether that was done.
 
         Args:
@@ -100,6 +127,9 @@ class Rescoring:
             EsTtcError: Scoring failed or was late, and the request says ``on_error: fail``.
         """
         took = Took(first_pass=first_pass_ms)
+        if isinstance(search, WalkSearch):
+            budget = self._budget_ms(search)
+            return await self._walks.finish(search.walk, search.plan, answer, caller, took, budget / 1000)
         began = time.perf_counter()
         hits = answer["hits"]["hits"]
         collapse = search.plan.collapse
@@ -119,12 +149,15 @@ class Rescoring:
             log.warning("first pass answered", method=search.plan.section.method, reason=str(outcome))
         return not isinstance(outcome, EsTtcError)
 
+    def _budget_ms(self, search: Search | WalkSearch) -> float:
+        plan = search.plan
+        return budget_ms(plan.section.timeout_ms or self._default_timeout_ms, plan.timeout_ms, search.started)
+
     async def _score(
         self, search: Search, hits: Sequence[dict[str, Any]], caller: Caller, took: Took
     ) -> Scored | EsTtcError:
         """Return the scores, or the reason why the first pass stands."""
-        plan = search.plan
-        budget = budget_ms(plan.section.timeout_ms or self._default_timeout_ms, plan.timeout_ms, search.started)
+        budget = self._budget_ms(search)
         try:
             async with asyncio.timeout(budget / 1000):
                 return await self._scorer.score(hits, search.method, search.plan.texts, search.begun, caller, took)
@@ -232,11 +265,6 @@ def add_to_first_pass(answer: dict[str, Any], ms: float) -> None:
         answer["took"] += round(ms)
 
 
-def shortest(score: np.float32) -> float:
-    """Return a score as the engines print a float32: the shortest number that reads back as the same one."""
-    return float(str(score))
-
-
 def with_field_name(detail: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
     """Replace the ordinal of a text field by its name."""
     ordinal = detail.get("field")
@@ -262,7 +290,7 @@ def _cut_first_pass(answer: dict[str, Any], search: Search, groups: Sequence[Gro
     answer["hits"]["hits"] = [hits[place] for place in places]
 
 
-def groups_beyond(search: Search) -> dict[str, Any] | None:
+def groups_beyond(search: Search | WalkSearch) -> dict[str, Any] | None:
     """Return the request for the page's groups that the window holds no document of, or None where there are none."""
     plan = search.plan
     if plan.collapse is None or search.window is None or not plan.page.size:
@@ -270,7 +298,7 @@ def groups_beyond(search: Search) -> dict[str, Any] | None:
     return rest_of_page(plan.body, plan.collapse, search.window, plan.page.start, plan.page.size)
 
 
-def add_groups(answer: dict[str, Any], search: Search, beyond: Mapping[str, Any], ms: float) -> None:
+def add_groups(answer: dict[str, Any], search: Search | WalkSearch, beyond: Mapping[str, Any], ms: float) -> None:
     """Put the engine's answer to :func:`groups_beyond` behind the window's groups.
 
     Args:

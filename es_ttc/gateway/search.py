@@ -15,7 +15,7 @@ from es_ttc.gateway.attached import AttachedFeatures
 from es_ttc.gateway.filter_path import filtered
 from es_ttc.gateway.incoming import Incoming, RawHeaders
 from es_ttc.gateway.proxy import answer_headers, end_answer, forward, start_answer
-from es_ttc.gateway.rescoring import Rescoring, Search, add_groups, add_to_first_pass, groups_beyond, hide
+from es_ttc.gateway.rescoring import Rescoring, Search, WalkSearch, add_groups, add_to_first_pass, groups_beyond, hide
 from es_ttc.gateway.search_body import MARK, SearchPlan, parse_params, plan_search
 from es_ttc.gateway.section import KEY
 from es_ttc.gateway.split import bare_window, can_split, filled, marks_of, page_hits
@@ -141,8 +141,10 @@ class SearchHandler:
         """Answer a search that carries a section of ours."""
         require_json_answer(incoming, params)
         search = self._rescoring.begin(plan, started)
-        bare = can_split(plan) and not self._attached.expects_ids(caller_of(incoming, plan.body))
-        rescored = await self._in_two_steps(incoming, search) if bare else None
+        rescored: Rescored | Answer | None = None
+        if isinstance(search, Search) and can_split(plan):
+            expects_ids = self._attached.expects_ids(caller_of(incoming, plan.body))
+            rescored = None if expects_ids else await self._in_two_steps(incoming, search)
         if rescored is None:
             rescored = await self._in_one_step(incoming, search)
         if isinstance(rescored, Rescored):
@@ -155,7 +157,7 @@ class SearchHandler:
         await _send(incoming, send, 200, _marked(headers, applied=applied), await self._rendered(answer, params))
         return Outcome("search", 200, applied)
 
-    async def _in_one_step(self, incoming: Incoming, search: Search) -> Rescored | Answer:
+    async def _in_one_step(self, incoming: Incoming, search: Search | WalkSearch) -> Rescored | Answer:
         """Return the rescored answer, or the engine's own where it refuses the search."""
         first = await self._ask(incoming, search.plan.query_string, _dumps(search.plan.body), _JSON)
         if first.status != 200:
@@ -229,7 +231,7 @@ class SearchHandler:
         if not any(searches):
             return await self._pass(incoming, send, body)
         incoming.target = without_template(incoming.raw_path)
-        ours = [number for number, search in enumerate(searches) if isinstance(search, Search)]
+        ours = [number for number, search in enumerate(searches) if isinstance(search, Search | WalkSearch)]
         others = [number for number, search in enumerate(searches) if search is None]
         parts = [(incoming.target, ours), (incoming.raw_path, others)]
         return await self._answer_items(incoming, send, items, searches, parts, params, started)
@@ -239,7 +241,7 @@ class SearchHandler:
         incoming: Incoming,
         send: Send,
         items: Sequence[tuple[bytes, bytes]],
-        searches: Sequence[Search | EsTtcError | None],
+        searches: Sequence[Search | WalkSearch | EsTtcError | None],
         parts: Sequence[tuple[bytes, Sequence[int]]],
         params: Sequence[tuple[str, str]],
         started: float,
@@ -270,7 +272,7 @@ class SearchHandler:
             given |= {number: (one, first.ms) for number, one in zip(numbers, answer["responses"], strict=True)}
         room = asyncio.Semaphore(_SCORED_AT_ONCE)
 
-        async def one(number: int, search: Search | EsTtcError | None) -> tuple[Any, bool]:
+        async def one(number: int, search: Search | WalkSearch | EsTtcError | None) -> tuple[Any, bool]:
             if isinstance(search, EsTtcError):
                 return search.body(), True
             response, first_ms = given[number]
@@ -303,7 +305,7 @@ class SearchHandler:
         path: bytes,
         numbers: Sequence[int],
         items: Sequence[tuple[bytes, bytes]],
-        searches: Sequence[Search | EsTtcError | None],
+        searches: Sequence[Search | WalkSearch | EsTtcError | None],
         params: Sequence[tuple[str, str]],
     ) -> tuple[Answer, Sequence[int]]:
         lines = [_item_lines(*items[number], searches[number]) for number in numbers]
@@ -311,7 +313,9 @@ class SearchHandler:
             incoming, urlencode(engines_params(params)), b"".join(lines), _NDJSON, path=path
         ), numbers
 
-    async def _with_groups(self, incoming: Incoming, search: Search, rescored: Rescored) -> Rescored | Answer:
+    async def _with_groups(
+        self, incoming: Incoming, search: Search | WalkSearch, rescored: Rescored
+    ) -> Rescored | Answer:
         """Add the groups beyond the window to a page; return the engine's answer where it refuses."""
         beyond = groups_beyond(search)
         if beyond is None:
@@ -323,7 +327,7 @@ class SearchHandler:
         return rescored
 
     async def _add_item_groups(
-        self, incoming: Incoming, search: Search, header: bytes, response: dict[str, Any]
+        self, incoming: Incoming, search: Search | WalkSearch, header: bytes, response: dict[str, Any]
     ) -> dict[str, Any] | None:
         """Do the same for an item of an `_msearch`; return the engine's error in its place where it refuses."""
         beyond = groups_beyond(search)
@@ -351,7 +355,7 @@ class SearchHandler:
     async def _pass(self, incoming: Incoming, send: Send, body: bytes) -> Outcome:
         return Outcome("passthrough", await forward(self._upstream, incoming, send, body=body))
 
-    def _begin_item(self, data: dict[str, Any] | None, started: float) -> Search | EsTtcError | None:
+    def _begin_item(self, data: dict[str, Any] | None, started: float) -> Search | WalkSearch | EsTtcError | None:
         if data is None:
             return None
         try:
@@ -437,8 +441,8 @@ def without_template(raw_path: bytes) -> bytes:
     return raw_path.rstrip(b"/").removesuffix(b"/template")
 
 
-def _item_lines(header: bytes, line: bytes, search: Search | EsTtcError | None) -> bytes:
-    body = _dumps(search.plan.body) if isinstance(search, Search) else line
+def _item_lines(header: bytes, line: bytes, search: Search | WalkSearch | EsTtcError | None) -> bytes:
+    body = _dumps(search.plan.body) if isinstance(search, Search | WalkSearch) else line
     return b"%b\n%b\n" % (header, body)
 
 

@@ -42,6 +42,7 @@ class Page:
         block: Ranks of a block; the same for every page of one size, so that pages never repeat a document.
         fetch: First-pass ranks that are asked of the engine: to the end of the page's last block.
         window: What a native rescore would have as its window_size: at least the end of the page.
+        asked: The caller's own window_size, the same for every page.
     """
 
     start: int
@@ -49,6 +50,7 @@ class Page:
     block: int
     fetch: int
     window: int
+    asked: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +184,9 @@ def plan_page(start: int, size: int, item: Mapping[str, Any], max_window: int) -
         )
     block = max(asked, size)
     if size == 0:
-        return Page(start, 0, block, 0, window)
+        return Page(start, 0, block, 0, window, asked)
     fetch = min(-(-(start + size) // block) * block, max_window)
-    return Page(start, size, block, fetch, window)
+    return Page(start, size, block, fetch, window, asked)
 
 
 def parse_params(query_string: str) -> list[tuple[str, str]]:

@@ -9,19 +9,25 @@ from es_ttc.reranking.listwise import ListwiseJudge
 from es_ttc.reranking.pointwise import PointwiseJudge
 from es_ttc.reranking.retrieve_and_rerank import retrieve_and_rerank
 from es_ttc.reranking.rgs import rgs
-from es_ttc.reranking.slidegar import slidegar
+from es_ttc.reranking.slidegar import Nearness, slidegar
+from es_ttc.reranking.strategies import STRATEGIES, Strategy, WalkParams, judge_of
 
 __all__ = [
+    "STRATEGIES",
     "Interrupted",
     "Judge",
     "Listwise",
     "ListwiseJudge",
+    "Nearness",
     "Neighbourhood",
     "Pointwise",
     "PointwiseJudge",
     "Stopped",
+    "Strategy",
     "Walk",
+    "WalkParams",
     "gar",
+    "judge_of",
     "retrieve_and_rerank",
     "rgs",
     "slidegar",

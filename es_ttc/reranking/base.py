@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Interrupted(Exception):
@@ -20,6 +20,7 @@ class Interrupted(Exception):
         self.cause = cause
 
 
+@runtime_checkable
 class Pointwise(Protocol):
     """A reranker that scores each document by itself."""
 
@@ -32,6 +33,7 @@ class Pointwise(Protocol):
         ...
 
 
+@runtime_checkable
 class Listwise(Protocol):
     """A reranker that puts a few documents in order."""
 
@@ -48,6 +50,10 @@ class Neighbourhood(Protocol):
 
         A document that the graph does not know has none.
         """
+        ...
+
+    def expect(self, documents: Sequence[int]) -> None:
+        """Take note that :meth:`of` is likely to be asked of these next; it may read ahead, or do nothing."""
         ...
 
 

@@ -5,12 +5,17 @@ MacAvaney, Tonellotto and Macdonald, Adaptive Re-Ranking with a Corpus Graph (CI
 
 from collections.abc import Sequence
 
-from es_ttc.reranking.base import Neighbourhood, Walk, walked
-from es_ttc.reranking.pointwise import PointwiseJudge
+from es_ttc.reranking.base import Judge, Neighbourhood, Walk, walked
 
 
 async def gar(
-    first_pass: Sequence[int], neighbourhood: Neighbourhood, judge: PointwiseJudge, *, batch: int = 16
+    first_pass: Sequence[int],
+    neighbourhood: Neighbourhood,
+    judge: Judge,
+    *,
+    batch: int = 16,
+    seeds: int | None = None,
+    alternate: bool = True,
 ) -> Walk:
     """Score batches until the budget is spent.
 
@@ -19,6 +24,9 @@ async def gar(
         neighbourhood: The neighbour graph.
         judge: The reranker, which must give scores, and its budget.
         batch: Documents scored at once.
+        seeds: Documents of the first batch; as many as of the others where None.
+        alternate: Whether every other batch is from the first pass; else it is gone to for want of neighbours only,
+            which makes this a best-first search.
     """
     met: set[int] = set()
     frontier: dict[int, tuple[float, int]] = {}  # document -> (score of the best document that led to it, that one)
@@ -28,14 +36,16 @@ async def gar(
         pool = [document for document in first_pass if document not in met]
         reached = sorted(frontier, key=lambda document: -frontier[document][0])
         source = reached if (from_graph and reached) or not pool else pool
-        chosen = source[: min(batch, judge.left)]
+        size = batch if met or seeds is None else seeds
+        chosen = source[: min(size, judge.left)]
         if not chosen:
             break
-        from_graph = not from_graph
+        from_graph = not (alternate and from_graph)
         found_from.update((document, frontier[document][1]) for document in chosen if source is reached)
         met.update(chosen)
         for document in chosen:
             frontier.pop(document, None)
+        neighbourhood.expect(chosen)
         await judge.sort(chosen)
         await _widen(frontier, chosen, met, neighbourhood, judge)
     ranked = await judge.sort(judge.judged)
@@ -47,7 +57,7 @@ async def _widen(
     scored: Sequence[int],
     met: set[int],
     neighbourhood: Neighbourhood,
-    judge: PointwiseJudge,
+    judge: Judge,
 ) -> None:
     """Add the neighbours of documents just scored; of several that lead to one the best scored counts."""
     for document, neighbours in zip(scored, await neighbourhood.of(scored), strict=True):

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 
 from es_ttc.reranking.base import Judge, Neighbourhood, Walk, walked
 
+_AHEAD = 3
+"""Documents whose neighbours are read ahead."""
+
 
 async def rgs(
     first_pass: Sequence[int],
@@ -40,6 +43,8 @@ async def rgs(
     async def take(documents: Sequence[int]) -> None:
         nonlocal ranked, cut
         met.update(documents)
+        likely = [document for document in (*ranked, *documents) if document not in expanded]
+        neighbourhood.expect(likely[:_AHEAD])  # while the reranker works
         ranked = await judge.sort([*ranked, *documents])
         ranked, cut = ranked[:length], [*ranked[length:], *cut]
 

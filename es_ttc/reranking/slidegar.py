@@ -4,17 +4,20 @@ Rathee, MacAvaney and Anand, Guiding Retrieval using LLM-based Listwise Rankers 
 on Reranker-Guided Search describes it: of the neighbours only the w/2 nearest to the query are taken.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from es_ttc.reranking.base import Neighbourhood, Walk, walked
 from es_ttc.reranking.listwise import ListwiseJudge
+
+Nearness = Callable[[Sequence[int]], Awaitable[Sequence[float]]]
+"""Returns how near documents are to the query by their vectors, greater is nearer."""
 
 
 async def slidegar(
     first_pass: Sequence[int],
     neighbourhood: Neighbourhood,
     judge: ListwiseJudge,
-    nearness: Callable[[Sequence[int]], Sequence[float]],
+    nearness: Nearness,
 ) -> Walk:
     """Keep the better half of the window, and fill it up again, until the budget is spent.
 
@@ -22,7 +25,7 @@ async def slidegar(
         first_pass: Documents, best first.
         neighbourhood: The neighbour graph.
         judge: The reranker and its budget.
-        nearness: Returns how near documents are to the query by their vectors, greater is nearer.
+        nearness: Of documents to the query.
     """
     step = judge.window // 2
     met: set[int] = set()
@@ -33,13 +36,14 @@ async def slidegar(
     from_graph = True
     while window:
         met.update(window)
+        neighbourhood.expect(window)
         ordered = await judge.order(window)
         if ordered is None:
             break
         for document, neighbours in zip(ordered, await neighbourhood.of(ordered), strict=True):
             frontier.update((neighbour, document) for neighbour in neighbours if neighbour not in frontier)
         pool = [document for document in first_pass if document not in met]
-        reached = _nearest([document for document in frontier if document not in met], nearness)
+        reached = await _nearest([document for document in frontier if document not in met], nearness)
         turn_of_graph = bool(reached) and (from_graph or not pool)
         from_graph = not from_graph
         fresh = (reached if turn_of_graph else pool)[:step]
@@ -52,7 +56,7 @@ async def slidegar(
     return walked([*window, *beaten], first_pass, judge, found_from)
 
 
-def _nearest(documents: Sequence[int], nearness: Callable[[Sequence[int]], Sequence[float]]) -> list[int]:
+async def _nearest(documents: Sequence[int], nearness: Nearness) -> list[int]:
     """Return documents by falling nearness to the query."""
-    by_document = dict(zip(documents, nearness(documents), strict=True))
+    by_document = dict(zip(documents, await nearness(documents) if documents else (), strict=True))
     return sorted(documents, key=lambda document: -by_document[document])

@@ -36,6 +36,9 @@ class Edges:
         self.asked.extend(documents)
         return [self.edges.get(document, []) for document in documents]
 
+    def expect(self, documents: Sequence[int]) -> None:
+        pass
+
 
 class Counting:
     """A reranker that knows the right order, and counts what it is shown."""
@@ -61,7 +64,7 @@ def line(length: int) -> Edges:
     return Edges({number: [number + 1] for number in range(length - 1)})
 
 
-def near_zero(documents: Sequence[int]) -> list[float]:
+async def near_zero(documents: Sequence[int]) -> list[float]:
     return [-float(document) for document in documents]
 
 

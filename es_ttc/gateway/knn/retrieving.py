@@ -19,8 +19,9 @@ from es_ttc.gateway.knn.engine_search import FIELDS, Ask, EngineSearch, Frame, r
 from es_ttc.gateway.knn.rounds import Member, Rounds
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import Metrics
+from es_ttc.gateway.page import shortest
 from es_ttc.gateway.pool import BoundedPool
-from es_ttc.gateway.rescoring import budget_ms, shortest, with_field_name
+from es_ttc.gateway.rescoring import budget_ms, with_field_name
 from es_ttc.gateway.scoring import ScoringError
 from es_ttc.gateway.upstream import Caller, Upstream, callers
 from es_ttc.mappings.fields import FEATURES

@@ -1,0 +1,153 @@
+"""The neighbour graph of the searched indices, as far as the caller may see its documents.
+
+Ids of neighbours are read from the graph's index, a few kilobytes for a hundred documents; each of them is then looked
+at through the caller's door. What is read ahead runs beside the reranker. A graph that is not there, or cannot be read
+in time, has no neighbours: the walk goes on in the first pass, and the answer says so.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from es_ttc.errors import EngineError, EsTtcError
+from es_ttc.gateway import jsonio
+from es_ttc.gateway.incoming import RawHeaders
+from es_ttc.gateway.upstream import Caller, Upstream, callers
+from es_ttc.gateway.walks.documents import Documents, Identity
+from es_ttc.mappings.graph import NEIGHBOURS, graph_alias
+from es_ttc.mappings.spec import ROOT
+
+_LEAF = NEIGHBOURS.partition(".")[2]
+_AS_JSON: RawHeaders = [
+    (b"accept", b"application/json"),
+    (b"accept-encoding", b"identity"),
+    (b"content-type", b"application/json"),
+]
+_PARAMS = b"ignore_unavailable=true&allow_no_indices=true"
+_NOT_FOR_THIS_CALLER = (401, 403, 404)
+
+
+class GraphNeighbourhood:
+    """Reads neighbours for one walk.
+
+    Args:
+        upstream: The engine.
+        door: In whose name graphs are read.
+        documents: The walk's documents.
+        end: `time.monotonic` when the walk's time is over.
+        depth: Steps from the first pass at most.
+        fan_out: Neighbours of a document at most.
+    """
+
+    def __init__(
+        self, upstream: Upstream, door: Caller, documents: Documents, end: float, *, depth: int, fan_out: int
+    ) -> None:
+        self.without: set[str] = set()
+        self.problem: EsTtcError | None = None
+        self.seconds = 0.0
+        self.waited = 0.0
+        self.reads = 0
+        self._upstream = upstream
+        self._door = door
+        self._documents = documents
+        self._end = end
+        self._most_steps = depth
+        self._fan_out = fan_out
+        self._steps: dict[int, int] = {}
+        self._read: dict[int, asyncio.Task[list[int]]] = {}
+
+    async def of(self, documents: Sequence[int]) -> list[list[int]]:
+        """Return each document's neighbours that the caller may see, nearest first."""
+        began = time.perf_counter()
+        self.expect(documents)
+        found = [await self._read[document] for document in documents]
+        self.waited += time.perf_counter() - began
+        for document, neighbours in zip(documents, found, strict=True):
+            steps = self._steps.setdefault(document, 0) + 1
+            for neighbour in neighbours:
+                self._steps[neighbour] = min(steps, self._steps.get(neighbour, steps))
+        return [
+            neighbours if self._steps[document] < self._most_steps else []
+            for document, neighbours in zip(documents, found, strict=True)
+        ]
+
+    def expect(self, documents: Sequence[int]) -> None:
+        """Begin to read the neighbours of documents, all in one go."""
+        wanted = [document for document in documents if document not in self._read]
+        if not wanted:
+            return
+        reading = asyncio.create_task(self._neighbours(wanted))
+        for place, document in enumerate(wanted):
+            self._read[document] = asyncio.create_task(_at(reading, place))
+
+    async def close(self) -> None:
+        """Leave what is still read ahead."""
+        for task in self._read.values():
+            task.cancel()
+        await asyncio.gather(*self._read.values(), return_exceptions=True)
+
+    async def _neighbours(self, documents: Sequence[int]) -> list[list[int]]:
+        """Read neighbours; what goes wrong is kept, and means that there are none."""
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(max(0.0, self._end - time.monotonic())):
+                return await self._visible(documents)
+        except TimeoutError:
+            self.problem = self.problem or EngineError("neighbours were not read in time")
+        except EsTtcError as error:
+            self.problem = self.problem or error
+        finally:
+            self.seconds += time.perf_counter() - began
+        return [[] for _ in documents]
+
+    async def _visible(self, documents: Sequence[int]) -> list[list[int]]:
+        by_index: dict[str, list[str]] = {}
+        for document in documents:
+            index, identifier = self._documents.identity(document)
+            by_index.setdefault(index, []).append(identifier)
+        edges: dict[Identity, list[str]] = {}
+        for index, ids in by_index.items():
+            edges |= await self._edges(index, ids)
+        identities = [self._documents.identity(document) for document in documents]
+        wanted = [
+            [(identity[0], one) for one in edges.get(identity, ())[: self._fan_out] if one != identity[1]]
+            for identity in identities
+        ]
+        numbers = await self._documents.seen([one for row in wanted for one in row])
+        return [[numbers[one] for one in row if one in numbers] for row in wanted]
+
+    async def _edges(self, index: str, ids: Sequence[str]) -> dict[Identity, list[str]]:
+        """Return neighbours' ids by document, as the graph has them."""
+        if index in self.without or ":" in index:  # another cluster's graphs are not ours to find
+            self.without.add(index)
+            return {}
+        self.reads += 1
+        body = {
+            "query": {"ids": {"values": [*ids]}},
+            "size": len(ids),
+            "_source": [NEIGHBOURS],
+            "track_total_hits": False,
+        }
+        path = self._door.path([graph_alias(index)], "_search")
+        headers = [*callers(self._door.headers), *_AS_JSON]
+        async with self._upstream.send("POST", path, _PARAMS, headers, jsonio.dumps(body), ours=True) as response:
+            raw, status = await response.read(), response.status
+        if status in _NOT_FOR_THIS_CALLER:
+            self.without.add(index)
+            return {}
+        if status != 200:
+            raise EngineError(f"neighbours could not be read: the engine answered {status}", upstream_status=status)
+        answer: Mapping[str, Any] = jsonio.loads(raw)
+        if not answer["_shards"]["total"]:
+            self.without.add(index)
+        return {(index, hit["_id"]): _ids(hit) for hit in answer["hits"]["hits"]}
+
+
+async def _at(reading: "asyncio.Task[list[list[int]]]", place: int) -> list[int]:
+    return (await asyncio.shield(reading))[place]
+
+
+def _ids(hit: Mapping[str, Any]) -> list[str]:
+    found = hit.get("_source", {}).get(ROOT, {}).get(_LEAF, [])
+    return [str(one) for one in (found if isinstance(found, list) else [found])]

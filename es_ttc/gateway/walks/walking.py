@@ -1,0 +1,332 @@
+"""One search whose method walks: strategy, judge, deadline, what is left when something fails, and the marks."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+from es_ttc import entry_points
+from es_ttc.errors import EsTtcError, InvalidRequest
+from es_ttc.gateway.attached import AttachedFeatures
+from es_ttc.gateway.encoding import EncodedQuery
+from es_ttc.gateway.logs import log
+from es_ttc.gateway.metrics import Metrics
+from es_ttc.gateway.page import explained, shortest, without_guard
+from es_ttc.gateway.scoring import Method, ScoringError, Took, WindowScorer
+from es_ttc.gateway.search_body import SearchPlan
+from es_ttc.gateway.upstream import Caller, Upstream
+from es_ttc.gateway.walks.conditions import conditions_of
+from es_ttc.gateway.walks.documents import Documents
+from es_ttc.gateway.walks.neighbourhood import GraphNeighbourhood
+from es_ttc.gateway.walks.page import DOOR_PARAMS, Placed, placed, with_outsiders
+from es_ttc.gateway.walks.rerankers import ByOrder, ByRescorer, ByScores, TextFields, rescorer_of
+from es_ttc.rerankers import PointwiseCalls, Rerankers
+from es_ttc.reranking import STRATEGIES, Judge, Listwise, Pointwise, Strategy, Walk, WalkParams, judge_of
+from es_ttc.reranking.base import walked as walked_to_here
+from es_ttc.reranking.strategies import require_suited
+from es_ttc.rescorers import registry
+
+_SHARED = ("derived", "runtime_mappings", "timeout")
+_NO_GRAPH = "index [{}] has no finished neighbour graph that could be read: build one with `es-ttc graph build {}`"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request asks of a walk.
+
+    Attributes:
+        strategy: The method.
+        params: Its parameters.
+        method: The rescorer that judges; None where a reranker of the settings does.
+        begun: The query on its way through the encoder, where it is encoded.
+    """
+
+    strategy: Strategy
+    params: WalkParams
+    method: Method | None
+    begun: asyncio.Task[EncodedQuery] | None
+
+
+@dataclass(slots=True)
+class _Walked:
+    """A walk that has ended.
+
+    Attributes:
+        walk: What it found.
+        judge: Who judged.
+        documents: The documents by number.
+        graph: The neighbours that were read; None for a method that needs none.
+        encoder: Identity of the encoder, where a rescorer judged.
+        failures: What went wrong under way, the reranker's failure first.
+    """
+
+    walk: Walk
+    judge: Judge
+    documents: Documents
+    graph: GraphNeighbourhood | None
+    encoder: str | None
+    failures: list[Exception] = field(default_factory=list)
+
+
+class Walks:
+    """Answers searches whose method is a strategy of :mod:`es_ttc.reranking`.
+
+    Args:
+        upstream: The engine.
+        scorer: Scores documents by rescorers.
+        attached: In whose name indices beside the searched ones are read.
+        rerankers: Those of the settings.
+        metrics: Told about fallbacks.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        scorer: WindowScorer,
+        attached: AttachedFeatures,
+        rerankers: Rerankers,
+        metrics: Metrics,
+    ) -> None:
+        self._upstream = upstream
+        self._scorer = scorer
+        self._attached = attached
+        self._rerankers = rerankers
+        self._metrics = metrics
+        self._fields = TextFields(upstream, attached)
+
+    def begin(self, plan: SearchPlan) -> Asked | None:
+        """Check a request, and start to encode its query; None where its method is no strategy.
+
+        Raises:
+            InvalidRequest: It has no such parameters, or there is no such reranker.
+        """
+        strategy = STRATEGIES.get(plan.section.method)
+        if strategy is None:
+            return None
+        params = entry_points.parse_params(strategy.Params, plan.section.params, strategy.name)
+        if plan.collapse is not None:
+            raise InvalidRequest(
+                f"[collapse] cannot be used with method [{strategy.name}], which shows documents that the query did "
+                "not find: leave it out, or take a method that scores the window"
+            )
+        method = rescorer_of(params.reranker, params.reranker_params, self._rerankers)
+        if method is None:
+            calls = self._rerankers.named(params.reranker)
+            require_suited(strategy.name, params, gives_scores=isinstance(calls, PointwiseCalls))
+        begun = None
+        if method is not None and plan.page.fetch:
+            begun = self._scorer.begin_encoding(method, plan.texts)
+        return Asked(strategy, params, method, begun)
+
+    async def finish(
+        self, asked: Asked, plan: SearchPlan, answer: dict[str, Any], caller: Caller, took: Took, seconds: float
+    ) -> bool:
+        """Put the engine's answer into the walk's order, in place, and return whether that was done.
+
+        Args:
+            asked: What :meth:`begin` gave.
+            plan: The request, taken apart.
+            answer: The engine's decoded answer to it.
+            caller: In whose name everything is read.
+            took: Receives the stages' times.
+            seconds: What the walk may take.
+
+        Raises:
+            InvalidRequest: The index lacks what the reranker needs.
+            EsTtcError: The reranker failed, and the request says ``on_error: fail``.
+        """
+        began = time.perf_counter()
+        hits = answer["hits"]["hits"]
+        walked = await self._walked(asked, plan, hits, caller, took, seconds)
+        reason = next((error for error in walked.failures if isinstance(error, InvalidRequest)), None)
+        if reason is not None:
+            raise reason
+        if walked.failures and plan.section.on_error == "fail":
+            raise _as_ours(walked.failures[0])
+        applied = walked.walk.judged > 0 or not hits
+        outcome = placed(walked.walk, walked.judge, walked.documents, len(hits), plan.section) if applied else None
+        page = list(range(len(hits))) if outcome is None else outcome.documents
+        page = page[plan.page.start : plan.page.start + plan.page.size]
+        try:
+            shown = await with_outsiders(page, walked.documents, len(hits), plan)
+        except EsTtcError as error:
+            walked.failures.append(error)
+            applied, outcome = False, None
+            page = list(range(len(hits)))[plan.page.start : plan.page.start + plan.page.size]
+            shown = {document: hits[document] for document in page}
+        answer["hits"]["hits"] = self._hits(page, shown, walked, outcome, plan, len(hits))
+        if outcome is not None and len(outcome.scores) and answer["hits"].get("max_score") is not None:
+            answer["hits"]["max_score"] = shortest(outcome.scores[0])
+        answer["ttc"] = _summary(asked, plan, walked, took, len(hits), applied=applied)
+        if isinstance(answer.get("took"), int):
+            answer["took"] += round((time.perf_counter() - began) * 1000)
+        for failure in walked.failures:
+            self._metrics.fallbacks.labels(_as_ours(failure).type).inc()
+            log.warning("walk cut short", method=asked.strategy.name, reason=str(failure))
+        return applied
+
+    async def _walked(
+        self,
+        asked: Asked,
+        plan: SearchPlan,
+        hits: Sequence[dict[str, Any]],
+        caller: Caller,
+        took: Took,
+        seconds: float,
+    ) -> _Walked:
+        end = time.monotonic() + seconds
+        params = asked.params
+        body = plan.body
+        documents = Documents(
+            self._upstream,
+            caller,
+            urlencode([pair for pair in plan.params if pair[0] in DOOR_PARAMS]).encode(),
+            {key: body[key] for key in _SHARED if key in body},
+            conditions_of(body, query_in_url="q" in dict(plan.params)),
+            hits,
+        )
+        graph = GraphNeighbourhood(
+            self._upstream,
+            self._attached.door(caller),
+            documents,
+            end,
+            depth=getattr(params, "depth", 0),
+            fan_out=getattr(params, "fan_out", 0),
+        )
+        reranker = self._reranker(asked, documents, plan.texts, caller, took, end)
+        judge = judge_of(asked.strategy.name, params, reranker)
+
+        async def nearness(some: Sequence[int]) -> list[float]:
+            dense = registry.load("dense")
+            method = Method(dense, dense.Params(), detail=False)
+            near = ByRescorer(self._scorer, method, documents, plan.texts, None, caller, took, end)
+            return await near.scores(some)
+
+        window = range(min(len(hits), plan.page.asked))
+        failures: list[Exception] = []
+        try:
+            walk = await asked.strategy.run(params, window, graph, judge, nearness)
+        except EsTtcError as error:  # of nearness; the judge keeps a failure of its own
+            failures.append(error)
+            walk = _so_far(judge, window)
+        finally:
+            await graph.close()
+        if walk.failure is not None:
+            failures.insert(0, walk.failure)
+        if graph.problem is not None:
+            failures.append(graph.problem)
+        encoder = reranker.encoder if isinstance(reranker, ByRescorer) else None
+        return _Walked(walk, judge, documents, graph if asked.strategy.walks else None, encoder, failures)
+
+    def _reranker(
+        self, asked: Asked, documents: Documents, texts: tuple[str, ...], caller: Caller, took: Took, end: float
+    ) -> Pointwise | Listwise:
+        if asked.method is not None:
+            return ByRescorer(self._scorer, asked.method, documents, texts, asked.begun, caller, took, end)
+        calls = self._rerankers.named(asked.params.reranker)
+        rest = (documents, self._fields, caller, texts[0], took, end)
+        return ByScores(calls, *rest) if isinstance(calls, PointwiseCalls) else ByOrder(calls, *rest)
+
+    def _hits(
+        self,
+        page: Sequence[int],
+        shown: Mapping[int, dict[str, Any]],
+        walked: _Walked,
+        outcome: Placed | None,
+        plan: SearchPlan,
+        found: int,
+    ) -> list[dict[str, Any]]:
+        section = plan.section
+        scores = {} if outcome is None else dict(zip(outcome.documents, outcome.scores, strict=True))
+        calls = {document: place for place, document in enumerate(walked.walk.calls, 1)}
+        hits = []
+        for document in page:
+            hit = shown.get(document)
+            if hit is None:
+                continue
+            first_score = hit.get("_score") if document < found else None
+            judged = None if outcome is None else outcome.judged.get(document)
+            if outcome is None:
+                if "_explanation" in hit:
+                    hit["_explanation"] = without_guard(hit["_explanation"])
+            else:
+                hit["_score"] = shortest(scores[document])
+            if plan.explain and outcome is not None:
+                why = "not judged by the reranker, kept below the documents that were"
+                engine = hit.get("_explanation") if document < found else None
+                hit["_explanation"] = explained(
+                    hit["_score"], section.method, section.score_mode, judged, engine, unscored=why
+                )
+            if section.detail:
+                told: dict[str, Any] = {"first_pass_score": first_score}
+                told["first_pass_rank"] = document + 1 if document < found else None
+                if document in calls:
+                    told["call"] = calls[document]
+                if document in walked.walk.found_from:
+                    told["found_from"] = walked.documents.identity(walked.walk.found_from[document])[1]
+                hit["_ttc"] = told
+            hits.append(hit)
+        return hits
+
+
+def _summary(
+    asked: Asked, plan: SearchPlan, walked: _Walked, took: Took, found: int, *, applied: bool
+) -> dict[str, Any]:
+    walk, params = walked.walk, asked.params
+    summary: dict[str, Any] = {
+        "method": asked.strategy.name,
+        "applied": applied,
+        "window": min(found, plan.page.asked),
+        "scored": walk.judged,
+    }
+    told: dict[str, Any] = {
+        "reranker": params.reranker,
+        "budget": params.budget,
+        "spent": walk.spent,
+        "stopped": str(walk.stopped),
+    }
+    times = took.as_dict()
+    if walked.graph is not None:
+        told["outside"] = sum(document >= found for document in walk.documents[: walk.judged])
+        told["graph"] = _graph_state(walked.graph)
+        times["graph"] = round(walked.graph.waited * 1000, 2)
+    if plan.section.detail:
+        told["calls"] = [_call(document, walked) for document in walk.calls]
+    summary["walk"] = told
+    if walked.encoder is not None:
+        summary["encoder"] = walked.encoder
+    if walked.failures:
+        summary["partial"] = applied
+        summary["reason"] = str(walked.failures[0])
+    elif walked.graph is not None and walked.graph.without:
+        missing = min(walked.graph.without)
+        summary["partial"] = True
+        summary["reason"] = _NO_GRAPH.format(missing, missing)
+    return summary | {"took": times}
+
+
+def _graph_state(graph: GraphNeighbourhood) -> str:
+    if graph.problem is not None:
+        return "unread"
+    return "missing" if graph.without else "read"
+
+
+def _call(document: int, walked: _Walked) -> dict[str, Any]:
+    index, identifier = walked.documents.identity(document)
+    told: dict[str, Any] = {"_index": index, "_id": identifier}
+    source = walked.walk.found_from.get(document)
+    if source is not None:
+        told["from"] = walked.documents.identity(source)[1]
+    score = walked.judge.score(document)
+    return told if score is None else {**told, "score": round(score, 6)}
+
+
+def _so_far(judge: Judge, window: Sequence[int]) -> Walk:
+    """Return the walk that ends with what was judged, where the strategy itself broke off."""
+    return walked_to_here(list(judge.judged), window, judge)
+
+
+def _as_ours(error: Exception) -> EsTtcError:
+    return error if isinstance(error, EsTtcError) else ScoringError(f"the reranker failed: {error}")
