@@ -227,9 +227,10 @@ def test_pages_follow_each_other_without_a_gap(walking: Behind, sound: Judge) ->
     whole = walk(walking, query=everything, size=60, ttc=section)
     assert told(whole)["walk"]["outside"] == 0 or len(whole.ids) == 60
     calls = len(sound.asked)
-    pages = [
-        walk(walking, **{"query": everything, "from": start, "size": 7, "ttc": section}) for start in range(0, 63, 7)
-    ]
+    pages = []
+    for start in range(0, 63, 7):
+        page: dict[str, Any] = {"query": everything, "size": 7, "ttc": section, "from": start}
+        pages.append(walk(walking, **page))
     assert [one for page in pages for one in page.ids] == whole.ids
     assert sorted(whole.ids) == sorted(f"d{number}" for number in range(60))
     assert len(sound.asked) == calls  # what was judged is remembered
