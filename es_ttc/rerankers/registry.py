@@ -1,6 +1,6 @@
 """Rerankers by name, as the settings have them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, TypeGuard
 
@@ -41,12 +41,18 @@ class Rerankers:
 
     Args:
         configured: For each name its ``kind`` and the kind's settings.
+        built_in: What makes the rerankers that there are without any settings, by name.
 
     Raises:
         ConfigurationError: A kind is unknown, or its settings are wrong.
     """
 
-    def __init__(self, configured: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        configured: Mapping[str, Mapping[str, Any]],
+        built_in: Mapping[str, Callable[[], Reranker]] | None = None,
+    ) -> None:
+        self._built_in = {name: make for name, make in (built_in or {}).items() if name not in configured}
         self._settings = {name: _read(name, told) for name, told in configured.items()}
         self._scores: LruCache[Key, float] = LruCache(_SCORES_KEPT)
         self._orders: LruCache[Key, tuple[int, ...]] = LruCache(_POSITIONS_KEPT)
@@ -55,7 +61,7 @@ class Rerankers:
     @property
     def names(self) -> list[str]:
         """The names, in alphabetical order."""
-        return sorted(self._settings)
+        return sorted([*self._settings, *self._built_in])
 
     def named(self, name: str) -> Calls:
         """Return a reranker; the same one at every call.
@@ -64,7 +70,9 @@ class Rerankers:
             InvalidRequest: There is none of this name.
             ConfigurationError: It cannot be made.
         """
-        if name not in self._settings:
+        if name in self._built_in and name not in self._made:
+            self._made[name] = self.calls(self._built_in[name](), name)
+        elif name not in self._settings and name not in self._made:
             raise InvalidRequest(f"unknown reranker [{name}]{did_you_mean(name, self.names)}")
         if name not in self._made:
             found, settings = self._settings[name]

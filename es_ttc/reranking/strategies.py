@@ -55,6 +55,21 @@ class RrParams(WalkParams):
     """Parameters of retrieve and rerank: it never leaves the first pass."""
 
 
+class LlmPickParams(WalkParams):
+    """Parameters of the pick by a language model."""
+
+    reranker: str = Field(
+        "llm",
+        min_length=1,
+        max_length=100,
+        description="`llm`: the gateway's model rates each document from 0 to 100. `llm_listwise`: it puts windows of "
+        "documents in order. Or a reranker of the settings.",
+    )
+    budget: int = Field(
+        20, ge=1, le=MAX_BUDGET, description="Documents that the model may be shown; each rating is a question."
+    )
+
+
 class GarParams(_GraphParams):
     """Parameters of GAR."""
 
@@ -169,6 +184,15 @@ STRATEGIES: Mapping[str, Strategy] = {
             RrParams,
             "Retrieve and rerank: the first documents of the window, as many as the budget pays for, in the "
             "reranker's order.",
+            walks=False,
+            run=_rr,
+        ),
+        Strategy(
+            "llm_pick",
+            LlmPickParams,
+            "SIRA's pick: a language model judges the first documents of the window, as in `rr`. One without a rating "
+            "or place that can be read keeps its first-pass order behind those that have one. Give it a `timeout` of "
+            "several seconds.",
             walks=False,
             run=_rr,
         ),
