@@ -10,27 +10,37 @@ import org.opensearch.common.settings.IndexScopedSettings;
 import org.opensearch.common.settings.Setting;
 import org.opensearch.common.settings.Settings;
 import org.opensearch.common.settings.SettingsFilter;
+import org.opensearch.common.util.concurrent.OpenSearchExecutors;
 import org.opensearch.core.common.io.stream.NamedWriteableRegistry;
 import org.opensearch.core.xcontent.NamedXContentRegistry;
 import org.opensearch.env.Environment;
 import org.opensearch.env.NodeEnvironment;
 import org.opensearch.plugins.ActionPlugin;
 import org.opensearch.plugins.Plugin;
+import org.opensearch.plugins.SearchPipelinePlugin;
 import org.opensearch.plugins.SearchPlugin;
 import org.opensearch.repositories.RepositoriesService;
 import org.opensearch.rest.RestController;
 import org.opensearch.rest.RestHandler;
 import org.opensearch.script.ScriptService;
+import org.opensearch.search.pipeline.Processor;
+import org.opensearch.search.pipeline.SearchRequestProcessor;
+import org.opensearch.search.pipeline.SearchResponseProcessor;
+import org.opensearch.threadpool.ExecutorBuilder;
+import org.opensearch.threadpool.FixedExecutorBuilder;
 import org.opensearch.threadpool.ThreadPool;
 import org.opensearch.transport.client.Client;
 import org.opensearch.watcher.ResourceWatcherService;
 
 import java.util.Collection;
 import java.util.List;
+import java.util.Map;
 import java.util.function.Supplier;
 
 /** Registers what the {@code ttc} section needs inside OpenSearch. */
-public final class TtcPlugin extends Plugin implements SearchPlugin, ActionPlugin {
+public final class TtcPlugin extends Plugin implements SearchPlugin, SearchPipelinePlugin, ActionPlugin {
+    private static final int WAITING = 200;
+
     private final Sidecar sidecar;
 
     /** Called by OpenSearch when the node starts; settings that cannot work stop it with a sentence. */
@@ -52,7 +62,7 @@ public final class TtcPlugin extends Plugin implements SearchPlugin, ActionPlugi
         IndexNameExpressionResolver indexNameExpressionResolver,
         Supplier<RepositoriesService> repositoriesServiceSupplier
     ) {
-        sidecar.mark(threadPool.getThreadContext());
+        sidecar.started(threadPool, client);
         return List.of();
     }
 
@@ -70,6 +80,27 @@ public final class TtcPlugin extends Plugin implements SearchPlugin, ActionPlugi
                 parser -> TtcRescorerBuilder.fromXContent(parser, sidecar)
             )
         );
+    }
+
+    @Override
+    public List<SearchExtSpec<?>> getSearchExts() {
+        return List.of(new SearchExtSpec<>(Section.NAME, TtcExt::new, parser -> new TtcExt(parser.mapOrdered())));
+    }
+
+    @Override
+    public Map<String, Processor.Factory<SearchRequestProcessor>> getRequestProcessors(Parameters parameters) {
+        return Map.of(WindowProcessor.TYPE, WindowProcessor.factory());
+    }
+
+    @Override
+    public Map<String, Processor.Factory<SearchResponseProcessor>> getResponseProcessors(Parameters parameters) {
+        return Map.of(RescoreProcessor.TYPE, RescoreProcessor.factory(sidecar));
+    }
+
+    @Override
+    public List<ExecutorBuilder<?>> getExecutorBuilders(Settings settings) {
+        int threads = 2 * OpenSearchExecutors.allocatedProcessors(settings);
+        return List.of(new FixedExecutorBuilder(settings, Sidecar.EXECUTOR, threads, WAITING, "thread_pool." + Sidecar.EXECUTOR));
     }
 
     @Override

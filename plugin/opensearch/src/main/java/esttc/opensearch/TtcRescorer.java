@@ -14,7 +14,6 @@ import org.opensearch.search.rescore.Rescorer;
 import java.io.IOException;
 import java.util.HashSet;
 import java.util.List;
-import java.util.Optional;
 import java.util.Set;
 
 /** Puts a shard's window into the sidecar's order; where that cannot be had, the window stays as it is. */
@@ -34,11 +33,11 @@ final class TtcRescorer implements Rescorer {
         }
         ShardFeatures features = new ShardFeatures(searcher.getIndexReader(), hits);
         List<Candidate> candidates = features.candidates(context.index());
-        Optional<Answer.Ranking> scored = sidecar.score(context.section(), context.getWindowSize(), candidates, features);
-        if (scored.isEmpty()) {
+        Sidecar.Scored scored = sidecar.score(context.section(), context.getWindowSize(), candidates, features);
+        if (scored.ranking() == null) {
             return topDocs;
         }
-        Answer.Ranking ranking = scored.get();
+        Answer.Ranking ranking = scored.ranking();
         ScoreDoc[] ordered = new ScoreDoc[hits.length];
         Set<Integer> rescored = new HashSet<>();
         for (int place = 0; place < ordered.length; place++) {

@@ -1,0 +1,174 @@
+"""The processor on the coordinator: many shards are rescored together, as by the gateway."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.gateway.client import Reply, call, search
+from tests.gateway.test_identity import queries
+from tests.gateway.test_rescore import CATS, EVERYTHING
+from tests.plugin.conftest import DOC_VALUES, SHARDED, STORED, Plugged
+from tests.plugin.test_faults import recovered
+from tests.plugin.test_rescore import METHODS, TEXTS
+from tests.support.plugin import Fault
+
+PIPELINE = "ttc"
+BLOCK = 40
+
+
+def put(plugged: Plugged, name: str, response: list[Any], request: list[Any]) -> Reply:
+    body = {"response_processors": response, "request_processors": request}
+    return call(plugged.url, "PUT", f"/_search/pipeline/{name}", body)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pipelines(plugged: Plugged) -> Iterator[None]:
+    rescore = {"ttc_rescore": {"method": "spectral"}}
+    window = {"ttc_window": {"window_size": BLOCK}}
+    assert put(plugged, PIPELINE, [rescore], [window]).status == 200
+    assert put(plugged, "alone", [rescore], []).status == 200
+    yield
+    for name in (PIPELINE, "alone"):
+        call(plugged.url, "DELETE", f"/_search/pipeline/{name}")
+
+
+def through(plugged: Plugged, index: str, body: dict[str, Any], pipeline: str = PIPELINE, **section: Any) -> Reply:
+    ext = {"ext": {"ttc": section}} if section else {}
+    return search(plugged.url, index, body | ext, f"?search_pipeline={pipeline}")
+
+
+def gateway(plugged: Plugged, index: str, body: dict[str, Any], **section: Any) -> Reply:
+    rescore = {"window_size": BLOCK, "ttc": {"method": "spectral"} | section}
+    return search(plugged.gateway, index, body | {"rescore": rescore})
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    index=st.sampled_from([SHARDED, SHARDED, f"{STORED},{SHARDED}", DOC_VALUES]),
+    query=queries,
+    method=st.sampled_from(METHODS),
+    text=st.sampled_from(TEXTS),
+    start=st.integers(0, 50),
+    size=st.integers(1, 20),
+    mode=st.sampled_from(["replace", "total", "max"]),
+)
+def test_any_number_of_shards_is_as_through_the_gateway(
+    plugged: Plugged,
+    index: str,
+    query: dict[str, Any],
+    method: tuple[str, dict[str, Any]],
+    text: str,
+    start: int,
+    size: int,
+    mode: str,
+) -> None:
+    body: dict[str, Any] = {"query": query, "from": start, "size": size, "aggs": {"n": {"max": {"field": "number"}}}}
+    section: dict[str, Any] = {"method": method[0], "params": method[1], "query_text": text, "score_mode": mode}
+    expected = gateway(plugged, index, body, **section)
+    got = through(plugged, index, body, **section)
+    assert got.status == expected.status == 200, got.body
+    assert got.scores == pytest.approx(expected.scores, abs=1e-4)
+    assert got.ids == expected.ids
+    one, other = got.json(), expected.json()
+    assert one["hits"]["total"] == other["hits"]["total"]
+    assert one["aggregations"] == other["aggregations"]
+    assert one["_shards"] == other["_shards"]
+    plain = [{key: value for key, value in hit.items() if key != "_score"} for hit in one["hits"]["hits"]]
+    assert plain == [{key: value for key, value in hit.items() if key != "_score"} for hit in other["hits"]["hits"]]
+    if other["ttc"]["window"]:
+        assert one["ext"]["ttc"] == {"method": method[0], "applied": True, "window": other["ttc"]["window"]}
+
+
+def test_a_client_need_not_know_of_it(plugged: Plugged) -> None:
+    """The index's own pipeline, and the text of the query."""
+    call(plugged.url, "PUT", f"/{SHARDED}/_settings", {"index.search.default_pipeline": PIPELINE})
+    try:
+        body = {"query": {"bool": {"must": {"match": {"text": CATS}}, "filter": {"match": {"title": "cat"}}}}}
+        expected = gateway(plugged, SHARDED, body, query_text=CATS)
+        reply = search(plugged.url, SHARDED, body)
+        assert reply.json()["ext"]["ttc"]["applied"] is True
+        assert reply.ids == expected.ids
+        assert "fields" not in reply.json()["hits"]["hits"][0]
+    finally:
+        call(plugged.url, "PUT", f"/{SHARDED}/_settings", {"index.search.default_pipeline": None})
+
+
+def test_with_oversample_and_truncate_hits(plugged: Plugged) -> None:
+    name = "oversampled"
+    rescore = {"ttc_rescore": {"method": "maxsim", "query_text": CATS}}
+    request = [{"oversample": {"sample_factor": 6}}]
+    assert put(plugged, name, [rescore, {"truncate_hits": {}}], request).status == 200
+    reply = through(plugged, SHARDED, {"query": EVERYTHING, "size": 10}, name)
+    expected = search(
+        plugged.gateway,
+        SHARDED,
+        {"query": EVERYTHING, "size": 10, "rescore": {"window_size": 60, "ttc": rescore["ttc_rescore"]}},
+    )
+    assert expected.json()["ttc"]["method"] == "maxsim"
+    assert reply.ids == expected.ids
+    assert reply.scores == pytest.approx(expected.scores, abs=1e-4)
+    call(plugged.url, "DELETE", f"/_search/pipeline/{name}")
+
+
+def test_hashes_are_looked_up_where_the_window_did_not_ask_for_them(plugged: Plugged) -> None:
+    body = {"query": EVERYTHING, "size": 40, "_source": False}
+    reply = through(plugged, SHARDED, body, "alone", query_text=CATS)
+    assert reply.json()["ext"]["ttc"] == {"method": "spectral", "applied": True, "window": 40}
+    assert reply.ids == gateway(plugged, SHARDED, body, query_text=CATS).ids
+
+
+@pytest.mark.parametrize(
+    ("processor", "words"),
+    [
+        ({"ttc_rescore": {"metod": "dense"}}, "did you mean [method]?"),
+        ({"ttc_rescore": {}}, "[ttc.method] is wrong"),
+        ({"ttc_rescore": {"method": "dense", "timeout": "soon"}}, "[ttc.timeout] is wrong"),
+    ],
+)
+def test_a_pipeline_is_checked_when_it_is_made(plugged: Plugged, processor: dict[str, Any], words: str) -> None:
+    reply = put(plugged, "wrong", [processor], [])
+    assert reply.status == 400
+    assert words in reply.reason
+    assert put(plugged, "wrong", [], [{"ttc_window": {"window_size": 0}}]).status == 400
+
+
+def test_mistakes_of_a_request(plugged: Plugged) -> None:
+    mistakes: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({"query": EVERYTHING}, {"method": "spectrl", "query_text": "x"}, "did you mean [spectral]?"),
+        ({"query": {"term": {"number": 1}}}, {}, "[ttc.query_text] is missing"),
+        ({"query": EVERYTHING}, {"query_txt": "x"}, "did you mean [query_text]?"),
+        ({"query": EVERYTHING, "sort": ["number"]}, {"query_text": "x"}, "Cannot use [sort]"),
+        ({"query": EVERYTHING, "from": 9_990, "size": 20}, {"query_text": "x"}, "less deep"),
+    ]
+    for body, section, words in mistakes:
+        reply = through(plugged, SHARDED, body, **section)
+        assert (reply.status, words in reply.reason) == (400, True), reply.body
+
+
+def test_a_fault_leaves_the_first_pass_and_says_so(plugged: Plugged) -> None:
+    body = {"query": EVERYTHING, "from": 5, "size": 10}
+    expected = search(plugged.url, SHARDED, body)
+    recovered(plugged)
+    fault: Fault = lambda _: Reply(200, {}, b"\xff")  # noqa: E731 - a fault is a function
+    with plugged.sidecar.failing(fault):
+        reply = through(plugged, SHARDED, body, query_text=CATS)
+        failed = through(plugged, SHARDED, body, query_text=CATS, on_error="fail")
+    assert reply.ids == expected.ids
+    assert reply.json()["ext"]["ttc"] == {
+        "method": "spectral",
+        "applied": False,
+        "window": BLOCK,
+        "reason": "protocol",
+    }
+    assert failed.status == 503
+    recovered(plugged)
+
+
+def test_nothing_found_is_nothing_to_rescore(plugged: Plugged) -> None:
+    reply = through(plugged, SHARDED, {"query": {"match": {"text": "no-such-word-anywhere"}}}, query_text=CATS)
+    assert (reply.status, reply.ids) == (200, [])
+    counted = through(plugged, SHARDED, {"query": EVERYTHING, "size": 0}, query_text=CATS)
+    assert (counted.status, counted.ids) == (200, [])
