@@ -1,6 +1,7 @@
 """A node with our plugin, the gateway that is its sidecar, and the corpus in an index for each way it is stored."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -8,12 +9,15 @@ from pydantic import SecretStr
 
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
+from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.plugin import Plugin
 from es_ttc.gateway.server import running_gateway
 from es_ttc.settings import GatewaySettings
+from tests.conftest import PRODUCTS
 from tests.gateway.client import call
 from tests.gateway.conftest import SIDECAR_TOKEN, make_index
+from tests.support.elasticsearch import ElasticsearchDistribution
 from tests.support.own_node import OwnNode
 from tests.support.plugin import Sidecar, built, sidecar_address
 
@@ -27,11 +31,13 @@ class Plugged:
     """A node with the plugin.
 
     Attributes:
+        product: ``opensearch`` or ``elasticsearch``.
         node: The node.
         gateway: The gateway before it, which is its sidecar too.
         sidecar: What the node asks.
     """
 
+    product: str
     node: OwnNode
     gateway: str
     sidecar: Sidecar
@@ -53,13 +59,13 @@ def encoder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encod
     return CachedEncoder(encoder, tmp_path_factory.mktemp("encodings"))
 
 
-@pytest.fixture(scope="session")
-def plugged(encoder: Encoder) -> Iterator[Plugged]:
-    archive = built("opensearch")
+@contextmanager
+def _plugged(product: str, make: Callable[[Plugin], Distribution], encoder: Encoder) -> Iterator[Plugged]:
+    archive = built(product)
     with sidecar_address() as sidecar:
         more = {"timeout": "20s", "max_timeout": "30s", "breaker.failures": "3", "breaker.pause": "300ms"}
-        plugin = Plugin.of(archive, "opensearch", sidecar.url, SecretStr(SIDECAR_TOKEN), **more)
-        node = OwnNode("plugin", OpenSearchDistribution(plugin))
+        plugin = Plugin.of(archive, product, sidecar.url, SecretStr(SIDECAR_TOKEN), **more)
+        node = OwnNode("plugin", make(plugin))
         try:
             make_index(node.url, STORED, encoder, shards=1)
             make_index(node.url, DOC_VALUES, encoder, shards=1, blobs="doc_values")
@@ -69,6 +75,25 @@ def plugged(encoder: Encoder) -> Iterator[Plugged]:
             )
             with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
                 sidecar.gateway = gateway
-                yield Plugged(node, gateway, sidecar)
+                yield Plugged(product, node, gateway, sidecar)
         finally:
             node.stop()
+
+
+@pytest.fixture(scope="session")
+def opensearch_plugged(encoder: Encoder) -> Iterator[Plugged]:
+    with _plugged("opensearch", OpenSearchDistribution, encoder) as plugged:
+        yield plugged
+
+
+@pytest.fixture(scope="session")
+def elasticsearch_plugged(encoder: Encoder) -> Iterator[Plugged]:
+    with _plugged("elasticsearch", ElasticsearchDistribution, encoder) as plugged:
+        yield plugged
+
+
+@pytest.fixture(scope="session", params=PRODUCTS)
+def plugged(request: pytest.FixtureRequest) -> Plugged:
+    """A node with the plugin, of one product after the other."""
+    found: Plugged = request.getfixturevalue(f"{request.param}_plugged")
+    return found

@@ -123,7 +123,8 @@ def test_an_index_without_features(plugged: Plugged) -> None:
     call(plugged.url, "DELETE", f"/{index}")
 
 
-def test_the_node_is_killed_and_comes_back(plugged: Plugged) -> None:
+def test_the_node_is_killed_and_comes_back(opensearch_plugged: Plugged) -> None:
+    plugged = opensearch_plugged  # one product: it takes half a minute, and nothing in it is the engine's
     body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
     before = [search(plugged.url, index, body) for index in (STORED, DOC_VALUES)]
     plugged.node.kill()

@@ -24,6 +24,12 @@ def put(plugged: Plugged, name: str, response: list[Any], request: list[Any]) ->
     return call(plugged.url, "PUT", f"/_search/pipeline/{name}", body)
 
 
+@pytest.fixture(scope="module")
+def plugged(opensearch_plugged: Plugged) -> Plugged:
+    """Elasticsearch has no search pipelines."""
+    return opensearch_plugged
+
+
 @pytest.fixture(scope="module", autouse=True)
 def pipelines(plugged: Plugged) -> Iterator[None]:
     rescore = {"ttc_rescore": {"method": "spectral"}}
@@ -45,7 +51,7 @@ def gateway(plugged: Plugged, index: str, body: dict[str, Any], **section: Any) 
     return search(plugged.gateway, index, body | {"rescore": rescore})
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     index=st.sampled_from([SHARDED, SHARDED, f"{STORED},{SHARDED}", DOC_VALUES]),
     query=queries,

@@ -55,7 +55,7 @@ def test_one_shard_is_as_through_the_gateway(plugged: Plugged, index: str, metho
     assert after["first_pass"] == before["first_pass"]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     index=st.sampled_from([STORED, DOC_VALUES]),
     query=queries,
@@ -176,12 +176,19 @@ def test_a_rescored_answer_is_not_cached(plugged: Plugged) -> None:
     assert plugged.stats()["windows"] == before + 3
 
 
-def test_msearch_and_a_point_in_time(plugged: Plugged) -> None:
+def test_a_point_in_time(plugged: Plugged) -> None:
     body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
     expected = search(plugged.url, STORED, body)
-    pit = call(plugged.url, "POST", f"/{STORED}/_search/point_in_time?keep_alive=1m").json()["pit_id"]
+    opensearch = plugged.product == "opensearch"
+    opened = call(
+        plugged.url, "POST", f"/{STORED}/{'_search/point_in_time' if opensearch else '_pit'}?keep_alive=1m"
+    ).json()
+    pit = opened["pit_id" if opensearch else "id"]
     try:
         within = call(plugged.url, "POST", "/_search", body | {"pit": {"id": pit}})
         assert (within.ids, within.scores) == (expected.ids, expected.scores)
     finally:
-        call(plugged.url, "DELETE", "/_search/point_in_time", {"pit_id": [pit]})
+        if opensearch:
+            call(plugged.url, "DELETE", "/_search/point_in_time", {"pit_id": [pit]})
+        else:
+            call(plugged.url, "DELETE", "/_pit", {"id": pit})

@@ -32,6 +32,7 @@ class _OpenSearch(OpenSearchDistribution):
 
 class _Elasticsearch(ElasticsearchDistribution):
     def __init__(self, extra: Mapping[str, str]) -> None:
+        super().__init__()
         self._extra = extra
 
     def settings(self) -> Mapping[str, str]:

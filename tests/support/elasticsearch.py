@@ -15,11 +15,13 @@ import requests
 import stamina
 from remotezip import RemoteZip, RemoteZipError
 
-from es_ttc.engine.node import artifacts, java
+from es_ttc.engine.node import account, artifacts, java
 from es_ttc.engine.node.distribution import Command, NodeFolder
-from es_ttc.engine.node.files import locked, make_folder, publish, remove, sha256, staging_folder
+from es_ttc.engine.node.files import link_or_copy, locked, make_folder, publish, remove, sha256, staging_folder
 from es_ttc.engine.node.java import Java
+from es_ttc.engine.node.opensearch import unpack
 from es_ttc.engine.node.parts import Artifact
+from es_ttc.engine.node.plugin import FOLDER, Plugin
 from es_ttc.engine.node.progress import Progress, ProgressCallback
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import NodeError
@@ -36,11 +38,17 @@ JVM_OPTIONS = """\
 
 
 class ElasticsearchDistribution:
-    """Elasticsearch with security off and the modules that the carrier needs."""
+    """Elasticsearch with security off and the modules that the carrier needs.
+
+    Args:
+        plugin: Our own plugin, where the node is to have it.
+    """
 
     product = "elasticsearch"
     version = "9.4.3"
-    plugin = None
+
+    def __init__(self, plugin: Plugin | None = None) -> None:
+        self.plugin = plugin
 
     def java(self) -> Java:
         """Return a full JDK: the node links a runtime of its own from it."""
@@ -52,6 +60,18 @@ class ElasticsearchDistribution:
         Raises:
             NodeError: It could not be fetched, or is not what is pinned.
         """
+        plain = self._install(base, on_progress)
+        if self.plugin is None:
+            return plain
+        home = plain.with_name(f"{plain.name}-{self.plugin.digest}")
+        if not home.exists():
+            with staging_folder(home) as staging:
+                shutil.copytree(plain, staging, copy_function=link_or_copy, dirs_exist_ok=True)
+                unpack(self.plugin.archive, make_folder(staging / FOLDER))
+                publish(staging, home)
+        return home
+
+    def _install(self, base: Path, on_progress: ProgressCallback) -> Path:
         home = make_folder(base / "homes") / f"elasticsearch-{self.version}"
         with locked(home.parent / f"{home.name}.lock"):
             if home.exists() and tree_sha256(home) == TREE_SHA256:
@@ -66,11 +86,13 @@ class ElasticsearchDistribution:
 
     def settings(self) -> Mapping[str, str]:
         """Switch off what a throw-away node on the loopback interface does not need."""
-        return {"xpack.security.enabled": "false"}
+        return {"xpack.security.enabled": "false"} | ({} if self.plugin is None else self.plugin.settings)
 
     def configure(self, home: Path, folder: NodeFolder) -> None:
-        """Write the JVM's options."""
+        """Write the JVM's options and the plugin's token."""
         (folder.config / "jvm.options").write_text(JVM_OPTIONS)
+        if self.plugin is not None:
+            account.give(self.plugin.write_token(folder.config), account.run_as())
 
     def command(self, home: Path, folder: NodeFolder, java: Java, spec: NodeSpec) -> Command:
         """Return the launcher's command line, with what the product's own script hands over in the environment."""

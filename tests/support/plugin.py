@@ -10,10 +10,13 @@ from typing import NoReturn
 
 import pytest
 
-from es_ttc.engine.node import java
+from es_ttc.engine.node import account, java
+from es_ttc.engine.node.progress import ignore
 from es_ttc.errors import ConfigurationError
+from es_ttc.settings import Settings
 from tests.gateway.client import Reply, call
 from tests.gateway.relay import Passed, Relay, relay
+from tests.support.elasticsearch import ElasticsearchDistribution
 
 SOURCES = Path(__file__).parents[2] / "plugin"
 NOWHERE = "http://127.0.0.1:9"
@@ -32,7 +35,7 @@ def built(product: str) -> Path:
     found = sorted(target.glob(f"es-ttc-{product}-*.zip"))
     changed = max(path.stat().st_mtime for path in SOURCES.rglob("*") if "target" not in path.parts and path.is_file())
     if not found or found[-1].stat().st_mtime < changed:
-        _build()
+        _build(_elasticsearch() if product == "elasticsearch" else [])
         found = sorted(target.glob(f"es-ttc-{product}-*.zip"))
     return found[-1]
 
@@ -44,7 +47,14 @@ def sidecar_address() -> Iterator["Sidecar"]:
         yield Sidecar(passing)
 
 
-def _build() -> None:
+def _elasticsearch() -> list[str]:
+    """What builds that plugin alone, with the jars of an installation; Java tests run with the other one's build."""
+    cache = Settings().cache_dir
+    home = ElasticsearchDistribution().install(account.base_folder(cache, account.run_as()), ignore)
+    return ["-pl", "elasticsearch", "-am", "-DskipTests", f"-Delasticsearch.home={home}"]
+
+
+def _build(arguments: list[str]) -> None:
     maven = shutil.which("mvn")
     try:
         home = java.find(jdk=True).home
@@ -53,7 +63,7 @@ def _build() -> None:
     if maven is None:
         _cannot("there is no mvn on the PATH")
     done = subprocess.run(
-        [str(maven), "-B", "-q", "-f", str(SOURCES), "package"],
+        [str(maven), "-B", "-q", "-f", str(SOURCES), "package", *arguments],
         env={**os.environ, "JAVA_HOME": str(home)},
         capture_output=True,
         text=True,

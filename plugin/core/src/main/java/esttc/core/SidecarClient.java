@@ -8,6 +8,7 @@ import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.time.Duration;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CancellationException;
@@ -100,6 +101,30 @@ public final class SidecarClient implements AutoCloseable {
         } finally {
             stats.nanos.add(System.nanoTime() - started);
         }
+    }
+
+    /**
+     * Has a window scored; a failure is thrown only where the search says {@code on_error: fail}.
+     *
+     * @throws SidecarFailure it was not scored
+     * @throws SidecarRefusal the search itself is wrong
+     */
+    public Attempt attempt(Section section, int block, List<Candidate> candidates, FeatureSource source) {
+        try {
+            return new Attempt(score(section, block, candidates, source), null);
+        } catch (SidecarFailure failure) {
+            if (section.failsOnError()) {
+                throw failure;
+            }
+            return new Attempt(null, failure);
+        }
+    }
+
+    /** What has been counted, and the state of the circuit breaker. */
+    public Map<String, Object> counted() {
+        Map<String, Object> all = new LinkedHashMap<>(stats.asMap());
+        all.put("breaker", Map.of("open", breaker.isOpen(), "opened", breaker.opened()));
+        return all;
     }
 
     private Answer.Ranking guarded(Section section, int block, List<Candidate> candidates, FeatureSource source, long started) {

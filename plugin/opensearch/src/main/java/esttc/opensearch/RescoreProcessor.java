@@ -1,6 +1,7 @@
 package esttc.opensearch;
 
 import esttc.core.Answer;
+import esttc.core.Attempt;
 import esttc.core.Candidate;
 import esttc.core.Section;
 import esttc.opensearch.WindowProcessor.Page;
@@ -21,6 +22,7 @@ import org.opensearch.search.pipeline.Processor;
 import org.opensearch.search.pipeline.SearchResponseProcessor;
 import org.opensearch.search.profile.SearchProfileShardResults;
 
+import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
@@ -85,20 +87,21 @@ final class RescoreProcessor extends AbstractProcessor implements SearchResponse
         }
     }
 
-    private SearchResponse rescored(SearchRequest request, SearchResponse response, PipelineProcessingContext context) {
+    private SearchResponse rescored(SearchRequest request, SearchResponse response, PipelineProcessingContext context)
+        throws IOException {
         SearchHit[] hits = response.getHits().getHits();
         if (Arrays.stream(hits).anyMatch(hit -> Float.isNaN(hit.getScore()))) {
             throw new IllegalArgumentException("Cannot use [sort] option in conjunction with [" + TYPE + "].");
         }
         Section section = section(request);
         Page page = pageOf(context, response);
-        HitFeatures features = new HitFeatures(sidecar.client(), sidecar.patience(), hits);
+        HitFeatures features = new HitFeatures(sidecar.engine(), sidecar.patience(), hits);
         List<Candidate> candidates = features.candidates();
-        Sidecar.Scored scored = sidecar.score(section, page.block(), candidates, features);
-        if (scored.ranking() == null) {
-            return firstPass(response, page, section, scored.reason());
+        Attempt attempt = sidecar.asked(() -> sidecar.client().attempt(section, page.block(), candidates, features));
+        Answer.Ranking ranking = attempt.ranking();
+        if (ranking == null) {
+            return firstPass(response, page, section, attempt.failure().kind().key());
         }
-        Answer.Ranking ranking = scored.ranking();
         SearchHit[] ordered = new SearchHit[hits.length];
         for (int place = 0; place < ordered.length; place++) {
             ordered[place] = hits[ranking.order()[place]];

@@ -33,7 +33,7 @@ final class RestStats extends BaseRestHandler {
             XContentBuilder builder = channel.newBuilder();
             builder.startObject();
             builder.field("node", client.getLocalNodeId());
-            builder.field("ttc", sidecar.stats());
+            builder.field("ttc", sidecar.client().counted());
             builder.endObject();
             channel.sendResponse(new BytesRestResponse(RestStatus.OK, builder));
         };

@@ -1,4 +1,4 @@
-package esttc.opensearch;
+package esttc.lucene;
 
 import esttc.core.Section;
 

@@ -1,0 +1,41 @@
+package esttc.elasticsearch;
+
+import org.elasticsearch.rest.RestStatus;
+import org.elasticsearch.xcontent.XContentBuilder;
+import org.elasticsearch.rest.BaseRestHandler;
+import org.elasticsearch.rest.RestResponse;
+import org.elasticsearch.rest.RestRequest;
+import org.elasticsearch.client.internal.node.NodeClient;
+
+import java.util.List;
+
+/** {@code GET /_plugins/_ttc/stats}: what the node that answers has counted. */
+final class RestStats extends BaseRestHandler {
+    private final Sidecar sidecar;
+
+    RestStats(Sidecar sidecar) {
+        this.sidecar = sidecar;
+    }
+
+    @Override
+    public String getName() {
+        return "ttc_stats";
+    }
+
+    @Override
+    public List<Route> routes() {
+        return List.of(new Route(RestRequest.Method.GET, "/_plugins/_ttc/stats"));
+    }
+
+    @Override
+    protected RestChannelConsumer prepareRequest(RestRequest request, NodeClient client) {
+        return channel -> {
+            XContentBuilder builder = channel.newBuilder();
+            builder.startObject();
+            builder.field("node", client.getLocalNodeId());
+            builder.field("ttc", sidecar.client().counted());
+            builder.endObject();
+            channel.sendResponse(new RestResponse(RestStatus.OK, builder));
+        };
+    }
+}
