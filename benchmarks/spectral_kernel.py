@@ -3,14 +3,17 @@
 Targets (100 documents of 256 tokens, 384 components, warm): under 2 ms from float32, under 4 ms from int8.
 """
 
+import os
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from benchmarks.common import heading, milliseconds, table
+from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams, SpectralRescorer, scale_norms
@@ -63,25 +66,39 @@ def kernel_table(random: np.random.Generator) -> str:
             window = window_of(documents, codec, with_norms=True)
             assert window.tokens is not None
             read = sum(tokens.nbytes for tokens in window.tokens) / 1e6
-            p50, p95 = milliseconds(partial(spectral.score, query, window, SpectralParams()), repeat=100)
-            floor, _ = milliseconds(partial(maxsim.score, query, window, MaxSimParams()), repeat=100)
+            by_numpy, by_loops = in_turns(partial(spectral.score, query, window, SpectralParams()))
+            floor, floor_loops = in_turns(partial(maxsim.score, query, window, MaxSimParams()))
+            ratios = (f"{by_loops[0] / by_numpy[0]:.2f}", f"{floor_loops[0]:.2f}") if compiled.available() else ("", "")
             rows.append(
                 (
                     name,
                     codec,
                     f"{read:.1f}",
-                    f"{p50:.2f}",
-                    f"{p95:.2f}",
+                    *(f"{value:.2f}" for value in by_numpy),
+                    *(f"{value:.2f}" for value in by_loops),
+                    ratios[0],
                     target if name == "256 each" else "",
-                    f"{floor:.2f}",
-                    f"{read / floor:.0f}",
-                    f"{p50 - floor:.2f}",
+                    f"{floor[0]:.2f}",
+                    ratios[1],
                 )
             )
-    return table(
-        ("tokens", "codec", "MB read", "spectral p50 ms", "p95", "target", "MaxSim p50 ms", "its GB/s", "difference"),
-        rows,
+    columns = ("numpy p50 ms", "p95", "compiled p50 ms", "p95", "of numpy", "target", "MaxSim numpy", "compiled")
+    return table(("tokens", "codec", "MB read", *columns), rows)
+
+
+def in_turns(call: Callable[[], object], turns: int = 5) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return p50 and p95 in ms by numpy and by the compiled loops, in turns: medians over the turns."""
+    times: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    for _ in range(turns):
+        for use, measured in times.items():
+            compiled.disuse()
+            if use:
+                compiled.prepare()
+            measured.append(milliseconds(call, repeat=40))
+    by_numpy, by_loops = (
+        tuple(statistics.median(column) for column in zip(*rows, strict=True)) for rows in times.values()
     )
+    return (by_numpy[0], by_numpy[1]), (by_loops[0], by_loops[1])
 
 
 def naive_table(random: np.random.Generator) -> str:
@@ -130,8 +147,11 @@ def norms_table(random: np.random.Generator) -> str:
 
 def main() -> None:
     random = np.random.default_rng(0)
-    print(heading("Spectral kernel", data=f"random unit vectors of {DIMS} components, default grid (8 scales)"))
+    data = f"random unit vectors of {DIMS} components, default grid (8 scales)"
+    print(heading("Spectral kernel", data=data, packages=("numpy", "numba")))
+    print(f"Load average before: {os.getloadavg()[0]:.1f}\n")
     print(kernel_table(random))
+    compiled.disuse()
     print(naive_table(random))
     print("Norms of one document at ingest:\n")
     print(norms_table(random))

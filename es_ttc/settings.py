@@ -151,6 +151,9 @@ class GatewaySettings(Settings):
         None, description="Folder with prompts of your own for the `query` hook, one NAME.txt each."
     )
     max_window: int = Field(1000, ge=1, le=10_000, description="Greatest window that a request may ask for.")
+    compiled: bool = Field(
+        True, description="Use loops compiled by numba where it is installed (`es-ttc[fast]`); scores are the same."
+    )
     scoring_threads: int = Field(2, ge=1, description="Windows scored at the same time.")
     max_concurrent_requests: int = Field(256, ge=1, description="Requests in flight before 429 is answered.")
     tuned: tuple[Path, ...] = Field(

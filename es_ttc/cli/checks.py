@@ -38,6 +38,9 @@ def packages() -> list[Check]:
         Check("python", Verdict.OK, f"{sys.version.split()[0]}, {sys.executable}"),
         Check("es-ttc", Verdict.OK, f"{__version__}, {found}"),
     ]
+    numba = _version("numba")
+    loops = f"compiled by numba {numba}" if numba else "numpy; compiled ones are quicker: pip install 'es-ttc[fast]'"
+    checks.append(Check("scoring loops", Verdict.OK, loops))
     if backends:
         detail = ", ".join(f"{name} {version}" for name, version in backends.items())
         checks.append(Check("encoder backend", Verdict.OK, detail))

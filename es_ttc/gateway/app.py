@@ -40,7 +40,7 @@ from es_ttc.gateway.walks.walking import Walks
 from es_ttc.rerankers import Rerankers
 from es_ttc.rerankers.llm import of_the_gateway as llm_rerankers
 from es_ttc.reranking import STRATEGIES
-from es_ttc.rescorers import registry
+from es_ttc.rescorers import compiled, registry
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.rewriters import registry as rewriters
 from es_ttc.rewriters.prompts import Prompts
@@ -125,7 +125,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with upstream, model:
-            loading = asyncio.create_task(_prepare(encoders))
+            loading = asyncio.create_task(_prepare(encoders, compile_loops=settings.compiled))
             if wait_for_encoder:
                 await loading
             yield
@@ -207,6 +207,7 @@ class _OwnPages:
                 "llm": self._settings.llm_url is not None,
                 "encoders": list(self._encoders.names),
                 "score_protocol": PROTOCOL_VERSION,
+                "loops": "compiled" if compiled.prepared() else "numpy",
                 "max_window": self._settings.max_window,
                 "default_timeout_ms": self._settings.default_timeout_ms,
             },
@@ -240,8 +241,10 @@ class _OwnPages:
         return Response(self._metrics.text(), media_type=CONTENT_TYPE)
 
 
-async def _prepare(encoders: Encoders) -> None:
-    """Load what the first search needs: the rescorers' code and the encoder."""
+async def _prepare(encoders: Encoders, *, compile_loops: bool) -> None:
+    """Load what the first search needs: the rescorers' code, compiled where it can be, and the encoder."""
+    if compile_loops:
+        await asyncio.to_thread(_compile)
     for name, problem in (await asyncio.to_thread(registry.problems)).items():
         log.warning("rescorer cannot be used", name=name, problem=problem)
     try:
@@ -250,6 +253,15 @@ async def _prepare(encoders: Encoders) -> None:
         log.error("encoder cannot be loaded", name=encoders.names[0], problem=str(error))
     else:
         log.info("encoder loaded", name=encoders.names[0], identity=encoder.identity.key, backend=encoder.backend)
+
+
+def _compile() -> None:
+    try:
+        used = compiled.prepare()
+    except Exception as error:  # noqa: BLE001 - a compiler may fail in any way; numpy scores then
+        log.warning("loops cannot be compiled, numpy scores", problem=f"{type(error).__name__}: {error}")
+    else:
+        log.info("scoring", loops="compiled" if used else "numpy")
 
 
 def _load_encoder(name: str, cache_dir: Path) -> Encoder:

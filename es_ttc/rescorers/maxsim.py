@@ -6,9 +6,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Feature, Params, Query, Window
 from es_ttc.rescorers.scratch import Scratch
 from es_ttc.rescorers.similarity import EMPTY_DOCUMENT, token_similarities
+from es_ttc.rescorers.spectral.greatest import greatest_cosines
+from es_ttc.rescorers.spectral.kernel import IDENTITY
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
 _BATCH_CELLS = 2**19
@@ -52,6 +55,9 @@ class MaxSimRescorer:
         assert window.tokens is not None  # noqa: S101 - promised by needs
         vectors = query.vectors if params.query == "pooled" else query.tokens
         assert vectors is not None  # noqa: S101 - promised by needs
+        if params.query == "pooled" and compiled.prepared():
+            greatest: Float32 = greatest_cosines(vectors, window.tokens, None, (IDENTITY,)).max(axis=1)
+            return np.clip(greatest, -1, 1)
         scores = np.full(len(window), EMPTY_DOCUMENT, dtype=np.float32)
         for places in _batches(window.tokens, len(vectors)):
             if not len(vectors):

@@ -23,6 +23,18 @@ def shown_similarity(cosines: Float32) -> Float32:
     return shown
 
 
+def require_dims(documents: Iterable[TokenVectors], vectors: Float32) -> None:
+    """Check that token vectors can be multiplied by query vectors.
+
+    Raises:
+        ValueError: A document's vectors have another number of components than the query's.
+    """
+    dims = vectors.shape[1]
+    for document in documents:
+        if document.values.shape[1] != dims:
+            raise ValueError(f"token vectors of {document.dims} components, query vectors of {dims}")
+
+
 def token_similarities(vectors: Float32, documents: Iterable[TokenVectors], outs: Iterable[Float32]) -> None:
     """Write the cosines of every query vector with every token vector of each document.
 
@@ -37,13 +49,13 @@ def token_similarities(vectors: Float32, documents: Iterable[TokenVectors], outs
     Raises:
         ValueError: A document's vectors have another number of components than the query's.
     """
+    documents = list(documents)
+    require_dims(documents, vectors)
     dims = vectors.shape[1]
     rows = max(1, _BLOCK_BYTES // (4 * dims))
     buffer: Float32 = _scratch.array("block", (rows, dims), np.float32)
     for tokens, out in zip(documents, outs, strict=True):
         values = tokens.values
-        if values.shape[1] != dims:
-            raise ValueError(f"token vectors of {tokens.dims} components, query vectors of {dims}")
         if values.dtype == _FLOAT32:
             np.matmul(vectors, values.T, out=out)
             continue

@@ -1,5 +1,6 @@
 """Spectral Retrieval as a rescorer (Morandi, "Spectral Retrieval", arXiv 2605.24764)."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,8 +10,9 @@ from es_ttc.rescorers.similarity import EMPTY_DOCUMENT
 from es_ttc.rescorers.spectral import aggregation
 from es_ttc.rescorers.spectral.cosines import Block, blocks
 from es_ttc.rescorers.spectral.evidence import evidence
+from es_ttc.rescorers.spectral.greatest import greatest_cosines
 from es_ttc.rescorers.spectral.params import SpectralParams
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 
 class SpectralRescorer:
@@ -40,10 +42,8 @@ class SpectralRescorer:
     def score(self, query: Query, window: Window, params: SpectralParams) -> Float32:
         """Return the spectral scores, ``(k,)``."""
         assert window.tokens is not None  # noqa: S101 - promised by needs
-        scores = np.full(len(window), EMPTY_DOCUMENT, dtype=np.float32)
-        for block in blocks(query.vectors, window.tokens, window.norms, params.scales):
-            by_role = _by_role(block, params)
-            scores[block.documents] = by_role.max(axis=1) if params.roles == "max" else by_role.mean(axis=1)
+        by_role = _by_role(query.vectors, window.tokens, window.norms, params)
+        scores: Float32 = by_role.max(axis=1) if params.roles == "max" else by_role.mean(axis=1)
         return np.clip(scores, -1, 1)
 
     def detail(self, query: Query, window: Window, params: SpectralParams) -> list[dict[str, Any]]:
@@ -66,11 +66,15 @@ class SpectralRescorer:
         return details
 
 
-def _by_role(block: Block, params: SpectralParams) -> Float32:
-    """Return the scores of each query vector, ``(b, r)``."""
-    if params.aggregation == "max":  # one pass over scales and positions together
-        return aggregation.maximum(block.cosines.reshape(*block.cosines.shape[:2], -1))
-    greatest: Float32 = _by_scale(block, params).max(axis=2)
+def _by_role(
+    vectors: Float32, tokens: Sequence[TokenVectors], norms: Sequence[ScaleNorms] | None, params: SpectralParams
+) -> Float32:
+    """Return the scores of each query vector, ``(k, r)``."""
+    if params.aggregation == "max":
+        return greatest_cosines(vectors, tokens, norms, params.scales)
+    greatest = np.full((len(tokens), len(vectors)), EMPTY_DOCUMENT, dtype=np.float32)
+    for block in blocks(vectors, tokens, norms, params.scales):
+        greatest[block.documents] = _by_scale(block, params).max(axis=2)
     return greatest
 
 

@@ -6,9 +6,10 @@ takes a handful of batched Fourier transforms; the kernels' spectra are kept bet
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,43 +76,63 @@ def _runs(lengths: Sequence[int]) -> Iterator[tuple[int, slice]]:
 
 def kernel_spectra(length: int, scales: tuple[float, ...], size: int) -> Complex64:
     """Return the spectra of a document length's kernels, ``(s, size // 2 + 1)`` complex64; kept for reuse."""
-    key = (length, scales, size)
-    spectra = _kept.get(key)
-    if spectra is None:
-        spectra = _spectra(length, scales, size)
-        _kept.put(key, spectra)
-    return spectra
+    return _kept.get((length, scales, size), _spectra)
+
+
+def paired_spectra(length: int, scales: tuple[float, ...], size: int) -> Float32:
+    """Return the spectra of two kernels at a time, ``(ceil(s / 2), 2, size)`` float32; kept for reuse.
+
+    Kernels are real: of the transform of ``k_1 + i k_2`` these are the real and the imaginary part, divided by the
+    size, so that an inverse transform without this factor gives ``k_1 * f`` as its real part and ``k_2 * f`` as its
+    imaginary one. Where there is an odd number of scales, the last kernel is alone.
+    """
+    return _kept_pairs.get((length, scales, size), _paired)
 
 
 def _spectra(length: int, scales: tuple[float, ...], size: int) -> Complex64:
-    # Shifted by the start of the `same` part, so that the inverse transform begins with position 0.
+    return np.fft.rfft(_shifted_kernels(length, scales, size)).astype(np.complex64)
+
+
+def _paired(length: int, scales: tuple[float, ...], size: int) -> Float32:
+    kernels = _shifted_kernels(length, scales, size)
+    signals = kernels[::2].astype(np.complex128)
+    signals[: len(scales) // 2] += 1j * kernels[1::2]
+    spectra = np.fft.fft(signals) / size
+    return np.stack((spectra.real, spectra.imag), axis=1).astype(np.float32)
+
+
+def _shifted_kernels(length: int, scales: tuple[float, ...], size: int) -> NDArray[np.float64]:
+    """Return the kernels, shifted by the start of the `same` part: the convolution then begins with position 0."""
     shifted = np.zeros((len(scales), size))
     shifted[:, :length] = kernel_bank(length, scales)
-    spectra: Complex64 = np.fft.rfft(np.roll(shifted, -same_start(length), axis=1)).astype(np.complex64)
-    spectra.flags.writeable = False
-    return spectra
+    return np.roll(shifted, -same_start(length), axis=1)
 
 
 _Key = tuple[int, tuple[float, ...], int]
+A = TypeVar("A", bound=NDArray[Any])
 
 
-class _SpectraCache:
+class _SpectraCache(Generic[A]):
     """The spectra used last, up to a number of bytes. Threads may compute the same one twice; either is right."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._lock = threading.Lock()
-        self._items: OrderedDict[_Key, Complex64] = OrderedDict()
+        self._items: OrderedDict[_Key, A] = OrderedDict()
 
-    def get(self, key: _Key) -> Complex64 | None:
+    def get(self, key: _Key, make: Callable[[int, tuple[float, ...], int], A]) -> A:
         with self._lock:
             item = self._items.get(key)
             if item is not None:
                 self._items.move_to_end(key)
-            return item
+                return item
+        made = make(*key)
+        made.flags.writeable = False
+        self._put(key, made)
+        return made
 
-    def put(self, key: _Key, item: Complex64) -> None:
+    def _put(self, key: _Key, item: A) -> None:
         with self._lock:
             if key in self._items or item.nbytes > self._max_bytes:
                 return
@@ -122,4 +143,5 @@ class _SpectraCache:
                 self._bytes -= dropped.nbytes
 
 
-_kept = _SpectraCache(max_bytes=64 * 2**20)
+_kept: _SpectraCache[Complex64] = _SpectraCache(max_bytes=64 * 2**20)
+_kept_pairs: _SpectraCache[Float32] = _SpectraCache(max_bytes=64 * 2**20)

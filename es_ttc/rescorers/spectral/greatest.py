@@ -1,0 +1,89 @@
+"""Each document's greatest cosine over scales and positions, by compiled loops where they are at hand."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.rescorers import compiled
+from es_ttc.rescorers.similarity import EMPTY_DOCUMENT, require_dims
+from es_ttc.rescorers.spectral.aggregation import maximum
+from es_ttc.rescorers.spectral.cosines import NORM_FLOOR, blocks
+from es_ttc.rescorers.spectral.kernel import IDENTITY, MEAN
+from es_ttc.rescorers.spectral.norms import norms_of_scales
+from es_ttc.rescorers.spectral.smoothing import paired_spectra, transform_size
+from es_ttc.rescorers.threads import cores, share
+from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
+
+_PARTS_A_CORE = 1  # so that cores end at about the same time
+_LEAST_PART = 2**19  # components: less is done sooner than another thread wakes up
+
+
+def greatest_cosines(
+    vectors: Float32, tokens: Sequence[TokenVectors], norms: Sequence[ScaleNorms] | None, scales: tuple[float, ...]
+) -> Float32:
+    """Return the greatest cosine of every document with every query vector, ``(k, r)``; -1 for an empty document.
+
+    A document's cosines do not depend on what else is in the window.
+
+    Args:
+        vectors: ``(r, d)`` float32 unit rows.
+        tokens: One :class:`TokenVectors` a document.
+        norms: One :class:`ScaleNorms` a document; scales that it lacks are computed from the tokens.
+        scales: s ascending scales, ``inf`` for the mean.
+
+    Raises:
+        ValueError: A document's vectors have another number of components than the query's.
+    """
+    best = np.full((len(tokens), len(vectors)), EMPTY_DOCUMENT, dtype=np.float32)
+    if compiled.prepared():
+        _compiled(best, vectors, tokens, norms, scales)
+    else:
+        for block in blocks(vectors, tokens, norms, scales):  # one pass over scales and positions together
+            best[block.documents] = maximum(block.cosines.reshape(*block.cosines.shape[:2], -1))
+    return best
+
+
+def _compiled(
+    best: Float32,
+    vectors: Float32,
+    tokens: Sequence[TokenVectors],
+    norms: Sequence[ScaleNorms] | None,
+    scales: tuple[float, ...],
+) -> None:
+    from es_ttc.rescorers.compiled import window
+
+    identity, mean = scales[0] == IDENTITY, scales[-1] == MEAN
+    beyond = scales[int(identity) :]
+    smoothing = beyond[: len(beyond) - int(mean)]
+    require_dims(tokens, vectors)
+    # Transforms of one size side by side, and equal lengths, so that spectra are read from the cache.
+    places = sorted((place for place, document in enumerate(tokens) if len(document)), key=lambda at: len(tokens[at]))
+    if not places:
+        return
+    table = window.Table(
+        [tokens[place] for place in places],
+        [norms_of_scales(tokens[place], None if norms is None else norms[place], beyond) for place in places]
+        if beyond
+        else (),
+        (lambda length: paired_spectra(length, smoothing, transform_size(length))) if smoothing else None,
+    )
+    queries = np.ascontiguousarray(vectors, dtype=np.float32)
+    found = np.empty((len(places), len(vectors)), dtype=np.float32)
+
+    def work(part: slice) -> None:
+        window.greatest_cosines(
+            table, part, queries, found, identity=identity, smoothing=len(smoothing), mean=mean, floor=NORM_FLOOR
+        )
+
+    share(work, _parts(np.cumsum(table.lengths), vectors.size))
+    best[places] = found
+
+
+def _parts(ends: NDArray[np.int64], components: int) -> list[slice]:
+    """Return parts of about the same work each, a few a core, given the sum of tokens up to each document's end."""
+    whole = int(ends[-1])
+    number = max(1, min(cores() * _PARTS_A_CORE, whole * components // _LEAST_PART))
+    bounds = [*np.searchsorted(ends, np.arange(number) * (whole / number)).tolist(), len(ends)]
+    return [slice(first, last) for first, last in pairwise(bounds) if first < last]

@@ -1,0 +1,70 @@
+"""Work shared with threads that have nothing else to do, for calls that run without the interpreter's lock."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@lru_cache(maxsize=1)
+def cores() -> int:
+    """Return the number of processors that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        return os.cpu_count() or 1
+
+
+def share(work: Callable[[T], object], items: Iterable[T]) -> None:
+    """Call a function with each of some items, here and on every thread that is free; return when all are done.
+
+    Nothing waits for a thread that is busy with something else: what it does not take is done here. Where a call
+    raises, no further ones are begun, and the error is raised here.
+    """
+    left = deque(items)
+
+    def take() -> None:
+        while True:
+            try:
+                item = left.popleft()
+            except IndexError:
+                return
+            try:
+                work(item)
+            except BaseException:
+                left.clear()
+                raise
+
+    helping = [_helpers().submit(take) for _ in range(min(cores(), len(left)) - 1)]
+    try:
+        take()
+    finally:
+        begun = [future for future in helping if not future.cancel()]
+    for future in begun:
+        future.result()
+
+
+_pool: ThreadPoolExecutor | None = None
+_lock = threading.Lock()
+
+
+def _helpers() -> ThreadPoolExecutor:
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(max(1, cores() - 1), thread_name_prefix="es-ttc-share")
+        return _pool
+
+
+def _forget_helpers() -> None:
+    global _pool
+    _pool = None
+
+
+if hasattr(os, "register_at_fork"):  # a child of a fork has none of its parent's threads
+    os.register_at_fork(after_in_child=_forget_helpers)

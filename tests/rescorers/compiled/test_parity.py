@@ -1,0 +1,184 @@
+"""The compiled loops against numpy, on everything that a window may hold."""
+
+import math
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from es_ttc.rescorers import compiled
+from es_ttc.rescorers.base import Params, Query, Rescorer, Window
+from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
+from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams, SpectralRescorer, greatest
+from es_ttc.vectors.quantise import Codec
+from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
+from tests.rescorers.windows import query_of, random_documents, unit_rows, window_of
+
+SPECTRAL, MAXSIM = SpectralRescorer(), MaxSimRescorer()
+GRIDS: Sequence[tuple[float, ...]] = (
+    DEFAULT_SCALES,
+    (*DEFAULT_SCALES, math.inf),
+    (1.0,),
+    (math.inf,),
+    (4.0,),
+    (2.5, 7.0),
+    (1.0, 3.0, math.inf),
+)
+
+
+def both(rescorer: Rescorer[Any], query: Query, window: Window, params: Params) -> tuple[Float32, Float32]:
+    compiled.disuse()
+    by_numpy = rescorer.score(query, window, params)
+    assert compiled.prepare()
+    return by_numpy, rescorer.score(query, window, params)
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows are split as large ones are."""
+    monkeypatch.setattr(greatest, "_LEAST_PART", 1)
+    monkeypatch.setattr(greatest, "cores", lambda: 3)
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    lengths=st.lists(st.one_of(st.integers(0, 40), st.integers(0, 400)), max_size=9),
+    codec=st.sampled_from(["float32", "float16", "int8"]),
+    scales=st.sampled_from(GRIDS),
+    roles=st.integers(1, 3),
+    stored=st.booleans(),
+)
+def test_scores_are_the_same(
+    seed: int,
+    lengths: list[int],
+    codec: Codec,
+    scales: tuple[float, ...],
+    roles: int,
+    stored: bool,
+    small_parts: None,
+) -> None:
+    random = np.random.default_rng(seed)
+    window = window_of(random_documents(random, lengths, 48, codec), scales if stored else None)
+    query = query_of(unit_rows(random, roles, 48))
+    found = both(SPECTRAL, query, window, SpectralParams(scales=scales))
+    np.testing.assert_allclose(*found, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(*both(MAXSIM, query, window, MaxSimParams()), rtol=0, atol=1e-6)
+
+
+def test_one_window_may_hold_every_codec_and_arrays_of_any_layout() -> None:
+    random = np.random.default_rng(1)
+    documents = [
+        document for codec in ("int8", "float32", "float16") for document in random_documents(random, [70], 64, codec)
+    ]
+    wide = unit_rows(random, 60, 128)
+    shifted = np.frombuffer(b"\0" + wide[:50, :64].tobytes(), np.uint8)[1:].view(np.float32).reshape(50, 64)
+    assert not shifted.flags.aligned
+    assert not shifted.flags.writeable
+    documents += [TokenVectors(wide[:, ::2]), TokenVectors(wide[::3, 64:]), TokenVectors(shifted)]
+    window = window_of(documents, DEFAULT_SCALES)
+    assert window.norms is not None
+    transposed = [ScaleNorms(norms.scales, np.asfortranarray(norms.values)) for norms in window.norms]
+    query = query_of(unit_rows(random, 1, 64))
+    for norms in (window.norms, transposed):
+        asked = Window(window.ids, window.first_pass, tokens=documents, norms=norms)
+        np.testing.assert_allclose(*both(SPECTRAL, query, asked, SpectralParams()), rtol=0, atol=1e-6)
+
+
+def test_a_long_document_beside_short_ones() -> None:
+    random = np.random.default_rng(2)
+    documents = random_documents(random, [20_000, 3, 700, 1, 0, 5000, 701], 32, "int8")
+    query = query_of(unit_rows(random, 2, 32))
+    np.testing.assert_allclose(
+        *both(SPECTRAL, query, window_of(documents, DEFAULT_SCALES), SpectralParams()), rtol=0, atol=1e-6
+    )
+
+
+def test_rows_that_vanish_have_no_direction_in_either() -> None:
+    random = np.random.default_rng(3)
+    one = unit_rows(random, 1, 16)
+    tokens = TokenVectors(np.concatenate([one, -one] * 8).astype(np.float32))
+    query = query_of(one)
+    params = SpectralParams(scales=(1, 2, "mean"))
+    np.testing.assert_allclose(*both(SPECTRAL, query, window_of([tokens]), params), rtol=0, atol=1e-6)
+
+
+def test_a_document_scores_the_same_in_any_company() -> None:
+    random = np.random.default_rng(4)
+    documents = random_documents(random, [64] * 40 + [63, 65], 32, "int8")
+    query = query_of(unit_rows(random, 1, 32))
+    assert compiled.prepare()
+    together = SPECTRAL.score(query, window_of(documents, DEFAULT_SCALES), SpectralParams())
+    alone = [SPECTRAL.score(query, window_of([one], DEFAULT_SCALES), SpectralParams())[0] for one in documents]
+    np.testing.assert_array_equal(together, np.array(alone, dtype=np.float32))
+
+
+@pytest.mark.parametrize("lengths", [[], [0, 0]])
+def test_without_any_token_there_is_nothing_to_do(lengths: list[int]) -> None:
+    random = np.random.default_rng(5)
+    window = window_of(random_documents(random, lengths, 8))
+    by_numpy, by_loops = both(SPECTRAL, query_of(unit_rows(random, 1, 8)), window, SpectralParams())
+    assert by_numpy.tolist() == by_loops.tolist() == [-1.0] * len(lengths)
+
+
+@pytest.mark.parametrize("rescorer", [SPECTRAL, MAXSIM])
+def test_vectors_of_another_model_are_refused(rescorer: Rescorer[Any]) -> None:
+    random = np.random.default_rng(6)
+    window = window_of([*random_documents(random, [4], 8), *random_documents(random, [4], 12)])
+    assert compiled.prepare()
+    with pytest.raises(ValueError, match="token vectors of 12 components, query vectors of 8"):
+        rescorer.score(query_of(unit_rows(random, 1, 8)), window, rescorer.Params())
+
+
+def test_norms_of_another_document_are_refused() -> None:
+    random = np.random.default_rng(7)
+    window = window_of(random_documents(random, [4, 5], 8), DEFAULT_SCALES)
+    assert window.norms is not None
+    swapped = Window(window.ids, window.first_pass, tokens=window.tokens, norms=window.norms[::-1])
+    assert compiled.prepare()
+    with pytest.raises(ValueError, match="norms of shape"):
+        SPECTRAL.score(query_of(unit_rows(random, 1, 8)), swapped, SpectralParams())
+
+
+def test_many_windows_at_once(small_parts: None) -> None:
+    random = np.random.default_rng(8)
+    windows = [window_of(random_documents(random, [200, 17, 90, 90], 64, "int8"), DEFAULT_SCALES) for _ in range(8)]
+    query = query_of(unit_rows(random, 1, 64))
+    assert compiled.prepare()
+    alone = [SPECTRAL.score(query, window, SpectralParams()) for window in windows]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda window: SPECTRAL.score(query, window, SpectralParams()), windows * 20))
+    for place, scores in enumerate(found):
+        np.testing.assert_array_equal(scores, alone[place % 8])
+
+
+def test_without_numba_numpy_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "find_spec", lambda _: None)
+    assert not compiled.prepare()
+    assert not compiled.prepared()
+
+
+def test_numba_is_imported_only_when_it_is_to_be_used() -> None:
+    code = """
+        import sys
+        import numpy as np
+        from es_ttc.rescorers import compiled
+        from es_ttc.rescorers.base import Query, Window
+        from es_ttc.rescorers.spectral import SpectralParams, SpectralRescorer
+        from es_ttc.vectors.tokens import TokenVectors
+
+        one = np.eye(4, dtype=np.float32)
+        window = Window(["a"], np.zeros(1, np.float32), tokens=[TokenVectors(one)])
+        print(SpectralRescorer().score(Query("", one[:1]), window, SpectralParams()), "numba" in sys.modules)
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ran.stdout.split() == ["[1.]", "False"]

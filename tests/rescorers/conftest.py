@@ -1,0 +1,18 @@
+"""Scores come from numpy unless a test asks for the compiled loops, whatever ran before it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from es_ttc.rescorers import compiled
+
+
+@pytest.fixture(autouse=True)
+def _numpy() -> Iterator[None]:
+    before = compiled.prepared()
+    compiled.disuse()
+    yield
+    if before:
+        compiled.prepare()
+    else:
+        compiled.disuse()
