@@ -11,6 +11,7 @@ from es_ttc import __version__
 from es_ttc.cli.attach import attach, detach, fill
 from es_ttc.cli.calibrate import calibrate
 from es_ttc.cli.demo import demo
+from es_ttc.cli.discover import discover
 from es_ttc.cli.doctor import doctor
 from es_ttc.cli.engine import engine
 from es_ttc.cli.evaluate import evaluate
@@ -40,6 +41,7 @@ COMMANDS: tuple[click.Command, ...] = (
     calibrate,
     demo,
     detach,
+    discover,
     doctor,
     engine,
     evaluate,

@@ -1,0 +1,364 @@
+"""`es-ttc discover`: search for programs on your own data, look at what was found, serve what you trust."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.evaluating import cached_encoder, interruptible, stages
+from es_ttc.errors import InvalidRequest
+from es_ttc.settings import Settings
+
+if TYPE_CHECKING:
+    from es_ttc.discovery.memory import Memory
+    from es_ttc.discovery.proposers.base import Proposer
+    from es_ttc.discovery.records import Plan, Record
+
+_PIPED_WIDTH = 120
+_IMAGE = "frontier.svg"
+_LOCK = "discover.lock"
+
+_EXAMPLES = """\b
+Examples:
+  es-ttc discover run my-search data/mine data/other --generations 150
+  es-ttc discover run my-search                        (go on with it)
+  es-ttc discover run tryout --generated limit-style --generations 20 --seeds cheap
+  es-ttc discover run mine data/mine --proposer replay --recording programs.jsonl
+"""
+
+
+@click.group()
+def discover() -> None:
+    """Search for programs that rank your own collections better, and serve the ones that you trust.
+
+    A proposer writes programs, each is run in a sandbox on all tasks, and everything that happens is kept in the folder
+    SEARCH. Nothing that is found is served until you promote it.
+    """
+
+
+search_argument = click.argument("search", metavar="SEARCH", type=click.Path(file_okay=False, path_type=Path))
+
+
+@discover.command(epilog=_EXAMPLES)
+@search_argument
+@click.argument("data", metavar="[DATA]...", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--generated", multiple=True, metavar="NAME", help="A task that every machine can make: limit-style, stdlib."
+)
+@click.option(
+    "--proposer",
+    type=click.Choice(["grammar", "replay"]),
+    help="Who writes programs: the grammar over the primitives, or a recording. Default: grammar.",
+)
+@click.option(
+    "--recording",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="For --proposer replay: JSON lines, each with `source`.",
+)
+@click.option(
+    "--generations", type=click.IntRange(0), default=150, show_default=True, metavar="N", help="Go on up to this one."
+)
+@click.option("--split", metavar="NAME", help="Queries that the search sees. Default: train, where there is one.")
+@click.option(
+    "--held-out",
+    metavar="NAME",
+    help="Queries that it never sees, for the report of `promote`. Default: test. A collection of one split is parted.",
+)
+@click.option("--queries", type=click.IntRange(2), default=60, show_default=True, help="Most queries of a task.")
+@click.option("--documents", type=click.IntRange(10), default=300, show_default=True, help="Documents of a task.")
+@click.option("--seed", type=click.IntRange(0), default=2026, show_default=True, help="Of everything that is drawn.")
+@click.option(
+    "--seeds",
+    "begin_with",
+    type=click.Choice(["all", "cheap", "none"]),
+    default="all",
+    show_default=True,
+    help="Programs of the paper that the search begins with; cheap are those that encode nothing for a query.",
+)
+@click.option("--seconds", type=click.FloatRange(0.1), default=20.0, show_default=True, help="Limit on one task.")
+@click.option("--memory", "memory_mb", type=click.IntRange(64), default=1024, show_default=True, help="Limit, in MiB.")
+@click.option("--most-cost", type=click.FloatRange(1), default=20.0, show_default=True, help="Greatest cost ratio.")
+@encoder_flag
+@adapter_flag
+@json_flag
+def run(
+    search: Path,
+    data: tuple[Path, ...],
+    generated: tuple[str, ...],
+    proposer: str | None,
+    recording: Path | None,
+    generations: int,
+    split: str | None,
+    held_out: str | None,
+    queries: int,
+    documents: int,
+    seed: int,
+    begin_with: str,
+    seconds: float,
+    memory_mb: int,
+    most_cost: float,
+    encoder: str | None,
+    adapter: str | None,
+    as_json: bool,
+) -> None:
+    """Search for programs on the BEIR folders DATA, or go on with a search that was stopped.
+
+    SEARCH is a folder. Its file memory.jsonl holds one line a generation, written before the next begins: stop the
+    search at any time, and run it again to go on. A search that exists needs no further flags; its tasks, limits and
+    seed stay as they are.
+    """
+    from es_ttc.discovery.evaluator import Evaluator
+    from es_ttc.discovery.loop import search as generations_of
+    from es_ttc.discovery.memory import Memory
+    from es_ttc.discovery.planning import load_tasks, plan_generated, plan_task
+    from es_ttc.discovery.records import Plan
+    from es_ttc.discovery.sandbox.lockdown import seccomp
+    from es_ttc.discovery.sandbox.parent import Limits
+    from es_ttc.discovery.seeds import seeds
+    from es_ttc.discovery.summary import status as summarised
+
+    seccomp()  # what is missing is told before anything is encoded
+    with Memory(search) as memory, interruptible():
+        if memory.plan is None:
+            if not data and not generated:
+                raise InvalidRequest(
+                    f"[{search}] holds no search yet: name folders of data, or --generated limit-style"
+                )
+            settings = adapted(Settings(**given(encoder=encoder)), adapter)
+            loaded = cached_encoder(settings)
+            tasks = [plan_task(folder, split, held_out, queries, documents, seed) for folder in data]
+            tasks += [plan_generated(name, queries, documents, seed) for name in generated]
+            _require_names([task.name for task in tasks])
+            memory.begin(
+                Plan(
+                    encoder=settings.encoder,
+                    identity=loaded.identity.key,
+                    seed=seed,
+                    proposer=proposer or "grammar",
+                    seeds=begin_with,
+                    tasks=tuple(tasks),
+                    seconds=seconds,
+                    memory_mb=memory_mb,
+                    most_cost=most_cost,
+                )
+            )
+        elif data or generated:
+            raise InvalidRequest(f"[{search}] holds a search, which keeps its tasks: leave DATA out to go on with it")
+        else:
+            loaded = cached_encoder(Settings(encoder=memory.plan.encoder))
+        plan = memory.plan
+        assert plan is not None  # noqa: S101 - begun above
+        writer = _proposer(plan, proposer, recording)
+        with stages(search.name) as progress:
+            tasks_ready = load_tasks(plan, loaded, progress=progress)
+        evaluator = Evaluator(
+            tasks_ready, Limits(plan.seconds, plan.memory_mb, plan.most_cost), Settings().cache_dir / _LOCK
+        )
+        begin = [] if plan.seeds == "none" else seeds(cheap=plan.seeds == "cheap")
+        found = generations_of(memory, evaluator, writer, generations, seeds=begin, distance=plan.distance)
+        _follow(memory, plan, found, generations)
+        _draw(memory.records, search / _IMAGE)
+        summary = summarised(plan, memory.records)
+    if as_json:
+        print_json(summary)
+    else:
+        _show(summary, memory.records)
+
+
+@discover.command()
+@search_argument
+@json_flag
+def status(search: Path, as_json: bool) -> None:
+    """Show where a search stands: generations, the best, how proposals fared, what the language model cost.
+
+    A search that runs in another process can be looked at too.
+    """
+    from es_ttc.discovery.memory import read
+    from es_ttc.discovery.summary import status as summarised
+
+    plan, records = read(search)
+    summary = summarised(plan, records)
+    if as_json:
+        print_json(summary)
+    else:
+        _show(summary, records, chart=False)
+
+
+@discover.command()
+@search_argument
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw frontier and trajectory into an image: .svg, .png or .pdf.",
+)
+@json_flag
+def frontier(search: Path, plot: Path | None, as_json: bool) -> None:
+    """Show the programs that nothing as cheap is as good as."""
+    from es_ttc.discovery.memory import read
+    from es_ttc.discovery.summary import status as summarised
+
+    plan, records = read(search)
+    if plot is not None:
+        if plot.suffix not in (".svg", ".png", ".pdf"):
+            raise InvalidRequest(f"[--plot] is an image, .svg, .png or .pdf; got [{plot.name}]")
+        _draw(records, plot)
+        stderr.print(f"image: {escape(str(plot))}", highlight=False, soft_wrap=True)
+    summary = summarised(plan, records)
+    if as_json:
+        print_json(summary["frontier"])
+    else:
+        console = _console()
+        console.print(_chart(records), highlight=False, markup=False)
+        console.print(_frontier_table(summary["frontier"]))
+
+
+@discover.command()
+@search_argument
+@click.argument("name", metavar="NAME")
+@json_flag
+def show(search: Path, name: str, as_json: bool) -> None:
+    """Show one program: where it comes from, what it gained on each task, its source."""
+    from es_ttc.discovery.memory import read
+    from es_ttc.discovery.summary import named
+
+    record = named(read(search)[1], name, search)
+    if as_json:
+        print_json(record.model_dump(mode="json"))
+        return
+    console = _console()
+    console.print(_about(record), highlight=False, markup=False, soft_wrap=True)
+    if record.tasks:
+        table = Table(box=box.SIMPLE_HEAD)
+        for column in ("task", "nDCG@10", "Δ", "texts encoded by the index", "by queries", "reads"):
+            table.add_column(column, justify="left" if column in ("task", "reads") else "right")
+        for task, one in record.tasks.items():
+            table.add_row(
+                task,
+                f"{one.value:.4f}",
+                f"{one.delta:+.4f}",
+                f"{one.index_texts:,}",
+                f"{one.query_texts:,}",
+                ", ".join(one.readings),
+            )
+        console.print(table)
+    console.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
+
+
+def _require_names(names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidRequest(f"two tasks are named [{twice[0]}]: tasks go by the names of their folders")
+
+
+def _proposer(plan: "Plan", named: str | None, recording: Path | None) -> "Proposer":
+    """Return the proposer; a search may go on with another one."""
+    from es_ttc.discovery.proposers.grammar import GrammarProposer
+    from es_ttc.discovery.proposers.replay import ReplayProposer
+
+    if (named or plan.proposer) == "replay":
+        if recording is None:
+            raise InvalidRequest("[--proposer replay] needs --recording FILE")
+        return ReplayProposer.read(recording)
+    return GrammarProposer(plan.seed, plan.distance)
+
+
+def _follow(memory: "Memory", plan: "Plan", found: "Any", generations: int) -> None:
+    """Show each generation as it comes: a picture on a terminal, a line elsewhere."""
+    if not stderr.is_terminal:
+        for record in found:
+            stderr.print(_line(record), highlight=False, markup=False, soft_wrap=True)
+        return
+    with Live(_picture(memory.records, plan, generations), console=stderr, refresh_per_second=2) as live:
+        for _ in found:
+            live.update(_picture(memory.records, plan, generations))
+
+
+def _picture(records: "Sequence[Record]", plan: "Plan", generations: int) -> Group:
+    from es_ttc.discovery.summary import status as summarised
+
+    summary = summarised(plan, records)
+    last = [Text(_line(record)) for record in records[-3:]]
+    return Group(Text(_headline(summary, generations)), Text(_chart(records)), *last)
+
+
+def _headline(summary: dict[str, Any], generations: int | None = None) -> str:
+    best, cost = summary["best"], summary["llm"]
+    of = f" of {generations}" if generations is not None else ""
+    leader = f"best {best['name']} {best['mean']:+.4f} at c {best['c']:.1f}" if best else "nothing measured yet"
+    calls = f", {cost['calls']:,} LLM calls ({cost['prompt_tokens'] + cost['completion_tokens']:,} tokens)"
+    return f"generation {summary['generation']}{of}: {leader}{calls if cost['calls'] else ''}"
+
+
+def _line(record: "Record") -> str:
+    if record.verdict == "rejected":
+        return f"{record.name}: rejected, {record.reason}: {record.detail}"
+    mark = " *" if record.admitted else ""
+    return f"{record.name}: {record.mean:+.4f} at c {record.cost:.2f}{mark}  {record.proposal.novelty}"
+
+
+def _show(summary: dict[str, Any], records: "Sequence[Record]", *, chart: bool = True) -> None:
+    console = _console()
+    tasks = ", ".join(f"{name} ({one['queries']} x {one['documents']})" for name, one in summary["tasks"].items())
+    shares = summary["proposals"]
+    rejected = ", ".join(f"{count} {reason}" for reason, count in shares["rejected"].items()) or "none"
+    lines = [
+        _headline(summary),
+        f"tasks (queries x documents): {tasks}",
+        f"proposals by {summary['proposer']}: {shares['all']}, valid {shares['valid']}, better than the cosine "
+        f"{shares['gaining']}, better than all before {shares['admitted']}",
+        f"rejected: {rejected}",
+    ]
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    if chart:
+        console.print(_chart(records), highlight=False, markup=False)
+    console.print(_frontier_table(summary["frontier"]))
+
+
+def _frontier_table(front: Sequence[dict[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("program", "c", "mean Δ", "W/T/L", "what is new"):
+        table.add_column(column, justify="left" if column in ("program", "what is new") else "right")
+    for one in front:
+        record = f"{one['wins']}/{one['ties']}/{one['losses']}"
+        table.add_row(one["name"], f"{one['c']:.2f}", f"{one['mean']:+.4f}", record, escape(one["novelty"]))
+    return table
+
+
+def _about(record: "Record") -> str:
+    proposal = record.proposal
+    outcome = (
+        f"{record.mean:+.4f} at c {record.cost:.2f}, tasks {record.wins}/{record.ties}/{record.losses}"
+        if record.verdict == "measured"
+        else f"rejected, {record.reason}: {record.detail}"
+    )
+    told = [f"{record.name} by {proposal.origin}: {outcome}"]
+    told += [f"from: {', '.join(proposal.parents)}"] if proposal.parents else []
+    told += [f"new: {proposal.novelty}"] if proposal.novelty else []
+    told += [f"hypothesis: {proposal.hypothesis}"] if proposal.hypothesis else []
+    return "\n".join(told)
+
+
+def _chart(records: "Sequence[Record]") -> str:
+    from es_ttc.discovery.charts import terminal
+
+    return terminal(records)
+
+
+def _draw(records: "Sequence[Record]", path: Path) -> None:
+    from es_ttc.discovery.charts import image
+
+    image(records, path)
+
+
+def _console() -> Console:
+    return stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)

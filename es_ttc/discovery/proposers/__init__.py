@@ -1,0 +1,1 @@
+"""Who writes programs: the grammar, a language model, or a recording."""

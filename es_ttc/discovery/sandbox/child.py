@@ -1,0 +1,249 @@
+"""What runs in the sandbox: ``python -m es_ttc.discovery.sandbox.child DESCRIPTOR``.
+
+Everything that a program may import is loaded first; then the process is locked, and only then it reads the program.
+What a program takes of a task beside the matrices (chunks, views, texts, encodings) is asked for when it is used, so
+its cost is counted on the other side, where the program cannot reach.
+"""
+
+import importlib
+import os
+import socket
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from es_ttc.discovery.sandbox import lockdown, shared, wire
+from es_ttc.rescorers.programs.interface import (
+    ADAPTERS,
+    PASSAGE,
+    TOPIC_LENGTH,
+    Chunks,
+    Context,
+    Program,
+    ProgramError,
+    run,
+)
+from es_ttc.rescorers.programs.source import ENTRY, Reason, Refused, allowed_modules, compiled
+from es_ttc.vectors.chunks import GRANULARITIES, Granularity
+from es_ttc.vectors.tokens import Float32
+
+_TOLD = 300
+_WATCHED = ("open", "os.", "subprocess.", "shutil.", "tempfile.", "ctypes.dlopen", "resource.", "_thread.start")
+_SOCKETS = frozenset({"socket.__new__", "socket.connect", "socket.bind", "socket.getaddrinfo"})
+
+
+class _Parent:
+    """The other side.
+
+    Args:
+        channel: The process's only door.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+
+    def tell(self, message: dict[str, Any]) -> None:
+        wire.send(self._channel, message)
+
+    def next(self) -> tuple[dict[str, Any], list[int]]:
+        return wire.receive(self._channel, descriptors=True)
+
+    def ask(self, what: str, **about: Any) -> list[Any]:
+        """Ask for arrays; an answer names the shape and type of each."""
+        self.tell({"ask": what, **about})
+        answer, descriptors = self.next()
+        if "refused" in answer:
+            raise Refused(Reason(answer["refused"]), answer["detail"])
+        return [
+            shared.mapped(descriptor, one["shape"], one["dtype"])
+            for descriptor, one in zip(descriptors, answer["arrays"], strict=True)
+        ]
+
+
+class _Texts(Sequence[str]):
+    """Texts that are read when the first of them is wanted."""
+
+    def __init__(self, size: int, parent: _Parent, what: str, **about: Any) -> None:
+        self._size = size
+        self._parent = parent
+        self._what = what
+        self._about = about
+        self._texts: list[str] | None = None
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        if self._texts is None:
+            self._texts = shared.texts_of(*self._parent.ask(self._what, **self._about))
+        return self._texts[place]
+
+
+class _Stored(Mapping[Granularity, Chunks]):
+    """The documents' chunks, each granularity counted when it is used."""
+
+    def __init__(self, parent: _Parent) -> None:
+        self._parent = parent
+        self._known: dict[Granularity, Chunks] = {}
+
+    def __getitem__(self, name: Granularity) -> Chunks:
+        if name not in GRANULARITIES:
+            raise KeyError(name)
+        if name not in self._known:
+            vectors, starts = self._parent.ask("chunks", granularity=name)
+            texts = _Texts(len(vectors), self._parent, "chunk_texts", granularity=name)
+            self._known[name] = Chunks(vectors, starts, texts)
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[Granularity]:
+        return iter(GRANULARITIES)
+
+    def __len__(self) -> int:
+        return len(GRANULARITIES)
+
+
+class _Views(Mapping[tuple[str, int | None], Float32]):
+    """Whole documents under other adapters, each counted when it is used."""
+
+    KEYS = (*((adapter, None) for adapter in ADAPTERS), (PASSAGE, TOPIC_LENGTH))
+
+    def __init__(self, parent: _Parent) -> None:
+        self._parent = parent
+        self._known: dict[tuple[str, int | None], Float32] = {}
+
+    def __getitem__(self, key: tuple[str, int | None]) -> Float32:
+        if key not in self.KEYS:
+            raise KeyError(key)
+        if key not in self._known:
+            (self._known[key],) = self._parent.ask("view", adapter=key[0], max_length=key[1])
+        return self._known[key]
+
+    def __iter__(self) -> Iterator[tuple[str, int | None]]:
+        return iter(self.KEYS)
+
+    def __len__(self) -> int:
+        return len(self.KEYS)
+
+
+def main(descriptor: int) -> None:
+    """Serve one candidate."""
+    parent = _Parent(socket.socket(fileno=descriptor))
+    for name in allowed_modules():
+        importlib.import_module(name)
+    _warm()
+    lockdown.seccomp()
+    parent.tell({"ready": True})
+    try:
+        order, _ = parent.next()
+        lockdown.lock(order["memory"], order["cpu_seconds"])
+        sys.addaudithook(_watch(parent))
+        program = _program(order["source"], restricted=order["restricted"])
+        parent.tell({"defined": True})
+        while True:
+            _run(program, parent)
+    except wire.Closed:
+        os._exit(0)
+    except Refused as refused:
+        _end(parent, refused.reason, refused.detail)
+    except MemoryError:
+        _end(parent, Reason.MEMORY, "more memory than a program may have")
+    except BaseException as error:  # noqa: BLE001 - whatever a candidate raises is its outcome
+        _end(parent, Reason.FAILED, _sentence(error))
+
+
+def _run(program: Program, parent: _Parent) -> None:
+    task, descriptors = parent.next()
+    q, n, d = task["queries"], task["documents"], task["dims"]
+    queries = shared.mapped(descriptors[0], (q, d), "float32")
+    documents = shared.mapped(descriptors[1], (n, d), "float32")
+    result = shared.mapped(descriptors[2], (q, n), "float32", writable=True)
+
+    def encode(
+        texts: Sequence[str], adapter: str = PASSAGE, dimensions: int | None = None, max_length: int | None = None
+    ) -> Float32:
+        (vectors,) = parent.ask(
+            "encode", texts=list(texts), adapter=adapter, dimensions=dimensions, max_length=max_length
+        )
+        encoded: Float32 = vectors.copy()
+        return encoded
+
+    context = Context(
+        task["query_texts"],
+        _Texts(n, parent, "doc_texts"),
+        [str(place) for place in range(q)],
+        [str(place) for place in range(n)],
+        encode,
+        stored=_Stored(parent),
+        views=_Views(parent),
+    )
+    made: list[Any] = []
+
+    def kept(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
+        made.append(np.asarray(program(Q, D, S, ctx)))
+        scores: Float32 = made[0]
+        return scores
+
+    kept.__name__ = ENTRY
+    try:
+        with np.errstate(all="ignore"):
+            result[:] = run(kept, queries, documents, context)
+    except ProgramError as error:
+        right = made and made[0].shape == (q, n) and np.issubdtype(made[0].dtype, np.floating)
+        raise Refused(Reason.NOT_FINITE if right else Reason.SHAPE, str(error)) from error
+    parent.tell({"done": True})
+
+
+def _program(source: str, *, restricted: bool) -> Program:
+    if restricted:
+        return compiled(source)
+    namespace: dict[str, Any] = {"__name__": "candidate"}
+    exec(compile(source, "<program>", "exec"), namespace)  # noqa: S102 - this process can do no harm
+    program: Program = namespace[ENTRY]
+    return program
+
+
+def _warm() -> None:
+    """Run what loads parts of libraries at its first use."""
+    warnings.simplefilter("ignore")
+    np.linalg.svd(np.eye(2))
+    np.median(np.ones((2, 2)), axis=1)
+    np.einsum("ij,ij->i", np.ones((2, 2)), np.ones((2, 2)))
+    str(np.float32(0.5))
+    "\u00e9".casefold()
+
+
+def _watch(parent: _Parent) -> Any:
+    """Return a hook that tells the parent what a program was about to do, before the filter ends it."""
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _SOCKETS or event.startswith(_WATCHED):
+            about = str(arguments[0])[:80] if arguments and isinstance(arguments[0], str | bytes) else ""
+            parent.tell({"attempt": f"{event} {about}".strip()})
+
+    return watch
+
+
+def _end(parent: _Parent, reason: Reason, detail: str) -> None:
+    parent.tell({"reason": str(reason), "detail": detail[:_TOLD]})
+    os._exit(0)
+
+
+def _sentence(error: BaseException) -> str:
+    """Return what was raised and on which of the program's lines, without reading any file."""
+    line, place = None, error.__traceback__
+    while place is not None:
+        if place.tb_frame.f_code.co_filename == "<program>":
+            line = place.tb_lineno
+        place = place.tb_next
+    return f"{f'line {line}: ' if line else ''}{type(error).__name__}: {error}"
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

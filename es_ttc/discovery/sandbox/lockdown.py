@@ -1,0 +1,89 @@
+"""Taking everything away from a process: resource limits, then a filter of system calls that cannot be taken off.
+
+The filter is libseccomp's, through pyseccomp. It lists what is allowed, so a call that nobody thought of is refused
+too; the process is killed at the first other one.
+"""
+
+import ctypes
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from es_ttc.errors import ConfigurationError
+
+ALLOWED = (
+    # its one socket, and the shared memory that comes through it
+    "read", "write", "sendmsg", "recvmsg", "close",
+    # memory
+    "brk", "mmap", "munmap", "mremap", "mprotect", "madvise", "mbind",
+    # locks, signals to itself, its end
+    "futex", "sched_yield", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall",
+    "exit", "exit_group",
+    # what the C library asks about this process and the clock
+    "getpid", "gettid", "getrandom", "clock_gettime", "clock_getres", "gettimeofday", "time", "sched_getaffinity",
+    "sysinfo",
+)  # fmt: skip
+
+_PR_SET_PDEATHSIG = 1
+_MOST_DESCRIPTORS = 64
+
+
+def seccomp() -> Any:
+    """Return the filter's library.
+
+    Raises:
+        ConfigurationError: It cannot be had here; the message says how to get it.
+    """
+    if not sys.platform.startswith("linux"):
+        raise ConfigurationError(f"candidates run in a sandbox that needs Linux, and this is {sys.platform}")
+    try:
+        import pyseccomp
+    except ImportError as error:
+        raise ConfigurationError("candidates run in a sandbox: pip install 'es-ttc[discover]'") from error
+    except RuntimeError as error:
+        raise ConfigurationError(
+            "candidates run in a sandbox that needs libseccomp: install it (`apt install libseccomp2`, "
+            "`dnf install libseccomp`)"
+        ) from error
+    return pyseccomp
+
+
+def lock(memory: int, cpu_seconds: int) -> None:
+    """Leave this process nothing but computing; for good.
+
+    Args:
+        memory: Bytes of address space that it may take beside what it has.
+        cpu_seconds: Seconds of processor time.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    taken = _address_space()
+    for kind, most in (
+        (resource.RLIMIT_AS, taken + memory),
+        (resource.RLIMIT_CPU, cpu_seconds),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NOFILE, _MOST_DESCRIPTORS),
+        (resource.RLIMIT_NPROC, 0),
+    ):
+        resource.setrlimit(kind, (most, most))
+    library = seccomp()
+    rules = library.SyscallFilter(library.KILL_PROCESS)
+    rules.set_attr(library.Attr.CTL_TSYNC, 1)  # for threads that a library has begun, too
+    for name in ALLOWED:
+        _allow(rules.add_rule, library.ALLOW, name)
+    rules.load()
+
+
+def _allow(add: Callable[[Any, str], None], action: Any, name: str) -> None:
+    try:
+        add(action, name)
+    except OSError:  # no such call on this processor (`time` on ARM)
+        return
+
+
+def _address_space() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    return pages * resource.getpagesize()

@@ -1,0 +1,114 @@
+"""Arrays and texts in memory that both sides see. The child can change none but its own result."""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SEALED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+
+class Shared:
+    """A block of memory without a name; it goes with the last descriptor.
+
+    Args:
+        content: What it holds; its size cannot change.
+        writable: Whether those that it is given to may write.
+    """
+
+    def __init__(self, content: bytes | memoryview, *, writable: bool = False) -> None:
+        self.size = max(1, len(content))
+        self.descriptor = os.memfd_create("es-ttc", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._closing = weakref.finalize(self, os.close, self.descriptor)
+        os.ftruncate(self.descriptor, self.size)
+        view = memoryview(content)
+        while view:
+            view = view[os.write(self.descriptor, view) :]
+        seals = _SEALED if writable else _SEALED | fcntl.F_SEAL_WRITE
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_SEAL)
+
+    @classmethod
+    def of(cls, values: NDArray[Any], *, writable: bool = False) -> "Shared":
+        """Share an array."""
+        return cls(np.ascontiguousarray(values).tobytes(), writable=writable)
+
+    def read(self) -> bytes:
+        """Return what it holds now."""
+        with mmap.mmap(self.descriptor, self.size, prot=mmap.PROT_READ) as mapped:
+            return mapped[:]
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._closing()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTexts:
+    """Texts as one run of UTF-8.
+
+    Attributes:
+        blob: The bytes.
+        ends: ``(n,)`` int64, where each text ends.
+        count: n.
+    """
+
+    blob: Shared
+    ends: Shared
+    count: int
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> "SharedTexts":
+        """Share texts."""
+        encoded = [text.encode("utf-8", "replace") for text in texts]
+        ends = np.cumsum([len(one) for one in encoded], dtype=np.int64)
+        return cls(Shared(b"".join(encoded)), Shared.of(ends), len(texts))
+
+
+def mapped(descriptor: int, shape: Sequence[int], dtype: str, *, writable: bool = False) -> NDArray[Any]:
+    """Return shared memory as an array, in the child, which may neither ask for a file's size nor copy descriptors.
+
+    Raises:
+        MemoryError: There is no room left for it.
+    """
+    kind = np.dtype(dtype)
+    size = int(np.prod(shape)) * kind.itemsize
+    if size == 0:
+        os.close(descriptor)
+        return np.zeros(tuple(shape), kind)
+    protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    address = _mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
+    os.close(descriptor)
+    if address == _FAILED:
+        raise MemoryError
+    block = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+    values: NDArray[Any] = np.frombuffer(block, kind).reshape(tuple(shape))
+    values.flags.writeable = writable
+    return values
+
+
+def texts_of(blob: NDArray[Any], ends: NDArray[Any]) -> list[str]:
+    """Return the texts of :class:`SharedTexts`."""
+    data = blob.tobytes()
+    return [data[start:end].decode() for start, end in pairwise([0, *ends.tolist()])]
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_mmap = _libc.mmap
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+)
+_FAILED = ctypes.c_void_p(-1).value
