@@ -157,6 +157,13 @@ class _Process:
         """Let it rank a task."""
         q, n = task.size
         result = Shared(bytes(4 * q * n), writable=True)
+        try:
+            return self._ranked(task, limits, result)
+        finally:
+            result.close()
+
+    def _ranked(self, task: Task, limits: Limits, result: Shared) -> Ran:
+        q, n = task.size
         usage = Usage()
         about = {"queries": q, "documents": n, "dims": task.queries.shape[1], "query_texts": list(task.query_texts)}
         inputs = (task.shared_queries.descriptor, task.shared_documents.descriptor, result.descriptor)
@@ -166,7 +173,6 @@ class _Process:
             self._ended()
         seconds = self._until("done", limits.seconds, _Server(task, usage, limits))
         scores = np.frombuffer(result.read()[: 4 * q * n], np.float32).reshape(q, n)
-        result.close()
         if not np.isfinite(scores).all():
             raise Refused(Reason.NOT_FINITE, "a score that is not finite")
         return Ran(scores, usage, seconds)

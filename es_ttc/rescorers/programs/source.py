@@ -278,7 +278,8 @@ def _restricted() -> dict[str, Any]:
 
 
 def _import(name: str, scope: Any = None, local: Any = None, names: Any = (), level: int = 0) -> ModuleType:
-    if level or name not in allowed_modules():
+    # numpy's compiled code imports parts of itself in the name of whoever calls it.
+    if level or (name not in allowed_modules() and not name.startswith("numpy.")):
         raise ImportError(f"programs may not import [{name}]")
     return __import__(name, scope, local, names, level)
 
@@ -398,7 +399,7 @@ class _Checks:
     def _name(self, node: ast.Name) -> None:
         name = node.id
         if not isinstance(node.ctx, ast.Load):
-            if name.startswith("__") or name in self._modules or name in ARGUMENTS:
+            if name.startswith("__") or name in self._modules or name == ARGUMENTS[-1]:
                 self._refuse(Reason.FORBIDDEN, node, f"[{_shown(name)}] cannot be set")
             return
         if name in self._modules or name in self._bound:

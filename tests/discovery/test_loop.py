@@ -1,0 +1,221 @@
+"""The whole loop: every constraint has its reason, a memory survives, a search repeats itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_ttc.discovery.evaluator import Evaluator
+from es_ttc.discovery.frontier import frontier
+from es_ttc.discovery.loop import search
+from es_ttc.discovery.memory import FILE, Memory, read
+from es_ttc.discovery.proposers.base import Proposer
+from es_ttc.discovery.proposers.grammar import GrammarProposer
+from es_ttc.discovery.proposers.replay import ReplayProposer
+from es_ttc.discovery.records import Plan, Proposal, Record
+from es_ttc.discovery.seeds import seeds
+from es_ttc.discovery.tasks import Task
+from es_ttc.errors import ConfigurationError
+from es_ttc.rescorers.programs.source import Reason
+
+PLAN = Plan(encoder="minilm", identity="x", seed=3, proposer="grammar", tasks=())
+DISTANCE = 0.02
+
+GOOD = """import numpy as np
+from es_ttc.rescorers.programs.primitives.fusion import reciprocal_rank_fusion
+def program(Q, D, S, ctx):
+    return reciprocal_rank_fusion([S, ctx.lexicon().overlap(ctx.query_texts)])
+"""
+UNSTEADY = """import numpy as np
+def program(Q, D, S, ctx):
+    first = list(set(" ".join(ctx.query_texts).split()))[0]
+    return S * np.float32(len(first)) + np.float32(ctx.query_texts[0].find(first))
+"""
+SAME_SCORES = """import numpy as np
+from es_ttc.rescorers.programs.primitives.fusion import ranks
+def program(Q, D, S, ctx):
+    words = ctx.lexicon().overlap(ctx.query_texts)
+    total = np.zeros(S.shape, np.float32)
+    for channel in (S, words):
+        total = total + np.float32(1) / ranks(channel)
+    return total
+"""
+
+RECORDED: list[tuple[str, Reason | None]] = [
+    (GOOD, None),
+    (GOOD, Reason.EVALUATED_ONCE),
+    (f"# again\n{GOOD}", Reason.EVALUATED_ONCE),
+    (SAME_SCORES, Reason.NOT_DISTINCT),
+    ("def program(Q, D, S, ctx):\n    return S if len(D) == 6 else -S\n", Reason.TASK_UNIVERSAL),
+    ("import random\ndef program(Q, D, S, ctx):\n    return S * random.random()\n", Reason.DETERMINISTIC),
+    (UNSTEADY, Reason.DETERMINISTIC),
+    ("import torch\ndef program(Q, D, S, ctx):\n    return S\n", Reason.EXTERNAL),
+    ("def program(Q, D, S, ctx, weight=0.5):\n    return S * weight\n", Reason.CONSTANTS),
+    ("def program(Q, D, S, ctx):\n    while True:\n        S = S + 1\n    return S\n", Reason.TIME),
+    (
+        "import numpy as np\ndef program(Q, D, S, ctx):\n    held = []\n    while True:\n"
+        "        held.append(np.ones((1000, 1000)))\n    return S\n",
+        Reason.MEMORY,
+    ),
+    ("def program(Q, D, S, ctx):\n    return open('/etc/passwd')\n", Reason.FORBIDDEN),
+    ("import socket\ndef program(Q, D, S, ctx):\n    return socket.socket()\n", Reason.FORBIDDEN),
+    ("import os\ndef program(Q, D, S, ctx):\n    return os.fork()\n", Reason.FORBIDDEN),
+    ("import numpy as np\ndef program(Q, D, S, ctx):\n    return S * np.nan\n", Reason.NOT_FINITE),
+    ("def program(Q, D, S, ctx):\n    return S[:1, :1]\n", Reason.SHAPE),
+    ("def program(Q, D, S, ctx):\n    return S @ Q\n", Reason.FAILED),
+    ("def program(Q, D, S, ctx):\n    return ctx.encode_fn(['a'] * 9000)\n", Reason.COST),
+    ("def program(Q, D, S, ctx):\nreturn S\n", Reason.SYNTAX),
+    ("I am sorry, I cannot write programs.", Reason.SYNTAX),
+    ("", Reason.NO_PROPOSAL),
+    ("def program(Q, D, S, ctx):\n    return -S\n", None),
+]
+
+
+def searched(
+    folder: Path, evaluator: Evaluator, proposer: Proposer, generations: int, begin: Sequence[Proposal] = ()
+) -> list[Record]:
+    with Memory(folder) as memory:
+        if memory.plan is None:
+            memory.begin(PLAN)
+        list(search(memory, evaluator, proposer, generations, seeds=begin, distance=DISTANCE))
+        return list(memory.records)
+
+
+def test_a_recording_drives_the_loop_and_every_reason_is_the_right_one(
+    tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
+) -> None:
+    proposer = ReplayProposer([Proposal(source=source, origin="replay") for source, _ in RECORDED])
+    evaluator = evaluator_of(tasks, seconds=1.0, memory_mb=128)
+    records = searched(tmp_path / "s", evaluator, proposer, len(RECORDED) + 1)
+    found = [(record.name, record.reason) for record in records]
+    expected = [(f"g{place:03d}", reason) for place, (_, reason) in enumerate(RECORDED, 1)]
+    assert found == [*expected, (f"g{len(RECORDED) + 1:03d}", Reason.NO_PROPOSAL)]
+    plan, kept = read(tmp_path / "s")
+    assert (plan, kept) == (PLAN, records)
+    good = records[0]
+    assert good.mean is not None
+    assert good.admitted == (good.mean > 0)
+    assert [one.name for one in frontier(records)] == (["g001"] if good.mean > 0 else [])
+
+
+def test_a_search_repeats_itself_and_goes_on_as_if_never_stopped(
+    tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
+) -> None:
+    evaluator = evaluator_of(tasks)
+    begin = seeds(cheap=True)[1:3]
+    whole = searched(tmp_path / "whole", evaluator, GrammarProposer(5, DISTANCE), 4, begin)
+    for generations in (0, 1, 4):
+        parted = searched(tmp_path / "parted", evaluator, GrammarProposer(5, DISTANCE), generations, begin)
+    assert _results(parted) == _results(whole)
+    assert [record.generation for record in whole] == [-1, 0, 1, 2, 3, 4]
+    other = searched(tmp_path / "other", evaluator, GrammarProposer(6, DISTANCE), 2, begin)
+    assert other[2].proposal.source != whole[2].proposal.source
+
+
+def test_a_torn_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
+    with Memory(tmp_path) as memory:
+        memory.begin(PLAN)
+        for generation in (1, 2):
+            memory.append(_rejected(generation))
+    path = tmp_path / FILE
+    whole = path.read_bytes()
+    first = whole.index(b"\n", whole.index(b"\n") + 1) + 1
+    for size in sorted({*range(0, len(whole), 11), *range(first - 2, first + 3), len(whole) - 1}):
+        path.write_bytes(whole[:size])
+        kept = whole[:size].count(b"\n")
+        with Memory(tmp_path) as memory:
+            assert (memory.plan is not None, len(memory.records)) == (kept > 0, max(0, kept - 1))
+        assert path.read_bytes() == whole[: whole[:size].rfind(b"\n") + 1]
+    path.write_bytes(whole[: first + 5])
+    assert len(read(tmp_path)[1]) == 1  # a reader leaves the line that is being written
+    with Memory(tmp_path) as memory:
+        memory.append(_rejected(2))
+    assert path.read_bytes() == whole
+
+
+def test_damage_in_the_midst_is_told(tmp_path: Path) -> None:
+    with Memory(tmp_path) as memory:
+        memory.begin(PLAN)
+        memory.append(_rejected(1))
+    path = tmp_path / FILE
+    path.write_bytes(path.read_bytes().replace(b'"generation":1', b'"generation":"x"'))
+    with pytest.raises(ConfigurationError, match="line 2 is no record of a search"):
+        Memory(tmp_path)
+
+
+def test_two_processes_do_not_write_one_memory(tmp_path: Path) -> None:
+    with Memory(tmp_path), pytest.raises(ConfigurationError, match="another process runs the search"):
+        Memory(tmp_path)
+
+
+def test_a_killed_search_leaves_a_whole_memory_and_ends_where_an_unbroken_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ES_TTC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    begin = ["--generated", "limit-style", "--documents", "12", "--queries", "6"]
+    begin += ["--seeds", "none", "--encoder", "minilm@onnx"]
+    folder = tmp_path / "killed"
+    kills = 0
+    for wait in (0.0, 0.3, 0.9):
+        process = _start(folder, [] if (folder / FILE).exists() and _plan_written(folder) else begin)
+        lines = _lines(folder)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and _lines(folder) <= lines and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(wait)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.communicate(timeout=60)
+        if _plan_written(folder):
+            read(folder)  # whole
+    assert kills >= 2
+    last = _start(folder, [])
+    assert last.wait(timeout=120) == 0, last.communicate()
+    unbroken = _start(tmp_path / "unbroken", begin)
+    assert unbroken.wait(timeout=120) == 0, unbroken.communicate()
+    assert _results(read(folder)[1]) == _results(read(tmp_path / "unbroken")[1])
+
+
+def _start(folder: Path, more: Sequence[str]) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "es_ttc", "discover", "run", str(folder), *more, "--generations", "5"]
+    return subprocess.Popen(
+        command, env={**os.environ}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+    )
+
+
+def _plan_written(folder: Path) -> bool:
+    return _lines(folder) > 0
+
+
+def _lines(folder: Path) -> int:
+    path = folder / FILE
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _rejected(generation: int) -> Record:
+    return Record(
+        generation=generation,
+        name=f"g{generation:03d}",
+        proposal=Proposal(source="é\n", origin="replay"),
+        verdict="rejected",
+        reason=Reason.SYNTAX,
+    )
+
+
+def _results(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """All that a search found: everything but times."""
+    found = [json.loads(record.model_dump_json()) for record in records]
+    for record in found:
+        del record["seconds"]
+        for task in record["tasks"].values():
+            del task["seconds"]
+    return found

@@ -1,0 +1,137 @@
+"""The second wall: what a program could do if its text were not checked, it cannot do either."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from es_ttc.discovery.sandbox.parent import Limits, run
+from es_ttc.discovery.tasks import Task
+from es_ttc.rescorers.programs.source import Reason, Refused
+
+LIMITS = Limits(seconds=2, memory_mb=128, cost=20)
+HEAD = "import ctypes, os, socket, subprocess, sys, threading, time\nimport numpy as np\n"
+
+ATTACKS = {
+    "loops forever": ("while True: pass", Reason.TIME),
+    "sleeps": ("time.sleep(60)", Reason.ESCAPED),
+    "allocates without bound": ("held = []\n    while True: held.append(np.ones(1 << 18))", Reason.MEMORY),
+    "allocates at once": ("bytearray(1 << 40)", Reason.MEMORY),
+    "reads a file": ("open('/etc/passwd').read()", Reason.ESCAPED),
+    "writes a file": ("open({target!r}, 'w').write('x')", Reason.ESCAPED),
+    "writes a file by the system call": (
+        "ctypes.CDLL(None).syscall(2, {target!r}.encode(), 577, 420)",
+        Reason.ESCAPED,
+    ),
+    "deletes a file": ("os.unlink({target!r})", Reason.ESCAPED),
+    "lists a folder": ("os.listdir('/')", Reason.ESCAPED),
+    "opens a socket": ("socket.socket()", Reason.ESCAPED),
+    "forks": ("os.fork()", Reason.ESCAPED),
+    "starts a process": ("subprocess.run(['true'])", Reason.ESCAPED),
+    "starts a thread": ("threading.Thread(target=print).start()", Reason.ESCAPED),
+    "kills its parent": ("os.kill(os.getppid(), 9)", Reason.ESCAPED),
+    "lifts its limits": ("__import__('resource').setrlimit(9, (-1, -1))", Reason.ESCAPED),
+    "traces": ("ctypes.CDLL(None).ptrace(0, 0, 0, 0)", Reason.ESCAPED),
+    "breaks its memory": ("ctypes.string_at(0)", Reason.CRASHED),
+    "ends itself": ("os._exit(0)", Reason.CRASHED),
+    "leaves": ("sys.exit(0)", Reason.FAILED),
+    "raises": ("raise ValueError('no')", Reason.FAILED),
+    "writes NaN": ("return S * np.nan", Reason.NOT_FINITE),
+    "writes infinity": ("return S + np.inf", Reason.NOT_FINITE),
+    "returns another shape": ("return S[:, :1]", Reason.SHAPE),
+    "returns whole numbers": ("return S.astype(int)", Reason.SHAPE),
+    "encodes without bound": ("ctx.encode_fn(['a'] * 1000); return S", Reason.COST),
+    "asks for what there is not": ("ctx.encode_fn([1]); return S", Reason.FAILED),
+    "floods its output": ("while True: os.write(2, b'x' * 4096)", Reason.TIME),
+}
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[Path]:
+    """A file that must stay as it is."""
+    path = tmp_path / "host.txt"
+    path.write_text("untouched")
+    yield path
+    assert path.read_text() == "untouched"
+    assert [one.name for one in tmp_path.iterdir()] == ["host.txt"]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_ends_its_process_and_nothing_else(attack: str, bees: Task, target: Path) -> None:
+    body, reason = ATTACKS[attack]
+    assert bees.shared_queries.size  # made at the first use
+    before = bees.shared_documents.read(), _descriptors()
+    source = f"{HEAD}def program(Q, D, S, ctx):\n    {body.replace('{target!r}', repr(str(target)))}\n"
+    with pytest.raises(Refused) as caught:
+        run(source, [bees], LIMITS, restricted=False)
+    assert caught.value.reason == reason, caught.value
+    assert (bees.shared_documents.read(), _descriptors()) == before
+    assert not [one for one in psutil.Process().children() if "sandbox.child" in " ".join(one.cmdline())]
+
+
+def test_what_it_tried_is_told(bees: Task) -> None:
+    source = f"{HEAD}def program(Q, D, S, ctx):\n    return open('/etc/passwd')\n"
+    with pytest.raises(Refused, match=r"tried \[open /etc/passwd\]"):
+        run(source, [bees], LIMITS, restricted=False)
+
+
+def test_the_inputs_cannot_be_changed_by_any_way(bees: Task) -> None:
+    remap = (
+        "address = ctx.chunks('sentences').vectors.__array_interface__['data'][0]\n    "
+        "page = address // 4096 * 4096\n    "
+        "libc = ctypes.CDLL(None)\n    "
+        "libc.mprotect(ctypes.c_void_p(page), 4096, 3)\n    "
+        "ctypes.memset(address, 0, 4)\n    return S"
+    )
+    before = bees.chunks["sentences"].vectors.read()
+    with pytest.raises(Refused):
+        run(f"{HEAD}def program(Q, D, S, ctx):\n    {remap}\n", [bees], LIMITS, restricted=False)
+    assert bees.chunks["sentences"].vectors.read() == before
+
+
+def test_honest_linear_algebra_runs(bees: Task) -> None:
+    source = (
+        "import numpy as np\ndef program(Q, D, S, ctx):\n"
+        "    u, s, v = np.linalg.svd(D, full_matrices=False)\n"
+        "    w, e = np.linalg.eigh(D @ D.T)\n"
+        "    x = np.linalg.lstsq(D.T, Q.T, rcond=None)[0]\n"
+        "    big = np.ones((600, 600), np.float32) @ np.ones((600, 600), np.float32)\n"
+        "    return (S + np.median(s) + w.max() + x.mean() + np.percentile(big, 50)).astype(np.float32)\n"
+    )
+    (ran,) = run(source, [bees], LIMITS)
+    assert np.isfinite(ran.scores).all()
+
+
+def test_only_what_is_used_is_counted(bees: Task) -> None:
+    q, n = bees.size
+    source = (
+        "from es_ttc.rescorers.programs.interface import QUERY\n"
+        "from es_ttc.rescorers.programs.primitives.matching import max_sim\n"
+        "def program(Q, D, S, ctx):\n"
+        "    pieces = ctx.chunks('sentences')\n"
+        "    again = ctx.chunks('sentences')\n"
+        "    moved = ctx.encode_fn([text + ' ' + ctx.doc_texts[0] for text in ctx.query_texts], adapter=QUERY)\n"
+        "    return max_sim(moved @ pieces.vectors.T, pieces.starts) + len(again.texts[0])\n"
+    )
+    (ran,) = run(source, [bees], LIMITS)
+    assert ran.usage.readings == {"sentences", "texts"}
+    assert ran.usage.index_texts == bees.chunks["sentences"].count > n
+    assert ran.usage.query_texts == q
+
+
+def test_a_socket_of_the_host_stays_its_own(bees: Task) -> None:
+    """Descriptors of the host are not there in the child: 0, 1, 2 and its own door."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        os.set_inheritable(theirs.fileno(), True)
+        source = f"{HEAD}def program(Q, D, S, ctx):\n    os.write({theirs.fileno()}, b'hello')\n    return S\n"
+        with pytest.raises(Refused, match="Bad file descriptor"):
+            run(source, [bees], LIMITS, restricted=False)
+
+
+def _descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
