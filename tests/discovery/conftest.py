@@ -45,7 +45,7 @@ def bees(tasks: list[Task]) -> Task:
 def evaluator_of(tmp_path: Path) -> Callable[..., Evaluator]:
     """Makes evaluators with small limits."""
 
-    def make(tasks: list[Task], **limits: float) -> Evaluator:
-        return Evaluator(tasks, Limits(**{"seconds": 3.0, "memory_mb": 256, **limits}), tmp_path / "lock")
+    def make(tasks: list[Task], *, seconds: float = 3.0, memory_mb: int = 256) -> Evaluator:
+        return Evaluator(tasks, Limits(seconds=seconds, memory_mb=memory_mb), tmp_path / "lock")
 
     return make
