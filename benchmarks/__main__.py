@@ -12,7 +12,11 @@ from es_ttc.settings import Settings
 
 FOLDER = Path(__file__).parent
 _PARTS = frozenset({"__init__", "__main__", "common", "figures", "served"})
-WITH_ENGINE = frozenset({"gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill", "knn_retrieval", "storage"})
+WITH_ENGINE = frozenset(
+    {
+        "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill", "knn_retrieval", "neighbour_graph", "storage",
+    }
+)  # fmt: skip
 
 
 def names() -> list[str]:

@@ -5,6 +5,8 @@
 The simulated reranker knows the judgements and is wrong about a set share of pairs; it is a simulation. The first pass
 is dense retrieval with all-MiniLM-L6-v2, the graph is built from the same vectors. "listwise, shown" pays for every
 document that a window shows, "listwise, distinct" for each document once: the paper on RGS can be read either way.
+"best-first" replaces RGS's list by a queue of neighbours, the best scored document's first. The real reranker is
+spectral retrieval, over what BM25 or dense retrieval finds first. Recall is that of the first 100 documents.
 """
 
 import asyncio
@@ -21,10 +23,12 @@ from numpy.typing import NDArray
 
 from benchmarks.common import heading, table
 from es_ttc.encoders import CachedEncoder, load_encoder
+from es_ttc.evaluation.bm25 import Bm25
 from es_ttc.evaluation.bootstrap import compare, resampled_means
 from es_ttc.evaluation.datasets import Collection, load_collection
 from es_ttc.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.evaluation.metrics import score_by
+from es_ttc.evaluation.rankings import top
 from es_ttc.evaluation.simulated_reranker import SimulatedReranker
 from es_ttc.graph import NeighbourGraph, build
 from es_ttc.mappings.spec import IndexSpec
@@ -51,7 +55,8 @@ BUDGETS = (25, 50, 100, 200)
 ERROR_RATES = (0.0, 0.05, 0.2)
 SEEDS = (5, 10, 20, 50)
 DEPTH = 1000
-METRIC = "ndcg@10"
+NAMES = ("RR", "GAR", "SlideGAR", "RGS", "best-first")
+METRICS = ("ndcg@10", "recall@100")
 Judged = Callable[["Ready", int, Any, int], Awaitable[Walk]]
 
 
@@ -95,6 +100,16 @@ async def rgs_pointwise(ready: Ready, query: int, reranker: Any, budget: int) ->
     return await rgs(ready.first_pass[query], ready, PointwiseJudge(reranker, budget))
 
 
+async def best_first(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
+    judge = PointwiseJudge(reranker, budget)
+    return await gar(ready.first_pass[query], ready, judge, seeds=20, alternate=False)
+
+
+async def slidegar_distinct(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
+    judge = ListwiseJudge(reranker, budget, count="distinct")
+    return await slidegar(ready.first_pass[query], ready, judge, ready.nearness(query))
+
+
 async def rr_shown(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
     return await retrieve_and_rerank(ready.first_pass[query], ListwiseJudge(reranker, budget))
 
@@ -112,16 +127,18 @@ async def rgs_distinct(ready: Ready, query: int, reranker: Any, budget: int) -> 
 
 
 GROUPS: dict[str, dict[str, Judged]] = {
-    "pointwise": {"RR": rr_pointwise, "GAR": gar_pointwise, "RGS": rgs_pointwise},
+    "pointwise": {"RR": rr_pointwise, "GAR": gar_pointwise, "RGS": rgs_pointwise, "best-first": best_first},
     "listwise, shown": {"RR": rr_shown, "SlideGAR": slidegar_shown, "RGS": rgs_shown},
-    "listwise, distinct": {"RR": rr_pointwise, "RGS": rgs_distinct},
+    "listwise, distinct": {"RR": rr_pointwise, "SlideGAR": slidegar_distinct, "RGS": rgs_distinct},
 }
+REAL: dict[str, Judged] = {**GROUPS["pointwise"], "SlideGAR": slidegar_distinct}
 
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default=FIGURE, help="Where the figure goes.")
+@click.option("--only", type=click.Choice(["simulated", "real"]), help="One half of the tables; both where left out.")
 @click.option("--tune", is_flag=True, help="Compare numbers of seeds on scifact's train queries, and nothing else.")
-def main(out: Path, *, tune: bool) -> None:
+def main(out: Path, only: str | None, *, tune: bool) -> None:
     """Print the tables and draw the budget curves."""
     if tune:
         _tune()
@@ -129,13 +146,15 @@ def main(out: Path, *, tune: bool) -> None:
     collections = [prepared(load_collection(DATA / name)) for name in COLLECTIONS]
     data = ", ".join(f"{one.collection.name} ({len(one.queries)} queries)" for one in collections)
     print(heading("Reranking under a budget", data=f"{data}; first pass dense, all-MiniLM-L6-v2"))
-    curves = {ready.collection.name: _budgets(ready) for ready in collections}
-    _print_at_100(collections, curves)
-    _print_budgets(curves)
-    _print_perturbed(collections[0])
-    _print_real(collections)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    draw(curves).savefig(out, metadata={"Date": None})
+    if only != "real":
+        curves = {ready.collection.name: _budgets(ready) for ready in collections}
+        _print_at_100(collections, curves)
+        _print_budgets(curves)
+        _print_perturbed(collections[0])
+        out.parent.mkdir(parents=True, exist_ok=True)
+        draw(curves).savefig(out, metadata={"Date": None})
+    if only != "simulated":
+        _print_real(collections, out.with_name("reranking_real.svg"))
 
 
 def prepared(collection: Collection, queries: int | None = None) -> Ready:
@@ -151,7 +170,7 @@ def prepared(collection: Collection, queries: int | None = None) -> Ready:
 
 
 def measured(ready: Ready, method: Judged, error_rate: float, budget: int) -> NDArray[np.float64]:
-    """Return the metric of each query with a simulated reranker."""
+    """Return the metrics of each query with a simulated reranker, ``(2, q)``."""
     return _scored(
         ready,
         lambda place, query: method(
@@ -167,10 +186,11 @@ def _scored(ready: Ready, walk: Callable[[int, str], Awaitable[Walk]]) -> NDArra
     async def every() -> dict[str, list[str]]:
         names = list(ready.collection.queries)[: len(ready.queries)]
         walks = {query: await walk(place, query) for place, query in enumerate(names)}
-        return {query: [ready.features.ids[i] for i in one.documents[:10]] for query, one in walks.items()}
+        return {query: [ready.features.ids[i] for i in one.documents[:100]] for query, one in walks.items()}
 
     rankings = asyncio.run(every())
-    return score_by(METRIC, {query: ready.collection.qrels[query] for query in rankings}, rankings)
+    qrels = {query: ready.collection.qrels[query] for query in rankings}
+    return np.stack([score_by(metric, qrels, rankings) for metric in METRICS])
 
 
 def _budgets(ready: Ready) -> dict[tuple[str, str, float, int], NDArray[np.float64]]:
@@ -190,27 +210,31 @@ def _print_at_100(collections: Sequence[Ready], curves: dict[str, Any]) -> None:
         values = curves[ready.collection.name]
         for group, methods in GROUPS.items():
             for error_rate in ERROR_RATES:
-                own = {name: values[group, name, error_rate, 100] for name in methods}
-                cells = [f"{own[name].mean():.3f}" if name in own else "" for name in ("RR", "GAR", "SlideGAR", "RGS")]
+                own = {name: values[group, name, error_rate, 100][0] for name in methods}
+                cells = [f"{own[name].mean():.3f}" if name in own else "" for name in NAMES]
                 rows.append((ready.collection.name, group, error_rate, *cells, _difference(own["RGS"], own["RR"])))
-    print(table(("collection", "reranker", "error rate", "RR", "GAR", "SlideGAR", "RGS", "RGS - RR"), rows))
+    print(table(("collection", "reranker", "error rate", *NAMES, "RGS - RR"), rows))
 
 
 def _print_budgets(curves: dict[str, Any]) -> None:
-    print("\nnDCG@10 by budget, error rate .05.\n")
-    rows = [
-        (name, group, method, *(f"{values[group, method, 0.05, budget].mean():.3f}" for budget in BUDGETS))
-        for name, values in curves.items()
-        for group, methods in GROUPS.items()
-        for method in methods
-    ]
-    print(table(("collection", "reranker", "method", *map(str, BUDGETS)), rows))
+    for place, metric in enumerate(METRICS):
+        print(f"\n{metric} by budget, error rate .05.\n")
+        rows = [
+            (name, group, method, *(f"{values[group, method, 0.05, budget][place].mean():.3f}" for budget in BUDGETS))
+            for name, values in curves.items()
+            for group, methods in GROUPS.items()
+            for method in methods
+        ]
+        print(table(("collection", "reranker", "method", *map(str, BUDGETS)), rows))
 
 
 def _print_perturbed(ready: Ready) -> None:
     """Spoil the query's vector, or the documents' vectors that the graph is built from."""
     generator = np.random.default_rng(0)
-    print(f"\nPerturbed: {ready.collection.name}, pointwise, budget 100, error rate .05; w is the share of noise.\n")
+    print(
+        f"\nPerturbed: {ready.collection.name}, pointwise, budget 100, error rate .05; w is the share of noise, or the "
+        "reranker's own error rate.\n"
+    )
     rows = []
     for spoiled, weight in [("nothing", 0.0), *((what, w) for what in ("queries", "graph") for w in (0.5, 1.0))]:
         first_pass, graph = ready.first_pass, ready.graph
@@ -220,21 +244,40 @@ def _print_perturbed(ready: Ready) -> None:
         elif spoiled == "graph":
             graph = build(_noisy(ready.features.pooled, weight, generator))
         worse = Ready(ready.collection, ready.features, ready.queries, graph, first_pass)
-        values = [measured(worse, method, 0.05, 100).mean() for method in GROUPS["pointwise"].values()]
+        values = [measured(worse, method, 0.05, 100)[0].mean() for method in REAL.values()]
         rows.append((spoiled, weight, *(f"{value:.3f}" for value in values)))
-    print(table(("spoiled", "w", *GROUPS["pointwise"]), rows))
+    for error_rate in (0.0, 0.1, 0.2, 0.3, 0.4):
+        values = [measured(ready, method, error_rate, 100)[0].mean() for method in REAL.values()]
+        rows.append(("reranker", error_rate, *(f"{value:.3f}" for value in values)))
+    print(table(("spoiled", "w", *REAL), rows))
 
 
-def _print_real(collections: Sequence[Ready]) -> None:
-    """Rerank with spectral retrieval itself."""
-    print("\nA real reranker: spectral (all-MiniLM-L6-v2), pointwise, nDCG@10.\n")
+def _print_real(collections: Sequence[Ready], out: Path) -> None:
+    """Rerank with spectral retrieval itself, over the documents of two first passes."""
+    print("\nA real reranker: spectral (all-MiniLM-L6-v2), pointwise; RGS minus RR with its 95 % interval.\n")
     rows = []
-    for ready in collections:
-        for budget in (50, 100):
-            values = {name: _with_spectral(ready, method, budget) for name, method in GROUPS["pointwise"].items()}
-            cells = [f"{value.mean():.3f}" for value in values.values()]
-            rows.append((ready.collection.name, budget, *cells, _difference(values["RGS"], values["RR"])))
-    print(table(("collection", "budget", *GROUPS["pointwise"], "RGS - RR"), rows))
+    curves: dict[str, Any] = {}
+    for dense in collections:
+        for name, ready in (("dense", dense), ("bm25", by_bm25(dense))):
+            for budget in BUDGETS:
+                values = {method: _with_spectral(ready, run, budget) for method, run in REAL.items()}
+                for method, value in values.items():
+                    curves.setdefault(f"{ready.collection.name}, {name}", {})[method, budget] = value[0].mean()
+                for place, metric in enumerate(METRICS):
+                    cells = [f"{value[place].mean():.3f}" for value in values.values()]
+                    difference = _difference(values["RGS"][place], values["RR"][place])
+                    rows.append((ready.collection.name, name, metric, budget, *cells, difference))
+    print(table(("collection", "first pass", "metric", "budget", *REAL, "RGS - RR"), rows))
+    draw_real(curves).savefig(out, metadata={"Date": None})
+
+
+def by_bm25(ready: Ready) -> Ready:
+    """Return the same with BM25 as the first pass."""
+    texts = [f"{document.title} {document.text}".strip() for document in ready.collection.documents]
+    index = Bm25(texts)
+    questions = list(ready.collection.queries.values())[: len(ready.queries)]
+    found = [top(index.scores(text), DEPTH).documents.tolist() for text in questions]
+    return Ready(ready.collection, ready.features, ready.queries, ready.graph, found)
 
 
 def _with_spectral(ready: Ready, method: Judged, budget: int) -> NDArray[np.float64]:
@@ -284,8 +327,8 @@ def _tune() -> None:
             async def pointwise(one: Ready, query: int, reranker: Any, budget: int, seeds: int = seeds) -> Walk:
                 return await rgs(one.first_pass[query], one, PointwiseJudge(reranker, budget), seeds=seeds)
 
-            cells.append(f"{measured(ready, pointwise, error_rate, 100).mean():.3f}")
-        rows.append((error_rate, f"{measured(ready, rr_pointwise, error_rate, 100).mean():.3f}", *cells))
+            cells.append(f"{measured(ready, pointwise, error_rate, 100)[0].mean():.3f}")
+        rows.append((error_rate, f"{measured(ready, rr_pointwise, error_rate, 100)[0].mean():.3f}", *cells))
     print(table(("error rate", "RR", *(f"RGS, {seeds} seeds" for seeds in SEEDS)), rows))
 
 
@@ -297,7 +340,7 @@ def draw(curves: dict[str, Any]) -> Figure:
         figure = Figure(figsize=(9.2, 3.1), layout="constrained")
         for axes, (name, values) in zip(figure.subplots(1, len(curves)), curves.items(), strict=True):
             for method, colour in colours.items():
-                means = [values["pointwise", method, 0.05, budget].mean() for budget in BUDGETS]
+                means = [values["pointwise", method, 0.05, budget][0].mean() for budget in BUDGETS]
                 axes.plot(BUDGETS, means, marker="o", markersize=4, color=colour, label=method)
             axes.set_title(name, loc="left", fontsize=11)
             axes.set_xscale("log", base=2)
@@ -305,6 +348,27 @@ def draw(curves: dict[str, Any]) -> Figure:
             axes.grid(axis="y", color="#e3e8ed", linewidth=0.8)
             axes.spines[["top", "right"]].set_visible(False)
         figure.axes[0].legend(frameon=False, loc="lower right")
+        figure.supxlabel("documents that the reranker may see", fontsize=10)
+        figure.supylabel("nDCG@10", fontsize=10)
+    return figure
+
+
+def draw_real(curves: dict[str, Any]) -> Figure:
+    """Return the figure of the real reranker: nDCG@10 by budget, one panel a collection and first pass."""
+    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "es-ttc", "font.family": "sans-serif", "font.size": 10}
+    colours = {"RR": "#8a96a3", "GAR": "#d97706", "RGS": "#1769aa", "best-first": "#2f855a", "SlideGAR": "#9b2c6f"}
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(9.2, 5.2), layout="constrained")
+        for axes, (name, values) in zip(figure.subplots(len(curves) // 2, 2).flat, curves.items(), strict=True):
+            for method, colour in colours.items():
+                means = [values[method, budget] for budget in BUDGETS]
+                axes.plot(BUDGETS, means, marker="o", markersize=3, color=colour, label=method)
+            axes.set_title(name, loc="left", fontsize=10)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(BUDGETS, list(map(str, BUDGETS)))
+            axes.grid(axis="y", color="#e3e8ed", linewidth=0.8)
+            axes.spines[["top", "right"]].set_visible(False)
+        figure.axes[0].legend(frameon=False, fontsize=8)
         figure.supxlabel("documents that the reranker may see", fontsize=10)
         figure.supylabel("nDCG@10", fontsize=10)
     return figure

@@ -135,8 +135,8 @@ def fill(
 def detach(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
     """Take everything away again that `es-ttc attach` has made for the index NAME.
 
-    Side indices go with their aliases; of features in the index's own documents the pipeline, the setting and the
-    documents' features go. What no engine lets go of is said.
+    Side indices go with their aliases, and so does a neighbour graph; of features in the index's own documents the
+    pipeline, the setting and the documents' features go. What no engine lets go of is said.
     """
     settings = Settings(**given(engine=engine))
     found = asyncio.run(_traces(settings, name))
@@ -334,11 +334,13 @@ async def _traces(settings: Settings, name: str) -> "list[Traces]":
 
 async def _detach(settings: Settings, found: "Sequence[Traces]") -> None:
     from es_ttc.attach import detach as take_away
+    from es_ttc.neighbours import delete_graphs
 
     stop_on_sigterm()
     async with connected(settings) as engine:
         with progress_bar() as bar:
             for traces in found:
+                await delete_graphs(engine, traces.index)  # it is of no use without the features
                 task = bar.add_task(f"documents of {traces.index}", total=traces.documents, visible=traces.inside)
 
                 def report(done: int, total: int, task: Any = task) -> None:

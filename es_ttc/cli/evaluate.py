@@ -117,6 +117,9 @@ def evaluate(
     baseline on the same queries: paired bootstrap of 10,000 resamples, 95 % intervals, and how many queries are won,
     tied and lost.
 
+    rr, gar, slidegar and rgs spend a reranker's budget, beginning with the window; all but rr follow the neighbour
+    graph, which is built for the time being.
+
     The name `programs` stands for the twelve TTC programs. With --window all they rank the whole corpus for all queries
     together, as their paper does.
 

@@ -127,7 +127,7 @@ def show(name: str, engine: str | None, as_json: bool) -> None:
 @engine_flag
 @json_flag
 def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
-    """Delete the index NAME with all its documents; only indices made by es-ttc are deleted."""
+    """Delete the index NAME with all its documents and its neighbour graph; only indices made by es-ttc are deleted."""
     if not yes:
         if as_json or not sys.stdin.isatty():
             raise click.UsageError(f"deleting index [{name}] needs --yes where nobody can be asked")
@@ -201,9 +201,11 @@ async def _show(settings: Settings, name: str) -> dict[str, Any]:
 
 async def _delete(settings: Settings, name: str) -> None:
     from es_ttc.mappings.index import resolve_index
+    from es_ttc.neighbours import delete_graphs
 
     async with connected(settings) as engine:
         concrete, _ = await resolve_index(engine, name)
+        await delete_graphs(engine, concrete)
         await engine.delete_index(concrete)
 
 

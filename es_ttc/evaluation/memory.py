@@ -17,6 +17,7 @@ from es_ttc.evaluation.features import CorpusFeatures
 from es_ttc.evaluation.methods import Bm25Params, FirstPass, HybridParams, Method
 from es_ttc.evaluation.rankings import Positions, Ranking, Run, reciprocal_rank_fusion, reorder, top
 from es_ttc.evaluation.searcher import Progress, depth_of, silent
+from es_ttc.evaluation.walks import MemoryGraph, walk
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
@@ -90,6 +91,8 @@ class MemorySearcher:
     def _found_by(self, method: Method, progress: Progress) -> Found:
         if method.retriever is not None:
             return self._search(method.retriever, method, progress)
+        if method.strategy is not None:
+            return self._walk(method, progress)
         return self._retrieve(method, progress) if method.rescorer is None else self._rescore(method, progress)
 
     def _retrieve(self, method: Method, progress: Progress) -> Found:
@@ -177,6 +180,21 @@ class MemorySearcher:
         pairs = list(zip(self._queries, first_pass, strict=True))
         rankings, seconds = _each(rescore, pairs, method.name, progress)
         return rankings, seconds + spent
+
+    def _walk(self, method: Method, progress: Progress) -> Found:
+        features, graph = self._encoded(), self._graph
+        first_pass, spent = self._retrieve(self._retrieval[self._first_pass], progress)
+
+        def walked(pair: tuple[Query, Ranking]) -> Ranking:
+            query, first = pair
+            return walk(method, first, first.documents[: self._window], graph, features, query)
+
+        rankings, seconds = _each(walked, list(zip(self._queries, first_pass, strict=True)), method.name, progress)
+        return rankings, seconds + spent
+
+    @cached_property
+    def _graph(self) -> MemoryGraph:
+        return MemoryGraph(self._encoded())
 
     def _program(self, program: ProgramRescorer, params: ProgramParams, progress: Progress) -> Found:
         """Rank the whole corpus as the paper does: many queries at once, words counted over the corpus.

@@ -14,6 +14,7 @@ from pydantic import Field
 from es_ttc import entry_points
 from es_ttc.errors import InvalidRequest
 from es_ttc.evaluation import bm25
+from es_ttc.reranking.strategies import BY_THEMSELVES, STRATEGIES, Strategy, WalkParams
 from es_ttc.rescorers.base import Feature, Params, Rescorer
 from es_ttc.rescorers.dense import DenseParams
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
@@ -64,6 +65,7 @@ class Method:
         rescorer: What scores the window; None for methods that are no rescorers.
         retriever: What searches the whole corpus; None for methods that are no retrievers.
         rewriter: What makes the query; None for methods that are no rewriters.
+        strategy: What spends a reranker's budget; None for methods that do not.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Method:
     rescorer: Rescorer[Any] | None = None
     retriever: Retriever[Any] | None = None
     rewriter: Rewriter[Any] | None = None
+    strategy: Strategy | None = None
 
     @property
     def searches(self) -> frozenset[Vectors]:
@@ -82,6 +85,9 @@ class Method:
         """Features of documents and queries that the method reads, apart from its first pass's."""
         if self.retriever is not None:
             return self.retriever.needs(self.params) | {Feature.POOLED}
+        if self.strategy is not None:
+            reranker = walk_reranker(self)
+            return reranker.needs(reranker.Params()) | reranker.wants - {Feature.OFFSETS} | {Feature.POOLED}
         if self.rescorer is not None:
             return self.rescorer.needs(self.params) | self.rescorer.wants - {Feature.OFFSETS}
         return frozenset({Feature.POOLED}) if self.name in ("dense", "hybrid") else frozenset()
@@ -90,7 +96,7 @@ class Method:
 def names() -> tuple[str, ...]:
     """Return every method's name: retrieval first, then the registries' rescorers, rewriters and retrievers."""
     rescoring = (name for name in rescorers() if name not in RETRIEVAL)
-    return (*RETRIEVAL, *rescoring, *rewriters.names(), *(f"{KNN}{name}" for name in retrievers.names()))
+    return (*RETRIEVAL, *rescoring, *STRATEGIES, *rewriters.names(), *(f"{KNN}{name}" for name in retrievers.names()))
 
 
 def resolve(wanted: Sequence[str], params: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[Method, ...]:
@@ -125,8 +131,27 @@ def resolve_one(name: str, params: Mapping[str, Any] | None = None) -> Method:
     if name in rewriters.names():
         rewriter = rewriters.load(name)
         return Method(name, rewriters.parse_params(rewriter, params or {}), rewriter=rewriter)
+    if name in STRATEGIES:
+        strategy = STRATEGIES[name]
+        return Method(name, entry_points.parse_params(strategy.Params, params or {}, name), strategy=strategy)
     rescorer = load(name)
     return Method(name, parse_params(rescorer, params or {}), rescorer)
+
+
+def walk_reranker(method: Method) -> Rescorer[Any]:
+    """Return the rescorer that a walk of an evaluation takes for its reranker.
+
+    Raises:
+        InvalidRequest: It names none of those that judge each document by itself.
+    """
+    assert isinstance(method.params, WalkParams)  # noqa: S101 - of every walk
+    name = method.params.reranker
+    if name not in BY_THEMSELVES:
+        raise InvalidRequest(
+            f"[{method.name}] is evaluated with a reranker of this project, not with [{name}]"
+            f"{did_you_mean(name, BY_THEMSELVES)}"
+        )
+    return load(name)
 
 
 def retrieval(methods: Sequence[Method]) -> dict[str, Method]:

@@ -158,7 +158,8 @@ def opened(
     from es_ttc.evaluation.through_engine import engine_searcher, require_possible, temporary_index
 
     require_possible(plan.methods, plan.first_pass, plan.window, len(collection.documents))
-    with temporary_index(plan.engine, collection, spec, encoder, progress) as index:
+    graph = any(method.strategy is not None and method.strategy.walks for method in plan.methods)
+    with temporary_index(plan.engine, collection, spec, encoder, progress, graph=graph) as index:
         queries = encode_queries(questions, encoder, tokens=False, progress=progress)
         with engine_searcher(
             plan.engine,

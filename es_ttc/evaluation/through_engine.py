@@ -26,6 +26,7 @@ from es_ttc.ingest.readers import Documents, Inputs
 from es_ttc.mappings.index import IndexOptions, create_index
 from es_ttc.mappings.queries import matching, nearest
 from es_ttc.mappings.spec import VECTOR, IndexSpec
+from es_ttc.neighbours import build_graph, delete_graphs
 from es_ttc.rescorers.base import Query
 from es_ttc.retrievers.base import Retriever
 from es_ttc.settings import EngineSettings, GatewaySettings
@@ -123,6 +124,9 @@ class EngineSearcher:
             return await self._retrieved(method.retriever, method, text)
         if method.rescorer is not None:
             return await self._rescored(method, text)
+        if method.strategy is not None:
+            rescore = {"window_size": self._window, "ttc": {"query_text": text, **_section(method.name, method)}}
+            return await self._search({**self._retrieving(self._first_pass, text), "rescore": rescore}, self._depth)
         if method.rewriter is not None:
             section = {"query_text": text, **_section(method.name, method)}
             return await self._search({"query": {"ttc": section}}, self._depth)
@@ -192,7 +196,7 @@ def require_possible(methods: Sequence[Method], first_pass: FirstPass, window: i
         raise InvalidRequest(
             "params of [bm25] are for --engine memory: through an engine its index's own similarity counts"
         )
-    if not any(method.rescorer for method in methods):
+    if not any(method.rescorer or method.strategy for method in methods):
         return
     if first_pass == "hybrid":
         raise InvalidRequest("[first-pass] hybrid is for --engine memory: take dense or bm25 through an engine")
@@ -232,8 +236,18 @@ def temporary_index(
     spec: IndexSpec,
     encoder: Encoder,
     progress: Progress = silent,
+    *,
+    graph: bool = False,
 ) -> Iterator[TemporaryIndex]:
     """Index a collection under a name of its own; the index is deleted at the end, whatever ends it.
+
+    Args:
+        settings: The engine.
+        collection: What is indexed.
+        spec: What the index carries.
+        encoder: Encodes the documents.
+        progress: Told about every batch.
+        graph: Whether it gets a neighbour graph.
 
     Raises:
         EngineError: A document was rejected: the figures would not be those of the collection.
@@ -244,6 +258,10 @@ def temporary_index(
         try:
             report = partial(progress, "indexing documents")
             outcome = runner.run(index_collection(engine, name, collection, spec, encoder, report))
+            if graph:
+                runner.run(
+                    build_graph(engine, name, report=lambda so_far: progress(so_far.doing, so_far.done, so_far.total))
+                )
             yield TemporaryIndex(runner, engine, name, outcome)
         finally:
             runner.run(_clean_up(engine, name))
@@ -331,6 +349,7 @@ async def index_collection(
 
 async def _clean_up(engine: Engine, index: str) -> None:
     try:
+        await delete_graphs(engine, index)
         if await engine.exists(index):
             await engine.delete_index(index)
     finally:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.reranking.base import Judge, Listwise, Neighbourhood, Pointwise, Walk
@@ -14,14 +14,16 @@ from es_ttc.reranking.pointwise import PointwiseJudge
 from es_ttc.reranking.retrieve_and_rerank import retrieve_and_rerank
 from es_ttc.reranking.rgs import rgs
 from es_ttc.reranking.slidegar import Nearness, slidegar
+from es_ttc.rescorers.base import Params
 
 MAX_BUDGET = 1000
 
+BY_THEMSELVES = ("dense", "maxsim", "spectral")
+"""Rescorers of this project that may be the reranker: their score of a document does not depend on others."""
 
-class WalkParams(BaseModel):
+
+class WalkParams(Params):
     """What every strategy takes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     reranker: str = Field(
         "spectral",

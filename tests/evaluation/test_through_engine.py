@@ -105,6 +105,26 @@ def test_every_method_runs_and_bm25_agrees_with_memory(small: Collection, engine
             assert theirs.mean("ndcg@10") == pytest.approx(ours.mean("ndcg@10"), abs=0.02), (first_pass, name)
 
 
+@pytest.mark.parametrize("name", ["rr", "gar", "slidegar", "rgs"])
+def test_a_walk_in_memory_is_the_one_through_the_engine(
+    name: str, small: Collection, engine_url: str, encoder: Encoder
+) -> None:
+    params = {name: {"budget": 20} | ({"seeds": 4} if name == "rgs" else {"batch": 5} if name == "gar" else {})}
+    methods = resolve([name], params)
+    plan = Plan(methods, window=10, engine=EngineSettings(engine=engine_url))
+    few = list(small.queries)[:6]
+    collection = replace(
+        small,
+        queries={query: small.queries[query] for query in few},
+        qrels={query: small.qrels[query] for query in few},
+    )
+    through, _ = run(plan, collection, encoder)
+    memory, _ = run(replace(plan, engine=None), collection, encoder)
+    there, here = through.methods[name].scores.values, memory.methods[name].scores.values
+    for metric in ("ndcg@10", "recall@10"):
+        np.testing.assert_allclose(there[metric], here[metric], atol=0.05)
+
+
 def test_titles_are_searched_too(opensearch_url: str, encoder: Encoder) -> None:
     documents = (Document("a", "Zebra", "an animal"), Document("b", "", "a building"))
     collection = Collection("titled", "test", documents, {"q": "zebra"}, {"q": {"a": 1}})

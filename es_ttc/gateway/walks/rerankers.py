@@ -16,11 +16,9 @@ from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.gateway.walks.documents import Documents
 from es_ttc.mappings.attached import side_alias
 from es_ttc.rerankers import ListwiseCalls, PointwiseCalls, Rerankers
+from es_ttc.reranking.strategies import BY_THEMSELVES
 from es_ttc.rescorers import registry
 from es_ttc.validation import did_you_mean
-
-BY_THEMSELVES = ("dense", "maxsim", "spectral")
-"""Rescorers whose score of a document does not depend on the others of its window."""
 
 
 class ByRescorer:

@@ -1,0 +1,263 @@
+"""The neighbour graph in an engine: building, mending, reading it, and what 100,000 vectors cost.
+
+    python -m benchmarks.neighbour_graph --engine URL [--collection npl-vaswani]
+
+The collection is indexed with token vectors (its encodings come from the cache where they were made before), its graph
+built by each builder, a growing share of it changed and mended, and searches walk through it. The 100,000 vectors are
+made up: points around 2,000 centres, 384 components, in memory; their time is that of building in this process.
+"""
+
+import asyncio
+import resource
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import orjson
+
+from benchmarks.common import heading, table
+from es_ttc.encoders import CachedEncoder, load_encoder
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
+from es_ttc.evaluation.datasets import Collection, load_collection
+from es_ttc.evaluation.through_engine import index_collection
+from es_ttc.gateway.server import running_gateway
+from es_ttc.graph import GraphParams, build
+from es_ttc.graph.nearest import approximate, exact
+from es_ttc.mappings.queries import matching
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.neighbours import build_graph, delete_graphs, serving_graph, update_graph
+from es_ttc.neighbours.build import Builder
+from es_ttc.neighbours.stored import Node, pages
+from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from es_ttc.vectors.tokens import Float32
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+SHARES = (0.0025, 0.01, 0.02)
+MADE_UP = 100_000
+NEAREST = 10
+
+
+@click.command()
+@click.option("--engine", "url", required=True, metavar="URL", help="The engine.")
+@click.option("--collection", default="npl-vaswani", show_default=True, help="Which folder of data.")
+@click.option("--queries", default=60, show_default=True, help="Searches that walk.")
+def main(url: str, collection: str, queries: int) -> None:
+    """Print the tables."""
+    found = load_collection(DATA / collection)
+    cache = Settings().cache_dir
+    encoder: Encoder = CachedEncoder(load_encoder("minilm", cache_dir=cache), cache / "encodings")
+    print(
+        heading(
+            "The neighbour graph in an engine",
+            data=f"{found.name} ({len(found.documents):,} documents), all-MiniLM-L6-v2; {MADE_UP:,} made-up vectors",
+            packages=("numpy", "usearch"),
+        )
+    )
+    asyncio.run(measured(url, found, encoder, queries))
+    made_up()
+
+
+async def measured(url: str, collection: Collection, encoder: Encoder, queries: int) -> None:
+    """Measure what an engine is needed for."""
+    engine = await connect(EngineSettings(engine=url))
+    name = f"bench-graph-{uuid.uuid4().hex[:8]}"
+    spec = IndexSpec(encoder.identity, text_fields=("title", "text") if collection.documents[0].title else ("text",))
+    try:
+        product = await engine.capabilities()
+        await index_collection(engine, name, collection, spec, encoder)
+        print(f"engine: {product.product} {'.'.join(map(str, product.version))}\n")
+        await builders(engine, name)
+        await asyncio.to_thread(walking, url, name, collection, encoder, queries)
+        await mending(engine, name)
+    finally:
+        await delete_graphs(engine, name)
+        await engine.delete_index(name)
+        await engine.close()
+
+
+async def builders(engine: Engine, name: str) -> None:
+    """Build the graph by each builder; the one by vectors is left."""
+    rows = []
+    choices: tuple[Builder, ...] = ("engine", "vectors")
+    for builder in choices:
+        built = await build_graph(engine, name, builder=builder)
+        nodes = await stored(engine, name)
+        vectors = await vectors_of(engine, name)
+        sizes = await engine.request("GET", f"/{built.graph}/_stats/store")
+        rows.append(
+            (
+                built.builder,
+                f"{built.seconds['total']:.1f}",
+                f"{built.seconds['reading']:.1f}",
+                f"{sizes['_all']['primaries']['store']['size_in_bytes'] / 2**20:.1f}",
+                *(f"{value:.3f}" for value in recall(nodes, vectors)),
+            )
+        )
+    print(table(("builder", "seconds", "of it reading", "MiB", f"recall@{NEAREST}", "in two steps"), rows))
+
+
+async def mending(engine: Engine, name: str) -> None:
+    """Change a share of the documents (a third each new, changed and deleted) and mend; then build anew."""
+    generator = np.random.default_rng(0)
+    rows = []
+    for share in SHARES:
+        before = await stored(engine, name)
+        count = max(3, round(share * len(before)))
+        await changed(engine, name, [*before], count, generator)
+        mended = await update_graph(engine, name)
+        nodes, vectors = await stored(engine, name), await vectors_of(engine, name)
+        own = recall(nodes, vectors)
+        began = time.perf_counter()
+        whole = build(np.stack([vectors[one] for one in nodes]), GraphParams())
+        seconds = time.perf_counter() - began
+        ids = list(nodes)
+        anew = {one: Node(one, "", tuple(ids[other] for other in whole.of(at).tolist())) for at, one in enumerate(ids)}
+        rebuilt = recall(anew, vectors)
+        rows.append(
+            (
+                f"{share:.2%}", mended.written + mended.deleted, f"{mended.seconds:.1f}", mended.read, mended.rewired,
+                f"{own[0]:.3f}", f"{rebuilt[0]:.3f}", f"{own[1]:.3f}", f"{rebuilt[1]:.3f}", f"{seconds:.1f}",
+            )
+        )  # fmt: skip
+    columns = (
+        "changed", "documents", "seconds", "read", "rewired", f"recall@{NEAREST} mended", "anew", "two steps, mended",
+        "anew", "seconds in memory anew",
+    )  # fmt: skip
+    print(table(columns, rows))
+
+
+async def changed(engine: Engine, name: str, ids: Sequence[str], count: int, generator: np.random.Generator) -> None:
+    """Write new documents, give others another's vector a little turned, and delete some."""
+    part = max(1, count // 3)
+    drawn = [ids[at] for at in generator.choice(len(ids), 3 * part, replace=False)]
+    vectors = await vectors_of(engine, name)
+    lines: list[bytes] = []
+    for place, one in enumerate(drawn[: 2 * part]):
+        turned = vectors[one] + 0.015 * generator.standard_normal(vectors[one].shape)
+        vector = (turned / np.linalg.norm(turned)).astype(np.float32)
+        target = f"new-{uuid.uuid4().hex[:8]}" if place < part else one
+        lines += [orjson.dumps({"index": {"_id": target}}), orjson.dumps({"text": "made", "ttc": fields(vector, name)})]
+    lines += [orjson.dumps({"delete": {"_id": one}}) for one in drawn[2 * part :]]
+    items = await engine.bulk(name, lines)
+    assert all(item.ok for item in items), items[:1]
+    await engine.refresh(name)
+
+
+def fields(vector: Float32, name: str) -> dict[str, Any]:
+    """Return what ingest would write of a document with this vector."""
+    import base64
+
+    from es_ttc.vectors.packed import pack_tokens
+    from es_ttc.vectors.tokens import TokenVectors
+
+    blob = base64.b64encode(pack_tokens(TokenVectors(vector[np.newaxis]))).decode()
+    return {
+        "hash": uuid.uuid4().hex, "encoder": name, "state": "ready", "vector": vector.tolist(), "pooled": blob,
+    }  # fmt: skip
+
+
+async def stored(engine: Engine, name: str) -> dict[str, Node]:
+    """Return the graph."""
+    serving = await serving_graph(engine, name)
+    assert serving is not None
+    await engine.refresh(serving[0])
+    return {node.id: node async for page in pages(engine, serving[0]) for node in page}
+
+
+async def vectors_of(engine: Engine, name: str) -> dict[str, Float32]:
+    """Return the documents' vectors."""
+    from es_ttc.attach.source import settled_writes
+    from es_ttc.neighbours.corpus import Corpus
+
+    corpus = await Corpus.of(engine, name)
+    settled = await settled_writes(engine, corpus.index)
+    return {one.id: one.vector async for page in corpus.read({}, settled) for one in page if one.vector is not None}
+
+
+def recall(nodes: dict[str, Node], vectors: dict[str, Float32]) -> tuple[float, float]:
+    """Return the share of each document's nearest that are neighbours, and that are neighbours or theirs."""
+    ids = [one for one in vectors if one in nodes]
+    matrix = np.stack([vectors[one] for one in ids])
+    sample = np.random.default_rng(1).choice(len(ids), min(2000, len(ids)), replace=False).astype(np.int32)
+    nearest, _ = exact(matrix, NEAREST, rows=sample)
+    one_step, two_steps = [], []
+    for at, row in zip(sample.tolist(), nearest.tolist(), strict=True):
+        wanted = {ids[other] for other in row}
+        direct = set(nodes[ids[at]].neighbours)
+        wider = direct | {one for other in direct if other in nodes for one in nodes[other].neighbours}
+        one_step.append(len(wanted & direct) / NEAREST)
+        two_steps.append(len(wanted & wider) / NEAREST)
+    return float(np.mean(one_step)), float(np.mean(two_steps))
+
+
+def walking(url: str, name: str, collection: Collection, encoder: Encoder, queries: int) -> None:
+    """Measure what reading the graph adds to a search: 100 documents, judged by spectral, warm."""
+    from tests.gateway.client import call
+
+    settings = GatewaySettings(engine=url, port=0, default_timeout_ms=60_000)
+    rows = []
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        for method in ("rr", "rgs", "gar", "slidegar"):
+            took: list[tuple[float, float, int]] = []
+            for _ in range(2):  # the second time features are in memory
+                took = []
+                for text in list(collection.queries.values())[:queries]:
+                    section = {"method": method, "query_text": text, "timeout": "60s"}
+                    body = {
+                        "query": matching(text, ("text",)),
+                        "_source": False,
+                        "rescore": {"window_size": 100, "ttc": section},
+                    }
+                    began = time.perf_counter()
+                    answer = call(gateway, "POST", f"/{name}/_search", body).json()
+                    ms = (time.perf_counter() - began) * 1000
+                    took.append((ms, answer["ttc"]["took"].get("graph", 0.0), answer["ttc"]["walk"].get("outside", 0)))
+            whole, graph, outside = (np.array(column) for column in zip(*took, strict=True))
+            rows.append(
+                (
+                    method, *(f"{np.percentile(whole, p):.0f}" for p in (50, 95)),
+                    *(f"{np.percentile(graph, p):.1f}" for p in (50, 95)), f"{outside.mean():.0f}",
+                )
+            )  # fmt: skip
+    columns = ("method", "search p50 ms", "p95", "waited for the graph p50 ms", "p95", "from outside the window")
+    print(table(columns, rows))
+
+
+def made_up() -> None:
+    """Build the graph of many made-up vectors in this process."""
+    generator = np.random.default_rng(0)
+    centres = generator.standard_normal((2000, 384)).astype(np.float32)
+    vectors = centres[generator.integers(0, 2000, MADE_UP)]
+    vectors += generator.standard_normal(vectors.shape).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    graph = build(vectors)
+    seconds = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sample = generator.choice(MADE_UP, 1000, replace=False).astype(np.int32)
+    nearest, _ = exact(vectors, NEAREST, rows=sample)
+    near, _ = approximate(vectors[:20_000], NEAREST)
+    wanted, _ = exact(vectors[:20_000], NEAREST)
+    found = np.mean([len(set(a) & set(b)) / NEAREST for a, b in zip(near.tolist(), wanted.tolist(), strict=True)])
+    two = []
+    for at, row in zip(sample.tolist(), nearest.tolist(), strict=True):
+        wider = set(graph.of(at).tolist())
+        wider |= {one for other in graph.of(at) for one in graph.of(int(other)).tolist()}
+        two.append(len(wider & set(row)) / NEAREST)
+    columns = ("vectors", "MiB of them", "seconds", "peak MiB of the process", "before", "recall in two steps", "hnsw")
+    row_ = (
+        f"{MADE_UP:,}", f"{vectors.nbytes / 2**20:.0f}", f"{seconds:.0f}", f"{peak / 1024:.0f}", f"{before / 1024:.0f}",
+        f"{np.mean(two):.3f}", f"{found:.3f}",
+    )  # fmt: skip
+    print(table(columns, [row_]))
+
+
+if __name__ == "__main__":
+    main()
