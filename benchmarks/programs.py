@@ -2,7 +2,7 @@
 
 Run it in two steps::
 
-    python -m benchmarks.programs run FOLDER [--encoder minilm] [--cheap] NAME...
+    python -m benchmarks.programs run FOLDER [--encoder minilm] [--cheap] [--queries N] [--documents N] NAME...
     python -m benchmarks.programs report FOLDER [--write]
 
 `run` evaluates collections one by one and writes `FOLDER/ENCODER.COLLECTION.json`; `report` reads them all and prints
@@ -59,7 +59,7 @@ SIZES: dict[str, tuple[int | None, int | None]] = {
     "npl-vaswani": (None, None),
     "qmsum-meetings": (None, None),
 }
-"""Test queries and documents kept of each collection, None for all. All documents are kept, and all are ranked."""
+"""Test queries and documents kept of each collection, None for all, unless the command says otherwise."""
 
 TIMED_TEXTS = 48
 TIMED_QUERIES = 64
@@ -156,14 +156,19 @@ def main() -> None:
 @click.argument("names", nargs=-1, required=True, type=click.Choice(list(SIZES)))
 @click.option("--encoder", default="minilm", show_default=True)
 @click.option("--cheap", is_flag=True, help="Without the programs that expand queries.")
-def run(folder: Path, names: Sequence[str], encoder: str, cheap: bool) -> None:
+@click.option("--queries", type=int, help="Sample so many test queries.")
+@click.option("--documents", type=int, help="Sample so many documents, those judged for the queries among them.")
+def run(
+    folder: Path, names: Sequence[str], encoder: str, cheap: bool, queries: int | None, documents: int | None
+) -> None:
     """Evaluate collections; what is there already is done again."""
     settings = Settings(encoder=encoder)
     loaded = CachedEncoder(load_encoder(encoder, cache_dir=settings.cache_dir), settings.cache_dir / "encodings")
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         start = time.perf_counter()
-        found = evaluated(load(name), loaded, methods(cheap=cheap))
+        sizes = (queries or SIZES[name][0], documents or SIZES[name][1])
+        found = evaluated(load(name, sizes=sizes), loaded, methods(cheap=cheap))
         content = orjson.dumps({"encoder": encoder, "collection": name, **found}, option=orjson.OPT_INDENT_2)
         (folder / f"{encoder}.{name}.json").write_bytes(content)
         click.echo(f"{encoder} {name}: {time.perf_counter() - start:.0f} s", err=True)
