@@ -34,9 +34,13 @@ def debias(vectors: Float32) -> Float32:
     """
     if len(vectors) < 2:
         return vectors
-    centred = vectors - vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
-    spread = np.einsum("ij,ij->i", centred, centred).max()
-    return vectors if spread < _NO_SPREAD else normalise(centred)
+    centred: Float32 = vectors - vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
+    squares = np.einsum("ij,ij->i", centred, centred)
+    if squares.max() < _NO_SPREAD:
+        return vectors
+    squares[squares == 0] = 1
+    centred /= np.sqrt(squares)[:, None]
+    return centred
 
 
 _NO_SPREAD = 1e-10
