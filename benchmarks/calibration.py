@@ -33,7 +33,7 @@ def main() -> None:
     encoder = CachedEncoder(
         load_encoder(settings.encoder, cache_dir=settings.cache_dir), settings.cache_dir / "encodings"
     )
-    test = load(arguments.data)
+    test = load(arguments.data, sizes=(200, None))
     train = load(arguments.data, "train", (max(SIZES), None))
     texts = [compose(document.source, ("title", "text"))[0] for document in test.documents]
     documents = encoder.encode(texts, tokens=False).pooled

@@ -27,7 +27,7 @@ import orjson
 from benchmarks.common import heading, table
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder, Role
-from es_ttc.evaluation.bootstrap import CONFIDENCE, TIE
+from es_ttc.evaluation.bootstrap import CONFIDENCE, RESAMPLES, TIE, compare, resampled_means
 from es_ttc.evaluation.costs import Cost, Kind, Seconds, cost_of, counted, pareto_front, seconds_of
 from es_ttc.evaluation.datasets import Collection, load_collection
 from es_ttc.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
@@ -49,6 +49,7 @@ ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
 MAIN = "ndcg@10"
 SIXTEEN = "Rocchio, best of 16 in each cell"
+PAIRS = (("lexhybridrrf", "plain RRF"), ("crossroundrrf", "plain RRF"), ("softcentroid", SIXTEEN))
 
 SIZES: dict[str, tuple[int | None, int | None]] = {
     "limit-small": (300, None),
@@ -256,6 +257,29 @@ def scoring_seconds(method: Method, features: CorpusFeatures, queries: Sequence[
 
 
 @main.command()
+@click.argument("names", nargs=-1, required=True, type=click.Choice(list(SIZES)))
+@click.option("--encoder", default="minilm", show_default=True)
+@click.option("--documents", type=int, help="Sample so many documents, those judged for the queries among them.")
+def served(names: Sequence[str], encoder: str, documents: int | None) -> None:
+    """Print what a gateway would serve: a window of 100 that BM25 found, and its scores as the lexical channel."""
+    settings = Settings(encoder=encoder)
+    loaded = CachedEncoder(load_encoder(encoder, cache_dir=settings.cache_dir), settings.cache_dir / "encodings")
+    free = [entry.name for entry in CATALOGUE.values() if not entry.passes and not entry.calibrated]
+    wanted = [resolve_one(name) for name in ("dense", "bm25", "hybrid", *free)]
+    cells = []
+    for name in names:
+        collection = load(name, sizes=(SIZES[name][0], documents or SIZES[name][1]))
+        features, queries = encoded(collection, loaded)
+        texts = [compose(document.source, ("title", "text"))[0] for document in collection.documents]
+        searcher = MemorySearcher(collection, texts, retrieval(wanted), features, queries, first_pass="bm25")
+        found = evaluate(collection, wanted, searcher).as_json(10)
+        cells.append({"encoder": encoder, "collection": name, **found})
+    data = ", ".join(f"{cell['collection']} ({cell['encoder']}, {_size(cell)})" for cell in cells)
+    print(heading("TTC programs over a window of 100 that BM25 found", data=data, packages=("numpy", "sentencex")))
+    print(by_cell(cells))
+
+
+@main.command()
 @click.argument("folder", type=click.Path(path_type=Path, exists=True))
 @click.option("--write", is_flag=True, help="Write what is generated from the tables.")
 def report(folder: Path, write: bool) -> None:
@@ -265,7 +289,7 @@ def report(folder: Path, write: bool) -> None:
     print(heading("TTC programs against dense retrieval", data=names, packages=("numpy", "sentencex")))
     summaries = [best_of_sixteen(cells), *(one for name in _names(cells) if (one := summarised(name, cells)))]
     pooled, each, intervals = markdown(summaries, len(cells)), by_cell(cells), by_collection(cells)
-    print(pooled, each, encodings(cells), intervals, sep="\n")
+    print(pooled, each, comparisons(cells), encodings(cells), intervals, sep="\n")
     if write:
         written(summaries, cells)
 
@@ -368,6 +392,21 @@ def _delta(cell: dict[str, Any], name: str) -> str:
     return f"{versus['delta']:+.3f}{'*' if versus['p'] < 1 - CONFIDENCE else ''}"
 
 
+def comparisons(cells: Sequence[dict[str, Any]]) -> str:
+    """Return what the paper claims of two methods each, cell by cell: the paired difference with its interval."""
+    lines = []
+    for cell in cells:
+        row = [f"{cell['collection']} ({cell['encoder']})"]
+        for one, other in PAIRS:
+            names = (one, best_rocchio(cell) if other == SIXTEEN else other)
+            values = np.array([cell["methods"][name]["per_query"][MAIN] for name in names])
+            means = resampled_means(values, resamples=RESAMPLES, seed=SEED)
+            versus = compare(values[0], values[1], means[:, 0], means[:, 1])
+            row.append(f"{versus.delta:+.3f} ({versus.interval.low:+.3f} to {versus.interval.high:+.3f})")
+        lines.append(row)
+    return "Paired differences:\n\n" + table(("cell", *(f"{one} against {other}" for one, other in PAIRS)), lines)
+
+
 def encodings(cells: Sequence[dict[str, Any]]) -> str:
     """Return how many texts of each kind were encoded, and what one takes."""
     kinds = list(cells[0]["seconds_a_text"])
@@ -426,7 +465,7 @@ def written(summaries: Sequence[Summary], cells: Sequence[dict[str, Any]]) -> No
     (docs / "reference" / "programs-measured.md").write_text(f"{_INTERVALS}\n{by_collection(cells)}", encoding="utf-8")
     plotted(summaries, docs / "images" / "programs.svg")
     _between(docs / "how-to" / "choose-a-program.md", f"{markdown(summaries, len(cells))}\n{on_the_front(programs)}\n")
-    _between(docs / "results.md", f"{by_cell(cells)}\n{encodings(cells)}")
+    _between(docs / "results.md", f"{by_cell(cells)}\n{comparisons(cells)}\n{encodings(cells)}")
 
 
 _INTERVALS = """# Programs, measured
@@ -491,7 +530,8 @@ def _place(cell: dict[str, Any]) -> tuple[str, int]:
 
 def _shown(cells: Sequence[dict[str, Any]]) -> list[str]:
     names = [name for name in _names(cells) if name != "dense" and not name.startswith("rocchio ")]
-    return [*names[:3], SIXTEEN, *names[3:]]
+    sixteen = [SIXTEEN] if any(name.startswith("rocchio ") for name in _names(cells)) else []
+    return [*names[:3], *sixteen, *names[3:]]
 
 
 def _names(cells: Sequence[dict[str, Any]]) -> list[str]:
