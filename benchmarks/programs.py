@@ -457,7 +457,7 @@ def _tabular(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 def written(summaries: Sequence[Summary], cells: Sequence[dict[str, Any]]) -> None:
     """Write the table that `budget` reads, the LaTeX tables, the plot, all intervals, and the tables in the pages."""
     programs = [one for one in summaries if one.name in CATALOGUE]
-    measured = [{"name": one.name, "c": round(one.calls.whole, 2), "delta": round(one.mean, 4)} for one in programs]
+    measured = [{"name": one.name, "c": round(one.calls.whole, 2), "delta": round(one.median, 4)} for one in programs]
     target = ROOT / "es_ttc" / "rescorers" / "programs" / "measured.json"
     target.write_bytes(orjson.dumps(measured, option=orjson.OPT_INDENT_2) + b"\n")
     docs = ROOT / "docs"
@@ -478,11 +478,11 @@ and below .001. What was run is in [results](../results.md#ttc-programs).
 
 def on_the_front(programs: Sequence[Summary]) -> str:
     """Return the sentence that names the programs that no other is as cheap and as good as, dense among them."""
-    points = [(1.0, 0.0), *((one.calls.whole, one.mean) for one in programs)]
+    points = [(1.0, 0.0), *((one.calls.whole, one.median) for one in programs)]
     named = [f"`{programs[place - 1].name}`" for place in pareto_front(points) if place]
-    free = max((one for one in programs if one.calls.query == 1), key=lambda one: one.mean)
+    free = max((one for one in programs if one.calls.query == 1), key=lambda one: one.median)
     return (
-        f"Programs on the front of cost and gain (nothing as cheap is as good; dense is the first point): "
+        f"Programs on the front of cost and median gain (nothing as cheap is as good; dense is the first point): "
         f"{', '.join(named) or 'none'}. The best that encodes nothing at query time, which `program` "
         f"takes where it is told neither a name nor a budget: `{free.name}`."
     )
@@ -497,31 +497,49 @@ def _between(path: Path, tables: str) -> None:
 
 
 def plotted(summaries: Sequence[Summary], path: Path) -> None:
-    """Draw mean difference against cost in calls and in seconds, each with its Pareto front."""
+    """Draw median difference against cost in calls and in seconds, each with the programs' Pareto front."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    shown = [one for one in summaries if one.name in (*CATALOGUE, "plain RRF", "softcentroid", SIXTEEN)]
-    figure, both = pyplot.subplots(1, 2, figsize=(12, 5.2), layout="constrained", sharey=True)
+    programs = [one for one in summaries if one.name in CATALOGUE]
+    baselines = [one for one in summaries if one.name in ("plain RRF", "softcentroid")]
+    figure, both = pyplot.subplots(1, 2, figsize=(13, 5.2), layout="constrained", sharey=True)
     for axes, of, what in zip(both, ("calls", "seconds"), ("encoder calls", "seconds"), strict=True):
-        points = [(getattr(one, of).whole, one.mean) for one in shown]
-        front = pareto_front([(1.0, 0.0), *points])
-        line = [(1.0, 0.0) if not place else points[place - 1] for place in front]
-        axes.axhline(0, color="0.7", linewidth=0.8)
-        axes.plot(*zip(*line, strict=True), color="tab:blue", linewidth=1, zorder=1)
-        axes.scatter(1.0, 0.0, color="0.2", zorder=3)
-        axes.annotate("dense", (1.0, 0.0), textcoords="offset points", xytext=(5, 4), fontsize=8)
-        for place, (one, point) in enumerate(zip(shown, points, strict=True), 1):
+        points = [(1.0, 0.0), *((getattr(one, of).whole, one.median) for one in programs)]
+        names = ["dense", *(one.name for one in programs)]
+        front = pareto_front(points)
+        axes.axhline(0, color="0.8", linewidth=0.8)
+        axes.plot(*zip(*(points[place] for place in front), strict=True), color="tab:blue", linewidth=1, zorder=1)
+        for place, point in enumerate(points):
             axes.scatter(*point, color="tab:blue" if place in front else "0.6", zorder=3)
-            axes.annotate(one.name, point, textcoords="offset points", xytext=(5, 3), fontsize=7)
-        axes.set_xscale("log")
+        for one in baselines:
+            axes.scatter(1.0, one.median, facecolor="white", edgecolor="0.4", zorder=3)
+            axes.annotate(one.name, (1.0, one.median), textcoords="offset points", xytext=(7, -3), fontsize=8)
+        axes.set_xlim(0.5, 1.3 * max(point[0] for point in points))
         axes.set_xlabel(f"c in {what}, index and queries together (dense = 1)")
-    both[0].set_ylabel("mean Δ nDCG@10 against dense")
+        _label(axes, names, points)
+    both[0].set_ylabel("median Δ nDCG@10 against dense, over cells")
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
+
+
+def _label(axes: Any, names: Sequence[str], points: Sequence[tuple[float, float]]) -> None:
+    """Write names beside points; those far to the right stand in a column of their own, for they stand close."""
+    low, high = axes.get_ylim()
+    gap, right = (high - low) / 24, 0.8 * max(point[0] for point in points)
+    taken = low
+    for name, (cost, gain) in sorted(zip(names, points, strict=True), key=lambda one: one[1][1]):
+        if cost < right:
+            below = gain < 0
+            axes.annotate(name, (cost, gain), textcoords="offset points", xytext=(7, -10 if below else 4), fontsize=8)
+            continue
+        taken = max(taken + gap, gain)
+        place = (1.06 * right / 0.8, taken)
+        line = {"arrowstyle": "-", "color": "0.8", "relpos": (0, 0.5)}
+        axes.annotate(name, (cost, gain), xytext=place, fontsize=8, va="center", arrowprops=line)
 
 
 def _place(cell: dict[str, Any]) -> tuple[str, int]:

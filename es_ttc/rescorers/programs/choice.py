@@ -20,7 +20,7 @@ class Measured(NamedTuple):
     Attributes:
         name: The program.
         c: Its cost ratio, pooled over the collections measured.
-        delta: Its mean difference from dense retrieval in nDCG@10.
+        delta: Its median difference from dense retrieval in nDCG@10: no one collection rules it.
     """
 
     name: str
