@@ -115,7 +115,7 @@ async def run(arguments: argparse.Namespace, model: str, folder: Path) -> None:
             query={"range": {"place": {"lt": arguments.documents}}},
             tau=arguments.tau,
             characters=arguments.characters,
-            answer_tokens=48,
+            answer_tokens=24,
             lanes=2,
             parallel=arguments.parallel,
         )
@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--engine", required=True, help="the engine's URL")
     parser.add_argument("--data", required=True, help="a BEIR folder")
     parser.add_argument("--documents", type=int, default=1500)
-    parser.add_argument("--characters", type=int, default=700)
+    parser.add_argument("--characters", type=int, default=500)
     parser.add_argument("--tau", type=float, default=0.02)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--parallel", type=int, default=2)

@@ -26,17 +26,16 @@ def worker(engine: str | None, redis: str | None, processes: int, verbose: bool)
         raise ConfigurationError("workers need Celery and a client of Redis: pip install 'es-ttc[jobs]'") from error
     from es_ttc.gateway.logs import configure_logs
     from es_ttc.llm import LlmClient
-    from es_ttc.tasks.redis_server import OwnRedis
+    from es_ttc.tasks.redis_server import OwnRedis, addresses
 
     settings = Settings(**given(engine=engine, redis=redis))
     client = LlmClient(settings)  # a worker without a model could do nothing
     configure_logs("auto", logging.INFO if verbose else logging.WARNING)
     with ExitStack() as stack:
         if settings.redis is not None:
-            url = broker = settings.redis.get_secret_value()
-            where = "the Redis that is set"
+            url, where = settings.redis.get_secret_value(), "the Redis that is set"
         else:
-            own = stack.enter_context(OwnRedis())
-            url, broker, where = own.url, own.broker, "a Redis of its own"
+            url, where = stack.enter_context(OwnRedis()).url, "a Redis of its own"
+        broker, url = addresses(url)
         click.echo(f"worker of {processes} processes, {where}, model at {client.url}; Ctrl-C stops it", err=True)
         return run_worker(settings, broker, url, processes=processes)

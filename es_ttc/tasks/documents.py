@@ -195,6 +195,8 @@ def text_of(key: Key, source: Mapping[str, Any], fields: Sequence[str]) -> Text:
         text, spans = compose(source, fields)
     except InvalidRequest:
         return Text(key, "", (), "")
+    if not text.strip():
+        return Text(key, "", (), "")
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return Text(key, text, tuple(text[span.start : span.end] for span in spans), digest)
 

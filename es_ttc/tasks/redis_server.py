@@ -48,6 +48,23 @@ def find_server() -> str:
     )
 
 
+def addresses(url: str) -> tuple[str, str]:
+    """Return a Redis's address as Celery takes it, and as its client does: they differ for sockets.
+
+    Raises:
+        ConfigurationError: It is no URL of a Redis.
+    """
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme in ("redis", "rediss"):
+        return url, url
+    if separator and scheme in ("unix", "redis+socket"):
+        return f"redis+socket://{rest}", f"unix://{rest}"
+    raise ConfigurationError(
+        "[redis] must be a URL such as redis://127.0.0.1:6379/0, rediss://... or unix:///path/redis.sock, and its "
+        f"scheme is [{scheme[:20]}]"
+    )
+
+
 class OwnRedis:
     """A Redis that runs as long as the block; where it dies, it is started again, empty."""
 
@@ -61,13 +78,8 @@ class OwnRedis:
 
     @property
     def url(self) -> str:
-        """The address for clients of Redis."""
+        """Its address."""
         return f"unix://{self._socket}"
-
-    @property
-    def broker(self) -> str:
-        """The address as Celery takes it."""
-        return f"redis+socket://{self._socket}"
 
     def __enter__(self) -> "OwnRedis":
         """Start it.

@@ -163,6 +163,7 @@ class _Turn:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
             try:
+                await self.store.engine.refresh(self.job.index)  # whoever counts now sees what this turn has done
                 await self._renew(0)
             except (Conflict, EngineError):
                 logger.debug("the lease of job %s, part %s runs out by itself", self.job.id, self.lane)
