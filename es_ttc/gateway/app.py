@@ -21,6 +21,7 @@ from es_ttc.gateway.attached import AttachedFeatures
 from es_ttc.gateway.encoding import Encoders, Loader
 from es_ttc.gateway.entrance import Entrance, error_body
 from es_ttc.gateway.features import FeatureStore
+from es_ttc.gateway.jobs import JobsDoor
 from es_ttc.gateway.knn.handler import KnnHandler
 from es_ttc.gateway.knn.retrieving import Retrieving
 from es_ttc.gateway.logs import log
@@ -137,6 +138,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         scoring.close()
 
     own = _OwnPages(settings, upstream, encoders, reranking, sidecar, metrics)
+    jobs = _JobPages(JobsDoor(upstream, settings, metrics))
     addresses = Starlette(
         routes=[
             Route(_OWN, own.info),
@@ -145,6 +147,9 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
             Route(f"{_OWN}metrics", own.metrics),
             Route(f"{_OWN}rerank", own.rerank, methods=["POST"]),
             Route(f"{_OWN}score", own.score, methods=["POST"]),
+            Route(f"{_OWN}jobs", jobs.all, methods=["GET", "POST"]),
+            Route(f"{_OWN}jobs/{{job}}", jobs.one),
+            Route(f"{_OWN}jobs/{{job}}/{{change}}", jobs.change, methods=["POST"]),
         ],
         exception_handlers={HTTPException: _not_found},
         lifespan=lifespan,
@@ -239,6 +244,28 @@ class _OwnPages:
     async def metrics(self, _: Request) -> Response:
         """Measurements for Prometheus."""
         return Response(self._metrics.text(), media_type=CONTENT_TYPE)
+
+
+class _JobPages:
+    """What there is below `/_ttc/jobs`."""
+
+    def __init__(self, door: JobsDoor) -> None:
+        self._door = door
+
+    async def all(self, request: Request) -> Response:
+        """All jobs, or a new one."""
+        status, body = await self._door.all(request)
+        return _json(request, body, status)
+
+    async def one(self, request: Request) -> Response:
+        """One job."""
+        status, body = await self._door.one(request)
+        return _json(request, body, status)
+
+    async def change(self, request: Request) -> Response:
+        """A job paused, resumed, cancelled, retried."""
+        status, body = await self._door.change(request)
+        return _json(request, body, status)
 
 
 async def _prepare(encoders: Encoders, *, compile_loops: bool) -> None:

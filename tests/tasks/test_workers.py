@@ -2,16 +2,15 @@
 
 import asyncio
 import json
-import os
 import random
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from es_ttc.cli.app import run
 from es_ttc.engine.protocol import Engine
 from es_ttc.tasks import control
 from es_ttc.tasks.control import Wanted
@@ -23,59 +22,65 @@ from tests.support.own_node import OwnNode
 pytestmark = pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
 
 
-def command(place: Workplace, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "es_ttc", "jobs", *arguments],
-        env={**os.environ, **place.environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+@pytest.fixture
+def told(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs `es-ttc jobs` and returns what it prints: decoded with --json, else as text."""
 
+    def command(place: Workplace, *arguments: str, status: int = 0) -> Any:
+        for name, value in place.environment.items():
+            monkeypatch.setenv(name, value)
+        capfd.readouterr()
+        assert run(["jobs", *arguments]) == status, capfd.readouterr().err
+        printed = capfd.readouterr()
+        if status:
+            return printed.err
+        return json.loads(printed.out) if "--json" in arguments else printed.out
 
-def told(place: Workplace, *arguments: str) -> Any:
-    done = command(place, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return command
 
 
 async def test_commands_and_two_workers_on_one_redis(
-    engine: Engine, engine_url: str, index_name: str, tmp_path: Path
+    engine: Engine, engine_url: str, index_name: str, tmp_path: Path, told: Callable[..., Any]
 ) -> None:
     """Submitted, paused, resumed and watched as a person does it; a job of higher priority and a continuous one."""
     await make_index(engine, index_name, 60)
     with model_process(tmp_path) as (model, _, asked), OwnRedis() as redis:
         more = {"ES_TTC_LLM_TOTAL_CONCURRENCY": "2", "ES_TTC_LLM_REQUESTS_PER_MINUTE": "10000"}
         place = Workplace(engine_url, index_name, model, tmp_path, redis=redis.url, more=more)
-        run = asyncio.to_thread
-        submitted = await run(told, place, "submit", index_name, "--tau", "0.5", "--lanes", "4")
+
+        async def jobs(*arguments: str, status: int = 0) -> Any:
+            return await asyncio.to_thread(told, place, *arguments, status=status)
+
+        submitted = await jobs("submit", index_name, "--tau", "0.5", "--lanes", "4", "--json")
         assert submitted["state"] == "running"
         with worker_at(place), worker_at(place):
-            watched = await run(command, place, "watch", submitted["id"], "--every", "0.5")
-            assert watched.returncode == 0, watched.stderr
-            assert "completed" in watched.stdout
-            assert "60 of 60, 120 phrases written" in watched.stdout
+            watched = await jobs("watch", submitted["id"], "--every", "0.5")
+            assert "completed" in watched
+            assert "60 of 60, 120 phrases written" in watched
             counted = await census(engine, place, submitted["id"])
             assert (counted.once, counted.notes, counted.doubled) == (60, 60, 0)
             assert sorted(asked.read_text().split()) == sorted(map(str, range(60)))
-            job = (await run(told, place, "submit", index_name, "--continuous", "--tau", "0.5"))["id"]
+            job = (await jobs("submit", index_name, "--continuous", "--tau", "0.5", "--json"))["id"]
             await fill(engine, index_name, range(60, 65))
             deadline = time.monotonic() + 60
             while (await control.shown(engine, place.settings, job)).progress.done < 5:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.3)
-            assert (await run(told, place, "pause", job))["state"] == "paused"
-            assert (await run(told, place, "resume", job))["state"] in ("idle", "running")
-            assert (await run(told, place, "cancel", job))["state"] == "cancelled"
-        listed = await run(told, place, "list")
+            assert (await jobs("pause", job, "--json"))["state"] == "paused"
+            assert (await jobs("resume", job, "--json"))["state"] in ("idle", "running")
+            assert (await jobs("cancel", job, "--json"))["state"] == "cancelled"
+        listed = await jobs("list", "--json")
         assert [(each["id"], each["state"]) for each in listed["jobs"]] == [
             (job, "cancelled"),
             (submitted["id"], "completed"),
         ]
-        wrong = await run(command, place, "show", "enrich-none")
-        assert (wrong.returncode, wrong.stdout) == (1, "")
-        assert wrong.stderr == "es-ttc: there is no job [enrich-none]: see `es-ttc jobs list`\n"
+        assert submitted["id"] in await jobs("list")
+        wrong = await jobs("show", "enrich-none", status=1)
+        assert wrong == "es-ttc: there is no job [enrich-none]: see `es-ttc jobs list`\n"
+        wrong = await jobs("submit", index_name, "--tau", "2", status=1)
+        assert wrong.startswith("es-ttc: [tau] must lie between 0 and 1")
+        tried = await jobs("submit", index_name, "--redo", "--tau", "0.9", "--dry-run", "--sample", "2")
+        assert "no document was written. The whole: 65 documents" in tried
 
 
 async def test_a_job_survives_everything(engine_url: str, index_name: str, tmp_path: Path) -> None:
@@ -83,7 +88,7 @@ async def test_a_job_survives_everything(engine_url: str, index_name: str, tmp_p
     node = await asyncio.to_thread(OwnNode, "chaos")
     try:
         engine = await connected(node.url)
-        await make_index(engine, index_name, 150)
+        await make_index(engine, index_name, 100)
         await engine.close()
 
         def restart() -> None:
@@ -108,8 +113,8 @@ async def test_a_job_survives_everything(engine_url: str, index_name: str, tmp_p
         await asyncio.to_thread(node.stop)
     counted, progress = survived.census, survived.shown.progress
     assert survived.shown.state == "completed", survived.shown.job.reason
-    assert (counted.documents, counted.enriched, counted.once, counted.notes, counted.doubled) == (150,) * 4 + (0,)
-    assert (progress.done, progress.failed, progress.pending, progress.deferred) == (150, 0, 0, 0)
+    assert (counted.documents, counted.enriched, counted.once, counted.notes, counted.doubled) == (100,) * 4 + (0,)
+    assert (progress.done, progress.failed, progress.pending, progress.deferred) == (100, 0, 0, 0)
     assert (survived.kills, survived.redis_kills) == (2, 1)
 
 

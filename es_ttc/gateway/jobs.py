@@ -1,0 +1,187 @@
+"""`/_ttc/jobs`: jobs over HTTP, in the manner of the engines' task API, in the caller's own name.
+
+Every call to the engine carries the caller's credentials, so who may read and write the records of jobs is decided by
+the engine's own roles. The model's endpoint comes from the gateway's settings, never from a request, and prompts from a
+request by name or as text, never as a file.
+"""
+
+from collections.abc import Coroutine, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+from starlette.requests import Request
+
+from es_ttc.engine.client import Answer, ClientEngine, Unreachable
+from es_ttc.engine.protocol import Capabilities
+from es_ttc.errors import ConfigurationError, EngineError, EngineUnavailable, EsTtcError, InvalidRequest
+from es_ttc.gateway import jsonio
+from es_ttc.gateway.incoming import Incoming, RawHeaders, decompressed
+from es_ttc.gateway.metrics import Metrics
+from es_ttc.gateway.own_requests import OwnRequests
+from es_ttc.gateway.upstream import Upstream, callers
+from es_ttc.llm_enrichment.plan import prompt_names
+from es_ttc.settings import GatewaySettings
+from es_ttc.tasks import control
+from es_ttc.tasks.control import Wanted
+from es_ttc.tasks.record import Status
+from es_ttc.validation import did_you_mean, validated
+
+_KIND = "jobs"
+_AT_ONCE = 8
+_LONGEST_BODY = 2**20
+_CHANGES = ("_pause", "_resume", "_cancel", "_retry")
+
+
+class NotSignedIn(EsTtcError):
+    """The engine does not know the caller."""
+
+    status = 401
+    type = "security_exception"
+
+
+class NotAllowed(EsTtcError):
+    """The engine does not let the caller."""
+
+    status = 403
+    type = "security_exception"
+
+
+class JobsDoor:
+    """Answers requests about jobs.
+
+    Args:
+        upstream: The engine.
+        settings: The model's endpoint, and where records stand.
+        metrics: Told about every request.
+    """
+
+    def __init__(self, upstream: Upstream, settings: GatewaySettings, metrics: Metrics) -> None:
+        self._upstream = upstream
+        self._settings = settings
+        self._requests = OwnRequests(_KIND, metrics, _AT_ONCE)
+
+    async def all(self, request: Request) -> tuple[int, dict[str, Any]]:
+        """List jobs, or submit one."""
+        work = self._submit(request) if request.method == "POST" else self._list(request)
+        return await self._requests.answered(_as_the_engine_says(work))
+
+    async def one(self, request: Request) -> tuple[int, dict[str, Any]]:
+        """Show a job."""
+        return await self._requests.answered(_as_the_engine_says(self._show(request)))
+
+    async def change(self, request: Request) -> tuple[int, dict[str, Any]]:
+        """Pause, resume, cancel or retry a job."""
+        return await self._requests.answered(_as_the_engine_says(self._change(request)))
+
+    async def _list(self, request: Request) -> dict[str, Any]:
+        states = [state for state in request.query_params.get("state", "").split(",") if state]
+        for state in states:
+            if state not in list(Status):
+                raise InvalidRequest(f"there is no state [{state}]{did_you_mean(state, list(Status))}")
+        found = await control.listed(self._engine(request), self._settings, states)
+        return {"jobs": [each.as_dict() for each in found]}
+
+    async def _submit(self, request: Request) -> dict[str, Any]:
+        wanted = validated(Wanted, await self._body(request), _KIND)
+        if wanted.prompt is not None and wanted.prompt_text is None and wanted.prompt not in prompt_names():
+            raise InvalidRequest(
+                f"[{_KIND}.prompt] there is no prompt [{wanted.prompt}]{did_you_mean(wanted.prompt, prompt_names())} "
+                "(one of your own goes into [prompt_text])"
+            )
+        try:
+            return (await control.submit(self._engine(request), self._settings, wanted)).as_dict()
+        except ConfigurationError as error:
+            if wanted.prompt_text is None:
+                raise
+            raise InvalidRequest(str(error)) from error  # the caller's prompt, not the gateway's settings
+
+    async def _show(self, request: Request) -> dict[str, Any]:
+        return (await control.shown(self._engine(request), self._settings, request.path_params["job"])).as_dict()
+
+    async def _change(self, request: Request) -> dict[str, Any]:
+        change, job, engine = request.path_params["change"], request.path_params["job"], self._engine(request)
+        match change:
+            case "_pause":
+                shown = await control.pause(engine, self._settings, job)
+            case "_cancel":
+                shown = await control.cancel(engine, self._settings, job)
+            case "_retry":
+                shown = await control.retry(engine, self._settings, job)
+            case "_resume":
+                shown = await control.resume(engine, self._settings, job)
+            case _:
+                raise InvalidRequest(f"a job knows no [{change}]{did_you_mean(change, _CHANGES)}")
+        return shown.as_dict()
+
+    async def _body(self, request: Request) -> Mapping[str, Any]:
+        incoming = Incoming(request.scope, request.receive)
+        body = await incoming.read(_LONGEST_BODY)
+        text = decompressed(body, incoming.header(b"content-encoding"), _LONGEST_BODY)
+        if text is None:
+            raise InvalidRequest("the body's Content-Encoding is unknown: send gzip, or no encoding")
+        return jsonio.loads_object(text, "the body")
+
+    def _engine(self, request: Request) -> ClientEngine:
+        return CallersEngine(self._upstream, self._settings, request.headers.raw)
+
+
+async def _as_the_engine_says(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """Pass on that the engine does not let the caller."""
+    try:
+        return await work
+    except EngineError as error:
+        if error.upstream_status == NotSignedIn.status:
+            raise NotSignedIn(str(error)) from error
+        if error.upstream_status == NotAllowed.status:
+            raise NotAllowed(str(error)) from error
+        raise
+
+
+class CallersEngine(ClientEngine):
+    """The engine's protocol in a caller's name, over the gateway's own connections.
+
+    Args:
+        upstream: The engine.
+        settings: Its timeout.
+        headers: The caller's.
+    """
+
+    product = "opensearch"  # of no meaning: nothing here depends on it
+    shard_doc_since = (0,)
+
+    def __init__(self, upstream: Upstream, settings: GatewaySettings, headers: RawHeaders) -> None:
+        super().__init__(settings)
+        self._upstream = upstream
+        self._headers = [*callers(headers), (b"accept", b"application/json")]
+
+    async def close(self) -> None:
+        """Nothing: the connections are the gateway's."""
+
+    async def _exchange(
+        self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str, seconds: float
+    ) -> Answer:
+        del seconds  # calls of the gateway's own have its timeout
+        headers = self._headers if body is None else [*self._headers, (b"content-type", content_type.encode())]
+        try:
+            async with self._upstream.send(
+                method, path.encode(), urlencode(params).encode(), headers, body, ours=True
+            ) as response:
+                raw = await response.read()
+                status = response.status
+        except EngineUnavailable as error:
+            raise Unreachable(str(error), may_repeat=False) from error
+        try:
+            return Answer(status, orjson.loads(raw) if raw else None)
+        except orjson.JSONDecodeError as error:
+            raise self._not_json(method, path) from error
+
+    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Capabilities:
+        del version, nodes
+        raise EngineError("what the engine can do is not asked in a caller's name")
+
+    async def _open_point_in_time(self, index: str) -> str:
+        raise EngineError(f"documents of [{index}] are not read in a caller's name")
+
+    async def _close_point_in_time(self, identifier: str) -> None:
+        raise EngineError(f"no point in time was opened in a caller's name, so not [{identifier}] either")
