@@ -22,9 +22,11 @@ from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.errors import EsTtcError
 from es_ttc.mappings.fields import EMPTY, READY
 from es_ttc.mappings.spec import ROOT, STATE, IndexSpec
-from es_ttc.settings import EngineSettings
+from es_ttc.settings import EngineSettings, Settings
 
 GATEWAY_SECONDS = 3
+QUEUE_SECONDS = 3
+MODEL_SECONDS = 5.0
 MIB = 2**20
 LEAST_FREE_MIB = 2048
 
@@ -178,6 +180,52 @@ async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: 
         detail += f"; {lacking:,} of them {'lacks' if lacking == 1 else 'lack'} features and cannot be rescored"
         return Check(subject, Verdict.WARNING, detail, f"es-ttc fill {name}")
     return Check(subject, Verdict.OK, detail)
+
+
+async def queue(settings: Settings) -> Check:
+    """Whether workers would have a Redis; nothing but `es-ttc worker` needs one."""
+    from es_ttc.tasks.redis_server import addresses, find_server
+
+    if not _version("celery"):
+        none = "Celery is not installed; only `es-ttc worker` needs it"
+        return Check("queue", Verdict.WARNING, none, "pip install 'es-ttc[redis]'")
+    if settings.redis is None:
+        try:
+            program = find_server()
+        except EsTtcError as error:
+            return Check("queue", Verdict.WARNING, str(error), "pip install 'es-ttc[redis]'")
+        return Check("queue", Verdict.OK, f"none set: a worker runs its own, {program}")
+    from redis.asyncio import Redis
+    from redis.exceptions import RedisError
+
+    try:
+        _, url = addresses(settings.redis.get_secret_value())
+        async with Redis.from_url(url, socket_timeout=QUEUE_SECONDS, socket_connect_timeout=QUEUE_SECONDS) as client:
+            version = (await client.info("server"))["redis_version"]
+    except (EsTtcError, RedisError, OSError, ValueError) as error:
+        mend = "start it, or leave ES_TTC_REDIS out: a worker then runs its own"
+        return Check("queue", Verdict.WARNING, f"the Redis that is set does not answer: {error}", mend)
+    return Check("queue", Verdict.OK, f"Redis {version}, Celery {_version('celery')}")
+
+
+async def model(settings: Settings) -> Check:
+    """Whether the language model answers; enrichment and what rewrites queries need it."""
+    from es_ttc.llm import LlmClient
+
+    if settings.llm_url is None:
+        none = "none set; enrichment and `sira` need one"
+        return Check("model", Verdict.OK, f"{none}: ES_TTC_LLM_URL=http://host:8000/v1")
+    try:
+        async with LlmClient(settings) as client:
+            name = await client.model(seconds=MODEL_SECONDS)
+            found = await client.models(seconds=MODEL_SECONDS)
+            url = client.url
+    except EsTtcError as error:
+        return Check("model", Verdict.WARNING, str(error), "start it, or set ES_TTC_LLM_URL and ES_TTC_LLM_MODEL")
+    if name not in found:
+        shown = ", ".join(found[:5]) or "none"
+        return Check("model", Verdict.WARNING, f"{url} does not serve [{name}], but {shown}", "set ES_TTC_LLM_MODEL")
+    return Check("model", Verdict.OK, f"{name} at {url}, by {settings.llm_api}")
 
 
 async def gateway(url: str) -> Check:

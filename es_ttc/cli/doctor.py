@@ -54,7 +54,7 @@ STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.MISSING: "bold
 @click.option("--gateway", metavar="URL", help="The gateway's URL. Default: where `es-ttc serve` would listen.")
 @json_flag
 def doctor(engine: str | None, encoder: str | None, gateway: str | None, as_json: bool) -> int:
-    """Check versions, engine, indices, encoder, gateway and cache; exit 0 only if what is needed works."""
+    """Check versions, engine, indices, encoder, queue, model, gateway and cache; exit 0 if what is needed works."""
     settings = GatewaySettings(**given(engine=engine, encoder=encoder))
     with stderr.status("looking at this machine, the engine and the encoder"):
         found = asyncio.run(_examine(settings, gateway or f"http://{settings.host}:{settings.port}"))
@@ -74,7 +74,7 @@ async def _examine(settings: GatewaySettings, gateway: str) -> list[Check]:
     encoder_check, encoder = checks.encoder(settings.encoder, settings.cache_dir)
     found.append(encoder_check)
     found += await checks.engine(settings, encoder)
-    found.append(await checks.gateway(gateway))
+    found += [await checks.queue(settings), await checks.model(settings), await checks.gateway(gateway)]
     return found
 
 

