@@ -48,8 +48,8 @@ async def run(arguments: argparse.Namespace, folder: Path) -> Survived:
 
 def report(arguments: argparse.Namespace, survived: Survived) -> None:
     about = (
-        f"{arguments.documents} short documents, seed {arguments.seed}; faults of the model: garbage, 429, 500, no answer, "
-        f"{arguments.fault_seconds:g} s each"
+        f"{arguments.documents} short documents, seed {arguments.seed}; faults of the model: garbage, 429, 500, no "
+        f"answer, {arguments.fault_seconds:g} s each"
     )
     print(heading("A job that is killed", data=about, packages=("celery", "redis", "opensearch-py")))
     counted, progress = survived.census, survived.shown.progress
