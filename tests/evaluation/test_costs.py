@@ -1,7 +1,9 @@
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.evaluation.costs import Cost, pareto_front
+from es_ttc.evaluation.costs import Cost, Kind, pareto_front, seconds_of
+from es_ttc.rescorers.programs.catalogue import CATALOGUE, Reading
 
 points = st.lists(st.tuples(st.integers(0, 5).map(float), st.integers(0, 5).map(float)), max_size=8)
 
@@ -14,6 +16,21 @@ def test_the_ratio_is_the_papers() -> None:
     assert expanding.at_query == 3
     assert expanding.at_index == 1
     assert whole.at_index == 2
+
+
+def test_seconds_count_each_kind_of_text_by_what_it_takes() -> None:
+    counts: dict[Reading, int] = {"sentences": 50, "pairs": 40, "paragraphs": 20, "topic": 10, "reversed": 10}
+    rates: dict[Kind, float] = dict.fromkeys(("document", "reversed", "topic", "pairs", "paragraphs"), 2.0)
+    rates |= {"query": 1.0, "sentences": 0.5, "expanded": 3.0}
+    split = seconds_of(CATALOGUE["sentmaxsim"], counts, 5, rates, scoring=0.1)
+    assert (split.base_index, split.base_query, split.index) == (20, 5, 25)
+    assert split.query == pytest.approx(0.5)
+    assert split.ratio == pytest.approx(50.5 / 25)
+    assert split.at_index == pytest.approx(2.25)
+    assert split.at_query == pytest.approx(1.1)
+    expanding = seconds_of(CATALOGUE["diversedualctx"], counts, 5, rates, scoring=0.0)
+    assert expanding.query == 5 * 2 * 3
+    assert expanding.index == 25 + 80 + 40 + 20 + 20
 
 
 @settings(deadline=None)

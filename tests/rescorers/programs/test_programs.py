@@ -10,8 +10,9 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, TOPIC, Reading
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.rescorers.programs.feedback import softcentroid
-from es_ttc.rescorers.programs.interface import PASSAGE, Context, Program, ProgramError, run
+from es_ttc.rescorers.programs.interface import PASSAGE, Chunks, Context, Program, ProgramError, run
 from es_ttc.rescorers.programs.primitives.moments import Moments
+from es_ttc.rescorers.programs.rounds import Search
 from es_ttc.vectors.chunks import GRANULARITIES
 from es_ttc.vectors.tokens import Float32
 
@@ -158,6 +159,33 @@ def test_vectors_that_are_not_finite_harm_no_other_query(name: str, spy: Spy) ->
 def test_a_lone_document_is_first_in_every_ranking_that_is_fused(name: str, fused: int, spy: Spy) -> None:
     scores, _ = scored(PROGRAMS[name], spy, documents=["alone"])
     np.testing.assert_array_equal(scores, fused)
+
+
+@pytest.mark.parametrize(("angle", "falls_back"), [(0.0, True), (0.09, True), (0.11, False), (1.0, False)])
+def test_a_query_that_its_best_documents_explain_has_no_residual_round(angle: float, falls_back: bool) -> None:
+    """Round 3 falls back to round 1 where less than 0.1 of the query is left (B.6)."""
+    best = np.eye(4, dtype=np.float32)[0]
+    documents = np.stack([best] * 4 + list(np.eye(4, dtype=np.float32)[[2, 3, 2, 3]]))
+    query = np.array([[np.cos(angle), np.sin(angle), 0, 0]], np.float32)
+    places = list(map(str, range(len(documents))))
+    chunks = Chunks(documents, np.arange(len(documents) + 1), [""] * len(documents))
+    seen: dict[str, Float32] = {}
+    context = Context(
+        ["nothing"], [""] * len(documents), ["q"], places, never,
+        stored=dict.fromkeys(GRANULARITIES, chunks),
+        views=dict.fromkeys([("retrieval.query", None), (PASSAGE, 128)], documents),
+        record=seen.__setitem__,
+    )  # fmt: skip
+    run(PROGRAMS["crossroundrrf"], query, documents, context)
+    moved = Search.begin(query, documents, context).hybrid.round(query - np.cos(angle) * best)
+    np.testing.assert_allclose(seen["residual"], seen["first"] if falls_back else moved, atol=1e-6)
+    assert falls_back or not np.allclose(moved, seen["first"])
+
+
+def never(
+    texts: Sequence[str], adapter: str = PASSAGE, dimensions: int | None = None, max_length: int | None = None
+) -> Float32:
+    raise AssertionError(f"everything is stored, and {texts} were to be encoded")
 
 
 def test_a_pasted_program_runs_as_it_is(spy: Spy) -> None:
