@@ -13,7 +13,7 @@ import argparse
 import asyncio
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from benchmarks.served import (
     fill,
     gateway,
     opened,
+    percentiles,
     query,
 )
 from es_ttc.encoders import load_encoder
@@ -111,11 +112,6 @@ async def _index_scripted(engine: Engine) -> None:
     await engine.refresh(SCRIPTED)
 
 
-def _ms(times: Sequence[float]) -> tuple[float, float]:
-    ordered = sorted(times)
-    return statistics.median(ordered), ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
-
-
 def _pass_through(engine: str, gateway: str, repeat: int = 400) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     requests: dict[str, Any] = {
@@ -130,7 +126,7 @@ def _pass_through(engine: str, gateway: str, repeat: int = 400) -> list[tuple[st
                 request((direct, through)[turn % 2])
                 if turn >= 40:
                     times[turn % 2].append((time.perf_counter() - started) * 1000)
-            (before, _), (after, late) = _ms(times[0]), _ms(times[1])
+            (before, _), (after, late) = percentiles(times[0]), percentiles(times[1])
             rows.append((name, f"{before:.2f}", f"{after:.2f}", f"{after - before:.2f}", f"{late:.2f}"))
     return rows
 
@@ -159,13 +155,13 @@ def _spectral(engine: str, gateway: str, forgetful: str, repeat: int = 8) -> lis
                         runs[name].append({"total": total, **ttc["took"]})
     base = statistics.median(direct)
     rows: list[tuple[str, ...]] = [
-        ("the same query, engine alone, 10 hits", *(f"{value:.1f}" for value in _ms(direct)))
+        ("the same query, engine alone, 10 hits", *(f"{value:.1f}" for value in percentiles(direct)))
     ]
     for name, measured in runs.items():
         totals = [run["total"] for run in measured]
-        rows.append((f"{name}: added to it", *(f"{value - base:.1f}" for value in _ms(totals))))
+        rows.append((f"{name}: added to it", *(f"{value - base:.1f}" for value in percentiles(totals))))
         rows.extend(
-            (f"{name}: {stage}", *(f"{value:.1f}" for value in _ms([run[stage] for run in measured])))
+            (f"{name}: {stage}", *(f"{value:.1f}" for value in percentiles([run[stage] for run in measured])))
             for stage in ("first_pass", "features", "encode", "score")
         )
     encoder = load_encoder(ENCODER)
@@ -174,7 +170,7 @@ def _spectral(engine: str, gateway: str, forgetful: str, repeat: int = 8) -> lis
         started = time.perf_counter()
         encoder.encode([f"one query for all of them {number}"], role="query", tokens=False)
         times.append((time.perf_counter() - started) * 1000)
-    rows.append(("encoder, one new query", *(f"{value:.1f}" for value in _ms(times))))
+    rows.append(("encoder, one new query", *(f"{value:.1f}" for value in percentiles(times))))
     return rows
 
 

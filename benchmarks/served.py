@@ -7,6 +7,7 @@ import asyncio
 import http.client
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -49,6 +50,12 @@ class Gateway:
 
     url: str
     pid: int
+
+
+def percentiles(times: Sequence[float]) -> tuple[float, float]:
+    """Return the median and the 95th percentile."""
+    ordered = sorted(times)
+    return statistics.median(ordered), ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
 
 
 @asynccontextmanager
@@ -105,15 +112,16 @@ def features(matrix: Float32, spec: IndexSpec, text: str) -> DocumentFeatures:
 
 
 @contextmanager
-def gateway(engine: str, **settings: object) -> Iterator[Gateway]:
+def gateway(engine: str, *, port: int = 0, **settings: object) -> Iterator[Gateway]:
     """Run a gateway and wait until it has loaded its encoder.
 
     Args:
         engine: The engine's URL.
+        port: Where it listens; 0 takes a free one.
         settings: What its environment tells it, by the settings' names.
     """
     told = {f"ES_TTC_{name.upper()}": str(value) for name, value in settings.items()}
-    flags = ["--engine", engine, "--port", "0", "--encoder", ENCODER, "--json"]
+    flags = ["--engine", engine, "--port", str(port), "--encoder", ENCODER, "--json"]
     with subprocess.Popen(
         [sys.executable, "-m", "es_ttc", "serve", *flags],
         stdout=subprocess.PIPE,

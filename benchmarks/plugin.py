@@ -1,0 +1,162 @@
+"""The section inside the engine: plugin against gateway against no rescoring, and a long run. Starts a node of its own.
+
+    mvn -f plugin package
+    python -m benchmarks.plugin [--seconds 10] [--long 600]
+
+All three are asked in turns in one run: the same node, the same gateway process (it scores for both), the same window,
+whose features are in its memory. The long run sends rescored searches from 16 clients through the plugin, and watches
+the node's heap and threads.
+"""
+
+import argparse
+import asyncio
+import secrets
+import socket
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import SecretStr
+
+from benchmarks.common import heading, table
+from benchmarks.served import GROUPS, TOKENS, WINDOW, Client, answered, fill, gateway, opened, percentiles, query
+from es_ttc.engine.node import process
+from es_ttc.engine.node.opensearch import OpenSearchDistribution
+from es_ttc.engine.node.plugin import Plugin
+from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.settings import Settings
+
+INDEX = "benchmark-plugin"
+CLIENTS = (1, 16)
+TURNS = 4
+WARM_UP_SECONDS = 8.0
+SAMPLES = 60
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at the node.
+
+    Attributes:
+        heap: MiB in use, garbage included.
+        threads: Of the Java machine.
+        rejected: Searches that found no room.
+    """
+
+    heap: float
+    threads: int
+    rejected: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    parser.add_argument("--long", type=float, default=0.0, help="seconds of the long run; 0 leaves it out")
+    arguments = parser.parse_args()
+    token, port = secrets.token_hex(16), _free_port()
+    plugin = Plugin.of(None, "opensearch", f"http://127.0.0.1:{port}", SecretStr(token), timeout="10s")
+    spec = NodeSpec(cache_dir=Settings().cache_dir, name="benchmark-plugin", port=0, owned=True, keep_data=False)
+    with process.start(spec, distribution=OpenSearchDistribution(plugin)) as node:
+        asyncio.run(_fill(node.url))
+        with gateway(node.url, port=port, sidecar_token=token, default_timeout_ms=10_000) as running:
+            _report(node.url, running.url, arguments.seconds)
+            if arguments.long:
+                _long_run(node.url, arguments.long)
+
+
+async def _fill(url: str) -> None:
+    async with opened(url) as engine:
+        await fill(engine, INDEX)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def _report(engine: str, through: str, seconds: float) -> None:
+    plain, ours = query(0, rescore=False), query(0, rescore=True)
+    ways = {"no rescoring": (engine, plain), "gateway": (through, ours), "plugin": (engine, ours)}
+    for url, body in ways.values():
+        asyncio.run(answered(url, INDEX, body, connections=4, seconds=WARM_UP_SECONDS))
+    before = _counted(engine)
+    rows = []
+    for clients in CLIENTS:
+        times: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(TURNS):
+            for way, (url, body) in ways.items():
+                share = seconds / TURNS
+                times[way] += asyncio.run(answered(url, INDEX, body, connections=clients, seconds=share))
+        base, _ = percentiles(times["no rescoring"])
+        for way, measured in times.items():
+            middle, late = percentiles(measured)
+            rate = len(measured) / seconds
+            rows.append((clients, way, f"{middle:.1f}", f"{middle - base:.1f}", f"{late:.1f}", f"{rate:.0f}"))
+    after = _counted(engine)
+    windows = after["windows"] - before["windows"]
+    assert after["applied"] - before["applied"] == windows, after
+    trips = (after["round_trips"] - before["round_trips"]) / windows
+    sent = (after["bytes_sent"] - before["bytes_sent"]) / windows
+    data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, one shard, OpenSearch 3.5.0, loopback"
+    print(heading("Plugin", data=data, packages=("uvicorn", "starlette", "cbor2", "numpy")))
+    columns = ("clients", f"spectral, window {WINDOW}, warm", "p50 ms", "added ms", "p95 ms", "requests/s")
+    print(table(columns, rows))
+    print(
+        f"{windows:,} windows through the plugin, all rescored: {trips:.2f} round trips and {sent:,.0f} bytes each.\n"
+    )
+
+
+def _long_run(engine: str, seconds: float) -> None:
+    before = _counted(engine)
+    samples, times = asyncio.run(_watched(engine, seconds))
+    after = _counted(engine)
+    windows, applied = after["windows"] - before["windows"], after["applied"] - before["applied"]
+    quarter = max(1, len(samples) // 4)
+    rows = []
+    for number in range(4):
+        part = samples[number * quarter : (number + 1) * quarter]
+        least, middle = min(one.heap for one in part), statistics.median(one.heap for one in part)
+        threads = f"{min(one.threads for one in part)} to {max(one.threads for one in part)}"
+        rows.append((number + 1, f"{least:.0f}", f"{middle:.0f}", threads, part[-1].rejected - samples[0].rejected))
+    middle, late = percentiles(times)
+    print(
+        f"{CLIENTS[-1]} clients for {seconds:.0f} s: {windows:,} windows, {applied:,} rescored, p50 {middle:.1f} ms, "
+        f"p95 {late:.1f} ms, longest {max(times):.0f} ms.\n"
+    )
+    print(table(("quarter", "least heap MiB", "median heap MiB", "threads", "searches rejected"), rows))
+    if applied < windows or samples[-1].rejected > samples[0].rejected:
+        sys.exit(1)
+
+
+async def _watched(engine: str, seconds: float) -> tuple[Sequence[Sample], list[float]]:
+    load = asyncio.create_task(
+        answered(engine, INDEX, query(0, rescore=True), connections=CLIENTS[-1], seconds=seconds)
+    )
+    samples = []
+    while not load.done():
+        samples.append(await asyncio.to_thread(_sample, engine))
+        await asyncio.wait([load], timeout=seconds / SAMPLES)
+    return samples, await load
+
+
+def _sample(engine: str) -> Sample:
+    with Client(engine) as client:
+        [node] = client.get("/_nodes/stats/jvm,thread_pool")["nodes"].values()
+    return Sample(
+        node["jvm"]["mem"]["heap_used_in_bytes"] / 2**20,
+        node["jvm"]["threads"]["count"],
+        node["thread_pool"]["search"]["rejected"],
+    )
+
+
+def _counted(engine: str) -> dict[str, int]:
+    with Client(engine) as client:
+        counted: dict[str, int] = client.get("/_plugins/_ttc/stats")["ttc"]
+        return counted
+
+
+if __name__ == "__main__":
+    main()
