@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import cbor2
 from starlette.applications import Starlette
@@ -18,9 +19,11 @@ from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.attached import AttachedFeatures
+from es_ttc.gateway.document_encoding import DocumentEncoding
 from es_ttc.gateway.encoding import Encoders, Loader
 from es_ttc.gateway.entrance import Entrance, error_body
 from es_ttc.gateway.features import FeatureStore
+from es_ttc.gateway.frames import MEDIA_TYPE, PROTOCOL_VERSION
 from es_ttc.gateway.jobs import JobsDoor
 from es_ttc.gateway.knn.handler import KnnHandler
 from es_ttc.gateway.knn.retrieving import Retrieving
@@ -35,7 +38,7 @@ from es_ttc.gateway.rerank import Reranking
 from es_ttc.gateway.rescoring import Rescoring
 from es_ttc.gateway.scoring import WindowScorer
 from es_ttc.gateway.search import SearchHandler
-from es_ttc.gateway.sidecar import MEDIA_TYPE, PROTOCOL_VERSION, Sidecar
+from es_ttc.gateway.sidecar import Sidecar
 from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.gateway.walks.walking import Walks
 from es_ttc.rerankers import Rerankers
@@ -122,6 +125,14 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         at_once=settings.max_concurrent_requests,
         caller=Caller(upstream.service_headers()),
     )
+    document_encoding = DocumentEncoding(
+        upstream,
+        encoders,
+        encoding,
+        metrics,
+        token=settings.sidecar_token,
+        max_body=settings.max_body_mb * 2**20,
+    )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -137,7 +148,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         encoding.close()
         scoring.close()
 
-    own = _OwnPages(settings, upstream, encoders, reranking, sidecar, metrics)
+    own = _OwnPages(settings, upstream, encoders, reranking, sidecar, document_encoding, metrics)
     jobs = _JobPages(JobsDoor(upstream, settings, metrics))
     addresses = Starlette(
         routes=[
@@ -147,6 +158,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
             Route(f"{_OWN}metrics", own.metrics),
             Route(f"{_OWN}rerank", own.rerank, methods=["POST"]),
             Route(f"{_OWN}score", own.score, methods=["POST"]),
+            Route(f"{_OWN}encode", own.encode, methods=["POST"]),
             Route(f"{_OWN}jobs", jobs.all, methods=["GET", "POST"]),
             Route(f"{_OWN}jobs/{{job}}", jobs.one),
             Route(f"{_OWN}jobs/{{job}}/{{change}}", jobs.change, methods=["POST"]),
@@ -185,6 +197,7 @@ class _OwnPages:
         encoders: Encoders,
         reranking: Reranking,
         sidecar: Sidecar,
+        document_encoding: DocumentEncoding,
         metrics: Metrics,
     ) -> None:
         self._settings = settings
@@ -192,6 +205,7 @@ class _OwnPages:
         self._encoders = encoders
         self._reranking = reranking
         self._sidecar = sidecar
+        self._document_encoding = document_encoding
         self._metrics = metrics
 
     async def info(self, request: Request) -> Response:
@@ -236,10 +250,11 @@ class _OwnPages:
 
     async def score(self, request: Request) -> Response:
         """Scores of a window that an engine with our plugin has found."""
-        status, body = await self._sidecar.answer(request)
-        if status >= 400 and MEDIA_TYPE not in request.headers.get("accept", ""):
-            return _json(request, body, status)
-        return Response(cbor2.dumps(body), status, media_type=MEDIA_TYPE)
+        return _framed(request, *await self._sidecar.answer(request))
+
+    async def encode(self, request: Request) -> Response:
+        """Features of documents that an engine with our plugin is about to index."""
+        return _framed(request, *await self._document_encoding.answer(request))
 
     async def metrics(self, _: Request) -> Response:
         """Measurements for Prometheus."""
@@ -308,6 +323,12 @@ def _json(request: Request, data: object, status: int = 200) -> Response:
     body = jsonio.dumps(data, pretty="pretty" in request.query_params)
     headers = {name.decode(): value.decode() for name, value in json_headers(request.headers.raw, body)}
     return Response(body, status, headers)
+
+
+def _framed(request: Request, status: int, body: dict[str, Any]) -> Response:
+    if status >= 400 and MEDIA_TYPE not in request.headers.get("accept", ""):
+        return _json(request, body, status)
+    return Response(cbor2.dumps(body), status, media_type=MEDIA_TYPE)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

@@ -14,15 +14,18 @@ from es_ttc.gateway.upstream import Caller, Upstream, callers
 from es_ttc.mappings.spec import ROOT
 
 
-async def meta_of(upstream: Upstream, index: str, key: str, caller: Caller) -> AsyncIterator[list[Any]]:
+async def meta_of(upstream: Upstream, index: str, key: str | None, caller: Caller) -> AsyncIterator[list[Any]]:
     """Yield the values of ``_meta.ttc.<key>``, as the caller may see them and then as the gateway may.
+
+    Where no key is named, those of the whole ``_meta.ttc``.
 
     An empty list where there is none; nothing for whoever may not see the mapping.
 
     Raises:
         EngineUnavailable: The engine does not answer.
     """
-    query_string = urlencode({"filter_path": f"*.mappings._meta.{ROOT}.{key}"}).encode()
+    wanted = ROOT if key is None else f"{ROOT}.{key}"
+    query_string = urlencode({"filter_path": f"*.mappings._meta.{wanted}"}).encode()
     path = f"/{quote(index, safe='')}/_mapping".encode()
     plain: RawHeaders = [(b"accept", b"application/json"), (b"accept-encoding", b"identity")]
     for headers in (callers(caller.headers), upstream.service_headers()):
@@ -30,4 +33,5 @@ async def meta_of(upstream: Upstream, index: str, key: str, caller: Caller) -> A
         async with upstream.send("GET", path, query_string, [*kept, *plain], None, ours=True) as response:
             raw, status = await response.read(), response.status
         if status == 200:
-            yield [mapping["mappings"]["_meta"][ROOT][key] for mapping in jsonio.loads(raw).values()]
+            found = [mapping["mappings"]["_meta"][ROOT] for mapping in jsonio.loads(raw).values()]
+            yield found if key is None else [meta[key] for meta in found]

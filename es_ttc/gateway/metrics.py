@@ -22,8 +22,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "es_ttc_requests",
-            "Requests by kind (passthrough, search, msearch, rerank, score) and outcome (ok, fallback, client_error, "
-            "error, gone).",
+            "Requests by kind (passthrough, search, msearch, rerank, score, encode) and outcome (ok, fallback, "
+            "client_error, error, gone).",
             ("kind", "outcome"),
             registry=self.registry,
         )

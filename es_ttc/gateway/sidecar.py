@@ -6,17 +6,15 @@ engine asks again with the blobs of these documents as its shards store them.
 """
 
 import asyncio
-import hmac
-import io
 from typing import Annotated, Any, Literal
 
-import cbor2
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.requests import Request
 
-from es_ttc.errors import DeadlineExceeded, EsTtcError, InvalidRequest
+from es_ttc.errors import DeadlineExceeded, InvalidRequest
 from es_ttc.gateway.features import DocumentKey, Missing
+from es_ttc.gateway.frames import PROTOCOL_VERSION, read_frame, require_token
 from es_ttc.gateway.incoming import Incoming
 from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.own_requests import OwnRequests
@@ -26,34 +24,9 @@ from es_ttc.gateway.section import Section, parse_section
 from es_ttc.gateway.upstream import Caller
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.tuned import TunedDefaults
-from es_ttc.validation import Fault, read_object, sentence
-
-PROTOCOL_VERSION = 1
-MEDIA_TYPE = "application/cbor"
 
 _KIND = "score"
 _MOST_MS = 3_600_000
-_FRAME = "frame"
-
-
-class ProtocolError(EsTtcError):
-    """A frame cannot be read: the fault of whoever wrote it, not of the search's caller."""
-
-    status = 400
-    type = "ttc_protocol_exception"
-
-
-class ProtocolVersionError(ProtocolError):
-    """A frame is of another version of the protocol."""
-
-    type = "ttc_protocol_version_exception"
-
-
-class NotAllowed(EsTtcError):
-    """The token is missing or wrong."""
-
-    status = 401
-    type = "security_exception"
 
 
 Hash = Annotated[str, Field(min_length=1, max_length=200)]
@@ -125,8 +98,8 @@ class Sidecar:
         return await self._requests.answered(self._score(request))
 
     async def _score(self, request: Request) -> dict[str, Any]:
-        self._require_token(request.headers.get("authorization", ""))
-        frame = read_frame(await Incoming(request.scope, request.receive).read(self._max_body))
+        require_token(request.headers.get("authorization", ""), self._token)
+        frame = read_frame(Frame, await Incoming(request.scope, request.receive).read(self._max_body))
         if len(frame.documents) > self._max_documents:
             raise InvalidRequest(
                 f"Rescore window [{len(frame.documents)}] is too large: it must be at most [{self._max_documents}], "
@@ -151,41 +124,6 @@ class Sidecar:
         if isinstance(scored, Missing):
             return {"version": PROTOCOL_VERSION, "missing": list(scored.hashes), "fields": list(scored.fields)}
         return _answer(section, frame, documents, scored, took, tuned)
-
-    def _require_token(self, authorization: str) -> None:
-        if self._token is None:
-            raise NotAllowed("this gateway serves no engines: start it with a sidecar_token (ES_TTC_SIDECAR_TOKEN)")
-        expected = f"Bearer {self._token.get_secret_value()}".encode()
-        if not hmac.compare_digest(authorization.encode(errors="replace"), expected):
-            raise NotAllowed("the token is missing or wrong: give the engine's node the gateway's sidecar_token")
-
-
-def read_frame(raw: bytes) -> Frame:
-    """Decode and check what an engine sent.
-
-    Raises:
-        ProtocolVersionError: It is of another version.
-        ProtocolError: It is no such frame.
-    """
-    stream = io.BytesIO(raw)
-    try:
-        data = cbor2.load(stream)
-    except Exception as error:  # noqa: BLE001 - damaged bytes make the decoder raise nearly anything
-        raise ProtocolError(f"the frame is no CBOR, or ends too early: {error}") from None
-    if stream.read(1):
-        raise ProtocolError("the frame goes on after its end")
-    if not isinstance(data, dict):
-        raise ProtocolError("the frame must be a map with the keys of the protocol")
-    version = data.get("version")
-    if version != PROTOCOL_VERSION or isinstance(version, bool):
-        raise ProtocolVersionError(
-            f"the frame is of version [{version!r:.20}] of the protocol, and this gateway speaks [{PROTOCOL_VERSION}]: "
-            "use a plugin and a gateway of the same release"
-        )
-    try:
-        return read_object(Frame, data)
-    except Fault as fault:
-        raise ProtocolError(sentence(fault, _FRAME)) from None
 
 
 def _texts(section: Section) -> tuple[str, ...]:

@@ -188,6 +188,29 @@ def test_documents_are_checked(alone: str) -> None:
     assert "store its tokens as [packed]" in words
 
 
+def test_documents_to_encode_are_checked(alone: str, behind: Behind) -> None:
+    headers = {"authorization": f"Bearer {SIDECAR_TOKEN}", "accept": "application/cbor"}
+    frame: dict[str, Any] = {"version": 1, "deadline_ms": 20_000, "index": behind.index, "documents": [{"text": "a"}]}
+
+    def encode(url: str = behind.gateway, **changes: Any) -> Reply:
+        return call(url, "POST", "/_ttc/encode", cbor2.dumps(frame | changes), headers)
+
+    found = cbor2.loads(encode(documents=[{"text": "a cat"}, {"text": {"no": "text"}}, {}]).body)["documents"]
+    assert found[0]["ttc"]["state"] == "ready"
+    assert found[0]["ttc"]["encoder"] == behind.spec.encoder.key
+    assert "text field [text]" in found[1]["error"]
+    assert found[2]["ttc"]["state"] == "empty"
+    assert reason(encode(version=2))[1] == "ttc_protocol_version_exception"
+    assert reason(encode(documents=[]))[1] == "ttc_protocol_exception"
+    assert reason(encode(documents=[{"text": "a"}] * 65))[1] == "ttc_protocol_exception"
+    assert reason(encode(documents=[{"ttc": {}}]))[:2] == (400, "illegal_argument_exception")
+    assert reason(encode(documents=[{"text": "a new text"}] * 9, deadline_ms=1))[1] == "ttc_deadline_exceeded_exception"
+    assert reason(encode(index="no-such-index"))[0] == 502
+    assert reason(encode(alone))[0] == 503
+    headers["authorization"] = "Bearer wrong"
+    assert reason(encode())[0] == 401
+
+
 def test_bad_frames(alone: str) -> None:
     whole = cbor2.dumps(frame_of([{"hash": "a", "encoder": "b", "score": 1.0, "index": "c"}]))
     for bad in (b"", b"\xff", b"{}", whole[: len(whole) // 2], whole + b"\x00", cbor2.dumps([1]), b"\x9f" * 100_000):

@@ -9,6 +9,7 @@ import com.fasterxml.jackson.dataformat.cbor.CBORGenerator;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.math.BigInteger;
+import java.time.temporal.TemporalAccessor;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -21,6 +22,7 @@ public final class Frames {
 
     private static final int DEEPEST = 100;
     private static final int A_CANDIDATE = 400;
+    private static final int A_DOCUMENT = 2000;
     private static final CBORFactory CBOR = CBORFactory.builder()
         .streamReadConstraints(StreamReadConstraints.builder().maxNestingDepth(DEEPEST).build())
         .build();
@@ -66,16 +68,49 @@ public final class Frames {
         return sink.toByteArray();
     }
 
+    /** Writes a request for the features of documents. */
+    public static byte[] documents(double deadlineMs, String index, List<Map<String, Object>> documents) {
+        ByteArrayOutputStream sink = new ByteArrayOutputStream(A_DOCUMENT * documents.size());
+        try (CBORGenerator out = CBOR.createGenerator(sink)) {
+            out.writeStartObject(null, 4);
+            out.writeNumberField("version", VERSION);
+            out.writeNumberField("deadline_ms", deadlineMs);
+            out.writeStringField("index", index);
+            out.writeFieldName("documents");
+            write(out, documents);
+            out.writeEndObject();
+        } catch (IOException error) {
+            throw new IllegalArgumentException("the documents cannot be sent: " + error.getMessage(), error);
+        }
+        return sink.toByteArray();
+    }
+
+    /**
+     * Reads the answer to it: for each document a map with what belongs below {@code ttc}, or with an {@code error}.
+     *
+     * @throws SidecarFailure it breaks the protocol
+     */
+    public static List<Map<String, Object>> encoded(byte[] raw, int documents) {
+        Map<String, Object> frame = versioned(raw);
+        List<Map<String, Object>> found = new ArrayList<>();
+        for (Object one : listOf(frame, "documents", documents)) {
+            if (!(one instanceof Map<?, ?> map) || !(map.get("ttc") instanceof Map<?, ?> || map.get("error") instanceof String)) {
+                throw broken("[documents] holds what is neither features nor an error");
+            }
+            @SuppressWarnings("unchecked")
+            Map<String, Object> known = (Map<String, Object>) map;
+            found.add(known);
+        }
+        return found;
+    }
+
     /**
      * Reads an answer to a request of some candidates.
      *
      * @throws SidecarFailure it breaks the protocol
      */
     public static Answer answer(byte[] raw, int candidates) {
-        Map<String, Object> frame = map(raw);
-        if (!(frame.get("version") instanceof Number version) || version.doubleValue() != VERSION) {
-            throw broken("it is of version [" + Names.shown(frame.get("version")) + "], and this plugin speaks [" + VERSION + "]");
-        }
+        Map<String, Object> frame = versioned(raw);
         if (frame.containsKey("missing")) {
             return new Answer.Missing(strings(frame, "missing", candidates), strings(frame, "fields", 100));
         }
@@ -98,6 +133,14 @@ public final class Frames {
             return new String[2];
         }
         return new String[2];
+    }
+
+    private static Map<String, Object> versioned(byte[] raw) {
+        Map<String, Object> frame = map(raw);
+        if (!(frame.get("version") instanceof Number version) || version.doubleValue() != VERSION) {
+            throw broken("it is of version [" + Names.shown(frame.get("version")) + "], and this plugin speaks [" + VERSION + "]");
+        }
+        return frame;
     }
 
     private static Map<String, Object> map(byte[] raw) {
@@ -174,7 +217,8 @@ public final class Frames {
             case BigInteger number -> out.writeNumber(number);
             case Number number -> out.writeNumber(number.doubleValue());
             case byte[] bytes -> out.writeBinary(bytes);
-            default -> throw new IllegalArgumentException("[ttc] holds a value of an unknown kind: " + value.getClass().getSimpleName());
+            case TemporalAccessor time -> out.writeString(time.toString());
+            default -> throw new IllegalArgumentException("a value of an unknown kind cannot be sent: " + value.getClass().getSimpleName());
         }
     }
 

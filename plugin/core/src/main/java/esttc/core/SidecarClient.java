@@ -27,13 +27,14 @@ import java.util.function.BiConsumer;
  * its thread no longer than its deadline.
  */
 public final class SidecarClient implements AutoCloseable {
-    private static final int MOST_ANSWER_BYTES = 8 << 20;
+    private static final int MOST_ANSWER_BYTES = 32 << 20;
     private static final int THREADS = 2;
     private static final int ROUND_TRIPS = 3; // asked, sent, and sent again where the memory has lost some meanwhile
 
     private final SidecarConfig config;
     private final Stats stats;
     private final CircuitBreaker breaker;
+    private final CircuitBreaker ingestBreaker;
     private final BiConsumer<String, Throwable> log;
     private final Semaphore room;
     private final AtomicLong bytes = new AtomicLong();
@@ -50,6 +51,7 @@ public final class SidecarClient implements AutoCloseable {
         this.stats = stats;
         this.log = log;
         this.breaker = new CircuitBreaker(config.failuresToOpen(), config.pauseMs() * 1_000_000, System::nanoTime);
+        this.ingestBreaker = new CircuitBreaker(config.failuresToOpen(), config.pauseMs() * 1_000_000, System::nanoTime);
         this.room = new Semaphore(config.maxInFlight());
         this.executor = Executors.newFixedThreadPool(THREADS, work -> {
             Thread thread = new Thread(work, "es-ttc-sidecar");
@@ -120,6 +122,47 @@ public final class SidecarClient implements AutoCloseable {
         }
     }
 
+    /**
+     * Has documents encoded; the caller is to run this on a thread that may wait.
+     *
+     * @param index where they are to be indexed
+     * @param documents their sources
+     * @param timeoutMs how long is waited
+     * @return for each document a map with what belongs below {@code ttc}, or with an {@code error}
+     * @throws SidecarFailure none was encoded
+     * @throws SidecarRefusal none can be, for a reason that lies with the index
+     */
+    public List<Map<String, Object>> encode(String index, List<Map<String, Object>> documents, double timeoutMs) {
+        stats.documents.add(documents.size());
+        if (config.url() == null) {
+            throw notConfigured();
+        }
+        if (!ingestBreaker.allows()) {
+            throw new SidecarFailure(Kind.BREAKER_OPEN, "the sidecar has failed several times in a row, and is not asked now");
+        }
+        byte[] frame = Frames.documents(timeoutMs, index, documents);
+        if (frame.length > config.maxFrameBytes()) {
+            throw new SidecarFailure(Kind.TOO_LARGE, "the documents are more than [ttc.sidecar.max_frame] " + config.maxFrameBytes() + " bytes");
+        }
+        long deadline = System.nanoTime() + (long) (timeoutMs * 1e6);
+        try {
+            byte[] answer = checked(sent("encode", frame, deadline, true));
+            List<Map<String, Object>> encoded = Frames.encoded(answer, documents.size());
+            ingestBreaker.succeeded();
+            stats.encoded.add(encoded.stream().filter(one -> one.get("error") == null).count());
+            return encoded;
+        } catch (SidecarFailure failure) {
+            if (failure.kind() != Kind.TOO_LARGE && ingestBreaker.failed()) {
+                log.accept("documents stay pending for now: " + failure.getMessage(), null);
+            }
+            throw failure;
+        }
+    }
+
+    private static SidecarFailure notConfigured() {
+        return new SidecarFailure(Kind.NOT_CONFIGURED, "no sidecar is configured: set [ttc.sidecar.url] on every node");
+    }
+
     /** What has been counted, and the state of the circuit breaker. */
     public Map<String, Object> counted() {
         Map<String, Object> all = new LinkedHashMap<>(stats.asMap());
@@ -129,7 +172,7 @@ public final class SidecarClient implements AutoCloseable {
 
     private Answer.Ranking guarded(Section section, int block, List<Candidate> candidates, FeatureSource source, long started) {
         if (config.url() == null) {
-            throw new SidecarFailure(Kind.NOT_CONFIGURED, "no sidecar is configured: set [ttc.sidecar.url] on every node");
+            throw notConfigured();
         }
         if (candidates.stream().allMatch(candidate -> candidate.hash() == null)) {
             throw new SidecarFailure(Kind.NO_FEATURES, "no document of the window has features (ttc.hash)");
@@ -181,7 +224,7 @@ public final class SidecarClient implements AutoCloseable {
     /** Sends a frame and reads the answer; what the circuit breaker has to know is told it here. */
     private Answer exchanged(byte[] frame, Window window) {
         try {
-            Answer answer = answered(frame, window, true);
+            Answer answer = Frames.answer(checked(sent("score", frame, window.deadline, true)), window.candidates.size());
             if (breaker.isOpen()) {
                 log.accept("the sidecar answers again", null);
             }
@@ -203,8 +246,8 @@ public final class SidecarClient implements AutoCloseable {
         }
     }
 
-    private Answer answered(byte[] frame, Window window, boolean again) {
-        HttpRequest.Builder request = HttpRequest.newBuilder(config.endpoint())
+    private HttpResponse<byte[]> sent(String name, byte[] frame, long deadline, boolean again) {
+        HttpRequest.Builder request = HttpRequest.newBuilder(config.endpoint(name))
             .header("content-type", "application/cbor")
             .header("accept", "application/cbor")
             .POST(HttpRequest.BodyPublishers.ofByteArray(frame));
@@ -218,8 +261,7 @@ public final class SidecarClient implements AutoCloseable {
             ignored -> new BoundedBody(MOST_ANSWER_BYTES)
         );
         try {
-            HttpResponse<byte[]> response = exchange.get(Math.max(1, window.left()), TimeUnit.NANOSECONDS);
-            return read(response, window.candidates.size());
+            return exchange.get(Math.max(1, deadline - System.nanoTime()), TimeUnit.NANOSECONDS);
         } catch (TimeoutException late) {
             exchange.cancel(true);
             throw new SidecarFailure(Kind.LATE, "the sidecar did not answer in time");
@@ -230,7 +272,7 @@ public final class SidecarClient implements AutoCloseable {
         } catch (ExecutionException | CancellationException error) {
             Throwable cause = error.getCause() == null ? error : error.getCause();
             if (again && cause instanceof IOException && !(cause instanceof ConnectException)) {
-                return answered(frame, window, false); // a kept connection that the sidecar has closed meanwhile
+                return sent(name, frame, deadline, false); // a kept connection that the sidecar has closed meanwhile
             }
             throw new SidecarFailure(
                 Kind.UNAVAILABLE,
@@ -240,10 +282,10 @@ public final class SidecarClient implements AutoCloseable {
         }
     }
 
-    private static Answer read(HttpResponse<byte[]> response, int candidates) {
+    private static byte[] checked(HttpResponse<byte[]> response) {
         int status = response.statusCode();
         if (status == 200) {
-            return Frames.answer(response.body(), candidates);
+            return response.body();
         }
         String[] error = Frames.error(response.body());
         String type = error[0];

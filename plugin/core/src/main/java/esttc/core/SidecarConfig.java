@@ -62,9 +62,9 @@ public record SidecarConfig(
         }
     }
 
-    /** Where windows are sent. */
-    public URI endpoint() {
+    /** Where one of its interfaces is. */
+    public URI endpoint(String name) {
         String base = url.toString();
-        return URI.create((base.endsWith("/") ? base.substring(0, base.length() - 1) : base) + "/_ttc/score");
+        return URI.create((base.endsWith("/") ? base.substring(0, base.length() - 1) : base) + "/_ttc/" + name);
     }
 }

@@ -13,6 +13,8 @@ public final class Stats {
     final LongAdder refused = new LongAdder();
     final LongAdder roundTrips = new LongAdder();
     final LongAdder bytesSent = new LongAdder();
+    final LongAdder documents = new LongAdder();
+    final LongAdder encoded = new LongAdder();
     final LongAdder nanos = new LongAdder();
     final AtomicInteger inFlight = new AtomicInteger();
     final Map<SidecarFailure.Kind, LongAdder> firstPass = new EnumMap<>(SidecarFailure.Kind.class);
@@ -40,6 +42,8 @@ public final class Stats {
         all.put("round_trips", roundTrips.sum());
         all.put("bytes_sent", bytesSent.sum());
         all.put("time_in_millis", nanos.sum() / 1_000_000);
+        all.put("documents", documents.sum());
+        all.put("documents_encoded", encoded.sum());
         all.put("in_flight", inFlight.get());
         return all;
     }

@@ -57,7 +57,7 @@ class SidecarClientTest {
     void start() throws IOException {
         server = HttpServer.create(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), 0);
         server.setExecutor(threads);
-        server.createContext("/_ttc/score", exchange -> {
+        server.createContext("/_ttc/", exchange -> {
             received.add(exchange.getRequestBody().readAllBytes());
             tokens.add(exchange.getRequestHeaders().getFirst("authorization"));
             try (exchange) {
@@ -157,7 +157,7 @@ class SidecarClientTest {
                 return Map.of();
             }));
         }
-        behaviour = (exchange, request) -> reply(exchange, 200, new byte[9 << 20]);
+        behaviour = (exchange, request) -> reply(exchange, 200, new byte[(32 << 20) + 1]);
         assertEquals(Kind.UNAVAILABLE, failure());
     }
 
@@ -302,6 +302,27 @@ class SidecarClientTest {
     }
 
     @Test
+    void documentsAreEncodedOrSaidToBePending() {
+        Map<String, Object> one = Map.of("ttc", Map.of("state", "ready"));
+        Map<String, Object> other = Map.of("error", "no text");
+        byte[] answer = FramesTest.cbor(Map.of("version", 1, "documents", List.of(one, other)));
+        behaviour = (exchange, request) -> reply(exchange, 200, answer);
+        List<Map<String, Object>> two = List.of(Map.of("text", "a", "when", java.time.Instant.EPOCH), Map.of());
+        assertEquals(List.of(one, other), client.encode("i", two, 9000));
+        assertEquals(1L, client.counted().get("documents_encoded"));
+        for (Object damaged : new Object[] { List.of(one), List.of(one, Map.of()), List.of(one, "x"), "x" }) {
+            behaviour = (exchange, request) -> reply(exchange, 200, FramesTest.cbor(Map.of("version", 1, "documents", damaged)));
+            SidecarFailure failure = assertThrows(SidecarFailure.class, () -> client.encode("i", two, 9000));
+            assertTrue(failure.kind() == Kind.PROTOCOL || failure.kind() == Kind.BREAKER_OPEN);
+        }
+        assertTrue(client.breaker().allows()); // ingest that fails leaves searches alone
+        List<Map<String, Object>> long_ = List.of(Map.of("text", "x".repeat(200)));
+        try (SidecarClient fresh = client(config(url(), 1))) {
+            assertEquals(Kind.TOO_LARGE, assertThrows(SidecarFailure.class, () -> fresh.encode("i", long_, 9000)).kind());
+        }
+    }
+
+    @Test
     void aWindowWithoutFeaturesAsksNobody() {
         List<Candidate> bare = List.of(new Candidate(null, null, 1, "i"));
         SidecarFailure failure = assertThrows(
@@ -319,7 +340,7 @@ class SidecarClientTest {
         }
         String said = assertThrows(IllegalArgumentException.class, () -> config(URI.create("http://10.0.0.1"), 1)).getMessage();
         assertTrue(said.contains("[ttc.sidecar.allowed_hosts]"));
-        assertEquals("http://localhost:1/x/_ttc/score", config(URI.create("http://localhost:1/x/"), 1).endpoint().toString());
+        assertEquals("http://localhost:1/x/_ttc/score", config(URI.create("http://localhost:1/x/"), 1).endpoint("score").toString());
         try (SidecarClient without = client(config(null, 1))) {
             SidecarFailure failure = assertThrows(
                 SidecarFailure.class,

@@ -16,6 +16,7 @@ import org.opensearch.core.xcontent.NamedXContentRegistry;
 import org.opensearch.env.Environment;
 import org.opensearch.env.NodeEnvironment;
 import org.opensearch.plugins.ActionPlugin;
+import org.opensearch.plugins.IngestPlugin;
 import org.opensearch.plugins.Plugin;
 import org.opensearch.plugins.SearchPipelinePlugin;
 import org.opensearch.plugins.SearchPlugin;
@@ -38,7 +39,7 @@ import java.util.Map;
 import java.util.function.Supplier;
 
 /** Registers what the {@code ttc} section needs inside OpenSearch. */
-public final class TtcPlugin extends Plugin implements SearchPlugin, SearchPipelinePlugin, ActionPlugin {
+public final class TtcPlugin extends Plugin implements SearchPlugin, SearchPipelinePlugin, IngestPlugin, ActionPlugin {
     private static final int WAITING = 200;
 
     private final Sidecar sidecar;
@@ -95,6 +96,11 @@ public final class TtcPlugin extends Plugin implements SearchPlugin, SearchPipel
     @Override
     public Map<String, Processor.Factory<SearchResponseProcessor>> getResponseProcessors(Parameters parameters) {
         return Map.of(RescoreProcessor.TYPE, RescoreProcessor.factory(sidecar));
+    }
+
+    @Override
+    public Map<String, org.opensearch.ingest.Processor.Factory> getProcessors(org.opensearch.ingest.Processor.Parameters parameters) {
+        return Map.of(IngestProcessor.TYPE, new IngestProcessor.Factory(sidecar));
     }
 
     @Override

@@ -1,0 +1,147 @@
+"""`POST /_ttc/encode`: the features of documents that an engine is about to index, for its ingest processor.
+
+It is the other half of the sidecar protocol (docs/reference/sidecar-protocol.md). What an index carries is read from
+its mapping, so a document gets what `es-ttc ingest` would have written.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from starlette.requests import Request
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import DeadlineExceeded, EncoderError, EngineError, InvalidRequest
+from es_ttc.gateway.encoding import Encoders
+from es_ttc.gateway.frames import PROTOCOL_VERSION, read_frame, require_token
+from es_ttc.gateway.incoming import Incoming
+from es_ttc.gateway.index_meta import meta_of
+from es_ttc.gateway.metrics import Metrics
+from es_ttc.gateway.own_requests import OwnRequests
+from es_ttc.gateway.pool import BoundedPool
+from es_ttc.gateway.upstream import Caller, Upstream
+from es_ttc.ingest.compose import document_hash, document_json
+from es_ttc.ingest.encode import encode_documents, feature_fields
+from es_ttc.mappings.spec import ROOT, IndexSpec
+
+MOST_DOCUMENTS = 64
+
+_KIND = "encode"
+_AT_ONCE = 4
+_TOGETHER = 8
+"""Documents that are encoded in one go: a late answer leaves no more work behind than this."""
+_SPEC_SECONDS = 60.0
+_SPECS_KEPT = 256
+_MOST_MS = 3_600_000
+
+
+class DocumentsFrame(BaseModel):
+    """What is asked."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = Field(description="Of the protocol.")
+    deadline_ms: float = Field(gt=0, le=_MOST_MS, description="What is left of the time for this answer, in ms.")
+    index: Annotated[str, Field(min_length=1, max_length=255)] = Field(description="Where they are to be indexed.")
+    documents: list[dict[str, Any]] = Field(
+        min_length=1, max_length=MOST_DOCUMENTS, description="Their `_source`, without anything of ours."
+    )
+
+
+class DocumentEncoding:
+    """Answers encode requests.
+
+    Args:
+        upstream: The engine.
+        encoders: Those that may be loaded.
+        pool: Where documents are encoded.
+        metrics: Told about every request.
+        token: What requests must carry; None answers nobody.
+        max_body: Bytes of a frame.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        encoders: Encoders,
+        pool: BoundedPool,
+        metrics: Metrics,
+        *,
+        token: SecretStr | None,
+        max_body: int,
+    ) -> None:
+        self._upstream = upstream
+        self._encoders = encoders
+        self._pool = pool
+        self._token = token
+        self._max_body = max_body
+        self._requests = OwnRequests(_KIND, metrics, _AT_ONCE)
+        self._specs: dict[str, tuple[float, IndexSpec]] = {}
+
+    async def answer(self, request: Request) -> tuple[int, dict[str, Any]]:
+        """Answer one request: its status and its body, an error in the engines' own shape."""
+        return await self._requests.answered(self._encode(request))
+
+    async def _encode(self, request: Request) -> dict[str, Any]:
+        require_token(request.headers.get("authorization", ""), self._token)
+        frame = read_frame(DocumentsFrame, await Incoming(request.scope, request.receive).read(self._max_body))
+        if any(ROOT in document for document in frame.documents):
+            raise InvalidRequest(f"field [{ROOT}] is reserved for es-ttc's own features: send documents without it")
+        try:
+            async with asyncio.timeout(frame.deadline_ms / 1000):
+                spec = await self._spec(frame.index)
+                encoder = await self._encoders.serving(spec.encoder.key, frame.index)
+                encoded: list[dict[str, Any]] = []
+                for start in range(0, len(frame.documents), _TOGETHER):
+                    some = frame.documents[start : start + _TOGETHER]
+                    encoded += await self._pool.run(_features, some, spec, encoder)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"[{len(frame.documents)}] documents took longer than {frame.deadline_ms:.0f} ms to encode"
+            ) from None
+        return {"version": PROTOCOL_VERSION, "documents": encoded}
+
+    async def _spec(self, index: str) -> IndexSpec:
+        now = time.monotonic()
+        kept = self._specs.get(index)
+        if kept is not None and now - kept[0] < _SPEC_SECONDS:
+            return kept[1]
+        spec = await self._read_spec(index)
+        if len(self._specs) >= _SPECS_KEPT:
+            self._specs.clear()
+        self._specs[index] = now, spec
+        return spec
+
+    async def _read_spec(self, index: str) -> IndexSpec:
+        caller = Caller(self._upstream.service_headers())
+        async for written in meta_of(self._upstream, index, None, caller):
+            if len(written) > 1:
+                raise InvalidRequest(f"[{index}] stands for {len(written)} indices: name one")
+            meta = written[0] if written else None
+            if meta is not None and "version" not in meta:
+                raise InvalidRequest(f"features of index [{index}] are attached: `es-ttc fill` brings them up to date")
+            return IndexSpec.from_mapping(index, {"_meta": {ROOT: meta}} if meta is not None else {})
+        raise EngineError(f"the mapping of index [{index}] could not be read: is it there, and may the gateway see it?")
+
+
+def _features(documents: Sequence[dict[str, Any]], spec: IndexSpec, encoder: Encoder) -> list[dict[str, Any]]:
+    """Return for each document what belongs below ``ttc``, or why it has none: one that cannot be spoils no other."""
+    try:
+        return [
+            {"ttc": _plain(feature_fields(features, spec), document)}
+            for document, features in zip(documents, encode_documents(documents, spec, encoder), strict=True)
+        ]
+    except (InvalidRequest, EncoderError) as error:
+        if len(documents) == 1:
+            return [{"error": str(error)}]
+        return [one for document in documents for one in _features([document], spec, encoder)]
+
+
+def _plain(fields: dict[str, object], document: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields without arrays, as a document carries them."""
+    digest = document_hash(document_json(document))
+    plain: dict[str, Any] = orjson.loads(orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY))
+    return plain | {"document": digest}
