@@ -39,8 +39,8 @@ from es_ttc.evaluation.bootstrap import compare, resampled_means
 from es_ttc.settings import Settings
 
 SEED = 2026
-SEEN = {"scifact": (50, 250), "toollens": (50, 250), "qmsum-meetings": (50, 20)}
-GENERATED = {"limit-style": (50, 60), "stdlib": (50, 40)}
+SEEN = {"scifact": (50, 250), "toollens": (50, 250), "qmsum-meetings": (50, 10)}
+GENERATED = {"limit-style": (50, 60), "stdlib": (50, 25)}
 """Queries and documents of each task, at most."""
 UNSEEN = ("hotpotqa-train-hipporag", "cranfield", "npl-vaswani", "limit-small")
 SIZES: dict[str, tuple[int | None, int | None]] = {
