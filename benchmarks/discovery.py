@@ -2,7 +2,7 @@
 
 In steps; the first may be stopped and goes on where it was::
 
-    python -m benchmarks.discovery search FOLDER [--generations 150] [--proposer grammar|llm] [--llm URL]
+    python -m benchmarks.discovery search FOLDER [--generations 150] [--llm URL]
     python -m benchmarks.discovery transfer FOLDER
     python -m benchmarks.discovery report FOLDER
 
@@ -28,7 +28,9 @@ from es_ttc.discovery.frontier import frontier, measured
 from es_ttc.discovery.loop import search as generations_of
 from es_ttc.discovery.memory import Memory, read
 from es_ttc.discovery.planning import load_tasks, plan_generated, plan_task
+from es_ttc.discovery.proposers.base import Proposer
 from es_ttc.discovery.proposers.grammar import GrammarProposer
+from es_ttc.discovery.proposers.llm import LlmProposer
 from es_ttc.discovery.records import Plan, Record
 from es_ttc.discovery.sandbox.parent import Limits
 from es_ttc.discovery.seeds import ORIGIN, seeds
@@ -36,7 +38,7 @@ from es_ttc.discovery.summary import shares
 from es_ttc.discovery.tasks import task_of
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.evaluation.bootstrap import compare, resampled_means
-from es_ttc.settings import Settings
+from es_ttc.settings import LlmSettings, Settings
 
 SEED = 2026
 SEEN = {"scifact": (50, 250), "toollens": (50, 250), "qmsum-meetings": (50, 10)}
@@ -62,7 +64,8 @@ def main() -> None:
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--generations", type=int, default=150, show_default=True)
 @click.option("--seed", type=int, default=SEED, show_default=True)
-def search(folder: Path, generations: int, seed: int) -> None:
+@click.option("--llm", help="Base URL of a language model that proposes; asked by completions.")
+def search(folder: Path, generations: int, seed: int, llm: str | None) -> None:
     """Search, or go on."""
     encoder = _encoder()
     with Memory(folder) as memory:
@@ -74,14 +77,17 @@ def search(folder: Path, generations: int, seed: int) -> None:
                     encoder="minilm",
                     identity=encoder.identity.key,
                     seed=seed,
-                    proposer="grammar",
+                    proposer="llm" if llm else "grammar",
                     tasks=tuple(tasks),
                 )
             )
         plan = memory.plan
         assert plan is not None
         evaluator = Evaluator(load_tasks(plan, encoder), _limits(plan), folder / "compute.lock")
-        proposer = GrammarProposer(plan.seed, plan.distance)
+        proposer: Proposer = GrammarProposer(plan.seed, plan.distance)
+        if llm:
+            settings = LlmSettings(llm_url=llm, llm_api="completions", llm_timeout=300)
+            proposer = LlmProposer(settings, plan.seed, characters=2_000, tokens=250)
         for record in generations_of(memory, evaluator, proposer, generations, seeds=seeds(), distance=plan.distance):
             click.echo(f"{record.name} {record.verdict} {record.mean} {record.cost} {record.reason}", err=True)
 

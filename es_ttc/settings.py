@@ -156,6 +156,11 @@ class GatewaySettings(Settings):
     )
     scoring_threads: int = Field(2, ge=1, description="Windows scored at the same time.")
     max_concurrent_requests: int = Field(256, ge=1, description="Requests in flight before 429 is answered.")
+    programs: Path | None = Field(
+        None,
+        description="Folder of programs that `es-ttc discover promote` wrote: the method `program` serves them by "
+        "name. Read once, when the gateway starts.",
+    )
     tuned: tuple[Path, ...] = Field(
         (), description="Files of `es-ttc tune`: parameters for requests that give none of their own."
     )

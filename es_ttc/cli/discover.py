@@ -15,10 +15,11 @@ from rich.text import Text
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.evaluating import cached_encoder, interruptible, stages
 from es_ttc.errors import InvalidRequest
-from es_ttc.settings import Settings
+from es_ttc.settings import LlmSettings, Settings
 
 if TYPE_CHECKING:
     from es_ttc.discovery.memory import Memory
+    from es_ttc.discovery.promotion import HeldOut
     from es_ttc.discovery.proposers.base import Proposer
     from es_ttc.discovery.records import Plan, Record
 
@@ -55,8 +56,9 @@ search_argument = click.argument("search", metavar="SEARCH", type=click.Path(fil
 )
 @click.option(
     "--proposer",
-    type=click.Choice(["grammar", "replay"]),
-    help="Who writes programs: the grammar over the primitives, or a recording. Default: grammar.",
+    type=click.Choice(["grammar", "llm", "replay"]),
+    help="Who writes programs: the grammar over the primitives; a language model, that of ES_TTC_LLM_URL; or a "
+    "recording. Default: grammar, or who did before.",
 )
 @click.option(
     "--recording",
@@ -87,6 +89,16 @@ search_argument = click.argument("search", metavar="SEARCH", type=click.Path(fil
 @click.option("--seconds", type=click.FloatRange(0.1), default=20.0, show_default=True, help="Limit on one task.")
 @click.option("--memory", "memory_mb", type=click.IntRange(64), default=1024, show_default=True, help="Limit, in MiB.")
 @click.option("--most-cost", type=click.FloatRange(1), default=20.0, show_default=True, help="Greatest cost ratio.")
+@click.option(
+    "--prompt-characters",
+    type=click.IntRange(500),
+    default=24_000,
+    show_default=True,
+    help="Room for history, failures and sources in the prompt of --proposer llm.",
+)
+@click.option(
+    "--answer-tokens", type=click.IntRange(16), default=2_000, show_default=True, help="The longest answer of a model."
+)
 @encoder_flag
 @adapter_flag
 @json_flag
@@ -106,6 +118,8 @@ def run(
     seconds: float,
     memory_mb: int,
     most_cost: float,
+    prompt_characters: int,
+    answer_tokens: int,
     encoder: str | None,
     adapter: str | None,
     as_json: bool,
@@ -133,11 +147,11 @@ def run(
                 raise InvalidRequest(
                     f"[{search}] holds no search yet: name folders of data, or --generated limit-style"
                 )
-            settings = adapted(Settings(**given(encoder=encoder)), adapter)
-            loaded = cached_encoder(settings)
             tasks = [plan_task(folder, split, held_out, queries, documents, seed) for folder in data]
             tasks += [plan_generated(name, queries, documents, seed) for name in generated]
             _require_names([task.name for task in tasks])
+            settings = adapted(Settings(**given(encoder=encoder)), adapter)
+            loaded = cached_encoder(settings)
             memory.begin(
                 Plan(
                     encoder=settings.encoder,
@@ -157,7 +171,7 @@ def run(
             loaded = cached_encoder(Settings(encoder=memory.plan.encoder))
         plan = memory.plan
         assert plan is not None  # noqa: S101 - begun above
-        writer = _proposer(plan, proposer, recording)
+        writer = _proposer(plan, proposer, recording, prompt_characters, answer_tokens)
         with stages(search.name) as progress:
             tasks_ready = load_tasks(plan, loaded, progress=progress)
         evaluator = Evaluator(
@@ -254,13 +268,106 @@ def show(search: Path, name: str, as_json: bool) -> None:
     console.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
 
 
+@discover.command()
+@search_argument
+@click.argument("name", metavar="NAME")
+@click.option("--as", "served_as", metavar="NAME", help="By which requests will name it. Default: its name.")
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Where the gateway finds it. Default: ES_TTC_PROGRAMS.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask: you have read the source.")
+@json_flag
+def promote(search: Path, name: str, served_as: str | None, folder: Path | None, yes: bool, as_json: bool) -> None:
+    """Measure a program on queries that the search never saw, and serve it if you say so.
+
+    Its source is shown: read it. The gateway runs promoted programs in its own process, as it runs the paper's, from
+    the folder that its settings name (`es-ttc serve --programs FOLDER`), and reads that folder when it starts.
+    """
+    from es_ttc.discovery import promotion
+    from es_ttc.discovery.evaluator import Evaluator
+    from es_ttc.discovery.memory import read
+    from es_ttc.discovery.planning import load_tasks
+    from es_ttc.discovery.sandbox.parent import Limits
+    from es_ttc.discovery.summary import named
+    from es_ttc.settings import GatewaySettings
+
+    plan, records = read(search)
+    record = named(records, name, search)
+    target = folder or GatewaySettings().programs
+    if target is None:
+        raise InvalidRequest("name the gateway's folder of programs: --to FOLDER, or ES_TTC_PROGRAMS")
+    chosen = served_as or record.name
+    promotion.require_servable(record, chosen)
+    if not yes and (as_json or not stderr.is_terminal):
+        raise InvalidRequest("a person promotes a program: read its source (`es-ttc discover show`), then say --yes")
+    with interruptible(), stages(search.name) as progress:
+        tasks = load_tasks(plan, cached_encoder(Settings(encoder=plan.encoder)), held=True, progress=progress)
+        evaluator = Evaluator(tasks, Limits(plan.seconds, plan.memory_mb, plan.most_cost), Settings().cache_dir / _LOCK)
+        report = promotion.held_out(record, evaluator)
+    if not as_json:
+        console = _console()
+        console.print(_about(record), highlight=False, markup=False, soft_wrap=True)
+        console.print(_held_out_table(report))
+    if not yes:
+        stderr.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
+        click.confirm(f"Serve it as [{chosen}]?", abort=True, err=True)
+    target.mkdir(parents=True, exist_ok=True)
+    path = promotion.write(record, plan, chosen, report, target)
+    if as_json:
+        print_json({"name": chosen, "file": str(path), "held_out": [one.as_json() for one in report]})
+    else:
+        lines = (
+            f"written: {path}",
+            f"serve it: es-ttc serve --programs {target}   (a gateway that runs reads the folder when it starts)",
+            f'ask for it: "ttc": {{"method": "program", "params": {{"name": "{chosen}"}}}}',
+        )
+        _console().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+@discover.command()
+@search_argument
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+def export(search: Path, file: Path) -> None:
+    """Write all programs of a search to FILE: .jsonl for --proposer replay, .csv for a table of results."""
+    from es_ttc.discovery.memory import read
+    from es_ttc.discovery.promotion import exported
+    from es_ttc.evaluation.report import replace
+
+    records = read(search)[1]
+    replace(file, exported(records, file.suffix))
+    stderr.print(f"{len(records)} programs: {escape(str(file))}", highlight=False, soft_wrap=True)
+
+
+def _held_out_table(report: "Sequence[HeldOut]") -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="on queries that the search never saw")
+    for column in ("task", "split", "queries", "cosine", "nDCG@10", "Δ", "95 % interval", "W/T/L"):
+        table.add_column(column, justify="left" if column in ("task", "split") else "right")
+    for one in report:
+        versus = one.versus
+        table.add_row(
+            escape(one.task),
+            escape(one.split),
+            str(one.queries),
+            f"{one.baseline:.4f}",
+            f"{one.value:.4f}",
+            f"{versus.delta:+.4f}",
+            f"{versus.interval.low:+.4f} to {versus.interval.high:+.4f}",
+            f"{versus.wins}/{versus.ties}/{versus.losses}",
+        )
+    return table
+
+
 def _require_names(names: Sequence[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidRequest(f"two tasks are named [{twice[0]}]: tasks go by the names of their folders")
 
 
-def _proposer(plan: "Plan", named: str | None, recording: Path | None) -> "Proposer":
+def _proposer(plan: "Plan", named: str | None, recording: Path | None, characters: int, tokens: int) -> "Proposer":
     """Return the proposer; a search may go on with another one."""
     from es_ttc.discovery.proposers.grammar import GrammarProposer
     from es_ttc.discovery.proposers.replay import ReplayProposer
@@ -269,6 +376,10 @@ def _proposer(plan: "Plan", named: str | None, recording: Path | None) -> "Propo
         if recording is None:
             raise InvalidRequest("[--proposer replay] needs --recording FILE")
         return ReplayProposer.read(recording)
+    if (named or plan.proposer) == "llm":
+        from es_ttc.discovery.proposers.llm import LlmProposer
+
+        return LlmProposer(LlmSettings(), plan.seed, characters=characters, tokens=tokens)
     return GrammarProposer(plan.seed, plan.distance)
 
 

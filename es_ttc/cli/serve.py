@@ -33,6 +33,12 @@ _LOOK_SECONDS = 3.0
     help="Parameters of one method that `es-ttc tune` chose, for requests that give none of their own; may be given "
     "several times.",
 )
+@click.option(
+    "--programs",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    metavar="FOLDER",
+    help="Programs that `es-ttc discover promote` wrote; the method `program` serves them by name.",
+)
 @json_flag
 def serve(
     engine: str | None,
@@ -40,19 +46,30 @@ def serve(
     port: int | None,
     encoders: tuple[str, ...],
     tuned: tuple[Path, ...],
+    programs: Path | None,
     as_json: bool,
 ) -> None:
     """Stand in front of the engine: clients point here, and a `ttc` section in a search opts in."""
     from es_ttc.gateway.logs import configure_logs
     from es_ttc.gateway.server import address_of, bind
     from es_ttc.gateway.server import serve as run
+    from es_ttc.rescorers.programs.promoted import serve_from
     from es_ttc.rescorers.tuned import TunedDefaults
 
     first, *others = encoders or (None,)
     settings = GatewaySettings(
-        **given(engine=engine, host=host, port=port, encoder=first, encoders=tuple(others) or None, tuned=tuned or None)
+        **given(
+            engine=engine,
+            host=host,
+            port=port,
+            encoder=first,
+            encoders=tuple(others) or None,
+            tuned=tuned or None,
+            programs=programs,
+        )
     )
     TunedDefaults.read(settings.tuned)  # what is wrong with them is told before anything listens
+    serve_from(settings.programs)
     configure_logs(settings.log_format)
     with bind(settings) as listening:
         url = address_of(listening)

@@ -45,6 +45,7 @@ from es_ttc.rerankers import Rerankers
 from es_ttc.rerankers.llm import of_the_gateway as llm_rerankers
 from es_ttc.reranking import STRATEGIES
 from es_ttc.rescorers import compiled, registry
+from es_ttc.rescorers.programs import promoted
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.rewriters import registry as rewriters
 from es_ttc.rewriters.prompts import Prompts
@@ -71,7 +72,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         wait_for_encoder: Load the encoder before the first request is taken, in place of beside it.
 
     Raises:
-        ConfigurationError: The engine's address, certificates or files of tuned parameters are wrong.
+        ConfigurationError: The engine's address, certificates, tuned parameters or promoted programs are wrong.
     """
     metrics = Metrics()
     upstream = Upstream(settings)
@@ -84,6 +85,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     metrics.watch_cache(features.cache)
     scorer = WindowScorer(upstream, features, attached, encoders, scoring)
     tuned = TunedDefaults.read(settings.tuned)
+    promoted.serve_from(settings.programs)
     rerankers = Rerankers(settings.rerankers, llm_rerankers(settings))
     walks = Walks(upstream, scorer, attached, rerankers, metrics)
     searches = SearchHandler(

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
+from es_ttc.rescorers.programs.promoted import promoted
 from es_ttc.rescorers.programs.rescorers import LexicalParams, ProgramParams, rescorer_of
 from es_ttc.validation import did_you_mean
 from es_ttc.vectors.tokens import Float32
@@ -50,7 +51,10 @@ def unpaid() -> str | None:
 class ChoiceParams(LexicalParams):
     """Which program."""
 
-    name: str | None = Field(None, description="A program's name, lower case. Leave it out to choose by `budget`.")
+    name: str | None = Field(None,
+        description="A program's name, lower case, one of the paper's or a promoted one. Leave it out to choose by "
+        "`budget`.",
+    )
     budget: float | None = Field(
         None,
         ge=1,
@@ -63,8 +67,9 @@ class ChoiceParams(LexicalParams):
     def _is_one(self) -> Self:
         if self.name is not None and self.budget is not None:
             raise ValueError("[name] and [budget] exclude each other: give one")
-        if self.name is not None and self.name not in CATALOGUE:
-            raise ValueError(f"unknown program [{self.name}]{did_you_mean(self.name, CATALOGUE)}")
+        if self.name is not None and self.name not in CATALOGUE and self.name not in promoted():
+            known = (*CATALOGUE, *promoted())
+            raise ValueError(f"unknown program [{self.name}]{did_you_mean(self.name, known)}")
         if self.budget is not None and within(self.budget) is None:
             least = min((one for one in measured() if one.name in CATALOGUE), key=lambda one: one.c)
             raise ValueError(f"no program costs {self.budget:g} or less: the cheapest is [{least.name}] at {least.c:g}")
@@ -102,6 +107,6 @@ class ProgramChoice:
 
 
 def _chosen(params: ChoiceParams) -> tuple[Rescorer[Any], ProgramParams]:
-    rescorer = rescorer_of(params.chosen)
+    rescorer = promoted().get(params.chosen) or rescorer_of(params.chosen)
     own = LexicalParams(lexical=params.lexical) if issubclass(rescorer.Params, LexicalParams) else ProgramParams()
     return rescorer, own

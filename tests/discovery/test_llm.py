@@ -1,0 +1,147 @@
+"""A language model as the proposer."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from es_ttc.discovery.evaluator import Evaluator
+from es_ttc.discovery.loop import search
+from es_ttc.discovery.memory import Memory
+from es_ttc.discovery.proposers.llm import LlmProposer, claims, program_of, prompt
+from es_ttc.discovery.records import OnTask, Plan, Proposal, Record
+from es_ttc.discovery.summary import status
+from es_ttc.discovery.tasks import Task
+from es_ttc.errors import ConfigurationError, LlmError
+from es_ttc.rescorers.programs.source import Reason
+from tests.support.llm import scripted_model, settings_for
+
+PROGRAM = '''"""
+Novelty: words first.
+Hypothesis: vectors miss names.
+"""
+def program(Q, D, S, ctx):
+    return S + ctx.lexicon().overlap(ctx.query_texts)
+'''
+PLAN = Plan(encoder="minilm", identity="x", seed=1, proposer="llm", tasks=())
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"Here it is:\n```python\n{PROGRAM}```\nIt should help.", PROGRAM),
+        (f"```\nx = 1\n```\nand\n```py\n{PROGRAM}\n```", PROGRAM),
+        (PROGRAM, PROGRAM),
+        (f"{PROGRAM}```", PROGRAM),
+        (f"```python\n{PROGRAM}", PROGRAM),
+        ("", ""),
+        ("```python\n```", ""),
+    ],
+)
+def test_the_program_is_found_in_what_a_model_writes(text: str, found: str) -> None:
+    assert program_of(text) == found
+
+
+def test_claims_are_read_from_the_docstring() -> None:
+    assert claims(PROGRAM) == ("words first.", "vectors miss names.")
+    assert claims("def f(") == ("", "")
+
+
+def test_the_prompt_holds_results_failures_and_the_frontier_within_its_room() -> None:
+    task = OnTask(value=0.5, delta=0.1, queries=1, documents=1, index_texts=1, query_texts=0, readings=(), seconds=0)
+    records = [
+        Record(
+            generation=1,
+            name="g001",
+            proposal=Proposal(source=PROGRAM, origin="llm", novelty="words first."),
+            verdict="measured",
+            mean=0.1,
+            cost=2.0,
+            tasks={"bees": task},
+        ),
+        Record(
+            generation=2,
+            name="g002",
+            proposal=Proposal(source="import torch", origin="llm"),
+            verdict="rejected",
+            reason=Reason.EXTERNAL,
+            detail="line 1: imports [torch]",
+        ),
+    ]
+    text = prompt(records, 4_000)
+    assert "g001 +0.1000, c 2.0 (bees +0.100): words first." in text
+    assert "g002 external_model: line 1: imports [torch]" in text
+    assert PROGRAM in text
+    assert text.endswith("```python\n")
+    bare = prompt(records, 200)
+    assert PROGRAM not in bare
+    assert len(bare) < len(prompt([], 200)) + 200
+
+
+async def test_a_scripted_model_drives_the_loop(
+    tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
+) -> None:
+    import asyncio
+
+    answers = [f"```python\n{PROGRAM}```", "I am sorry.", ""]
+
+    def searched(url: str) -> list[Record]:
+        proposer = LlmProposer(settings_for(url, llm_api="chat", llm_model="m"), 1)
+        with Memory(tmp_path / "s") as memory:
+            memory.begin(PLAN)
+            list(search(memory, evaluator_of(tasks), proposer, 3, distance=0.02))
+            return list(memory.records)
+
+    async with scripted_model(answers) as model:
+        records = await asyncio.to_thread(searched, model.url)
+    assert [(record.verdict, record.reason) for record in records] == [
+        ("measured", None),
+        ("rejected", Reason.SYNTAX),
+        ("rejected", Reason.NO_PROPOSAL),
+    ]
+    assert records[0].proposal.novelty == "words first."
+    assert "g001" in str(model.asked[1])
+    assert "g002 syntax" in str(model.asked[2])
+    found = status(PLAN, records)
+    assert found["llm"]["calls"] == 3
+    assert found["proposals"] == {
+        "all": 3,
+        "valid": 1,
+        "rejected": {"syntax": 1, "no_proposal": 1},
+        "gaining": int((records[0].mean or 0) > 0),
+        "admitted": int(records[0].admitted),
+    }
+
+
+async def test_an_endpoint_that_fails_ends_the_search_and_costs_no_generation(
+    tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
+) -> None:
+    import asyncio
+
+    def searched(url: str) -> list[Record]:
+        proposer = LlmProposer(settings_for(url, llm_model="m", llm_attempts=1), 1)
+        with Memory(tmp_path / "s") as memory:
+            memory.begin(PLAN)
+            with pytest.raises(LlmError):
+                list(search(memory, evaluator_of(tasks), proposer, 3, distance=0.02))
+            return list(memory.records)
+
+    async with scripted_model([500]) as model:
+        assert await asyncio.to_thread(searched, model.url) == []
+
+
+def test_no_endpoint_is_told_before_the_search() -> None:
+    with pytest.raises(ConfigurationError, match="ES_TTC_LLM_URL"):
+        LlmProposer(settings_for("http://x").model_copy(update={"llm_url": None}), 1)
+
+
+@pytest.mark.llm
+def test_the_loop_survives_a_small_base_model(
+    llm_url: str, tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
+) -> None:
+    proposer = LlmProposer(settings_for(llm_url), 1, characters=1_500, tokens=120)
+    with Memory(tmp_path) as memory:
+        memory.begin(PLAN)
+        records = list(search(memory, evaluator_of(tasks), proposer, 2, distance=0.02))
+    assert [record.generation for record in records] == [1, 2]
+    assert all(record.proposal.llm is not None and record.proposal.llm.completion_tokens > 0 for record in records)
