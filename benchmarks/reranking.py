@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 import matplotlib as mpl
@@ -281,21 +281,36 @@ def by_bm25(ready: Ready) -> Ready:
 
 
 def _with_spectral(ready: Ready, method: Judged, budget: int) -> NDArray[np.float64]:
-    return _scored(ready, lambda place, _: method(ready, place, _Spectral(ready, place), budget))
+    return _scored(ready, lambda place, _: method(ready, place, Spectral(ready, place), budget))
 
 
-class _Spectral:
+class Spectral:
+    """Spectral retrieval as a reranker of one query of a collection; what it has scored before it remembers.
+
+    Args:
+        ready: The collection.
+        query: The query's place.
+    """
+
+    _memory: ClassVar[dict[tuple[str, int], dict[int, float]]] = {}
+
     def __init__(self, ready: Ready, query: int) -> None:
         self._ready = ready
         self._query = ready.queries[query]
         self._rescorer = SpectralRescorer()
         self._params = SpectralParams()
+        self._known = self._memory.setdefault((ready.collection.name, query), {})
 
     async def scores(self, documents: Sequence[int]) -> list[float]:
-        positions = np.asarray(documents, np.intp)
-        features = self._rescorer.needs(self._params) | self._rescorer.wants
-        window = self._ready.features.window(positions, np.zeros(len(positions), np.float32), features)
-        return [float(score) for score in self._rescorer.score(self._query, window, self._params)]
+        """Return the documents' scores."""
+        new = [document for document in documents if document not in self._known]
+        if new:
+            positions = np.asarray(new, np.intp)
+            features = self._rescorer.needs(self._params) | self._rescorer.wants
+            window = self._ready.features.window(positions, np.zeros(len(positions), np.float32), features)
+            found = self._rescorer.score(self._query, window, self._params)
+            self._known.update(zip(new, map(float, found), strict=True))
+        return [self._known[document] for document in documents]
 
 
 def _first_pass(features: CorpusFeatures, vectors: Float32) -> list[list[int]]:

@@ -21,7 +21,7 @@ from es_ttc.neighbours.update import finished_graph
 from es_ttc.vectors.tokens import Float32
 
 _DRAWS = 10
-_DRAWN = 300
+_DRAWN = 80
 """Documents of the picture's map."""
 
 
@@ -171,11 +171,12 @@ def _draw(shown: Shown, loaded: _Loaded, path: Path) -> None:
         ]
         degrees.bar(range(greatest + 1), counts, color=grey, label="is a neighbour of", width=0.9)
         degrees.bar(list(shown.degrees), list(shown.degrees.values()), color=blue, label="has neighbours", width=0.5)
-        degrees.set(xlabel=f"documents (the last bar: {greatest} or more)", title="degrees")
+        degrees.set(xlabel=f"documents (the last bar: {greatest} or more)", ylabel="number of documents")
+        degrees.set_title("degrees", fontsize=10)
         degrees.legend(frameon=False, fontsize=8)
         reach.bar(range(len(shown.reach.steps)), [100 * share for share in shown.reach.steps], color=blue)
         reach.set(xlabel="steps from the nearest seed", ylabel="% of documents")
-        reach.set_title(f"{shown.reach.seeds} random seeds reach {shown.reach.share:.1%}")
+        reach.set_title(f"{shown.reach.seeds} random seeds reach {shown.reach.share:.1%}", fontsize=10)
         _map(around, loaded, blue, grey, orange)
         for axes in (degrees, reach):
             axes.spines[["top", "right"]].set_visible(False)
@@ -205,8 +206,9 @@ def _map(axes: Any, loaded: _Loaded, blue: str, grey: str, orange: str) -> None:
         for other in loaded.graph.of(document).tolist():
             if other in at:
                 axes.plot(*places[[at[document], at[other]]].T, color=grey, linewidth=0.25, zorder=1)
-    axes.scatter(*places.T, s=9, c=[orange if document == middle else blue for document in near.tolist()], zorder=2)
-    axes.set_title(f"around the document with most followers ({len(near)} nearest)")
+    axes.scatter(*places.T, s=9, color=blue, zorder=2)
+    axes.scatter(*places[[at[middle]]].T, s=60, color=orange, edgecolors="white", zorder=3)
+    axes.set_title(f"{len(near)} documents around the best-linked one", fontsize=10)
 
 
 def _laid_out(near: NDArray[np.intp], loaded: _Loaded) -> NDArray[np.float64]:

@@ -97,6 +97,8 @@ class GraphNeighbourhood:
             self.problem = self.problem or EngineError("neighbours were not read in time")
         except EsTtcError as error:
             self.problem = self.problem or error
+        except (LookupError, TypeError, ValueError) as error:
+            self.problem = self.problem or EngineError(f"neighbours could not be read: {type(error).__name__}")
         finally:
             self.seconds += time.perf_counter() - began
         return [[] for _ in documents]

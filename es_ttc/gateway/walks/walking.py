@@ -211,6 +211,10 @@ class Walks:
         except EsTtcError as error:  # of nearness; the judge keeps a failure of its own
             failures.append(error)
             walk = _so_far(judge, window)
+        except Exception as error:  # noqa: BLE001 - whatever fails of ours, what was judged is there to answer
+            log.error("walk failed", method=asked.strategy.name, exc_info=error)
+            failures.append(ScoringError(f"the walk failed: {type(error).__name__}: {error}"))
+            walk = _so_far(judge, window)
         finally:
             await graph.close()
         if walk.failure is not None:
