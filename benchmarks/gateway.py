@@ -11,6 +11,7 @@ encoded but the query, whose time is shown apart.
 
 import argparse
 import asyncio
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -53,9 +54,9 @@ def main() -> None:
     url = parser.parse_args().engine
     product = asyncio.run(_fill(url))
     try:
-        with gateway(url) as warm, gateway(url, feature_cache_mb=0) as forgetful:
-            _warm_up(url, warm.url, forgetful.url)
-            _report(url, warm.url, forgetful.url, product)
+        with gateway(url) as warm, gateway(url, feature_cache_mb=0) as forgetful, gateway(url, compiled=False) as plain:
+            _warm_up(url, warm.url, forgetful.url, plain.url)
+            _report(url, warm.url, forgetful.url, plain.url, product)
     finally:
         asyncio.run(_clear(url))
 
@@ -67,12 +68,13 @@ def _warm_up(engine: str, *gateways: str) -> None:
         asyncio.run(answered(url, INDEX, body, connections=4, seconds=WARM_UP_SECONDS))
 
 
-def _report(url: str, gateway: str, forgetful: str, product: str) -> None:
+def _report(url: str, gateway: str, forgetful: str, by_numpy: str, product: str) -> None:
     data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, on {product}, loopback"
-    print(heading("Gateway", data=data, packages=("aiohttp", "uvicorn", "starlette", "numpy")))
+    print(heading("Gateway", data=data, packages=("aiohttp", "uvicorn", "starlette", "numpy", "numba")))
+    print(f"Load average before: {os.getloadavg()[0]:.1f}\n")
     columns = ("pass-through", "direct p50 ms", "gateway p50 ms", "added ms", "p95 ms")
     print(table(columns, _pass_through(url, gateway)))
-    print(table(("spectral, window 100", "p50 ms", "p95 ms"), _spectral(url, gateway, forgetful)))
+    print(table(("spectral, window 100", "p50 ms", "p95 ms"), _spectral(url, gateway, forgetful, by_numpy)))
     if product == "opensearch":
         print(
             table(
@@ -131,12 +133,12 @@ def _pass_through(engine: str, gateway: str, repeat: int = 400) -> list[tuple[st
     return rows
 
 
-def _spectral(engine: str, gateway: str, forgetful: str, repeat: int = 8) -> list[tuple[str, ...]]:
-    """Measure windows whose features are in the gateway's memory, and by a gateway that keeps none in memory."""
+def _spectral(engine: str, gateway: str, forgetful: str, by_numpy: str, repeat: int = 8) -> list[tuple[str, ...]]:
+    """Measure windows whose features are in the gateway's memory, by one that keeps none, and by one without numba."""
     direct: list[float] = []
-    runs: dict[str, list[dict[str, float]]] = {"cold": [], "warm": []}
-    with Client(engine) as plain, Client(gateway) as warm, Client(forgetful) as cold:
-        clients = {"cold": cold, "warm": warm}
+    runs: dict[str, list[dict[str, float]]] = {"cold": [], "warm": [], "warm, numpy": []}
+    with Client(engine) as plain, Client(gateway) as warm, Client(forgetful) as cold, Client(by_numpy) as other:
+        clients = {"cold": cold, "warm": warm, "warm, numpy": other}
         for turn in range(repeat):
             for group in range(GROUPS):
                 started = time.perf_counter()
@@ -151,7 +153,7 @@ def _spectral(engine: str, gateway: str, forgetful: str, repeat: int = 8) -> lis
                     assert ttc["applied"], ttc
                     assert ttc["scored"] == WINDOW, ttc
                     if turn:
-                        assert ttc["features_from_memory"] == (WINDOW if name == "warm" else 0), ttc
+                        assert ttc["features_from_memory"] == (0 if name == "cold" else WINDOW), ttc
                         runs[name].append({"total": total, **ttc["took"]})
     base = statistics.median(direct)
     rows: list[tuple[str, ...]] = [

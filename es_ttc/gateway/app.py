@@ -97,7 +97,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     )
 
     retrieving = Retrieving(
-        upstream, features, encoders, scoring, metrics, default_timeout_ms=settings.default_timeout_ms
+        upstream, features, encoders, scoring, metrics, tuned, default_timeout_ms=settings.default_timeout_ms
     )
     knn = KnnHandler(searches, retrieving, max_window=settings.max_window)
     model = SharedModel(settings)
@@ -168,7 +168,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         exception_handlers={HTTPException: _not_found},
         lifespan=lifespan,
     )
-    return _Doors(addresses, Entrance(upstream, searches, queries, metrics, settings.max_concurrent_requests))
+    return _Doors(addresses, Entrance(upstream, queries, metrics, settings.max_concurrent_requests))
 
 
 class _Doors:

@@ -22,19 +22,29 @@ NOTHING = b'{"size":0,"query":{"match_none":{}}}'
 
 
 class Captured:
-    """Keeps an answer, to which something is added before it goes to the caller."""
+    """Keeps an answer, to which something is added before it goes to the caller.
+
+    Attributes:
+        status: Its status.
+        headers: Its headers.
+    """
 
     def __init__(self, incoming: Incoming) -> None:
         self._incoming = incoming
-        self._status = 200
-        self._headers: RawHeaders = []
+        self.status = 200
+        self.headers: RawHeaders = []
         self._body: list[bytes] = []
+
+    @property
+    def body(self) -> bytes:
+        """What has come of the body so far."""
+        return b"".join(self._body)
 
     async def __call__(self, message: Message) -> None:
         """Take a message of the answer."""
         if message["type"] == "http.response.start":
-            self._status = message["status"]
-            self._headers = list(message["headers"])
+            self.status = message["status"]
+            self.headers = list(message["headers"])
         else:
             self._body.append(message.get("body", b""))
 
@@ -60,9 +70,9 @@ class Captured:
             applied: Whether every method of this hook did its work.
             ours: Whether any method of this hook was asked for.
         """
-        body = b"".join(self._body)
-        if self._status != 200:
-            await self._send(send, self._headers, body)
+        body = self.body
+        if self.status != 200:
+            await self.send(send, self.headers, body)
             return outcome
         answer = jsonio.loads(body) if body.strip() else {}
         for number, adding in add.items():
@@ -72,17 +82,51 @@ class Captured:
         for number, fault in faults.items():
             answer["responses"][number] = fault.upstream if is_refusal(fault) else fault.body()
         applied = outcome.applied and applied
-        headers = [pair for pair in self._headers if pair[0] not in (b"content-length", _APPLIED)]
-        if ours or any(name == _APPLIED for name, _ in self._headers):
-            headers.append((_APPLIED, b"true" if applied else b"false"))
+        headers = [pair for pair in self.headers if pair[0] not in (b"content-length", _APPLIED)]
+        if ours or any(name == _APPLIED for name, _ in self.headers):
+            headers.append(_mark(applied=applied))
         pretty = dict(params).get("pretty", "false") in ("", "true")
-        await self._send(send, headers, jsonio.dumps(answer, pretty=pretty))
+        await self.send(send, headers, jsonio.dumps(answer, pretty=pretty))
         return Outcome("msearch" if outcome.kind == "msearch" or faults else "search", 200, applied)
 
-    async def _send(self, send: Send, headers: RawHeaders, body: bytes) -> None:
+    async def send(self, send: Send, headers: RawHeaders, body: bytes) -> None:
+        """Send another answer of the same status in its place."""
         kept = [pair for pair in headers if pair[0] != b"content-length"]
-        await start_answer(send, self._status, [*kept, (b"content-length", str(len(body)).encode())])
+        await start_answer(send, self.status, [*kept, (b"content-length", str(len(body)).encode())])
         await end_answer(self._incoming, send, body)
+
+
+async def send_joined(
+    send: Send, parts: Sequence[tuple[Captured, Sequence[int]]], *, applied: bool, pretty: bool
+) -> int:
+    """Send the answer to an `_msearch` whose items were answered in several parts.
+
+    Args:
+        send: Where it goes.
+        parts: Their answers, and the places of their items in the whole; the first one had items of ours.
+        applied: Whether every method of ours did its work.
+        pretty: Whether the caller wants it to be read by people.
+
+    Returns:
+        The status: that of a part which was refused, with the engine's words, if one was.
+    """
+    first = parts[0][0]
+    refused = next((part for part, _ in parts if part.status != 200), None)
+    if refused is not None:
+        await refused.send(send, refused.headers, refused.body)
+        return refused.status
+    answers = [(jsonio.loads(part.body), places) for part, places in parts]
+    placed = {place: one for answer, places in answers for place, one in zip(places, answer["responses"], strict=True)}
+    whole = {**answers[0][0], "responses": [placed[place] for place in sorted(placed)]}
+    if "took" in whole:
+        whole["took"] = max(answer["took"] for answer, _ in answers)
+    headers = [pair for pair in first.headers if pair[0] != _APPLIED]
+    await first.send(send, [*headers, _mark(applied=applied)], jsonio.dumps(whole, pretty=pretty))
+    return 200
+
+
+def _mark(*, applied: bool) -> tuple[bytes, bytes]:
+    return _APPLIED, b"true" if applied else b"false"
 
 
 def add_summary(

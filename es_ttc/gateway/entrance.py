@@ -12,7 +12,7 @@ from es_ttc.gateway.logs import log, request_id
 from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.proxy import end_answer, forward, json_headers, start_answer
 from es_ttc.gateway.query.handler import QueryHandler
-from es_ttc.gateway.search import Outcome, SearchHandler
+from es_ttc.gateway.search import Outcome
 from es_ttc.gateway.upstream import Upstream
 
 _GONE = Outcome("passthrough", 499)
@@ -25,17 +25,13 @@ class Entrance:
 
     Args:
         upstream: The engine.
-        searches: Answers templates of `_msearch`.
-        queries: Answers `_search` and `_msearch`; hands on what has no query of ours.
+        queries: Answers `_search`, `_msearch` and their templates; hands on what has no query of ours.
         metrics: Told about every request.
         limit: Requests in flight before 429 is answered.
     """
 
-    def __init__(
-        self, upstream: Upstream, searches: SearchHandler, queries: QueryHandler, metrics: Metrics, limit: int
-    ) -> None:
+    def __init__(self, upstream: Upstream, queries: QueryHandler, metrics: Metrics, limit: int) -> None:
         self._upstream = upstream
-        self._searches = searches
         self._queries = queries
         self._metrics = metrics
         self._limit = limit
@@ -111,7 +107,7 @@ class Entrance:
             case ["_msearch"]:
                 return await self._queries.msearch(incoming, answer)
             case ["_msearch", "template"]:
-                return await self._searches.msearch_template(incoming, answer)
+                return await self._queries.msearch_template(incoming, answer)
             case _:
                 return Outcome("passthrough", await forward(self._upstream, incoming, answer))
 

@@ -3,6 +3,7 @@
 import asyncio
 import zlib
 from collections.abc import AsyncIterator
+from copy import copy
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.types import Receive, Scope
@@ -114,6 +115,13 @@ class Incoming:
         told = [(name, value) for name, value in params if name not in _OF_THE_BODYS_PLACE]
         if len(told) < len(params):
             self.query_string = urlencode(told, errors="surrogateescape").encode("latin-1")
+
+    def beside(self, raw_path: bytes, body: bytes) -> "Incoming":
+        """Return a request with another path and body in the name of the same caller, for a part of this one."""
+        part = copy(self)
+        part.raw_path = part.target = raw_path
+        part.replace_body(body)
+        return part
 
     async def watch(self, owner: "asyncio.Task[None]") -> None:
         """Cancel the task that answers as soon as the client has gone away."""

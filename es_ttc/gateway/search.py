@@ -210,23 +210,37 @@ class SearchHandler:
         asked = [number for number, search in enumerate(searches) if not isinstance(search, EsTtcError)]
         return await self._answer_items(incoming, send, items, searches, [(incoming.target, asked)], params, started)
 
-    async def msearch_template(self, incoming: Incoming, send: Send) -> Outcome:
-        """Answer one `_msearch/template`: items that render to a search of ours as those of an `_msearch`.
-
-        The others go to the engine as they came, in one request.
-        """
-        started = time.perf_counter()
-        body, text, params = await self.read(incoming)
-        items = None if text is None else items_of(text)
-        if items is None:
-            return await self._pass(incoming, send, body)
+    async def rendered_items(
+        self, incoming: Incoming, items: Sequence[tuple[bytes, bytes]]
+    ) -> list[dict[str, Any] | None]:
+        """Return what each template of an `_msearch/template` stands for; see :meth:`rendered_template`."""
         room = asyncio.Semaphore(_RENDERED_AT_ONCE)
 
         async def rendered(line: bytes) -> dict[str, Any] | None:
             async with room:
                 return await self.rendered_template(incoming, line)
 
-        bodies = await asyncio.gather(*(rendered(line) for _, line in items))
+        return await asyncio.gather(*(rendered(line) for _, line in items))
+
+    async def msearch_template(
+        self, incoming: Incoming, send: Send, bodies: Sequence[dict[str, Any] | None] | None = None
+    ) -> Outcome:
+        """Answer one `_msearch/template`: items that render to a search of ours as those of an `_msearch`.
+
+        The others go to the engine as they came, in one request.
+
+        Args:
+            incoming: The request.
+            send: Where the answer goes.
+            bodies: What :meth:`rendered_items` gave; None where nothing is rendered yet.
+        """
+        started = time.perf_counter()
+        body, text, params = await self.read(incoming)
+        items = None if text is None else items_of(text)
+        if items is None:
+            return await self._pass(incoming, send, body)
+        if bodies is None:
+            bodies = await self.rendered_items(incoming, items)
         searches = [self._begin_item(data, started) for data in bodies]
         if not any(searches):
             return await self._pass(incoming, send, body)

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from es_ttc import entry_points
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.rescorers.base import Params, Rescorer
+from es_ttc.rescorers.base import Params
 from es_ttc.rescorers.registry import load, parse_params
 
 
@@ -51,6 +52,13 @@ class Tuned(BaseModel):
             ) from error
 
 
+class Parametrised(Protocol):
+    """A method with parameters of its own."""
+
+    name: ClassVar[str]
+    Params: ClassVar[type[Params]]
+
+
 class TunedDefaults:
     """What stands in place of the methods' own defaults.
 
@@ -81,21 +89,26 @@ class TunedDefaults:
             found[tuned.method] = tuned.params
         return cls(found)
 
-    def parse(self, rescorer: Rescorer[Any], raw: Mapping[str, Any]) -> tuple[Params, dict[str, Any]]:
+    def parse(self, method: Parametrised, raw: Mapping[str, Any]) -> tuple[Params, dict[str, Any]]:
         """Return a request's parameters, and those of them that are tuned values.
 
         What the request gives wins. Where the tuned values do not go together with it (a number of documents, and an
-        l1 that chooses it by itself) the request alone counts.
+        l1 that chooses it by itself), or with a retriever that is another method of the same name, the request alone
+        counts.
+
+        Args:
+            method: A rescorer, or the retriever of the same name, whose parameters include the rescorer's.
+            raw: What the request gives.
 
         Raises:
             InvalidRequest: The request's own parameters do not fit.
         """
-        params = parse_params(rescorer, raw)
-        tuned = {name: value for name, value in self._params.get(rescorer.name, {}).items() if name not in raw}
+        params = entry_points.parse_params(method.Params, raw, method.name)
+        tuned = {name: value for name, value in self._params.get(method.name, {}).items() if name not in raw}
         if not tuned:
             return params, {}
         try:
-            return parse_params(rescorer, {**tuned, **raw}), tuned
+            return entry_points.parse_params(method.Params, {**tuned, **raw}, method.name), tuned
         except InvalidRequest:
             return params, {}
 

@@ -67,6 +67,13 @@ class KnnHandler:
         incoming.target = incoming.raw_path = without_template(incoming.raw_path)
         return await self._answer(incoming, send, rendered, clauses, params, started)
 
+    def has_clauses(self, body: dict[str, Any]) -> bool:
+        """Whether a body has kNN clauses of ours, be they right or wrong."""
+        try:
+            return bool(clauses_of(body, most=self._max_window))
+        except EsTtcError:
+            return True
+
     async def msearch(self, incoming: Incoming, send: Send) -> Outcome:
         """Answer one `_msearch`: each item on its own, the rounds of all retrievals in step."""
         started = time.perf_counter()

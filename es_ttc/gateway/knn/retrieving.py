@@ -28,6 +28,7 @@ from es_ttc.mappings.fields import FEATURES
 from es_ttc.mappings.spec import ENCODER, POOLED, VECTOR
 from es_ttc.rescorers.base import Feature, Params, Query
 from es_ttc.rescorers.similarity import shown_similarity
+from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Retrieved, Retriever
 from es_ttc.vectors.tokens import Float32
@@ -82,6 +83,7 @@ class Replacement:
 class _Method:
     retriever: Retriever[Any]
     params: Params
+    tuned: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class Retrieving:
         encoders: The queries' encoders.
         pool: Where methods compute.
         metrics: Told about stages and fallbacks.
+        tuned: Parameters of retrievals that give none of their own.
         default_timeout_ms: Budget of a retrieval that names none.
     """
 
@@ -132,6 +135,7 @@ class Retrieving:
         encoders: Encoders,
         pool: BoundedPool,
         metrics: Metrics,
+        tuned: TunedDefaults,
         *,
         default_timeout_ms: float,
     ) -> None:
@@ -140,6 +144,7 @@ class Retrieving:
         self._encoders = encoders
         self._pool = pool
         self._metrics = metrics
+        self._tuned = tuned
         self._default_timeout_ms = default_timeout_ms
 
     async def answer(
@@ -157,7 +162,7 @@ class Retrieving:
         """
         if not questions:
             return []
-        methods = [_outcome(partial(_method, question.clause)) for question in questions]
+        methods = [_outcome(partial(_method, question.clause, self._tuned)) for question in questions]
         headers = callers(questions[0].caller.headers)
         rounds: Rounds[tuple[bytes, dict[str, Any]], Mapping[str, Any]] = Rounds(
             partial(self._send, path, query_string, headers)
@@ -357,11 +362,11 @@ def _decoded(raw: bytes) -> Any:
         return None
 
 
-def _method(clause: Clause) -> _Method | None:
+def _method(clause: Clause, tuned: TunedDefaults) -> _Method | None:
     if clause.section is None:
         return None
     retriever = registry.load(clause.section.method)
-    return _Method(retriever, registry.parse_params(retriever, clause.section.params))
+    return _Method(retriever, *tuned.parse(retriever, clause.section.params))
 
 
 def _outcome(call: Callable[[], _Method | None]) -> "_Method | EsTtcError | None":
@@ -419,4 +424,5 @@ def _shown(found: Retrieved, search: EngineSearch, clause: Clause, method: _Meth
 
 def _summary(method: _Method, told: Mapping[str, Any], encoder: str, took: _Took, *, applied: bool) -> dict[str, Any]:
     known = {"encoder": encoder} if encoder else {}
-    return {"method": method.retriever.name, "applied": applied, **told, **known, "took": took.as_dict()}
+    tuned = {"tuned": dict(method.tuned)} if method.tuned else {}
+    return {"method": method.retriever.name, "applied": applied, **told, **known, **tuned, "took": took.as_dict()}

@@ -6,14 +6,14 @@ gets what there is to say about the rewriting.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from starlette.types import Send
 
 from es_ttc.errors import EsTtcError
 from es_ttc.gateway import jsonio
-from es_ttc.gateway.captured import NOTHING, Captured, add_summary, is_refusal, refused, with_text
+from es_ttc.gateway.captured import NOTHING, Captured, add_summary, is_refusal, refused, send_joined, with_text
 from es_ttc.gateway.incoming import Incoming
 from es_ttc.gateway.knn.clauses import put_at
 from es_ttc.gateway.knn.handler import KnnHandler
@@ -102,6 +102,39 @@ class QueryHandler:
         outcome = await self._knn.msearch(incoming, captured)
         return await _merged(captured, send, outcome, params, faults, answered)
 
+    async def msearch_template(self, incoming: Incoming, send: Send) -> Outcome:
+        """Answer one `_msearch/template`: what renders to clauses of ours as an `_msearch`, and the rest as it came."""
+        _, text, params = await self._searches.read(incoming)
+        items = None if text is None else items_of(text)
+        if items is None:
+            return await self._searches.msearch_template(incoming, send)
+        bodies = await self._searches.rendered_items(incoming, items)
+        ours = [number for number, body in enumerate(bodies) if body is not None and self._has_clauses(body)]
+        if not ours:
+            return await self._searches.msearch_template(incoming, send, bodies)
+        require_json_answer(incoming, params)
+        rest = [number for number in range(len(items)) if number not in ours]
+        searches = incoming.beside(
+            without_template(incoming.raw_path),
+            _joined((items[place][0], jsonio.dumps(bodies[place])) for place in ours),
+        )
+        parts: list[tuple[Captured, Sequence[int]]] = [(Captured(incoming), ours)]
+        applied = (await self.msearch(searches, parts[0][0])).applied
+        if rest:
+            templates = incoming.beside(incoming.raw_path, _joined(items[place] for place in rest))
+            parts.append((Captured(incoming), rest))
+            others = await self._searches.msearch_template(templates, parts[1][0], [bodies[place] for place in rest])
+            applied = applied and others.applied
+        pretty = dict(params).get("pretty", "false") in ("", "true")
+        return Outcome("msearch", await send_joined(send, parts, applied=applied, pretty=pretty), applied)
+
+    def _has_clauses(self, body: dict[str, Any]) -> bool:
+        """Whether a body has clauses of ours, in its query or for kNN, be they right or wrong."""
+        try:
+            return bool(clauses_of(body)) or self._knn.has_clauses(body)
+        except EsTtcError:
+            return True
+
     async def _answer(
         self, incoming: Incoming, send: Send, found: _Found, params: Sequence[tuple[str, str]], started: float
     ) -> Outcome:
@@ -149,6 +182,10 @@ def _read_item(line: bytes) -> _Found | EsTtcError | None:
         return _found(line)
     except EsTtcError as error:
         return error
+
+
+def _joined(items: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(b"%b\n%b\n" % item for item in items)
 
 
 def _changed(body: dict[str, Any], rewritten: Sequence[Rewritten]) -> dict[str, Any]:

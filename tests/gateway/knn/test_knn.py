@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings
+from es_ttc.gateway.server import running_gateway
 from es_ttc.ingest import encode_documents
 from es_ttc.mappings.spec import IndexSpec
 from es_ttc.rescorers.base import Feature, Query, Window
@@ -18,6 +20,7 @@ from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Documents, Vectors
 from es_ttc.retrievers.memory import Matrix, MemorySearch
+from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, call, search
 from tests.gateway.conftest import Behind, corpus, fill, make_index
 
@@ -392,6 +395,47 @@ def test_templates_points_in_time_and_bodies_in_the_url(spanned: Behind) -> None
     assert reply.status == 200
     assert reply.json()["ttc"]["applied"] is True
     assert reply.ids == alone.ids
+
+
+def test_several_templates_in_one_request(spanned: Behind) -> None:
+    inline = {"source": json.dumps({"knn": ours("nnn", "{{words}}")}), "params": {"words": CATS}}
+    wrong = {"source": json.dumps({"knn": ours("nnn", ttc={"metod": "nnn"})})}
+    plain = {"source": {"query": {"match_all": {}}, "size": 2}}
+    rescored = {"source": {"rescore": {"window_size": 20, "ttc": {"method": "spectral", "query_text": CATS}}}}
+    items = [plain, inline, {"id": "no-such"}, wrong, rescored]
+    lines = "".join(f"{json.dumps(line)}\n" for item in items for line in ({"index": spanned.index}, item))
+    reply, direct = (
+        call(url, "POST", "/_msearch/template", lines.encode(), {"content-type": "application/x-ndjson"})
+        for url in (spanned.gateway, spanned.engine)
+    )
+    assert reply.status == direct.status
+    if is_elasticsearch(spanned):  # the tests' node has no templates
+        assert reply.json() == direct.json()
+        return
+    first, second, third, fourth, fifth = reply.json()["responses"]
+    assert [hit["_id"] for hit in second["hits"]["hits"]] == asked(spanned, ours("nnn")).ids
+    assert second["ttc"]["applied"] is True
+    assert first["hits"] == direct.json()["responses"][0]["hits"]
+    assert third["error"] == direct.json()["responses"][2]["error"]
+    assert "did you mean [method]?" in fourth["error"]["reason"]
+    assert fifth["ttc"]["method"] == "spectral"
+    assert reply.headers["x-ttc-applied"] == "true"
+
+
+def test_tuned_parameters_serve_retrievals_that_give_none(spanned: Behind, encoder: Encoder, tmp_path: Path) -> None:
+    tuned = {"method": "nnn", "params": {"l1": 0.3}, "data": "cats", "split": "train", "encoder": None}
+    file = tmp_path / "nnn.json"
+    file.write_text(json.dumps(tuned), encoding="utf-8")
+    settings = GatewaySettings(engine=spanned.engine, port=0, tuned=(file,), compiled=False)
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        asking = replace(spanned, gateway=gateway)
+        by_file, by_hand = asked(asking, ours()), asked(spanned, ours(ttc={"params": {"l1": 0.3}}))
+        assert (by_file.ids, by_file.scores) == (by_hand.ids, by_hand.scores)
+        assert by_file.json()["ttc"]["tuned"] == {"l1": 0.3}
+        assert by_file.ids != asked(spanned, ours()).ids or by_file.scores != asked(spanned, ours()).scores
+        own = asked(asking, ours(ttc={"params": {"l1": 0.1}})).json()["ttc"]
+        assert "tuned" not in own
+        assert "tuned" not in asked(asking, ours("dense")).json()["ttc"]
 
 
 def test_several_indices(spanned: Behind, index_name: str, encoder: Encoder) -> None:
