@@ -1,0 +1,168 @@
+"""Kinds of indices that people have, and every storage of features beside them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from es_ttc.attach import FillOptions, fill_attached
+from es_ttc.attach.beside import attach_beside
+from es_ttc.attach.sample import first_codebook
+from es_ttc.attach.source import sources_of
+from es_ttc.cli import attach as cli
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineError
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.settings import Settings
+from tests.attach.conftest import FIELDS, MAPPING, attach, corpus, put, remove_traces, update
+from tests.attach.test_beside import ask, scores
+
+
+@pytest.fixture
+async def rolled(engine: Engine, index_name: str) -> AsyncIterator[str]:
+    """The shop's documents in a data stream; the tests' Elasticsearch has none, and gets an alias that rolls over."""
+    settings = {"index": {"number_of_shards": 1, "number_of_replicas": 0}}
+    if streams := await has_streams(engine):
+        properties = {**MAPPING["properties"], "@timestamp": {"type": "date"}}  # type: ignore[dict-item]
+        mappings = {**MAPPING, "properties": properties}
+        body = {
+            "index_patterns": [index_name],
+            "data_stream": {},
+            "priority": 500,
+            "template": {"settings": settings, "mappings": mappings},
+        }
+        await engine.request("PUT", f"/_index_template/{index_name}", body=body)
+    else:
+        aliases = {index_name: {"is_write_index": True}}
+        await engine.create_index(
+            f"{index_name}-000001", {"settings": settings, "mappings": MAPPING, "aliases": aliases}
+        )
+    await append(engine, index_name, corpus())
+    yield index_name
+    backing = [source.index for source in await sources_of(engine, index_name)]
+    if streams:
+        await engine.request("DELETE", f"/_data_stream/{index_name}")
+        await engine.request("DELETE", f"/_index_template/{index_name}")
+    for index in backing:
+        await remove_traces(engine, index)
+        if not streams:
+            await engine.delete_index(index)
+
+
+async def has_streams(engine: Engine) -> bool:
+    try:
+        await engine.request("GET", "/_data_stream")
+    except EngineError:
+        return False
+    return True
+
+
+async def append(engine: Engine, name: str, documents: dict[str, dict[str, Any]]) -> None:
+    lines = [
+        line
+        for identifier, document in documents.items()
+        for line in (
+            orjson.dumps({"create": {"_id": identifier}}),
+            orjson.dumps({"@timestamp": "2026-01-01T00:00:00Z", **document}),
+        )
+    ]
+    assert all(item.ok for item in await engine.bulk(name, lines))
+    await engine.refresh(name)
+
+
+async def attach_all(engine: Engine, name: str, spec: IndexSpec, encoder: Encoder) -> None:
+    for source in await sources_of(engine, name):
+        await attach_beside(engine, source, spec, encoder)
+
+
+async def test_a_data_stream_and_its_next_index(
+    engine: Engine, rolled: str, gateway: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    await attach_all(engine, rolled, spec, encoder)
+    first = ask(gateway, rolled)
+    assert first.json()["ttc"]["scored"] == 19
+    await engine.request("POST", f"/{rolled}/_rollover")
+    await append(engine, rolled, {"new": {"title": "The cat", "body": "It drinks milk."}})
+    reply = ask(gateway, rolled)
+    assert (reply.json()["ttc"]["scored"], reply.ids[-1] in ("new", "d7")) == (19, True)
+    await attach_all(engine, rolled, spec, encoder)  # the new index has no side index until then
+    reply = ask(gateway, rolled)
+    assert reply.json()["ttc"]["scored"] == 20
+    found = scores(reply)
+    assert found["new"] > found["d7"]
+    assert {name: found[name] for name in first.ids} == pytest.approx(scores(first), abs=1e-6)
+    filled = await fill_attached(engine, rolled, encoder)
+    assert [(one.written, one.removed) for one in filled] == [(0, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("storage", ["nested", "residual2", "residual4", "doc_values"])
+async def test_every_storage_in_a_side_index(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, storage: str
+) -> None:
+    await attach(engine, shop, spec, encoder)
+    float16 = scores(ask(gateway, shop))
+    if storage == "nested":
+        chosen = replace(spec, tokens="nested")
+    elif storage == "doc_values":
+        chosen = replace(spec, blobs="doc_values")
+    else:
+        bits = int(storage[-1])
+        codebook = await first_codebook(engine, await sources_of(engine, shop), FIELDS, encoder, bits)  # type: ignore[arg-type]
+        chosen = replace(spec, codec=storage, codebook=codebook)  # type: ignore[arg-type]
+    filled = await attach(engine, shop, chosen, encoder)
+    assert (filled.written, filled.failed) == (20, 0)
+    reply = ask(gateway, shop)
+    assert (reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == (19, None)
+    near = {"nested": 1e-3, "doc_values": 1e-6, "residual4": 0.02, "residual2": 0.08}[storage]
+    assert scores(reply) == pytest.approx(float16, abs=near)
+    await update(engine, shop, "d2", {"body": "Our cat drinks milk, every day and every night."})
+    [filled] = await fill_attached(engine, shop, encoder)
+    assert (filled.written, filled.failed) == (1, 0)
+    assert ask(gateway, shop).json()["ttc"]["scored"] == 19
+
+
+async def test_a_watching_fill_follows_what_is_written(
+    engine_url: str,
+    engine: Engine,
+    shop: str,
+    gateway: str,
+    spec: IndexSpec,
+    encoder: Encoder,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def loaded(*_: object) -> Encoder:
+        return encoder
+
+    monkeypatch.setattr(cli, "_encoder_of", loaded)
+    monkeypatch.setattr(cli, "stop_on_sigterm", lambda: None)
+    await attach(engine, shop, spec, encoder)
+    watching = asyncio.create_task(cli._watch(Settings(engine=engine_url), shop, FillOptions(), 0.1))
+
+    async def settled() -> None:
+        """Wait until every document with text is scored, and none is stale."""
+        async with asyncio.timeout(60):
+            while True:
+                assert not watching.done()
+                ttc = (await asyncio.to_thread(ask, gateway, shop)).json()["ttc"]
+                if ttc["scored"] == 19 and not ttc.get("stale"):
+                    return
+                await asyncio.sleep(0.1)
+
+    try:
+        await settled()
+        await engine.request("DELETE", f"/{shop}/_doc/d3", params={"refresh": "true"})
+        await update(engine, shop, "d2", {"body": "Our cat drinks milk, every day and every night."})
+        await put(engine, shop, {"new": {"title": "The cat", "body": "It drinks milk."}})
+        await settled()
+        await update(engine, shop, "d4", {"body": "It changed once more."})
+        await settled()
+    finally:
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+    assert "following" in capsys.readouterr().err
