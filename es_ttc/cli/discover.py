@@ -88,7 +88,7 @@ search_argument = click.argument("search", metavar="SEARCH", type=click.Path(fil
 )
 @click.option("--seconds", type=click.FloatRange(0.1), default=20.0, show_default=True, help="Limit on one task.")
 @click.option("--memory", "memory_mb", type=click.IntRange(64), default=1024, show_default=True, help="Limit, in MiB.")
-@click.option("--most-cost", type=click.FloatRange(1), default=20.0, show_default=True, help="Greatest cost ratio.")
+@click.option("--most-cost", type=click.FloatRange(1), default=50.0, show_default=True, help="Greatest cost ratio.")
 @click.option(
     "--prompt-characters",
     type=click.IntRange(500),
@@ -190,8 +190,14 @@ def run(
 
 @discover.command()
 @search_argument
+@click.option(
+    "--prices",
+    type=(click.FloatRange(0), click.FloatRange(0)),
+    metavar="READ WRITTEN",
+    help="What a million tokens cost that a language model reads, and that it writes: shows what the search has cost.",
+)
 @json_flag
-def status(search: Path, as_json: bool) -> None:
+def status(search: Path, prices: tuple[float, float] | None, as_json: bool) -> None:
     """Show where a search stands: generations, the best, how proposals fared, what the language model cost.
 
     A search that runs in another process can be looked at too.
@@ -201,10 +207,20 @@ def status(search: Path, as_json: bool) -> None:
 
     plan, records = read(search)
     summary = summarised(plan, records)
+    used = summary["llm"]
+    if prices is not None:
+        used["cost"] = (used["prompt_tokens"] * prices[0] + used["completion_tokens"] * prices[1]) / 1e6
     if as_json:
         print_json(summary)
-    else:
-        _show(summary, records, chart=False)
+        return
+    _show(summary, records, chart=False)
+    if used["calls"]:
+        cost = f", costs {used['cost']:.2f}" if "cost" in used else ""
+        told = (
+            f"language model: {used['calls']:,} calls, {used['prompt_tokens']:,} tokens read, "
+            f"{used['completion_tokens']:,} written, {used['seconds']:,.0f} s{cost}"
+        )
+        _console().print(told, highlight=False, markup=False, soft_wrap=True)
 
 
 @discover.command()

@@ -143,7 +143,7 @@ class Plan(_Model):
         tasks: The tasks.
         seconds: Limit of a program on a task.
         memory_mb: Limit of a program.
-        most_cost: Greatest cost ratio of a program on a task.
+        most_cost: Greatest cost ratio of a program, on all tasks together.
         distance: Least structural distance from every program of the registry.
     """
 
@@ -157,5 +157,5 @@ class Plan(_Model):
     tasks: tuple[TaskPlan, ...]
     seconds: float = 20.0
     memory_mb: int = 1024
-    most_cost: float = 20.0
+    most_cost: float = 50.0
     distance: float = 0.02

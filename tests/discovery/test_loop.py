@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from es_ttc.discovery.evaluator import Evaluator
@@ -178,11 +179,16 @@ def test_a_killed_search_leaves_a_whole_memory_and_ends_where_an_unbroken_one_do
         if _plan_written(folder):
             read(folder)  # whole
     assert kills >= 2
+    assert not [one for one in psutil.process_iter(["cmdline"]) if one.ppid() == 1 and _is_child(one)]
     last = _start(folder, [])
     assert last.wait(timeout=120) == 0, last.communicate()
     unbroken = _start(tmp_path / "unbroken", begin)
     assert unbroken.wait(timeout=120) == 0, unbroken.communicate()
     assert _results(read(folder)[1]) == _results(read(tmp_path / "unbroken")[1])
+
+
+def _is_child(process: psutil.Process) -> bool:
+    return any("es_ttc.discovery.sandbox.child" in part for part in process.info["cmdline"] or ())
 
 
 def _start(folder: Path, more: Sequence[str]) -> "subprocess.Popen[str]":

@@ -11,6 +11,7 @@ import pytest
 
 from es_ttc.discovery.sandbox.parent import Limits, run
 from es_ttc.discovery.tasks import Task
+from es_ttc.errors import ConfigurationError
 from es_ttc.rescorers.programs.source import Reason, Refused
 
 LIMITS = Limits(seconds=2, memory_mb=128, cost=20)
@@ -104,6 +105,11 @@ def test_honest_linear_algebra_runs(bees: Task) -> None:
     )
     (ran,) = run(source, [bees], LIMITS)
     assert np.isfinite(ran.scores).all()
+
+
+def test_a_sandbox_that_cannot_be_locked_is_no_fault_of_the_program(bees: Task) -> None:
+    with pytest.raises(ConfigurationError, match="could not lock its process"):
+        run(f"{HEAD}def program(Q, D, S, ctx):\n    return S\n", [bees], Limits(memory_mb=2**43))
 
 
 def test_only_what_is_used_is_counted(bees: Task) -> None:

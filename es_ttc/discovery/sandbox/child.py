@@ -143,6 +143,7 @@ def main(descriptor: int) -> None:
     try:
         order, _ = parent.next()
         lockdown.lock(order["memory"], order["cpu_seconds"])
+        parent.tell({"locked": True})
         sys.addaudithook(_watch(parent))
         program = _program(order["source"], restricted=order["restricted"])
         parent.tell({"defined": True})

@@ -32,12 +32,12 @@ class Limits:
     Attributes:
         seconds: Time for one task, in seconds, without that of the encoder.
         memory_mb: Memory beside what the interpreter, numpy and the task's own arrays take, in MiB.
-        cost: Greatest cost ratio c on a task.
+        cost: Greatest cost ratio c, of all tasks together.
     """
 
     seconds: float = 20.0
     memory_mb: int = 1024
-    cost: float = 20.0
+    cost: float = 50.0
 
 
 @dataclass(slots=True)
@@ -59,6 +59,31 @@ class Usage:
         if reading not in self.readings:
             self.readings.add(reading)
             self.index_texts += texts
+
+
+@dataclass(slots=True)
+class Bill:
+    """What a program may still have encoded, on all tasks together.
+
+    Attributes:
+        base: Queries and documents of all tasks.
+        most: Greatest cost ratio c.
+        texts: Texts that it has had encoded.
+    """
+
+    base: int
+    most: float
+    texts: int = 0
+
+    def add(self, texts: int) -> None:
+        """Count texts.
+
+        Raises:
+            Refused: They are too many.
+        """
+        self.texts += texts
+        if self.base + self.texts > self.most * self.base:
+            raise Refused(Reason.COST, f"a cost ratio above {self.most:g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +120,8 @@ def run(
     """
     with _Process(hash_seed) as process:
         process.begin(source, limits, len(tasks), restricted=restricted)
-        return [process.rank(task, limits) for task in tasks]
+        bill = Bill(sum(sum(task.size) for task in tasks), limits.cost)
+        return [process.rank(task, limits, bill) for task in tasks]
 
 
 class _Process:
@@ -151,18 +177,22 @@ class _Process:
             "restricted": restricted,
         }
         wire.send(self._channel, order)
+        try:
+            self._until("locked", _START_SECONDS, None)
+        except Refused as refused:
+            raise ConfigurationError(f"the sandbox could not lock its process: {refused.detail}") from refused
         self._until("defined", limits.seconds, None)
 
-    def rank(self, task: Task, limits: Limits) -> Ran:
+    def rank(self, task: Task, limits: Limits, bill: Bill) -> Ran:
         """Let it rank a task."""
         q, n = task.size
         result = Shared(bytes(4 * q * n), writable=True)
         try:
-            return self._ranked(task, limits, result)
+            return self._ranked(task, limits, bill, result)
         finally:
             result.close()
 
-    def _ranked(self, task: Task, limits: Limits, result: Shared) -> Ran:
+    def _ranked(self, task: Task, limits: Limits, bill: Bill, result: Shared) -> Ran:
         q, n = task.size
         usage = Usage()
         about = {"queries": q, "documents": n, "dims": task.queries.shape[1], "query_texts": list(task.query_texts)}
@@ -171,7 +201,7 @@ class _Process:
             wire.send(self._channel, about, inputs)
         except wire.Closed:
             self._ended()
-        seconds = self._until("done", limits.seconds, _Server(task, usage, limits))
+        seconds = self._until("done", limits.seconds, _Server(task, usage, bill))
         scores = np.frombuffer(result.read()[: 4 * q * n], np.float32).reshape(q, n)
         if not np.isfinite(scores).all():
             raise Refused(Reason.NOT_FINITE, "a score that is not finite")
@@ -252,13 +282,13 @@ class _Server:
     Args:
         task: The task.
         usage: Counts.
-        limits: What is allowed.
+        bill: What may still be encoded.
     """
 
-    def __init__(self, task: Task, usage: Usage, limits: Limits) -> None:
+    def __init__(self, task: Task, usage: Usage, bill: Bill) -> None:
         self._task = task
         self._usage = usage
-        self._limits = limits
+        self._bill = bill
 
     def answer(self, message: dict[str, Any]) -> Answer:
         """Return the arrays that were asked for.
@@ -303,7 +333,7 @@ class _Server:
         ):
             raise Refused(Reason.FAILED, "encode_fn takes a list of texts, and sizes of 1 or more")
         self._usage.query_texts += len(texts)
-        self._limit()
+        self._bill.add(len(texts))
         dims = self._task.queries.shape[1]
         if not texts:
             return [(Shared(b""), (0, dims), "float32")]
@@ -312,14 +342,9 @@ class _Server:
         return [(Shared.of(finite), finite.shape, "float32")]
 
     def _count(self, reading: str, texts: int) -> None:
+        before = self._usage.index_texts
         self._usage.count(reading, texts)
-        self._limit()
-
-    def _limit(self) -> None:
-        base = sum(self._task.size)
-        ratio = (base + self._usage.index_texts + self._usage.query_texts) / base
-        if ratio > self._limits.cost:
-            raise Refused(Reason.COST, f"cost ratio above {self._limits.cost:g} on [{self._task.name}]")
+        self._bill.add(self._usage.index_texts - before)
 
 
 def _texts(shared: SharedTexts) -> Answer:
