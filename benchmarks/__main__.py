@@ -11,10 +11,11 @@ from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.settings import Settings
 
 FOLDER = Path(__file__).parent
-_PARTS = frozenset({"__init__", "__main__", "common", "figures", "served"})
+_PARTS = frozenset({"__init__", "__main__", "common", "figures", "recorded_llm", "served"})
 WITH_ENGINE = frozenset(
     {
-        "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill", "knn_retrieval", "neighbour_graph", "storage",
+        "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill", "knn_retrieval", "neighbour_graph", "sira",
+        "storage",
     }
 )  # fmt: skip
 

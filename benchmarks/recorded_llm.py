@@ -7,7 +7,7 @@ the user's cache folder as JSON lines; latencies measured through this endpoint 
 import asyncio
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +29,6 @@ class Recording:
 
     def __init__(self, name: str) -> None:
         self.path = Settings().cache_dir / "recorded-llm" / f"{name}.jsonl"
-        self.asked = 0
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = self.path.read_bytes().splitlines() if self.path.exists() else []
         self._answers: dict[str, Any] = {one["key"]: one["answer"] for one in map(orjson.loads, lines)}
@@ -54,6 +53,10 @@ class Recording:
             file.write(orjson.dumps({"key": key, "answer": answer}) + b"\n")
 
 
+Answer = Callable[[str, bytes], Awaitable[tuple[int, Any]]]
+"""From a path and a question's body to status and answer."""
+
+
 @contextmanager
 def recorded_llm(recording: Recording, real: str | None) -> Iterator[str]:
     """Run the endpoint on a free port and give its base URL.
@@ -62,10 +65,46 @@ def recorded_llm(recording: Recording, real: str | None) -> Iterator[str]:
         recording: What is known.
         real: Base URL of the real endpoint; None to know nothing beyond the recording (503 for what it lacks).
     """
+
+    async def answer(path: str, body: bytes) -> tuple[int, Any]:
+        key = recording.key(path, body)
+        found = recording.get(key)
+        if found is not None:
+            return 200, found
+        if real is None:
+            return 503, {"error": {"message": "not recorded"}}
+        headers = {"content-type": "application/json"}
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_SECONDS)) as session,
+            session.post(f"{real}/{path}", data=body, headers=headers) as response,
+        ):
+            found = await response.json()
+            if response.status == 200:
+                recording.put(key, found)
+            return response.status, found
+
+    with _serving(answer) as url:
+        yield url
+
+
+@contextmanager
+def model_endpoint(model: Callable[[dict[str, Any]], str]) -> Iterator[str]:
+    """Run an endpoint whose answers a function gives: a model of known quality, for simulations."""
+
+    async def answer(_: str, body: bytes) -> tuple[int, Any]:
+        text = model(orjson.loads(body))
+        return 200, {"model": "simulated", "choices": [{"message": {"role": "assistant", "content": text}}]}
+
+    with _serving(answer) as url:
+        yield url
+
+
+@contextmanager
+def _serving(answer: Answer) -> Iterator[str]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    runner, url = asyncio.run_coroutine_threadsafe(_start(recording, real), loop).result(30)
+    runner, url = asyncio.run_coroutine_threadsafe(_start(answer), loop).result(30)
     try:
         yield url
     finally:
@@ -74,33 +113,16 @@ def recorded_llm(recording: Recording, real: str | None) -> Iterator[str]:
         thread.join(10)
 
 
-async def _start(recording: Recording, real: str | None) -> tuple[web.AppRunner, str]:
-    session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_SECONDS))
-
+async def _start(answer: Answer) -> tuple[web.AppRunner, str]:
     async def ask(request: web.Request) -> web.Response:
-        path, body = request.match_info["path"], await request.read()
-        key = recording.key(path, body)
-        answer = recording.get(key)
-        if answer is None:
-            if real is None:
-                return web.json_response({"error": {"message": "not recorded"}}, status=503)
-            async with session.post(f"{real}/{path}", data=body, headers={"content-type": "application/json"}) as found:
-                answer = await found.json()
-                if found.status != 200:
-                    return web.json_response(answer, status=found.status)
-            recording.asked += 1
-            recording.put(key, answer)
-        return web.json_response(answer)
+        status, body = await answer(request.match_info["path"], await request.read())
+        return web.json_response(body, status=status)
 
     async def models(_: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "recorded"}]})
 
-    async def close(_: web.Application) -> None:
-        await session.close()
-
     app = web.Application()
     app.add_routes([web.get("/v1/models", models), web.post("/v1/{path:.*}", ask)])
-    app.on_cleanup.append(close)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

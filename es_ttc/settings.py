@@ -117,6 +117,12 @@ class Settings(EngineSettings, LlmSettings, JobSettings):
     encoder: str = Field(
         "minilm", description="Short name, model name or folder of the encoder; NAME+ADAPTER for one with an adapter."
     )
+    encoder_url: str | None = Field(
+        None, description="Base URL of a vLLM server that runs the encoder, for encoders named NAME@vllm."
+    )
+    encoder_model: str | None = Field(None, description="The encoder's name there; the model's own where left out.")
+    encoder_api_key: SecretStr | None = Field(None, description="Key of that server, sent as a bearer token.")
+    encoder_timeout: float = Field(60.0, gt=0, description="Seconds that one attempt at a batch of texts may take.")
     cache_dir: Path = Field(
         default_factory=lambda: Path(platformdirs.user_cache_dir("es-ttc")),
         description="Where downloads and embeddings are kept between runs.",

@@ -5,18 +5,17 @@ whole batch, so a text's vectors would follow its neighbours; alone they can't. 
 which keeps the processors busier than one run that is split over them.
 """
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
 from es_ttc.encoders.base import Float32, Role
+from es_ttc.encoders.configuration import max_length_of, read_json
 from es_ttc.encoders.options import identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
@@ -42,7 +41,6 @@ _LEGACY_POOLING = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
 _INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
-_DEFAULT_MAX_LENGTH = 512
 
 
 def load_onnx(
@@ -55,14 +53,14 @@ def load_onnx(
     """
     if files.onnx is None:
         raise ConfigurationError(f"encoder [{files.model}] has no ONNX model: take @torch")
-    config = _read_json(files.folder / "config_sentence_transformers.json")
+    config = read_json(files.folder / "config_sentence_transformers.json")
     prompts = role_prompts(config.get("prompts") or {}, config.get("default_prompt_name"))
     model = OnnxModel(files.onnx, *_pooling(files.folder), threads=threads or os.cpu_count() or 1)
     identity = identity_of(
         files,
         own_dims=model.dims,
         dims=config.get("truncate_dim") if dims is None else dims,
-        own_max_length=_max_length(files.folder),
+        own_max_length=max_length_of(files.folder),
         max_length=max_length,
         prompts=prompts,
     )
@@ -135,7 +133,7 @@ class OnnxModel:
 
 def _pooling(folder: Path) -> tuple[Pooling, bool]:
     """Return the pooling that a folder names (mean where it names none), and whether the prompt is pooled too."""
-    modules = _read_json(folder / "modules.json", default=[])
+    modules = read_json(folder / "modules.json", default=[])
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     unknown = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
     if unknown:
@@ -143,7 +141,7 @@ def _pooling(folder: Path) -> tuple[Pooling, bool]:
             f"model folder [{folder}] has modules {unknown}, which need sentence-transformers: @torch"
         )
     path = next((module["path"] for module, kind in zip(modules, kinds, strict=True) if kind == "Pooling"), "1_Pooling")
-    config = _read_json(folder / path / "config.json")
+    config = read_json(folder / path / "config.json")
     mode = config.get("pooling_mode") or [mode for key, mode in _LEGACY_POOLING.items() if config.get(key)] or "mean"
     names = [mode] if isinstance(mode, str) else list(mode)
     if len(names) != 1 or names[0] not in POOLING:
@@ -151,23 +149,3 @@ def _pooling(folder: Path) -> tuple[Pooling, bool]:
             f"model folder [{folder}] pools by {names}: ONNX Runtime does one of {sorted(POOLING)}, take @torch"
         )
     return POOLING[names[0]], bool(config.get("include_prompt", True))
-
-
-def _max_length(folder: Path) -> int:
-    stated = (
-        _read_json(folder / "sentence_bert_config.json").get("max_seq_length"),
-        _read_json(folder / "tokenizer_config.json").get("model_max_length"),
-        _read_json(folder / "config.json").get("max_position_embeddings"),
-    )
-    # Tokenizers without a limit state a number beyond all reason.
-    return next((int(length) for length in stated if length and length < 1_000_000), _DEFAULT_MAX_LENGTH)
-
-
-def _read_json(path: Path, default: Any = None) -> Any:
-    """Return a configuration file's content; the default, or {}, where there is no such file."""
-    if not path.is_file():
-        return {} if default is None else default
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigurationError(f"configuration file [{path}] is not valid JSON: {error}") from error

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -15,8 +16,13 @@ from es_ttc.encoders.text_encoder import TextEncoder
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
 
-Backend = Literal["torch", "onnx"]
+Backend = Literal["torch", "onnx", "vllm"]
 SHORT_NAMES = ("minilm", "mpnet")
+_NEEDED: Mapping[Backend, tuple[str, ...]] = {
+    "torch": ("sentence_transformers", "torch"),
+    "onnx": ("onnxruntime", "tokenizers"),
+    "vllm": ("tokenizers",),
+}
 
 _SUFFIX = re.compile(r"(?P<model>.+)@(?P<backend>[a-z]+)(:(?P<dtype>[a-z0-9]+))?", re.DOTALL)
 
@@ -36,9 +42,9 @@ def load_encoder(
 
     Args:
         name: ``minilm``, ``mpnet``, a sentence-transformers model's name on the hub, or a folder; then, if wanted,
-            ``@torch`` or ``@onnx`` for the backend, and ``@torch:float32`` or ``@torch:bfloat16`` for its arithmetic
-            too. Without a backend torch is taken where it is installed and the model has weights for it. At the end,
-            if wanted, ``+`` and the name of an adapter.
+            ``@torch``, ``@onnx`` or ``@vllm`` (behind ``encoder_url``) for the backend, and ``@torch:float32`` or
+            ``@torch:bfloat16`` for its arithmetic too. Without a backend torch is taken where it is installed and the
+            model has weights for it. At the end, if wanted, ``+`` and the name of an adapter.
         adapter: A LoRA adapter of the torch backend, where the name has none: one that the model ships, a folder, or
             a repository on the hub; see :func:`es_ttc.encoders.adapters.find`.
         cache_dir: Where assembled models and file hashes are kept; ``ES_TTC_CACHE_DIR`` or the user's cache folder
@@ -57,9 +63,13 @@ def load_encoder(
     model, backend, named_dtype, named_adapter = parse_name(with_adapter(name, adapter))
     cache = cache_dir or Settings().cache_dir
     backend = backend or ("torch" if named_adapter else _default_backend(model))
-    if backend == "onnx" and named_adapter:
-        raise ConfigurationError(f"encoder [{name}]: ONNX Runtime applies no adapters, take @torch")
+    if backend != "torch" and named_adapter:
+        raise ConfigurationError(f"encoder [{name}]: only the torch backend applies adapters, take @torch")
     files = _files(model, backend, cache)
+    if backend == "vllm":
+        from es_ttc.encoders.vllm import load_vllm
+
+        return load_vllm(files, Settings(), dims=dims, max_length=max_length)
     if backend == "onnx":
         if (named_dtype or dtype) != "auto" or device not in ("auto", "cpu"):
             raise ConfigurationError(
@@ -105,7 +115,7 @@ def with_adapter(name: str, adapter: str | None) -> str:
 def shipped_adapters(name: str, *, cache_dir: Path | None = None) -> list[str]:
     """Return the names of the adapters that lie in an encoder's own folder; none for ONNX models."""
     parsed = parse_name(name)
-    if (parsed.backend or _default_backend(parsed.model)) == "onnx":
+    if (parsed.backend or _default_backend(parsed.model)) != "torch":
         return []
     return adapters.shipped(_files(parsed.model, "torch", cache_dir or Settings().cache_dir).folder)
 
@@ -144,7 +154,7 @@ def _without_adapter(name: str) -> EncoderName:
         return EncoderName(name)
     backend, dtype = match["backend"], match["dtype"]
     if backend not in get_args(Backend):
-        raise ConfigurationError(f"encoder [{name}] names an unknown backend [{backend}]: take @torch or @onnx")
+        raise ConfigurationError(f"encoder [{name}] names an unknown backend [{backend}]: take @torch, @onnx or @vllm")
     if dtype is not None and dtype not in get_args(Dtype):
         raise ConfigurationError(
             f"encoder [{name}] names an unknown arithmetic [{dtype}]: take one of {', '.join(get_args(Dtype))}"
@@ -161,8 +171,7 @@ def _default_backend(model: str) -> Backend:
 
 
 def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
-    needed = ("sentence_transformers", "torch") if backend == "torch" else ("onnxruntime", "tokenizers")
-    for module in needed:
+    for module in _NEEDED[backend]:
         if importlib.util.find_spec(module) is None:
             extra = "mpnet" if model == "mpnet" else "minilm" if (model, backend) == ("minilm", "onnx") else backend
             raise missing_package(module.replace("_", "-"), f"es-ttc[{extra}]")

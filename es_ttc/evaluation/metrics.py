@@ -4,6 +4,8 @@ The rank of a document is its place in the ranking given. trec_eval re-sorts by 
 so scores are replaced by descending whole numbers first: what a user sees is what is measured.
 """
 
+import re
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +30,8 @@ ALPHA = 0.5
 
 _FAMILIES = ("ndcg", "recall", "success", "comp")
 _WHOLE = ("map", "mrr")
+_ARTICLES = frozenset({"a", "an", "the"})
+_NO_WORD = re.compile(rf"[{re.escape(string.punctuation)}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,37 @@ def complete(judged: Mapping[str, int], ranking: Sequence[str], k: int) -> bool:
     """Whether all relevant documents, and there is one, stand in the top k (Comp@k of NNN decoding, section 4)."""
     relevant = {document for document, grade in judged.items() if grade > 0}
     return bool(relevant) and relevant <= set(ranking[:k])
+
+
+def answer_coverage(
+    answers: Mapping[str, Sequence[str]], rankings: Rankings, texts: Mapping[str, str], k: int
+) -> Float64:
+    """Return for each question whether an answer to it stands in the text of the top k documents.
+
+    SIRA's measure for question answering (section 4.3): of what was retrieved, not of what a reader makes of it. Texts
+    and answers are compared as SQuAD does: lower case, without punctuation and articles, as whole words.
+
+    Args:
+        answers: Accepted answers by query id; a query without any counts as not covered.
+        rankings: Document ids by query id, best first.
+        texts: The documents' texts by id.
+        k: Cutoff.
+
+    Returns:
+        ``(n,)`` of 0 and 1 in the order of ``answers``.
+    """
+    read = {document: f" {_words(texts[document])} " for query in answers for document in rankings.get(query, ())[:k]}
+    accepted = {query: [words for words in map(_words, strings) if words] for query, strings in answers.items()}
+    found = [
+        any(f" {wanted} " in read[document] for document in rankings.get(query, ())[:k] for wanted in strings)
+        for query, strings in accepted.items()
+    ]
+    return np.array(found, np.float64)
+
+
+def _words(text: str) -> str:
+    """Return a text as SQuAD's evaluation normalises it."""
+    return " ".join(word for word in _NO_WORD.sub("", text.lower()).split() if word not in _ARTICLES)
 
 
 def intra_list_similarity(vectors: Float32) -> float:

@@ -1,0 +1,115 @@
+"""Encoders behind a server: here one that runs MiniLM on ONNX Runtime and speaks as vLLM does."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from es_ttc.encoders import load_encoder
+from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.windows import Window
+from es_ttc.errors import ConfigurationError, EncoderError
+
+TEXTS = ["A cat sleeps on the sofa.", "", "Owls hunt at night. " * 40]
+
+
+@dataclass
+class Server:
+    """What it is asked, and how it answers.
+
+    Attributes:
+        url: Its base URL.
+        asked: Paths and numbers of inputs.
+        answer: What it says in place of vectors, where that is not None.
+    """
+
+    model: Any
+    url: str = ""
+    asked: list[tuple[str, int]] = field(default_factory=list)
+    answer: Any = None
+
+    def vectors(self, path: str, body: dict[str, Any]) -> Any:
+        nothing = np.zeros((0, 2), np.int32)
+        windows = [Window(ids, [0] * len(ids), nothing, 0) for ids in body["input"]]
+        found = self.model.run(windows, role="document", tokens=True)
+        if path == "/pooling":
+            return {"data": [{"index": n, "data": one.tokens.tolist()} for n, one in enumerate(found)][::-1]}
+        return {"data": [{"index": n, "embedding": one.pooled.tolist()} for n, one in enumerate(found)]}
+
+
+@pytest.fixture
+def server(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    local: Any = load_encoder("minilm@onnx")
+    state = Server(local._model)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
+            state.asked.append((self.path, len(body["input"])))
+            status, said = (200, state.vectors(self.path, body)) if state.answer is None else state.answer
+            raw = orjson.dumps(said)
+            self.send_response(status)
+            self.send_header("content-length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        state.url = f"http://127.0.0.1:{serving.server_port}/v1"
+        monkeypatch.setenv("ES_TTC_ENCODER_URL", state.url)
+        yield state
+        serving.shutdown()
+
+
+def test_vectors_and_identity_are_those_of_the_model_itself(server: Server) -> None:
+    local, remote = load_encoder("minilm@onnx"), load_encoder("minilm@vllm")
+    assert remote.identity == local.identity
+    here, there = local.encode(TEXTS), remote.encode(TEXTS)
+    np.testing.assert_allclose(there.pooled, here.pooled, atol=1e-6)
+    for one, other in zip(there.tokens, here.tokens, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    for spans, others in zip(there.offsets, here.offsets, strict=True):
+        np.testing.assert_array_equal(spans, others)
+
+
+def test_pooled_vectors_alone_need_no_token_vectors(server: Server) -> None:
+    remote = load_encoder("minilm@vllm")
+    server.asked.clear()
+    remote.encode(["a text"] * 70, tokens=False)
+    assert sorted(server.asked) == [("/v1/embeddings", 6), ("/v1/embeddings", 32), ("/v1/embeddings", 32)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ((400, {"error": {"message": "task not supported"}}), "task not supported"),
+        ((200, {"data": []}), "no vectors in the form"),
+        ((200, {"data": [{"index": 0, "embedding": [[1.0]], "data": [1.0]}]}), "no vectors in the form"),
+        ((200, {"data": [{"index": 0, "embedding": [1.0] * 384, "data": [[1.0] * 384]}]}), "another number of token"),
+    ],
+)
+def test_what_is_no_answer_is_an_error(server: Server, answer: Any, why: str) -> None:
+    remote = load_encoder("minilm@vllm")
+    server.answer = answer
+    with pytest.raises(EncoderError, match=why):
+        remote.encode(["a text of several tokens"])
+
+
+def test_another_model_is_refused(server: Server) -> None:
+    server.answer = (200, {"data": [{"index": 0, "embedding": [1.0] * 768}]})
+    with pytest.raises(ConfigurationError, match="it serves another model"):
+        load_encoder("minilm@vllm")
+
+
+def test_without_an_address_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ES_TTC_ENCODER_URL", raising=False)
+    with pytest.raises(ConfigurationError, match="ES_TTC_ENCODER_URL"):
+        load_encoder("minilm@vllm")
