@@ -18,6 +18,11 @@ ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text().replace("\\\n", " ")
 COMPOSE = ("compose.yaml", "compose.elasticsearch.yaml")
+PLUGIN = {
+    "compose.opensearch-plugin.yaml": OpenSearchDistribution().version,
+    "compose.elasticsearch-plugin.yaml": ElasticsearchDistribution.version,
+}
+"""What goes on top of these, and the version of its engine."""
 BIN = Path(sys.executable).parent
 
 
@@ -44,9 +49,14 @@ def compose(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "command",
     [
-        ["hadolint", "docker/Dockerfile"],
+        ["hadolint", "docker/Dockerfile", "docker/plugin.Dockerfile"],
         ["yamllint", "--strict", "-c", "docker/.yamllint", "docker"],
-        ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", *(f"docker/{name}" for name in COMPOSE)],
+        [
+            "check-jsonschema",
+            "--builtin-schema",
+            "vendor.compose-spec",
+            *(f"docker/{name}" for name in (*COMPOSE, *PLUGIN)),
+        ],
         ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", "docker/common.yaml"],
     ],
 )
@@ -144,3 +154,22 @@ def test_the_health_check_asks_where_the_gateway_listens(monkeypatch: pytest.Mon
     assert settings.host == "0.0.0.0"
     assert re.search(rf"^EXPOSE {settings.port}$", DOCKERFILE, re.MULTILINE)
     assert f"http://127.0.0.1:{settings.port}/_ttc/health" in DOCKERFILE
+
+
+@pytest.mark.parametrize(("name", "version"), PLUGIN.items())
+def test_the_plugin_is_told_what_it_understands_and_fits_its_engine(name: str, version: str) -> None:
+    compose = load(name)
+    engine, gateway = compose["services"]["engine"], compose["services"]["gateway"]
+    product = engine["build"]["target"]
+    dockerfile = (DOCKER / engine["build"]["context"] / engine["build"]["dockerfile"]).read_text()
+    assert re.search(rf"^FROM \S+:{re.escape(version)} AS {product}$", dockerfile, re.MULTILINE)
+    assert f"es-ttc-{product}-{version}-" in dockerfile
+    sources = ROOT / "plugin" / product / "src" / "main" / "java" / "esttc" / product / "TtcSettings.java"
+    known = {f"ttc.sidecar.{one}" for one in re.findall(r'"([a-z_]+(?:\.[a-z_]+)*)"', sources.read_text())}
+    assert engine["environment"].keys() <= known
+    assert (
+        engine["environment"]["ttc.sidecar.url"] == f"http://{engine['environment']['ttc.sidecar.allowed_hosts']}:9280"
+    )
+    [secret] = engine["secrets"]
+    assert secret["target"].endswith("/config/" + engine["environment"]["ttc.sidecar.token_file"])
+    assert compose["secrets"][secret["source"]]["environment"] in gateway["environment"]

@@ -1,7 +1,6 @@
 package esttc.core;
 
 import java.io.ByteArrayOutputStream;
-import java.io.IOException;
 import java.net.http.HttpResponse;
 import java.nio.ByteBuffer;
 import java.util.List;
@@ -36,7 +35,8 @@ final class BoundedBody implements HttpResponse.BodySubscriber<byte[]> {
         for (ByteBuffer part : parts) {
             if (sink.size() + part.remaining() > most) {
                 subscription.cancel();
-                body.completeExceptionally(new IOException("the answer is longer than " + most + " bytes"));
+                String reason = "the sidecar's answer is longer than " + most + " bytes";
+                body.completeExceptionally(new SidecarFailure(SidecarFailure.Kind.PROTOCOL, reason));
                 return;
             }
             byte[] piece = new byte[part.remaining()];

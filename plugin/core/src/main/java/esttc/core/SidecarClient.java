@@ -27,7 +27,7 @@ import java.util.function.BiConsumer;
  * its thread no longer than its deadline.
  */
 public final class SidecarClient implements AutoCloseable {
-    private static final int MOST_ANSWER_BYTES = 32 << 20;
+    private static final Map<String, Integer> MOST_ANSWER_BYTES = Map.of("score", 8 << 20, "encode", 32 << 20);
     private static final int THREADS = 2;
     private static final int ROUND_TRIPS = 3; // asked, sent, and sent again where the memory has lost some meanwhile
 
@@ -258,7 +258,7 @@ public final class SidecarClient implements AutoCloseable {
         stats.bytesSent.add(frame.length);
         CompletableFuture<HttpResponse<byte[]>> exchange = http.sendAsync(
             request.build(),
-            ignored -> new BoundedBody(MOST_ANSWER_BYTES)
+            ignored -> new BoundedBody(MOST_ANSWER_BYTES.get(name))
         );
         try {
             return exchange.get(Math.max(1, deadline - System.nanoTime()), TimeUnit.NANOSECONDS);
@@ -271,6 +271,9 @@ public final class SidecarClient implements AutoCloseable {
             throw new SidecarFailure(Kind.LATE, "the search was interrupted");
         } catch (ExecutionException | CancellationException error) {
             Throwable cause = error.getCause() == null ? error : error.getCause();
+            if (cause instanceof SidecarFailure failure) {
+                throw failure;
+            }
             if (again && cause instanceof IOException && !(cause instanceof ConnectException)) {
                 return sent(name, frame, deadline, false); // a kept connection that the sidecar has closed meanwhile
             }

@@ -80,11 +80,11 @@ class SidecarClientTest {
     }
 
     private static SidecarConfig config(URI url, int inFlight) {
-        return config(url, inFlight, 10_000, 20_000);
+        return config(url, inFlight, 40_000, 60_000);
     }
 
     private static SidecarConfig config(URI url, int inFlight, double timeout, double most) {
-        return new SidecarConfig(url, "secret", SidecarConfig.LOOPBACK, null, 2000, timeout, most, inFlight, 100, 1000, 3, 150);
+        return new SidecarConfig(url, "secret", SidecarConfig.LOOPBACK, null, 10_000, timeout, most, inFlight, 100, 1000, 3, 150);
     }
 
     private SidecarClient client(SidecarConfig config) {
@@ -157,8 +157,8 @@ class SidecarClientTest {
                 return Map.of();
             }));
         }
-        behaviour = (exchange, request) -> reply(exchange, 200, new byte[(32 << 20) + 1]);
-        assertEquals(Kind.UNAVAILABLE, failure());
+        behaviour = (exchange, request) -> reply(exchange, 200, new byte[(8 << 20) + 1]);
+        assertEquals(Kind.PROTOCOL, failure());
     }
 
     @ParameterizedTest
@@ -282,7 +282,7 @@ class SidecarClientTest {
         behaviour = (exchange, request) -> {
             asked.countDown();
             try {
-                go.await(9, TimeUnit.SECONDS);
+                go.await(60, TimeUnit.SECONDS);
             } catch (InterruptedException stopped) {
                 Thread.currentThread().interrupt();
             }
@@ -290,14 +290,14 @@ class SidecarClientTest {
         };
         List<Future<Answer.Ranking>> waiting = new ArrayList<>();
         for (int number = 0; number < 4; number++) {
-            waiting.add(threads.submit(() -> score("timeout", "9s")));
+            waiting.add(threads.submit(() -> score("timeout", "40s")));
         }
-        assertTrue(asked.await(8, TimeUnit.SECONDS));
+        assertTrue(asked.await(30, TimeUnit.SECONDS));
         assertEquals(4, client.stats().asMap().get("in_flight"));
         assertEquals(Kind.BUSY, failure());
         go.countDown();
         for (Future<Answer.Ranking> one : waiting) {
-            assertEquals(3, one.get(9, TimeUnit.SECONDS).order().length);
+            assertEquals(3, one.get(40, TimeUnit.SECONDS).order().length);
         }
     }
 
@@ -308,17 +308,17 @@ class SidecarClientTest {
         byte[] answer = FramesTest.cbor(Map.of("version", 1, "documents", List.of(one, other)));
         behaviour = (exchange, request) -> reply(exchange, 200, answer);
         List<Map<String, Object>> two = List.of(Map.of("text", "a", "when", java.time.Instant.EPOCH), Map.of());
-        assertEquals(List.of(one, other), client.encode("i", two, 9000));
+        assertEquals(List.of(one, other), client.encode("i", two, 40_000));
         assertEquals(1L, client.counted().get("documents_encoded"));
         for (Object damaged : new Object[] { List.of(one), List.of(one, Map.of()), List.of(one, "x"), "x" }) {
             behaviour = (exchange, request) -> reply(exchange, 200, FramesTest.cbor(Map.of("version", 1, "documents", damaged)));
-            SidecarFailure failure = assertThrows(SidecarFailure.class, () -> client.encode("i", two, 9000));
+            SidecarFailure failure = assertThrows(SidecarFailure.class, () -> client.encode("i", two, 40_000));
             assertTrue(failure.kind() == Kind.PROTOCOL || failure.kind() == Kind.BREAKER_OPEN);
         }
         assertTrue(client.breaker().allows()); // ingest that fails leaves searches alone
         List<Map<String, Object>> long_ = List.of(Map.of("text", "x".repeat(200)));
         try (SidecarClient fresh = client(config(url(), 1))) {
-            assertEquals(Kind.TOO_LARGE, assertThrows(SidecarFailure.class, () -> fresh.encode("i", long_, 9000)).kind());
+            assertEquals(Kind.TOO_LARGE, assertThrows(SidecarFailure.class, () -> fresh.encode("i", long_, 40_000)).kind());
         }
     }
 
