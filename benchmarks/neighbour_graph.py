@@ -44,11 +44,16 @@ NEAREST = 10
 
 
 @click.command()
-@click.option("--engine", "url", required=True, metavar="URL", help="The engine.")
+@click.option("--engine", "url", default="", metavar="URL", help="The engine; of no use for the made-up vectors.")
 @click.option("--collection", default="npl-vaswani", show_default=True, help="Which folder of data.")
+@click.option("--made-up", "only_made_up", is_flag=True, help="The 100,000 vectors alone.")
 @click.option("--queries", default=60, show_default=True, help="Searches that walk.")
-def main(url: str, collection: str, queries: int) -> None:
+def main(url: str, collection: str, queries: int, *, only_made_up: bool) -> None:
     """Print the tables."""
+    if only_made_up:
+        print(heading("A graph of many vectors", data=f"{MADE_UP:,} made-up vectors", packages=("numpy", "usearch")))
+        made_up()
+        return
     found = load_collection(DATA / collection)
     cache = Settings().cache_dir
     encoder: Encoder = CachedEncoder(load_encoder("minilm", cache_dir=cache), cache / "encodings")

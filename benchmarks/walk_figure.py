@@ -84,7 +84,7 @@ def draw(ready: Ready, name: str, walk: Walk, judge: PointwiseJudge) -> Figure:
             edgecolors="#d97706", linewidths=1.6, label="relevant", zorder=3,
         )  # fmt: skip
         axes.set(xlabel="call of the reranker", ylabel="its score")
-        axes.legend(frameon=False, fontsize=9, ncols=3, loc="lower right")
+        axes.legend(frameon=False, fontsize=9, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
         axes.spines[["top", "right"]].set_visible(False)
         low = float(np.quantile(list(scores.values()), 0.02))
         axes.set_ylim(bottom=low - 0.02)

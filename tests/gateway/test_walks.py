@@ -11,6 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
+from es_ttc.attach import attach_beside, detach, traces_of
+from es_ttc.attach.source import sources_of
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
@@ -21,7 +23,7 @@ from es_ttc.neighbours import Built, build_graph, delete_graphs, serving_graph
 from es_ttc.neighbours.stored import nodes, write_nodes
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.gateway.client import Reply, call
-from tests.gateway.conftest import Behind, make_index
+from tests.gateway.conftest import Behind, corpus, make_index
 
 TROUT = {"match": {"title": "trout"}}
 """Finds ten documents of sixty; the texts of others are near to theirs."""
@@ -454,3 +456,37 @@ def test_an_msearch_walks_too(walking: Behind, sound: Judge) -> None:
     titles = [hit["_source"]["title"] for hit in filtered["hits"]["hits"]]
     assert filtered["ttc"]["walk"]["outside"] > 0
     assert not any("bee" in title for title in titles)
+
+
+def test_an_index_that_people_use_is_walked_through_by_its_side_index(
+    walking: Behind, sound: Judge, index_name: str, encoder: Encoder
+) -> None:
+    async def attach(engine: Engine) -> None:
+        lines = []
+        for document in corpus():
+            identifier = document.pop("_id")
+            lines += [orjson.dumps({"index": {"_id": identifier}}), orjson.dumps(document)]
+        await engine.bulk(index_name, lines)
+        await engine.refresh(index_name)
+        [source] = await sources_of(engine, index_name)
+        await attach_beside(engine, source, walking.spec, encoder)
+        await build_graph(engine, index_name, GraphParams(degree=6, candidates=20))
+
+    async def remove(engine: Engine) -> None:
+        await delete_graphs(engine, index_name)
+        for traces in await traces_of(engine, index_name):
+            await detach(engine, traces)
+
+    asyncio.run(_with(walking.engine, attach))
+    try:
+        for reranker in ("judge", "spectral"):
+            reply = walk(walking, index_name, params={"reranker": reranker}, ttc={"query_text": "a bee sings"})
+            summary = told(reply)
+            assert summary["walk"]["graph"] == "read"
+            assert summary["walk"]["outside"] > 0
+            assert "partial" not in summary
+        assert any("The bee" in text for documents in sound.asked for text in documents)
+        hidden = call(walking.engine, "GET", "/_cat/indices?format=json&h=index").json()
+        assert not [one["index"] for one in hidden if "neighbours" in one["index"] and index_name in one["index"]]
+    finally:
+        asyncio.run(_with(walking.engine, remove))

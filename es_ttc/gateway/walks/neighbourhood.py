@@ -1,14 +1,15 @@
 """The neighbour graph of the searched indices, as far as the caller may see its documents.
 
 Ids of neighbours are read from the graph's index, a few kilobytes for a hundred documents; each of them is then looked
-at through the caller's door. What is read ahead runs beside the reranker. A graph that is not there, or cannot be read
-in time, has no neighbours: the walk goes on in the first pass, and the answer says so.
+at through the caller's door. Both run ahead of the walk, beside the reranker: ids of the neighbours of every document
+that has come into sight, and what they stand for of those that are likely to be next. A graph that is not there, or
+cannot be read in time, has no neighbours: the walk goes on in the first pass, and the answer says so.
 """
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 from es_ttc.errors import EngineError, EsTtcError
 from es_ttc.gateway import jsonio
@@ -17,6 +18,8 @@ from es_ttc.gateway.upstream import Caller, Upstream, callers
 from es_ttc.gateway.walks.documents import Documents, Identity
 from es_ttc.mappings.graph import NEIGHBOURS, graph_alias
 from es_ttc.mappings.spec import ROOT
+
+T = TypeVar("T")
 
 _LEAF = NEIGHBOURS.partition(".")[2]
 _AS_JSON: RawHeaders = [
@@ -56,6 +59,9 @@ class GraphNeighbourhood:
         self._fan_out = fan_out
         self._steps: dict[int, int] = {}
         self._read: dict[int, asyncio.Task[list[int]]] = {}
+        self._ahead: dict[int, asyncio.Task[dict[Identity, list[str]]]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
 
     async def of(self, documents: Sequence[int]) -> list[list[int]]:
         """Return each document's neighbours that the caller may see, nearest first."""
@@ -77,15 +83,27 @@ class GraphNeighbourhood:
         wanted = [document for document in documents if document not in self._read]
         if not wanted:
             return
-        reading = asyncio.create_task(self._neighbours(wanted))
+        reading = self._started(self._neighbours(wanted))
         for place, document in enumerate(wanted):
-            self._read[document] = asyncio.create_task(_at(reading, place))
+            self._read[document] = self._started(_at(reading, place))
+
+    def begin(self, documents: Sequence[int]) -> None:
+        """Begin to read the ids of the neighbours of documents that have come into sight."""
+        new = [document for document in documents if document not in self._ahead]
+        if new and not self._closed:
+            self._ahead.update(dict.fromkeys(new, self._started(self._edges_of(new))))
 
     async def close(self) -> None:
         """Leave what is still read ahead."""
-        for task in self._read.values():
+        self._closed = True
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._read.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _started(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        return task
 
     async def _neighbours(self, documents: Sequence[int]) -> list[list[int]]:
         """Read neighbours; what goes wrong is kept, and means that there are none."""
@@ -104,20 +122,26 @@ class GraphNeighbourhood:
         return [[] for _ in documents]
 
     async def _visible(self, documents: Sequence[int]) -> list[list[int]]:
-        by_index: dict[str, list[str]] = {}
-        for document in documents:
-            index, identifier = self._documents.identity(document)
-            by_index.setdefault(index, []).append(identifier)
+        self.begin(documents)
         edges: dict[Identity, list[str]] = {}
-        for index, ids in by_index.items():
-            edges |= await self._edges(index, ids)
+        for reading in dict.fromkeys(self._ahead[document] for document in documents):
+            edges |= await asyncio.shield(reading)
         identities = [self._documents.identity(document) for document in documents]
         wanted = [
             [(identity[0], one) for one in edges.get(identity, ())[: self._fan_out] if one != identity[1]]
             for identity in identities
         ]
         numbers = await self._documents.seen([one for row in wanted for one in row])
+        self.begin(sorted(numbers.values()))
         return [[numbers[one] for one in row if one in numbers] for row in wanted]
+
+    async def _edges_of(self, documents: Sequence[int]) -> dict[Identity, list[str]]:
+        by_index: dict[str, list[str]] = {}
+        for document in documents:
+            index, identifier = self._documents.identity(document)
+            by_index.setdefault(index, []).append(identifier)
+        parts = await asyncio.gather(*(self._edges(index, ids) for index, ids in by_index.items()))
+        return {identity: ids for part in parts for identity, ids in part.items()}
 
     async def _edges(self, index: str, ids: Sequence[str]) -> dict[Identity, list[str]]:
         """Return neighbours' ids by document, as the graph has them."""

@@ -29,6 +29,8 @@ from es_ttc.reranking.strategies import require_suited
 from es_ttc.rescorers import registry
 
 _SHARED = ("derived", "runtime_mappings", "timeout")
+_AHEAD = 20
+"""Documents of the window whose neighbours' ids are read beside the first call of the reranker."""
 _NO_GRAPH = "index [{}] has no finished neighbour graph that could be read: build one with `es-ttc graph build {}`"
 
 
@@ -206,6 +208,8 @@ class Walks:
 
         window = range(min(len(hits), plan.page.asked))
         failures: list[Exception] = []
+        if asked.strategy.walks:
+            graph.begin(window[:_AHEAD])
         try:
             walk = await asked.strategy.run(params, window, graph, judge, nearness)
         except EsTtcError as error:  # of nearness; the judge keeps a failure of its own
