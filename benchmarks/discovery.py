@@ -46,12 +46,12 @@ GENERATED = {"limit-style": (50, 60), "stdlib": (50, 25)}
 """Queries and documents of each task, at most."""
 UNSEEN = ("hotpotqa-train-hipporag", "cranfield", "npl-vaswani", "limit-small")
 SIZES: dict[str, tuple[int | None, int | None]] = {
-    "hotpotqa-train-hipporag": (None, None),
-    "cranfield": (100, 600),
-    "npl-vaswani": (None, 3000),
+    "hotpotqa-train-hipporag": (60, 200),
+    "cranfield": (30, 250),
+    "npl-vaswani": (20, 400),
     "limit-small": (200, None),
 }
-"""The samples of `benchmarks.programs`."""
+"""Queries, and documents that are ranked: all judged ones among them."""
 TRANSFER = "transfer.json"
 
 

@@ -322,8 +322,9 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
         raise InvalidRequest("a person promotes a program: read its source (`es-ttc discover show`), then say --yes")
     with interruptible(), stages(search.name) as progress:
         tasks = load_tasks(plan, cached_encoder(Settings(encoder=plan.encoder)), held=True, progress=progress)
-        evaluator = Evaluator(tasks, Limits(plan.seconds, plan.memory_mb, plan.most_cost), Settings().cache_dir / _LOCK)
-        report = promotion.held_out(record, evaluator)
+        limits = Limits(plan.seconds, plan.memory_mb, plan.most_cost)
+        promotion.require_alone(record, tasks[0], limits)
+        report = promotion.held_out(record, Evaluator(tasks, limits, Settings().cache_dir / _LOCK))
     if not as_json:
         console = _console()
         console.print(_about(record), highlight=False, markup=False, soft_wrap=True)

@@ -22,7 +22,7 @@ def terminal(records: Sequence[Record], width: int = _WIDTH, height: int = _HEIG
         return "no program has been measured yet"
     front = {record.name for record in frontier(records)}
     costs, means = [record.cost or 1.0 for record in known], [record.mean or 0.0 for record in known]
-    right, low, high = max(*costs, 2.0), min(*means, 0.0), max(*means, 0.01)
+    right, (low, high) = max([*costs, 2.0]), _range(means)
     field = [[" "] * width for _ in range(height)]
 
     def place(cost: float, mean: float) -> tuple[int, int]:
@@ -32,7 +32,7 @@ def terminal(records: Sequence[Record], width: int = _WIDTH, height: int = _HEIG
     zero = place(1, 0)[0]
     field[zero] = ["-"] * width
     for record in sorted(known, key=lambda one: one.name in front):
-        row, column = place(record.cost or 1.0, record.mean or 0.0)
+        row, column = place(record.cost or 1.0, max(low, record.mean or 0.0))
         field[row][column] = "o" if record.name in front else "."
     labels = {0: f"{high:+.3f}", height - 1: f"{low:+.3f}", zero: " 0.000"}
     lines = [f"{labels.get(number, ''):>7} |{''.join(row).rstrip()}" for number, row in enumerate(field)]
@@ -67,10 +67,18 @@ def image(records: Sequence[Record], path: Path) -> None:
         right.step(*_best(records), where="post", color="#1769aa")
         right.set_xlabel("generation")
         right.set_ylabel("mean Δ nDCG@10; line: best so far")
+        low, high = _range([one.mean or 0.0 for one in known] or [0.0])
         for axes in (left, right):
+            axes.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
             axes.spines[["top", "right"]].set_visible(False)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
         pyplot.close(figure)
+
+
+def _range(means: Sequence[float]) -> tuple[float, float]:
+    """Return what of the gains is shown: as far below the cosine as above it; what is worse stands on the edge."""
+    high = max([*means, 0.01])
+    return max(min([*means, 0.0]), -high), high
 
 
 def _best(records: Sequence[Record]) -> tuple[list[int], list[float]]:

@@ -4,19 +4,27 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
 from es_ttc.discovery.evaluator import Evaluator
 from es_ttc.discovery.records import Plan, Record
+from es_ttc.discovery.sandbox.parent import Limits, run
 from es_ttc.discovery.tasks import METRIC, Task
 from es_ttc.errors import InvalidRequest
 from es_ttc.evaluation.bootstrap import Comparison, compare, resampled_means
 from es_ttc.evaluation.provenance import now
 from es_ttc.evaluation.report import replace
 from es_ttc.rescorers.programs.promoted import SERVED, Manifest, check_name, digest
+
+_TOGETHER = 8
+_ALIKE = 0.99
+"""Share of documents whose scores must be the same: products of one row and of eight round differently, and ranks may
+follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,34 @@ def require_servable(record: Record, name: str) -> None:
     unknown = _readings(record) - SERVED
     if unknown:
         raise InvalidRequest(f"[{record.name}] reads [{min(unknown)}], which no index holds: it cannot be served")
+
+
+def require_alone(record: Record, task: Task, limits: Limits) -> None:
+    """Refuse a program whose scores of a query depend on the other queries: the gateway has one at a time.
+
+    Args:
+        record: The program.
+        task: Whose first queries are asked alone and together.
+        limits: Of the sandbox.
+
+    Raises:
+        InvalidRequest: The scores differ.
+    """
+    few = replaced(
+        task,
+        query_texts=task.query_texts[:_TOGETHER],
+        queries=task.queries[:_TOGETHER],
+        qrels=dict(list(task.qrels.items())[:_TOGETHER]),
+    )
+    alone = replaced(
+        few, query_texts=few.query_texts[:1], queries=few.queries[:1], qrels=dict(list(few.qrels.items())[:1])
+    )
+    together, single = run(record.proposal.source, [few, alone], limits)
+    if np.isclose(together.scores[0], single.scores[0], rtol=1e-3, atol=1e-5).mean() < _ALIKE:
+        raise InvalidRequest(
+            f"[{record.name}] scores a query by the other queries that are asked with it, and the gateway has one at a "
+            "time: it cannot be served"
+        )
 
 
 def write(record: Record, plan: Plan, name: str, report: Sequence[HeldOut], folder: Path) -> Path:

@@ -9,6 +9,8 @@ import pytest
 
 from es_ttc.cli.app import run
 from es_ttc.discovery.memory import read
+from es_ttc.discovery.promotion import require_alone
+from es_ttc.discovery.records import Proposal, Record
 from es_ttc.discovery.sandbox.parent import Limits
 from es_ttc.discovery.sandbox.parent import run as sandboxed
 from es_ttc.discovery.tasks import Task
@@ -81,6 +83,17 @@ def test_from_a_search_to_a_request(
         scores = choice.score(Query(text, bees.queries[row : row + 1]), _window(bees), params)
         np.testing.assert_allclose(scores, ran.scores[row], rtol=1e-6)
     assert choice.detail(Query("x", bees.queries[:1]), _window(bees), params)[0]["program"] == "words-first"
+
+
+def test_what_a_query_scores_must_not_depend_on_others(tasks: list[Task]) -> None:
+    def record(source: str) -> Record:
+        return Record(generation=1, name="g001", proposal=Proposal(source=source, origin="t"), verdict="measured")
+
+    by_batch = "def program(Q, D, S, ctx):\n    return S - S.mean(axis=0, keepdims=True)\n"
+    for task in tasks:
+        require_alone(record(WORDS), task, Limits())
+        with pytest.raises(InvalidRequest, match="the gateway has one at a time"):
+            require_alone(record(by_batch), task, Limits())
 
 
 def test_a_file_that_was_changed_is_not_served(found: Path, tmp_path: Path) -> None:

@@ -112,6 +112,12 @@ def test_a_sandbox_that_cannot_be_locked_is_no_fault_of_the_program(bees: Task) 
         run(f"{HEAD}def program(Q, D, S, ctx):\n    return S\n", [bees], Limits(memory_mb=2**43))
 
 
+def test_code_that_changes_meanwhile_ends_the_search(bees: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("es_ttc.discovery.sandbox.wire.edition", lambda: "older")
+    with pytest.raises(ConfigurationError, match="run it again to go on"):
+        run("def program(Q, D, S, ctx):\n    return S\n", [bees], LIMITS)
+
+
 def test_only_what_is_used_is_counted(bees: Task) -> None:
     q, n = bees.size
     source = (

@@ -139,7 +139,7 @@ def main(descriptor: int) -> None:
         importlib.import_module(name)
     _warm()
     lockdown.seccomp()
-    parent.tell({"ready": True})
+    parent.tell({"ready": wire.edition()})
     try:
         order, _ = parent.next()
         lockdown.lock(order["memory"], order["cpu_seconds"])

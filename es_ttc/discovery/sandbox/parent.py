@@ -163,13 +163,16 @@ class _Process:
 
     def begin(self, source: str, limits: Limits, tasks: int, *, restricted: bool) -> None:
         """Wait until it is ready, lock it, give it the program."""
+        ours = wire.edition()
         try:
-            self._receive(_START_SECONDS)
+            theirs = self._receive(_START_SECONDS).get("ready")
         except Refused as refused:
             self._kill()
             told = b"" if self._child.stderr is None else self._child.stderr.read()
             last = told.decode(errors="replace").strip().splitlines()[-1:] or [refused.detail]
             raise ConfigurationError(f"the sandbox did not start: {last[0]}") from refused
+        if theirs != ours:
+            raise ConfigurationError("the sandbox's code was changed while the search ran: run it again to go on")
         order = {
             "source": source,
             "memory": limits.memory_mb * 2**20,

@@ -4,9 +4,12 @@ JSON, because what comes from the child is untrusted: reading it runs nothing.
 """
 
 import array
+import hashlib
 import socket
 import struct
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -22,6 +25,13 @@ class Closed(Exception):
 
 class Malformed(Exception):
     """The other side sent what is no message."""
+
+
+@cache
+def edition() -> str:
+    """Return a digest of both sides' code, as it was when this process first asked."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
 
 def send(channel: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
