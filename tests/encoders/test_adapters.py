@@ -190,7 +190,7 @@ def test_hub_names_come_from_the_local_cache(
         ("{shipping}@torch+zzz", r"valid are \[law\], \[retrieval\], \[retrieval.passage\], \[retrieval.query\]"),
         ("minilm@torch+law", "the model ships none, so name a folder"),
         ("minilm@torch+/", r"adapter \[/\] is no folder"),
-        ("minilm@onnx+law", "ONNX Runtime applies no adapters, take @torch"),
+        ("minilm@onnx+law", "only the torch backend applies adapters, take @torch"),
         ("{adapters}/law", "is an adapter: name its model and it"),
     ],
 )

@@ -49,7 +49,7 @@ def test_a_folder_with_our_signs_in_its_name_is_a_folder(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("minilm@tensorrt", r"unknown backend \[tensorrt\]: take @torch or @onnx"),
+        ("minilm@tensorrt", r"unknown backend \[tensorrt\]: take @torch, @onnx or @vllm"),
         ("minilm@torch:int4", r"unknown arithmetic \[int4\]"),
         ("minilm@onnx:float32", "own arithmetic on the CPU"),
         ("mpnet@onnx", "take mpnet"),
