@@ -9,13 +9,13 @@ from es_ttc.errors import EsTtcError, TooManyRequests
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.incoming import Disconnected, Incoming
 from es_ttc.gateway.logs import log, request_id
-from es_ttc.gateway.metrics import Metrics
+from es_ttc.gateway.metrics import GONE, Metrics
 from es_ttc.gateway.proxy import end_answer, forward, json_headers, start_answer
 from es_ttc.gateway.query.handler import QueryHandler
 from es_ttc.gateway.search import Outcome
 from es_ttc.gateway.upstream import Upstream
 
-_GONE = Outcome("passthrough", 499)
+_GONE = Outcome("passthrough", GONE)
 _UNWATCHED_SECONDS = 0.05  # most answers are complete by then, and a task to watch the client would be for nothing
 _KINDS = {"_search": "search", "_msearch": "msearch"}
 
@@ -50,8 +50,7 @@ class Entrance:
             self._in_flight -= 1
             self._metrics.in_flight.dec()
         seconds = time.perf_counter() - started
-        self._metrics.requests.labels(outcome.kind, _ending(outcome)).inc()
-        self._metrics.request_seconds.labels(outcome.kind).observe(seconds)
+        self._metrics.answered(outcome.kind, outcome.status, seconds, applied=outcome.applied)
         if outcome.kind != "passthrough" or outcome.status >= 500:
             log.info(
                 "answered",
@@ -152,13 +151,3 @@ def _api(incoming: Incoming) -> list[str]:
 def _kind(incoming: Incoming) -> str:
     api = _api(incoming)
     return _KINDS[api[0]] if api else "passthrough"
-
-
-def _ending(outcome: Outcome) -> str:
-    if outcome is _GONE:
-        return "gone"
-    if outcome.status >= 500:
-        return "error"
-    if outcome.status >= 400:
-        return "client_error"
-    return "ok" if outcome.applied else "fallback"

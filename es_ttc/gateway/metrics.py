@@ -13,6 +13,8 @@ from es_ttc.lru import LruCache
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+GONE = 499
+"""Stands for a status where the client went away before it got one."""
 
 
 class Metrics:
@@ -41,6 +43,24 @@ class Metrics:
             "es_ttc_fallbacks", "Searches answered with the engine's own ranking.", ("reason",), registry=self.registry
         )
         self.in_flight = Gauge("es_ttc_in_flight_requests", "Requests being answered.", registry=self.registry)
+
+    def answered(self, kind: str, status: int, seconds: float, *, applied: bool = True) -> None:
+        """Count a request that is over.
+
+        Args:
+            kind: What kind it was.
+            status: Its HTTP status; :data:`GONE` where nobody waited for it any more.
+            seconds: What it took.
+            applied: Whether methods of ours did their work, if any were asked for.
+        """
+        if status == GONE:
+            outcome = "gone"
+        elif status >= 400:
+            outcome = "error" if status >= 500 else "client_error"
+        else:
+            outcome = "ok" if applied else "fallback"
+        self.requests.labels(kind, outcome).inc()
+        self.request_seconds.labels(kind).observe(seconds)
 
     def watch_cache(self, cache: LruCache[Any, Any]) -> None:
         """Report what a cache of features holds whenever the metrics are read."""

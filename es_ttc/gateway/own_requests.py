@@ -7,9 +7,7 @@ from typing import Any
 from es_ttc.errors import EsTtcError, TooManyRequests
 from es_ttc.gateway.incoming import Disconnected
 from es_ttc.gateway.logs import log
-from es_ttc.gateway.metrics import Metrics
-
-_GONE = 499
+from es_ttc.gateway.metrics import GONE, Metrics
 
 
 class OwnRequests:
@@ -37,7 +35,7 @@ class OwnRequests:
                 raise TooManyRequests(f"{self._at_once} {self._kind} requests are being answered: try again")
             status, body = 200, await work
         except Disconnected:
-            status, body = _GONE, {}
+            status, body = GONE, {}
         except EsTtcError as error:
             status, body = error.status, error.body()
         except Exception as error:  # noqa: BLE001 - any backend may fail in any way: a 500 in the engines' shape
@@ -47,13 +45,6 @@ class OwnRequests:
         finally:
             self._in_flight -= 1
         seconds = time.perf_counter() - started
-        self._metrics.requests.labels(self._kind, _ending(status)).inc()
-        self._metrics.request_seconds.labels(self._kind).observe(seconds)
+        self._metrics.answered(self._kind, status, seconds)
         log.info("answered", kind=self._kind, status=status, ms=round(seconds * 1000, 2))
         return status, body
-
-
-def _ending(status: int) -> str:
-    if status == _GONE:
-        return "gone"
-    return "error" if status >= 500 else "client_error" if status >= 400 else "ok"

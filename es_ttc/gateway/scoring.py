@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.errors import EncoderMismatch, EngineError, EsTtcError, MissingFeature
-from es_ttc.gateway import jsonio
+from es_ttc.errors import EncoderMismatch, EsTtcError, MissingFeature
 from es_ttc.gateway.attached import AttachedFeatures, Located
 from es_ttc.gateway.calibrations import CalibrationStore
 from es_ttc.gateway.encoding import EncodedQuery, Encoders, ignore_failure
 from es_ttc.gateway.features import DocumentKey, FeatureStore, Missing, SentBlobs, Stored, WindowFeatures
+from es_ttc.gateway.field_caps import mapped_fields
 from es_ttc.gateway.pool import BoundedPool
-from es_ttc.gateway.upstream import Caller, Upstream, callers
+from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.mappings.fields import FEATURES
 from es_ttc.mappings.spec import CHUNKS, ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
@@ -392,9 +392,9 @@ class WindowScorer:
         indices = sorted({str(hit["_index"]) for hit in hits})
         own = [index for index in indices if index not in located.sides]
         sides = sorted(filter(None, located.sides.values()))
-        mapped = await self._mapped(own, fields, caller) if own else set()
+        mapped = await mapped_fields(self._upstream, caller, own, fields) if own else set()
         if sides:
-            mapped |= await self._mapped(sides, fields, self._attached.door(caller))
+            mapped |= await mapped_fields(self._upstream, self._attached.door(caller), sides, fields)
         lacking = sorted(fields - mapped)
         if not lacking or (located.sides and not sides):
             raise _nothing_to_score()
@@ -405,29 +405,6 @@ class WindowScorer:
             f"it with `es-ttc attach{flag}`, or make an index that has it with `es-ttc index create{flag}` and "
             "`es-ttc ingest`"
         )
-
-    async def _mapped(self, indices: Sequence[str], fields: set[str], caller: Caller) -> set[str]:
-        """Return the fields that at least one of these indices has."""
-        query_string = caller.query_string(fields=",".join(sorted(fields)), include_unmapped="true")
-        headers = [*callers(caller.headers), (b"accept", b"application/json"), (b"accept-encoding", b"identity")]
-        path = caller.path(indices, "_field_caps")
-        async with self._upstream.send("GET", path, query_string, headers, None, ours=True) as response:
-            raw = await response.read()
-            if response.status != 200:
-                raise EngineError(
-                    f"the fields of [{', '.join(indices)}] could not be read: the engine answered {response.status}",
-                    upstream_status=response.status,
-                )
-        found = jsonio.loads(raw)["fields"]
-        return {name for name in fields if is_mapped(found.get(name, {}), indices)}
-
-
-def is_mapped(capabilities: Mapping[str, Any], indices: Sequence[str]) -> bool:
-    """Whether a field, by the engine's `_field_caps`, exists in at least one of some indices."""
-    if not capabilities.keys() - {"unmapped"}:
-        return False
-    without: Sequence[str] = capabilities.get("unmapped", {}).get("indices") or ()
-    return not set(indices) <= set(without)
 
 
 def _nothing_to_score() -> NothingToScore:

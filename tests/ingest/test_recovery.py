@@ -1,14 +1,19 @@
 """What becomes of stored features when nodes restart, copies are made and others write: kept, or missed and mended."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from es_ttc.attach import fill_attached
+from es_ttc.attach.beside import attach_beside, serving_side
+from es_ttc.attach.source import sources_of
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
+from es_ttc.gateway.server import running_gateway
 from es_ttc.ingest import DeadLetterList, Documents, Inputs, Outcome, encode_documents, ingest
 from es_ttc.mappings.contents import contents
 from es_ttc.mappings.fields import carried
@@ -16,10 +21,11 @@ from es_ttc.mappings.index import IndexOptions, create_index, index_body, resolv
 from es_ttc.mappings.readers import reader_of
 from es_ttc.mappings.spec import ENCODER, HASH, ROOT, SPAN_VECTOR, VECTOR, IndexSpec, SpanGrid
 from es_ttc.rescorers.base import Feature
-from es_ttc.settings import EngineSettings
+from es_ttc.settings import EngineSettings, GatewaySettings
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 from tests.conftest import PRODUCTS
+from tests.gateway.client import search
 from tests.support.cluster import Cluster
 
 STORAGE: dict[str, dict[str, Any]] = {
@@ -34,7 +40,9 @@ Features = dict[str, dict[str, bytes | None]]
 
 
 def texts(start: int, stop: int, animal: str = "cat") -> list[dict[str, Any]]:
-    return [{"_id": str(n), "title": f"Tale {n}", "text": f"The {animal} drinks {n} bowls."} for n in range(start, stop)]
+    return [
+        {"_id": str(n), "title": f"Tale {n}", "text": f"The {animal} drinks {n} bowls."} for n in range(start, stop)
+    ]
 
 
 LATER = texts(MANY - FEW // 2, MANY + FEW // 2, "owl")
@@ -162,6 +170,50 @@ async def test_copies_restarts_and_snapshots_keep_every_feature(cluster: Cluster
             assert await features_in(engine, f"{name}-again", spec) == after[name]
     finally:
         await engine.close()
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "with its side index"])
+async def test_an_attached_index_that_is_restored_needs_no_new_features(
+    cluster: Cluster, encoder: Encoder, together: bool
+) -> None:
+    shop, snapshot = f"shop-{together}".lower(), f"/_snapshot/attached-{together}".lower()
+    engine = await connect(EngineSettings(engine=cluster.first, request_timeout=120))
+    waits = {"wait_for_completion": "true"}
+    try:
+        properties = {"title": {"type": "text"}, "text": {"type": "text"}}
+        await engine.create_index(shop, {"mappings": {"properties": properties}})
+        for document in texts(0, FEW):
+            body = {field: document[field] for field in properties}
+            await engine.request("PUT", f"/{shop}/_doc/{document['_id']}", params={"refresh": "true"}, body=body)
+        spec = IndexSpec(encoder.identity, max_tokens=64)
+        [source] = await sources_of(engine, shop)
+        await attach_beside(engine, source, spec, encoder)
+        side = await serving_side(engine, shop)
+        assert side is not None
+        settings = GatewaySettings(engine=cluster.first, port=0, default_timeout_ms=20_000)
+        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+            before = await asyncio.to_thread(rescored, gateway, shop)
+            await engine.request("PUT", snapshot, body={"type": "fs", "settings": {"location": snapshot[11:]}})
+            names = {"indices": f"{shop},{side}", "include_global_state": False}
+            await engine.request("PUT", f"{snapshot}/one", params=waits, body=names)
+            gone = [shop, side] if together else [shop]
+            for name in gone:
+                await engine.delete_index(name)
+            chosen = {**names, "indices": ",".join(gone)}
+            await engine.request("POST", f"{snapshot}/one/_restore", params=waits, body=chosen)
+            assert await asyncio.to_thread(rescored, gateway, shop) == before
+        [filled] = await fill_attached(engine, shop, encoder)
+        assert (filled.written, filled.failed, filled.removed) == (0, 0, 0)
+    finally:
+        await engine.close()
+
+
+def rescored(gateway: str, index: str) -> dict[str, float]:
+    ours = {"window_size": 10, "ttc": {"method": "spectral", "query_text": "which cat?", "on_error": "fail"}}
+    reply = search(gateway, index, {"query": {"match_all": {}}, "rescore": ours})
+    ttc = reply.json()["ttc"]
+    assert (ttc["scored"], ttc.get("stale")) == (FEW, None)
+    return dict(zip(reply.ids, reply.scores, strict=True))
 
 
 def assert_right(found: Features, spec: IndexSpec, encoder: Encoder) -> None:

@@ -14,6 +14,7 @@ from es_ttc.errors import DeadlineExceeded, EncoderMismatch, EngineError, EsTtcE
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.encoding import Encoders
 from es_ttc.gateway.features import FeatureStore
+from es_ttc.gateway.field_caps import mapped_fields
 from es_ttc.gateway.knn.clauses import Clause, with_scores
 from es_ttc.gateway.knn.engine_search import FIELDS, Ask, EngineSearch, Frame, refusal, require_whole
 from es_ttc.gateway.knn.rounds import Member, Rounds
@@ -320,15 +321,10 @@ class Retrieving:
         """Return the fields that no searched index has; none where the request names a point in time alone."""
         if not caller.indices or not fields:
             return []
-        query_string = caller.query_string(fields=",".join(sorted(fields)))
-        headers = [*callers(caller.headers), (b"accept", b"application/json"), (b"accept-encoding", b"identity")]
-        async with self._upstream.send(
-            "GET", caller.path([], "_field_caps"), query_string, headers, None, ours=True
-        ) as response:
-            raw = await response.read()
-            if response.status != 200:
-                return []  # the search itself will say in the engine's words what is wrong
-        return sorted(fields - jsonio.loads(raw)["fields"].keys())
+        try:
+            return sorted(fields - await mapped_fields(self._upstream, caller, [], fields))
+        except EngineError:
+            return []  # the search itself will say in the engine's words what is wrong
 
     async def _send(
         self,
