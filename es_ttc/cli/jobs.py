@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _STATES = ("running", "paused", "completed", "cancelled")
 _SHOWN_PHRASES = 12
 _TEXT_SHOWN = 160
+_ROUGHLY_MINUTES = 10
 
 
 @click.group()
@@ -241,10 +242,11 @@ def _report(shown: "Shown", *, as_json: bool) -> None:
 
 def _table(found: "list[Shown]") -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("job", "index", "state"):
-        table.add_column(name, no_wrap=True)
+    table.add_column("job", no_wrap=True)
+    table.add_column("index", overflow="fold")
+    table.add_column("state", no_wrap=True)
     for name in ("done", "failed", "pending", "tokens", "rate", "left"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for each in found:
         progress = each.progress
         rate = f"{progress.rate:.1f}/s" if progress.rate and each.state == "running" else ""
@@ -356,4 +358,6 @@ def _time(seconds: float | None) -> str:
         return ""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min" if minutes >= _ROUGHLY_MINUTES else f"{minutes} min {rest:02} s"

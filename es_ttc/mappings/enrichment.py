@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import InvalidRequest, MissingFeature
+from es_ttc.errors import EngineError, InvalidRequest, MissingFeature
 from es_ttc.mappings.index import resolve_index
 from es_ttc.mappings.spec import ENRICHMENT, ENRICHMENT_FIELDS, ROOT, IndexSpec
 
@@ -80,7 +80,12 @@ async def enrichable(engine: Engine, name: str) -> Enrichable:
         MissingFeature: It has none; the message has the command that adds it.
         InvalidRequest: It was not made by es-ttc.
     """
-    index, spec = await resolve_index(engine, name)
+    try:
+        index, spec = await resolve_index(engine, name)
+    except EngineError as error:
+        if error.upstream_status == 404:
+            raise InvalidRequest(f"there is no index [{name}] in the engine at {engine.url}") from error
+        raise
     mapping: Mapping[str, Any] = (await engine.mapping(index))[index]
     found = mapping.get("_meta", {}).get(META)
     if found is None:

@@ -374,6 +374,8 @@ async def test_what_cannot_be_meant_is_refused_in_one_sentence(engine: Engine, i
         await create_index(engine, plain, IndexSpec(IDENTITY, tokens="none"))
         with pytest.raises(MissingFeature, match=f"add it with `es-ttc index enrichment {plain}`"):
             await control.submit(engine, desk.settings, Wanted(index=plain))
+        with pytest.raises(InvalidRequest, match=r"there is no index \[nowhere\] in the engine"):
+            await control.submit(engine, desk.settings, Wanted(index="nowhere"))
         away = desk.settings.model_copy(update={"llm_url": "http://127.0.0.1:9/v1"})
         with pytest.raises(LlmError, match=r"nothing is submitted: the model at .* cannot be reached"):
             await control.submit(engine, away, Wanted(index=index_name))
