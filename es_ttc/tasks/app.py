@@ -9,6 +9,7 @@ lease of its part.
 import asyncio
 import contextlib
 import logging
+import time
 from typing import Any
 
 from celery import Celery, signals
@@ -31,6 +32,10 @@ _PRIORITIES = 10
 _QUEUED_SECONDS = 60
 """After which a message that was sent and never came is sent again."""
 _SPARE_SECONDS = 60.0
+_SWEEP_SECONDS = 15
+"""After which a sweep whose worker has died stands in nobody's way."""
+_SWEEP_SHARE = 4.0
+"""The pause after a sweep, as a multiple of what it took."""
 
 
 def make_app(settings: Settings, broker: str, redis: str) -> Celery:
@@ -157,7 +162,25 @@ async def _turn(settings: Settings, url: str, job: str, lane: int) -> End:
 
 
 async def _sweep(settings: Settings, url: str) -> list[tuple[str, int, int]]:
-    """Return the parts of jobs that wait for a worker, and their priorities."""
+    """Return the parts of jobs that wait for a worker, and their priorities.
+
+    One sweep at a time for all workers of a Redis, and a pause after each that grows with what it took: sweeps come
+    before turns, and where the engine is slow they must not keep workers from their work.
+    """
+    swept = f"ttc:swept:{settings.jobs_index}"
+    async with connected_redis(url) as redis:
+        if not await redis.set(swept, 1, nx=True, ex=_SWEEP_SECONDS):
+            return []
+        begun = time.monotonic()
+        try:
+            wanted = await _all_waiting(settings)
+            return [each for each in wanted if await redis.set(_queued(*each[:2]), 1, nx=True, ex=_QUEUED_SECONDS)]
+        finally:
+            pause = settings.jobs_sweep_seconds / 2 + _SWEEP_SHARE * (time.monotonic() - begun)
+            await redis.set(swept, 1, px=max(1, round(1000 * pause)))
+
+
+async def _all_waiting(settings: Settings) -> list[tuple[str, int, int]]:
     try:
         engine = await connect(settings)
     except EsTtcError as error:
@@ -177,8 +200,7 @@ async def _sweep(settings: Settings, url: str) -> list[tuple[str, int, int]]:
         logger.warning("a sweep ended early: %s", error)
     finally:
         await engine.close()
-    async with connected_redis(url) as redis:
-        return [each for each in wanted if await redis.set(_queued(*each[:2]), 1, nx=True, ex=_QUEUED_SECONDS)]
+    return wanted
 
 
 async def _waiting(store: JobStore, settings: Settings, job: Job) -> list[int]:
