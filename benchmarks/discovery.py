@@ -27,7 +27,7 @@ from es_ttc.discovery.evaluator import Evaluator
 from es_ttc.discovery.frontier import frontier, measured
 from es_ttc.discovery.loop import search as generations_of
 from es_ttc.discovery.memory import Memory, read
-from es_ttc.discovery.planning import load_tasks, plan_generated, plan_task
+from es_ttc.discovery.planning import collections, load_tasks, plan_generated, plan_task
 from es_ttc.discovery.proposers.base import Proposer
 from es_ttc.discovery.proposers.grammar import GrammarProposer
 from es_ttc.discovery.proposers.llm import LlmProposer
@@ -44,7 +44,7 @@ SEED = 2026
 SEEN = {"scifact": (50, 250), "toollens": (50, 250), "qmsum-meetings": (50, 10)}
 GENERATED = {"limit-style": (50, 60), "stdlib": (50, 25)}
 """Queries and documents of each task, at most."""
-UNSEEN = ("hotpotqa-train-hipporag", "cranfield", "npl-vaswani", "limit-small")
+UNSEEN = ("limit-small", "hotpotqa-train-hipporag", "cranfield", "npl-vaswani")
 SIZES: dict[str, tuple[int | None, int | None]] = {
     "hotpotqa-train-hipporag": (60, 200),
     "cranfield": (30, 250),
@@ -78,6 +78,7 @@ def search(folder: Path, generations: int, seed: int, llm: str | None) -> None:
                     identity=encoder.identity.key,
                     seed=seed,
                     proposer="llm" if llm else "grammar",
+                    seeds="cheap" if llm else "all",
                     tasks=tuple(tasks),
                 )
             )
@@ -88,26 +89,33 @@ def search(folder: Path, generations: int, seed: int, llm: str | None) -> None:
         if llm:
             settings = LlmSettings(llm_url=llm, llm_api="completions", llm_timeout=300)
             proposer = LlmProposer(settings, plan.seed, characters=2_000, tokens=250)
-        for record in generations_of(memory, evaluator, proposer, generations, seeds=seeds(), distance=plan.distance):
+        for record in generations_of(
+            memory, evaluator, proposer, generations, seeds=seeds(cheap=plan.seeds == "cheap"), distance=plan.distance
+        ):
             click.echo(f"{record.name} {record.verdict} {record.mean} {record.cost} {record.reason}", err=True)
 
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path, exists=True))
-def transfer(folder: Path) -> None:
-    """Run the frontier and the paper's programs where the search did not look; what is there already stays."""
+@click.option("--only", type=click.Choice(["held out", "unseen"]), help="One kind of queries alone.")
+def transfer(folder: Path, only: str | None) -> None:
+    """Run the frontier, and the paper's programs that encode nothing for a query, where the search did not look.
+
+    What is there already stays.
+    """
     plan, records = read(folder)
     encoder = _encoder()
-    wanted = [*frontier(records), *(one for one in measured(records) if one.proposal.origin == ORIGIN)]
+    known = [one for one in measured(records) if one.proposal.origin == ORIGIN and not _encodes_queries(one)]
+    wanted = {one.name: one for one in (*frontier(records), *known)}
     path = folder / TRANSFER
     done: dict[str, Any] = orjson.loads(path.read_bytes()) if path.exists() else {}
-    held = (task for task in load_tasks(plan, encoder, held=True))
+    held = (task_of(collection, encoder) for collection in collections(plan, held=True))
     unseen = (task_of(load(name, sizes=SIZES[name]), encoder) for name in UNSEEN)
-    for kind, tasks in (("held out", held), ("unseen", unseen)):
-        for task in tasks:
+    for kind, tasks in (("unseen", unseen), ("held out", held)):
+        for task in () if only not in (None, kind) else tasks:
             cell = done.setdefault(f"{kind}: {task.name}", {})
             cell["size"], cell["baseline"] = list(task.size), task.baseline.tolist()
-            for record in wanted:
+            for record in wanted.values():
                 if record.name in cell.setdefault("programs", {}):
                     continue
                 evaluator = Evaluator([task], Limits(seconds=300, memory_mb=4096, cost=100), folder / "compute.lock")
@@ -206,6 +214,10 @@ def _transfer_table(cells: dict[str, Any], front: Sequence[str], records: Sequen
             + table(("program", "c", "nDCG@10", "Δ", "95 % interval", "queries W/T/L"), rows)
         )
     return "\n".join(parts)
+
+
+def _encodes_queries(record: Record) -> bool:
+    return any(one.query_texts for one in record.tasks.values())
 
 
 def _limits(plan: Plan) -> Limits:

@@ -15,9 +15,11 @@ from es_ttc.discovery.sandbox.parent import Limits
 from es_ttc.discovery.sandbox.parent import run as sandboxed
 from es_ttc.discovery.tasks import Task
 from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.gateway.app import create_app
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.programs import promoted
+from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.chunks import GRANULARITIES, DocumentChunks
 from es_ttc.vectors.tokens import TokenVectors
 
@@ -99,10 +101,14 @@ def test_what_a_query_scores_must_not_depend_on_others(tasks: list[Task]) -> Non
 def test_a_file_that_was_changed_is_not_served(found: Path, tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     assert run(["discover", "promote", str(found), "g001", "--to", str(programs), "--yes", "--json"]) == 0
+    create_app(GatewaySettings(programs=programs))
+    assert list(promoted.promoted()) == ["g001"]
+    create_app(GatewaySettings())
+    assert not promoted.promoted()
     path = programs / "g001.py"
     path.write_text(WORDS.replace("overlap", "bigrams"))
     with pytest.raises(ConfigurationError, match=r"g001\.py\] is not what was promoted"):
-        promoted.serve_from(programs)
+        create_app(GatewaySettings(programs=programs))
     manifest = json.loads((programs / "g001.json").read_bytes())
     path.write_text("import os\n")
     (programs / "g001.json").write_text(json.dumps({**manifest, "sha256": promoted.digest("import os\n")}))

@@ -107,6 +107,13 @@ def test_honest_linear_algebra_runs(bees: Task) -> None:
     assert np.isfinite(ran.scores).all()
 
 
+def test_the_encoders_time_is_limited_too(bees: Task) -> None:
+    source = "def program(Q, D, S, ctx):\n    ctx.encode_fn(list(ctx.query_texts))\n    return S\n"
+    with pytest.raises(Refused, match="seconds of the encoder") as caught:
+        run(source, [bees], Limits(encoding=0.0))
+    assert caught.value.reason == Reason.COST
+
+
 def test_a_sandbox_that_cannot_be_locked_is_no_fault_of_the_program(bees: Task) -> None:
     with pytest.raises(ConfigurationError, match="could not lock its process"):
         run(f"{HEAD}def program(Q, D, S, ctx):\n    return S\n", [bees], Limits(memory_mb=2**43))

@@ -23,6 +23,8 @@ from es_ttc.vectors.tokens import Float32
 _START_SECONDS = 60.0
 _MOST_MESSAGES = 10_000
 _MOST_TEXT = 20_000
+_BATCH = 64
+"""Texts encoded between two looks at the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +35,13 @@ class Limits:
         seconds: Time for one task, in seconds, without that of the encoder.
         memory_mb: Memory beside what the interpreter, numpy and the task's own arrays take, in MiB.
         cost: Greatest cost ratio c, of all tasks together.
+        encoding: Seconds of the encoder, of all tasks together.
     """
 
     seconds: float = 20.0
     memory_mb: int = 1024
     cost: float = 50.0
+    encoding: float = 900.0
 
 
 @dataclass(slots=True)
@@ -67,13 +71,15 @@ class Bill:
 
     Attributes:
         base: Queries and documents of all tasks.
-        most: Greatest cost ratio c.
+        limits: The cost and the encoder's time that it has.
         texts: Texts that it has had encoded.
+        seconds: Time that the encoder has spent on it.
     """
 
     base: int
-    most: float
+    limits: Limits
     texts: int = 0
+    seconds: float = 0.0
 
     def add(self, texts: int) -> None:
         """Count texts.
@@ -82,8 +88,18 @@ class Bill:
             Refused: They are too many.
         """
         self.texts += texts
-        if self.base + self.texts > self.most * self.base:
-            raise Refused(Reason.COST, f"a cost ratio above {self.most:g}")
+        if self.base + self.texts > self.limits.cost * self.base:
+            raise Refused(Reason.COST, f"a cost ratio above {self.limits.cost:g}")
+
+    def spend(self, seconds: float) -> None:
+        """Count time of the encoder.
+
+        Raises:
+            Refused: It is too long.
+        """
+        self.seconds += seconds
+        if self.seconds > self.limits.encoding:
+            raise Refused(Reason.COST, f"more than {self.limits.encoding:g} seconds of the encoder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +136,7 @@ def run(
     """
     with _Process(hash_seed) as process:
         process.begin(source, limits, len(tasks), restricted=restricted)
-        bill = Bill(sum(sum(task.size) for task in tasks), limits.cost)
+        bill = Bill(sum(sum(task.size) for task in tasks), limits)
         return [process.rank(task, limits, bill) for task in tasks]
 
 
@@ -340,8 +356,13 @@ class _Server:
         dims = self._task.queries.shape[1]
         if not texts:
             return [(Shared(b""), (0, dims), "float32")]
-        vectors = self._task.encode([text[:_MOST_TEXT] for text in texts], adapter, dimensions, length)
-        finite = np.nan_to_num(np.asarray(vectors, np.float32))
+        parts = []
+        for start in range(0, len(texts), _BATCH):
+            began = time.monotonic()
+            batch = [text[:_MOST_TEXT] for text in texts[start : start + _BATCH]]
+            parts.append(self._task.encode(batch, adapter, dimensions, length))
+            self._bill.spend(time.monotonic() - began)
+        finite = np.nan_to_num(np.concatenate(parts).astype(np.float32))
         return [(Shared.of(finite), finite.shape, "float32")]
 
     def _count(self, reading: str, texts: int) -> None:
