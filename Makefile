@@ -18,7 +18,7 @@ test: $(VENV)/.dev $(VENV)/.frameworks ## Run the whole test suite against real 
 	@$(BIN)/python -m pytest $(ARGS)
 
 test-vllm: $(VENV)/.dev $(VENV)/.vllm ## Run the tests of the language model's client against a real vLLM (on the processor).
-	@ES_TTC_TEST_VLLM=$(abspath $(VENV))/vllm/bin/python $(BIN)/python -m pytest -m llm tests/llm tests/rerankers $(ARGS)
+	@ES_TTC_TEST_VLLM=$(abspath $(VENV))/vllm/bin/python $(BIN)/python -m pytest -m llm tests/llm $(ARGS)
 
 check: $(VENV)/.dev ## Lint, formatting, types, import directions.
 	$(BIN)/ruff check .
