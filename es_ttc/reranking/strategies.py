@@ -50,7 +50,7 @@ class WalkParams(Params):
 
 class _GraphParams(WalkParams):
     depth: int = Field(8, ge=0, le=100, description="Steps from the first pass at most.")
-    fan_out: int = Field(16, ge=1, le=256, description="Neighbours of a document that are looked at, the nearest ones.")
+    fan_out: int = Field(16, ge=1, le=64, description="Neighbours of a document that are looked at, the nearest ones.")
 
 
 class RrParams(WalkParams):

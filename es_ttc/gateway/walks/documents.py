@@ -24,6 +24,9 @@ _AS_JSON: RawHeaders = [
     (b"content-type", b"application/json"),
 ]
 
+_AT_ONCE = 1000
+"""Documents of one search."""
+
 Identity = tuple[str, str]
 """Concrete index and id."""
 
@@ -75,11 +78,12 @@ class Documents:
                 unknown.setdefault(index, []).append(identifier)
         for index, ids in unknown.items():
             marks = {"_source": False, "docvalue_fields": [HASH, ENCODER, VERSION, SEQ_NO], "version": True}
-            for hit in await self._search(index, ids, marks):
-                hit["_score"] = None
-                self._numbers.setdefault(_identity(hit), len(self.hits))
-                if self._numbers[_identity(hit)] == len(self.hits):
-                    self.hits.append(hit)
+            for start in range(0, len(ids), _AT_ONCE):
+                for hit in await self._search(index, ids[start : start + _AT_ONCE], marks):
+                    hit["_score"] = None
+                    self._numbers.setdefault(_identity(hit), len(self.hits))
+                    if self._numbers[_identity(hit)] == len(self.hits):
+                        self.hits.append(hit)
             self._hidden.update((index, one) for one in ids if (index, one) not in self._numbers)
         return {one: self._numbers[one] for one in identities if one in self._numbers}
 
