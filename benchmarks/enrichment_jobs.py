@@ -20,7 +20,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.llm.local import MODEL, running_llm
 from es_ttc.mappings.enrichment import add_enrichment
 from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.spec import ENRICHED_TEXT, ENRICHMENT, IndexSpec
+from es_ttc.mappings.spec import ENRICHED, ENRICHED_TEXT, ENRICHMENT, IndexSpec
 from es_ttc.settings import Settings
 from es_ttc.tasks import control
 from es_ttc.tasks.record import Job
@@ -62,7 +62,7 @@ async def export(engine: Engine, place: Workplace, job: Job, file: Path) -> int:
     while True:
         body: dict[str, Any] = {
             "size": 500,
-            "query": {"term": {"ttc.enriched_by": job.id}},
+            "query": {"term": {ENRICHED: job.plan.key}},  # by an earlier job of the same plan too
             "sort": [{"place": "asc"}],
             "_source": False,
             "stored_fields": [ENRICHMENT],

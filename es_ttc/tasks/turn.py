@@ -12,7 +12,7 @@ import random
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -20,6 +20,7 @@ from typing import Any
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, EngineError, EngineUnavailable, EsTtcError, LlmError, LlmFailure
+from es_ttc.ingest.failures import cause_of
 from es_ttc.llm import LlmClient, Usage
 from es_ttc.llm_enrichment.filtering import filtered
 from es_ttc.llm_enrichment.proposing import Unreadable, propose
@@ -72,7 +73,7 @@ class _Failed:
         kind: Kind of failure.
         reason: One sentence.
         usage: Tokens spent in vain.
-        counts: Whether it is the document's own attempt that failed; not where the endpoint is away for everyone.
+        temporary: Whether the endpoint may be to blame, and not the document.
         final: Whether it would fail again.
     """
 
@@ -147,6 +148,7 @@ class _Turn:
         self.trouble = ""
         self.stopped = False
         self.renewing = asyncio.Lock()
+        self.over = asyncio.Event()
         self.deadline = time.monotonic() + settings.jobs_turn_seconds
 
     async def run(self) -> End:
@@ -155,15 +157,18 @@ class _Turn:
             return await self._work()
         except Stopped:
             return End.STOPPED
+        except Conflict:  # the lease is lost: whoever has it now goes on
+            return End.NOT_DUE
         except asyncio.CancelledError:
-            if beating.done():  # the lease is lost: whoever has it now goes on
+            if beating.done():  # so it is
                 return End.NOT_DUE
             raise
         finally:
-            beating.cancel()
+            self.over.set()  # a renewal under way is waited for: its version is needed to give the lease back
             await asyncio.gather(beating, return_exceptions=True)
-            try:
+            with suppress(EngineError):
                 await self.store.engine.refresh(self.job.index)  # whoever counts now sees what this turn has done
+            try:
                 await self._renew(0)
             except (Conflict, EngineError):
                 logger.debug("the lease of job %s, part %s runs out by itself", self.job.id, self.lane)
@@ -277,9 +282,12 @@ class _Turn:
                     outcome = await self._asked(text)
             (answered if isinstance(outcome, _Answered) else failed).append(outcome)  # type: ignore[arg-type]
 
-        async with asyncio.TaskGroup() as group:
-            for text in texts:
-                group.create_task(one(text))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for text in texts:
+                    group.create_task(one(text))
+        except BaseExceptionGroup as errors:
+            raise cause_of(errors) from None
         self.stopped = stopped
         return answered, failed
 
@@ -386,7 +394,8 @@ class _Turn:
             await pause(
                 self.store,
                 self.job.id,
-                f"the budget is spent ({spent}): raise it with `es-ttc jobs resume {self.job.id} --budget-tokens N`",
+                f"the budget is spent ({spent}): `es-ttc jobs resume {self.job.id}` with a larger --budget-tokens or "
+                "--budget-cost goes on",
             )
             raise Stopped
 
@@ -420,7 +429,10 @@ class _Turn:
     async def _beat(self, turn: "asyncio.Task[Any] | None") -> None:
         """Keep the lease; where it is lost, end the turn."""
         while True:
-            await asyncio.sleep(self.settings.jobs_lease_seconds / 3)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.jobs_lease_seconds / 3):
+                    await self.over.wait()
+                return
             try:
                 await self._renew(self.settings.jobs_lease_seconds)
             except Conflict:
