@@ -26,7 +26,7 @@ class Survived:
         shown: The job at its end.
         census: What stands in the index.
         asked: How often the model was asked about each document.
-        kills: Workers killed.
+        kills: Workers killed while they were at work.
         redis_kills: Redis servers killed, each of which came back empty.
         seconds: In all.
     """
@@ -75,7 +75,8 @@ async def survive(
     rng.shuffle(events)
     try:
         for event in events:
-            await _at_work(place, job, worker)
+            if not await _at_work(place, job, worker):
+                break  # all is done: whatever is killed now proves nothing
             await asyncio.sleep(rng.uniform(0.1, span))
             match event:
                 case "kill":
@@ -106,8 +107,8 @@ async def survive(
     return Survived(shown, counted, questions, done_kills, done_redis, time.monotonic() - begun)
 
 
-async def _at_work(place: Workplace, job: str, worker: Worker) -> None:
-    """Wait until the worker has done something since now, or all is done."""
+async def _at_work(place: Workplace, job: str, worker: Worker) -> bool:
+    """Wait until the worker has done something since now; False where all is done."""
     before = None
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
@@ -115,8 +116,10 @@ async def _at_work(place: Workplace, job: str, worker: Worker) -> None:
         shown = await _look(place, job)
         if shown is not None:
             done = shown.progress.done
-            if shown.job.status != "running" or (before is not None and done > before):
-                return
+            if shown.job.status != "running":
+                return False
+            if before is not None and done > before:
+                return True
             before = done if before is None else before
         await asyncio.sleep(0.2)
     raise AssertionError(f"no document was enriched for two minutes: {worker.log.read_text()[-3000:]}")
