@@ -68,6 +68,8 @@ async def propose(llm: LlmClient, plan: Plan, text: str) -> Proposed:
         usage += reply.usage
         answer = reply.text
         found = proposals(answer)
+        if plan.api == "completions" and reply.finish == "length":
+            found = found[:-1] or found  # the last one breaks off
         if found:
             return Proposed(tuple(found), usage, attempt + 1)
     raise Unreadable(" ".join(answer.split())[:_SHOWN], usage)
