@@ -137,15 +137,20 @@ REAL: dict[str, Judged] = {**GROUPS["pointwise"], "SlideGAR": slidegar_distinct}
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default=FIGURE, help="Where the figure goes.")
 @click.option("--only", type=click.Choice(["simulated", "real"]), help="One half of the tables; both where left out.")
+@click.option("--collection", "names", multiple=True, type=click.Choice(COLLECTIONS), help="Some of the collections.")
+@click.option("--quick", is_flag=True, help="Simulated rerankers at a budget of 100 alone.")
 @click.option("--tune", is_flag=True, help="Compare numbers of seeds on scifact's train queries, and nothing else.")
-def main(out: Path, only: str | None, *, tune: bool) -> None:
+def main(out: Path, only: str | None, names: tuple[str, ...], *, quick: bool, tune: bool) -> None:
     """Print the tables and draw the budget curves."""
     if tune:
         _tune()
         return
-    collections = [prepared(load_collection(DATA / name)) for name in COLLECTIONS]
+    collections = [prepared(load_collection(DATA / name)) for name in names or COLLECTIONS]
     data = ", ".join(f"{one.collection.name} ({len(one.queries)} queries)" for one in collections)
     print(heading("Reranking under a budget", data=f"{data}; first pass dense, all-MiniLM-L6-v2"))
+    if quick:
+        _print_at_100(collections, {ready.collection.name: _budgets(ready, (100,)) for ready in collections})
+        return
     if only != "real":
         curves = {ready.collection.name: _budgets(ready) for ready in collections}
         _print_at_100(collections, curves)
@@ -193,13 +198,13 @@ def _scored(ready: Ready, walk: Callable[[int, str], Awaitable[Walk]]) -> NDArra
     return np.stack([score_by(metric, qrels, rankings) for metric in METRICS])
 
 
-def _budgets(ready: Ready) -> dict[tuple[str, str, float, int], NDArray[np.float64]]:
+def _budgets(ready: Ready, budgets: Sequence[int] = BUDGETS) -> dict[tuple[str, str, float, int], NDArray[np.float64]]:
     return {
         (group, name, error_rate, budget): measured(ready, method, error_rate, budget)
         for group, methods in GROUPS.items()
         for name, method in methods.items()
         for error_rate in ERROR_RATES
-        for budget in BUDGETS
+        for budget in budgets
     }
 
 
