@@ -57,9 +57,9 @@ def compose(document: Document, text_fields: Sequence[str]) -> tuple[str, tuple[
 
 
 def content_hash(text: str, spans: Sequence[Span], spec: IndexSpec) -> str:
-    """Return the content hash of a composed text: blake2b-128 over its (field name, text) pairs, as 32 hex digits,
-    with the mark of the index's layout, which tells how the features are read.
+    """Return the content hash of a composed text, with the mark of the index's layout.
 
+    It is blake2b-128 over the (field name, text) pairs, as 32 hex digits; the mark tells how the features are read.
     It is personalised with how the index stores features. So whoever keeps features by hash never takes those of
     another storage type for them, an index that was deleted and made again under its name included.
     """

@@ -289,9 +289,7 @@ def _tokens(tokens: TokenFeatures, spec: IndexSpec) -> object:
 def span_objects(spans: SpanFeatures, spec: IndexSpec) -> list[dict[str, object]]:
     """Return spans as they are written."""
     objects: list[dict[str, object]] = []
-    for vector, scale, position, place in zip(
-        spans.vectors, spans.scales, spans.positions, spans.offsets, strict=True
-    ):
+    for vector, scale, position, place in zip(spans.vectors, spans.scales, spans.positions, spans.offsets, strict=True):
         span: dict[str, object] = {"v": vector, "scale": scale, "position": position}
         if place is not None:
             field, start, end = place

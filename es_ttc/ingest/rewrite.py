@@ -162,18 +162,14 @@ class Rewriter:
             ours["vector"] = pooled.value if pooled else None
             if self._spec.spans:
                 ours["spans"] = self._spans(hit)
-        return Whole(
-            hit["_id"], hit.get("_routing"), hit["_seq_no"], hit["_primary_term"], source, ours
-        )
+        return Whole(hit["_id"], hit.get("_routing"), hit["_seq_no"], hit["_primary_term"], source, ours)
 
     def _spans(self, hit: Mapping[str, Any]) -> list[dict[str, object]]:
         tokens = self._reader.read(hit, Feature.TOKENS, self._codebooks)
         offsets = self._reader.read(hit, Feature.OFFSETS)
         if tokens is None or offsets is None:
             raise ValueError(f"document [{hit['_id']}] has lost its token vectors")
-        return span_objects(
-            span_features(dequantise(tokens.value), offsets.value[0], self._spec.spans), self._spec
-        )
+        return span_objects(span_features(dequantise(tokens.value), offsets.value[0], self._spec.spans), self._spec)
 
 
 def _leaf(name: str) -> str:

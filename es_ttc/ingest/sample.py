@@ -42,8 +42,8 @@ def learn_codebook(
     texts = [compose(document, text_fields)[0] for document in islice(documents, DOCUMENTS)]
     sample: list[Float32] = []
     for start in range(0, len(texts), _BATCH):
-        for rows in encoder.encode(texts[start : start + _BATCH]).tokens:
-            sample.append(rows[:: max(1, len(rows) // _TOKENS_A_DOCUMENT)])
+        encoded = encoder.encode(texts[start : start + _BATCH]).tokens
+        sample.extend(rows[:: max(1, len(rows) // _TOKENS_A_DOCUMENT)] for rows in encoded)
         report(min(start + _BATCH, len(texts)))
     vectors = np.concatenate(sample) if sample else np.zeros((0, 0), dtype=np.float32)
     if not len(vectors):

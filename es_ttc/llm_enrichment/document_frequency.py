@@ -55,7 +55,9 @@ async def document_frequencies(
             body["aggs"] = {"phrases": {"filters": {"filters": [_having(phrase, fields) for phrase in part]}}}
         answer = await engine.search(index, body)
         if answer.get("timed_out") or answer["_shards"]["failed"]:
-            raise EngineError(f"index [{index}] answered from a part of its shards only, so no document frequency is right")
+            raise EngineError(
+                f"index [{index}] answered from a part of its shards only, so no document frequency is right"
+            )
         documents = answer["hits"]["total"]["value"]
         if part:
             buckets = answer["aggregations"]["phrases"]["buckets"]
@@ -99,7 +101,9 @@ def check_tau(tau: float) -> None:
         InvalidRequest: It is outside of 0 to 1, or no number.
     """
     if not 0 <= tau <= 1:
-        raise InvalidRequest(f"[tau] must lie between 0 and 1, the share of documents that may have a phrase, got {tau:g}")
+        raise InvalidRequest(
+            f"[tau] must lie between 0 and 1, the share of documents that may have a phrase, got {tau:g}"
+        )
 
 
 def _having(phrase: str, fields: Sequence[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What a model wrote, read as a list of proposals: JSON where it is some, even broken off, else lines and commas.
 
-Nothing here raises: an answer without proposals gives an empty list, and what is to be done about it is decided elsewhere.
+Nothing here raises: an answer without proposals gives an empty list; what is to be done about it is decided elsewhere.
 """
 
 import json

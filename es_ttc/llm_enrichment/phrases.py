@@ -20,7 +20,7 @@ _PIECE = 8_000
 """Characters of one `_analyze`: an index allows 10,000 tokens (``index.analyze.max_token_count``), of 1 character at
 least."""
 
-_LIST_SIGN = re.compile(r"^\s*(?:[-*•·–—]+|\(?(?:\d{1,3}|[a-zA-Z])[.):])\s+")
+_LIST_SIGN = re.compile(r"^\s*(?:[-*•·–—]+|\(?(?:\d{1,3}|[a-zA-Z])[.):])\s+")  # noqa: RUF001 - dashes
 _EDGES = " \t\r\n.,;:!?\"'`´‘’“”«»()[]{}<>|*_#=~"  # noqa: RUF001 - quotation marks that models write
 
 Tokens = tuple[str, ...]

@@ -1,7 +1,7 @@
 """What a corpus is enriched by: a prompt, a model, parameters. Equal plans have equal keys, in every process.
 
-Two keys, for two things that may be had again without paying: what the model was asked, by which its proposals are kept;
-and the whole plan, by which a document knows that it is done.
+Two keys, for two things that may be had again without paying: what the model was asked, by which its proposals are
+kept; and the whole plan, by which a document knows that it is done.
 """
 
 import hashlib
@@ -100,7 +100,8 @@ def prompt_of(name: str) -> Prompt:
     path = Path(name)
     if not path.is_file():
         raise ConfigurationError(
-            f"there is no prompt [{name}]: name one of {', '.join(prompt_names())}, or a file with {{{{document}}}} in it"
+            f"there is no prompt [{name}]: name one of {', '.join(prompt_names())}, or a file with {{{{document}}}} "
+            "in it"
         )
     try:
         text = path.read_text(encoding="utf-8")

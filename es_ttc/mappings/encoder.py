@@ -19,7 +19,8 @@ def load_encoder_for(identity: EncoderIdentity, name: str, *, cache_dir: Path | 
         cache_dir: Where downloads are kept.
 
     Returns:
-        The encoder; its identity is the index's, unless the name stands for another model, revision, prompts or adapter.
+        The encoder; its identity is the index's, unless the name stands for another model, revision, prompts or
+        adapter.
 
     Raises:
         ConfigurationError: The encoder cannot be loaded.
@@ -34,6 +35,4 @@ def load_encoder_for(identity: EncoderIdentity, name: str, *, cache_dir: Path | 
         like = replace(like, adapter=identity.adapter)
     if own == identity or like != identity:
         return encoder
-    return load_encoder(
-        name, adapter=adapter, cache_dir=cache_dir, dims=identity.dims, max_length=identity.max_length
-    )
+    return load_encoder(name, adapter=adapter, cache_dir=cache_dir, dims=identity.dims, max_length=identity.max_length)

@@ -56,8 +56,8 @@ async def add_enrichment(engine: Engine, name: str, analyzer: str | None = None)
     if present is not None:
         if analyzer not in (None, present["analyzer"]):
             raise InvalidRequest(
-                f"index [{index}] has the field [{ENRICHMENT}] with the analyzer [{present['analyzer']}], which cannot be "
-                f"changed to [{analyzer}]: leave --analyzer out, or make another index"
+                f"index [{index}] has the field [{ENRICHMENT}] with the analyzer [{present['analyzer']}], which cannot "
+                f"be changed to [{analyzer}]: leave --analyzer out, or make another index"
             )
         return Enrichable(index, spec, present["analyzer"])
     chosen = analyzer or _analyzer_of(mapping, spec.text_fields[0])
@@ -90,7 +90,8 @@ async def enrichable(engine: Engine, name: str) -> Enrichable:
     found = mapping.get("_meta", {}).get(META)
     if found is None:
         raise MissingFeature(
-            f"index [{index}] has no field [{ENRICHMENT}] to write phrases to: add it with `es-ttc index enrichment {name}`"
+            f"index [{index}] has no field [{ENRICHMENT}] to write phrases to: add it with "
+            f"`es-ttc index enrichment {name}`"
         )
     return Enrichable(index, spec, found["analyzer"])
 

@@ -190,7 +190,7 @@ def _rank_vectors(dims: int, capabilities: Capabilities) -> dict[str, Any]:
         )
     if capabilities.licence not in _LICENCES_WITH_RANK_VECTORS:
         raise ConfigurationError(
-            f"Elasticsearch's rank_vectors field needs an Enterprise licence, and this one is [{capabilities.licence}]: "
-            "choose --tokens packed or nested"
+            f"Elasticsearch's rank_vectors field needs an Enterprise licence, and this one is [{capabilities.licence}]"
+            ": choose --tokens packed or nested"
         )
     return {"type": "rank_vectors", "dims": dims}

@@ -23,7 +23,7 @@ from es_ttc.mappings.attached import ID
 from es_ttc.mappings.spec import HASH, ROOT, VERSION
 
 NEIGHBOURS = "ttc.neighbours"
-"""Ids, nearest first: read from `_source`, which keeps their order; indexed, to find who has a document as neighbour."""
+"""Ids, nearest first: read from `_source`, which keeps their order; indexed, to find whose neighbour a document is."""
 NODE_VECTOR = "ttc.pooled"
 GRAPH = "graph"
 """Key of ``_meta.ttc`` with :class:`GraphMeta`."""

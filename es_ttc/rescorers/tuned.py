@@ -1,4 +1,4 @@
-"""Parameters that `es-ttc tune` chose, as a file: what `es-ttc evaluate` and `es-ttc serve` take in place of defaults."""
+"""Parameters that `es-ttc tune` chose, as a file: `es-ttc evaluate` and `es-ttc serve` take them for defaults."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

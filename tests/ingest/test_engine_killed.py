@@ -29,16 +29,7 @@ async def test_ingest_goes_on_when_the_engine_is_back(tmp_path: Path) -> None:
     try:
         command = [sys.executable, "-m", "es_ttc", "ingest", INDEX, file.name, "--engine", node.url]
         command += ["--encoder", "minilm@onnx", "--batch-mb", "0.1", "--json"]
-        with subprocess.Popen(
-            command, cwd=tmp_path, env={**os.environ, "HF_HUB_OFFLINE": "1"}, stdout=subprocess.PIPE, text=True
-        ) as ingest:
-            while not _written(node.url) and ingest.poll() is None:
-                time.sleep(0.02)
-            node.kill()
-            assert ingest.poll() is None
-            node.restart()
-            out, _ = ingest.communicate(timeout=300)
-        assert ingest.returncode == 0, out
+        _killed_meanwhile(node, command, tmp_path)
         engine = await connect(EngineSettings(engine=node.url))
         try:
             await engine.refresh(INDEX)
@@ -51,6 +42,20 @@ async def test_ingest_goes_on_when_the_engine_is_back(tmp_path: Path) -> None:
         assert held.states == {"ready": DOCUMENTS}
     finally:
         node.stop()
+
+
+def _killed_meanwhile(node: OwnNode, command: list[str], folder: Path) -> None:
+    """Run a command, kill the node once something is written, start it again, and await a good end."""
+    with subprocess.Popen(
+        command, cwd=folder, env={**os.environ, "HF_HUB_OFFLINE": "1"}, stdout=subprocess.PIPE, text=True
+    ) as ingest:
+        while not _written(node.url) and ingest.poll() is None:
+            time.sleep(0.02)
+        node.kill()
+        assert ingest.poll() is None
+        node.restart()
+        out, _ = ingest.communicate(timeout=300)
+    assert ingest.returncode == 0, out
 
 
 def _written(url: str) -> int:

@@ -4,20 +4,20 @@ from typing import Any
 
 import pytest
 
+from es_ttc.attach.target import Sent
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest, MissingFeature
-from es_ttc.rescorers.base import Feature
 from es_ttc.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.ingest.bulk import Patience, write
 from es_ttc.ingest.rewrite import Rewriter, Whole
 from es_ttc.ingest.sample import learn_codebook
-from es_ttc.attach.target import Sent
 from es_ttc.mappings.enrichment import add_enrichment, enrichable
 from es_ttc.mappings.fields import carried
 from es_ttc.mappings.index import IndexOptions, create_index
 from es_ttc.mappings.readers import reader_of
 from es_ttc.mappings.spec import ENRICHED, ENRICHMENT, SPAN_VECTOR, SPANS, VECTOR, IndexSpec, SpanGrid, TokenStorage
+from es_ttc.rescorers.base import Feature
 from es_ttc.vectors.packed import codebook_id, unpack_codebook
 
 TEXTS = ["The fox sleeps in the sun. Bread is baked from flour.", "Trains leave at noon.", ""]
@@ -84,9 +84,7 @@ async def rewrite(engine: Engine, name: str, documents: list[Whole], added: dict
 
 
 @pytest.mark.parametrize("storage", list(STORAGES))
-async def test_everything_stays_as_it_was(
-    engine: Engine, index_name: str, encoder: Encoder, storage: str
-) -> None:
+async def test_everything_stays_as_it_was(engine: Engine, index_name: str, encoder: Encoder, storage: str) -> None:
     spec = await filled(engine, index_name, encoder, storage)
     await add_enrichment(engine, index_name)
     vector = encoder.encode(["baking bread"], role="query", tokens=False).pooled[0].tolist()
@@ -94,7 +92,10 @@ async def test_everything_stays_as_it_was(
     async def state() -> tuple[Any, ...]:
         query = {"multi_match": {"query": "fox bread", "fields": ["title", "text"]}}
         bm25 = (await engine.search(index_name, {"query": query}))["hits"]["hits"]
-        marks = {"query": {"match_all": {}}, "docvalue_fields": ["ttc.hash", "ttc.state", "ttc.encoder", "ttc.document"]}
+        marks = {
+            "query": {"match_all": {}},
+            "docvalue_fields": ["ttc.hash", "ttc.state", "ttc.encoder", "ttc.document"],
+        }
         shown = (await engine.search(index_name, marks))["hits"]["hits"]
         return (
             [(hit["_id"], hit["_source"]) for hit in bm25],

@@ -22,7 +22,7 @@ WANTED = ["heart attack", "MI", "cardiac arrest"]
         "heart attack; MI; cardiac arrest\n",
         "Keywords: heart attack, MI, cardiac arrest",
         "Here are the terms:\nheart attack\nMI\n\ncardiac arrest",
-        "<think>What about stroke? [\"stroke\"]</think> heart attack, MI, MI, cardiac arrest",
+        '<think>What about stroke? ["stroke"]</think> heart attack, MI, MI, cardiac arrest',
         "heart attack, ---, MI, cardiac arrest, 。",
     ],
 )
@@ -30,7 +30,9 @@ def test_answers_of_all_kinds_are_read(answer: str) -> None:
     assert proposals(answer) == WANTED
 
 
-@pytest.mark.parametrize("answer", ["", "   \n", "[]", "{}", '{"phrases": []}', "... --- !!", "<think>on and on", "null"])
+@pytest.mark.parametrize(
+    "answer", ["", "   \n", "[]", "{}", '{"phrases": []}', "... --- !!", "<think>on and on", "null"]
+)
 def test_an_answer_without_proposals_gives_none(answer: str) -> None:
     assert proposals(answer) in ([], ["null"])
 
@@ -38,7 +40,8 @@ def test_an_answer_without_proposals_gives_none(answer: str) -> None:
 @given(st.text(max_size=400))
 def test_whatever_a_model_writes_is_read_without_complaint(answer: str) -> None:
     found = proposals(answer)
-    assert all(found) and len(found) == len(set(found)) <= MOST_PROPOSALS
+    assert all(found)
+    assert len(found) == len(set(found)) <= MOST_PROPOSALS
 
 
 def test_a_model_that_has_lost_its_way_is_cut_off() -> None:

@@ -23,7 +23,8 @@ ENGLISH = {"type": "text", "analyzer": "english"}
 async def index(engine: Engine, index_name: str) -> str:
     properties = {"title": ENGLISH, "text": ENGLISH, "plain": {"type": "text"}}
     await engine.create_index(
-        index_name, {"settings": {"number_of_replicas": 0, "number_of_shards": 2}, "mappings": {"properties": properties}}
+        index_name,
+        {"settings": {"number_of_replicas": 0, "number_of_shards": 2}, "mappings": {"properties": properties}},
     )
     documents = [
         {"title": "Heart attacks", "text": "Aspirin lowers the risk of a heart attack."},

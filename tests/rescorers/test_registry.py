@@ -126,7 +126,8 @@ def test_two_packages_with_one_name_are_refused(install: Install) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("spectrl", "did you mean [spectral]?"), ("zzz", "valid are [adaptgran], [bidirzscore]"), ("", "valid are")]
+    ("name", "hint"),
+    [("spectrl", "did you mean [spectral]?"), ("zzz", "valid are [adaptgran], [bidirzscore]"), ("", "valid are")],
 )
 def test_an_unknown_name_is_told_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(InvalidRequest, match=re.escape(f"unknown method [{name}]: {hint}")):

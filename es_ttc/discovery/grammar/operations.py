@@ -143,7 +143,7 @@ _OPERATIONS: dict[str, Operation] = {
     ),
     # rounds of the paper's channels, all at once
     "hybrid": Operation(
-        "channels", (), "Hybrid(Q, D, ctx, all_lexical={a}, cross={b})", ("Hybrid",), ((True, False), (False, True))
+        "channels", (), "Hybrid(D, ctx, all_lexical={a}, cross={b})", ("Hybrid",), ((True, False), (False, True))
     ),
     "round": Operation("scores", ("channels", "queries"), "{0}.round({1})", weight=1.5),
     # queries moved

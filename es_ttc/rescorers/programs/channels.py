@@ -48,16 +48,13 @@ class Hybrid:
     plus one pass over the documents, which is this one); lexical channels, which stay the same for refined queries.
 
     Args:
-        queries: ``(q, d)`` unit rows, kept for the cross-perspective channel.
         documents: ``(n, d)`` unit rows.
         context: Texts, chunks, encoder.
         all_lexical: Whether coverage of query words and rare words are channels too (B.6).
         cross: Whether queries read under the passage adapter score documents too (B.8).
     """
 
-    def __init__(
-        self, queries: Float32, documents: Float32, context: Context, *, all_lexical: bool, cross: bool = False
-    ) -> None:
+    def __init__(self, documents: Float32, context: Context, *, all_lexical: bool, cross: bool = False) -> None:
         self._coverage = Coverage(documents, context)
         self._reversed = context.view(documents, QUERY)
         self._fixed = lexical(context, all_of_them=all_lexical)

@@ -51,7 +51,8 @@ def unpaid() -> str | None:
 class ChoiceParams(LexicalParams):
     """Which program."""
 
-    name: str | None = Field(None,
+    name: str | None = Field(
+        None,
         description="A program's name, lower case, one of the paper's or a promoted one. Leave it out to choose by "
         "`budget`.",
     )

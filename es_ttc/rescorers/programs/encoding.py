@@ -5,10 +5,17 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from es_ttc.rescorers.programs.interface import ADAPTERS, CLASSIFICATION, MATCHING, PASSAGE, QUERY, EncodeFn, ProgramError
+from es_ttc.rescorers.programs.interface import (
+    ADAPTERS,
+    CLASSIFICATION,
+    MATCHING,
+    PASSAGE,
+    QUERY,
+    EncodeFn,
+    ProgramError,
+)
 from es_ttc.rescorers.programs.primitives.vectors import normalise
 from es_ttc.vectors.tokens import Float32
-
 
 _OF_THE_MODEL = (MATCHING, CLASSIFICATION)
 
@@ -32,8 +39,8 @@ class TextEncoder(Protocol):
 def encode_fn(encoder: TextEncoder) -> EncodeFn:
     """Return the interface's ``encode_fn``.
 
-    The retrieval adapters are the encoder's two roles, with the prompts and the adapters that the index was made with. The
-    other two are the adapters of those names that the model ships; where it ships none they are the document role:
+    The retrieval adapters are the encoder's two roles, with the prompts and the adapters that the index was made with.
+    The other two are the adapters of those names that the model ships; where it ships none they are the document role:
     "channels collapse to a single view" (section 3.1).
     """
 

@@ -52,7 +52,7 @@ class Manifest(BaseModel):
 
 
 class PromotedRescorer(ProgramRescorer):
-    """A promoted program over the window, as any other program; its lexical channels are those that it was measured with."""
+    """A promoted program over the window, as any other; its lexical channels are those that it was measured with."""
 
     readings: frozenset[str] = frozenset()
 
@@ -106,7 +106,9 @@ def check_name(name: str) -> None:
         ConfigurationError: It is malformed, or one of the paper's programs has it.
     """
     if not NAME.fullmatch(name):
-        raise ConfigurationError(f"[{name}] cannot be a program's name: lower-case letters, digits, - and _, 63 at most")
+        raise ConfigurationError(
+            f"[{name}] cannot be a program's name: lower-case letters, digits, - and _, 63 at most"
+        )
     if name in CATALOGUE:
         raise ConfigurationError(f"[{name}] is one of the paper's programs: give this one another name")
 

@@ -120,7 +120,9 @@ def _class(entry: Entry) -> type[ProgramRescorer]:
         "Params": LexicalParams if entry.lexical else ProgramParams,
         "granularities": tuple(name for name in GRANULARITIES if name in entry.reads),
         "wants": frozenset({Feature.CALIBRATION}) if entry.calibrated else frozenset(),
-        "__doc__": f"{entry.title} (section {entry.section} of the paper on programs; c = {entry.cost}).\n\n    {summary}",
+        "__doc__": (
+            f"{entry.title} (section {entry.section} of the paper on programs; c = {entry.cost}).\n\n    {summary}"
+        ),
         "__module__": __name__,
     }
     return type(f"{entry.title}Rescorer", (ProgramRescorer,), members)

@@ -49,7 +49,7 @@ class Search:
     @classmethod
     def begin(cls, queries: Float32, documents: Float32, context: Context, *, cross: bool = False) -> "Search":
         """Rank by the plain query, its Rocchio update and its residual: the three rounds of B.6."""
-        hybrid = Hybrid(queries, documents, context, all_lexical=True, cross=cross)
+        hybrid = Hybrid(documents, context, all_lexical=True, cross=cross)
         search = cls(queries, documents, context, hybrid, {})
         first = search.add("first", hybrid.round(queries))
         above, below = around_median(first)

@@ -168,7 +168,7 @@ _CONTEXT = _names("query_texts doc_texts encode_fn chunks view expand lexicon no
 _IDENTIFIERS = frozenset({"query_ids", "doc_ids"})
 _ATTRIBUTES = (
     _names(
-    """
+        """
     T all any argmax argmin argpartition argsort astype clip copy cumsum diagonal dot dtype fill flatten item max
     mean min ndim nonzero partition prod ravel repeat reshape round searchsorted shape size sort squeeze std sum
     swapaxes take tolist trace transpose var eps tiny vectors starts texts overlap bigrams coverage rare idf of
@@ -178,7 +178,7 @@ _ATTRIBUTES = (
     endswith find isalnum isalpha isdigit join lower lstrip partition replace rsplit rstrip split splitlines
     startswith strip title upper end group groups start span findall finditer match search sub
     """
-)
+    )
     | _CONTEXT
 )
 

@@ -11,6 +11,7 @@ sentences or paragraphs is cut into that many runs of consecutive ones, of about
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from es_ttc.errors import ConfigurationError
@@ -71,7 +72,7 @@ def split(text: str, fields: Iterable[tuple[int, int]] = (), *, most: int = MOST
     """
     parts = [part for start, end in (list(fields) or [(0, len(text))]) for part in _paragraphs(text, start, end)]
     sentences = _runs(_joined(text, (one for part in parts for one in _sentences(text, part))), most)
-    pairs = tuple(Span(a.start, b.end) for a, b in zip(sentences, sentences[1:], strict=False)) or sentences
+    pairs = tuple(Span(a.start, b.end) for a, b in pairwise(sentences)) or sentences
     return Split(sentences, pairs, _runs(_joined(text, parts), most))
 
 
@@ -92,9 +93,7 @@ def _sentences(text: str, paragraph: Span) -> Iterator[Span]:
     except ImportError as error:
         raise ConfigurationError("programs split sentences by sentencex: pip install 'es-ttc[programs]'") from error
     for boundary in get_sentence_boundaries(_LANGUAGE, text[paragraph.start : paragraph.end]):
-        yield from _trimmed(
-            text, paragraph.start + boundary["start_index"], paragraph.start + boundary["end_index"]
-        )
+        yield from _trimmed(text, paragraph.start + boundary["start_index"], paragraph.start + boundary["end_index"])
 
 
 def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:

@@ -63,8 +63,9 @@ def _stacked(matrices: Sequence[TokenVectors]) -> Float32:
 
 
 def _no_encoder(
-    texts: Sequence[str], adapter: str = PASSAGE, dimensions: int | None = None, max_length: int | None = None
+    texts: Sequence[str],
+    adapter: str = PASSAGE,  # noqa: ARG001 - the interface's arguments
+    dimensions: int | None = None,  # noqa: ARG001
+    max_length: int | None = None,  # noqa: ARG001
 ) -> Float32:
     raise ProgramError(f"the program encodes {len(texts)} texts, and its declaration names no encoder")
-
-

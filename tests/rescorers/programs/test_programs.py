@@ -57,7 +57,9 @@ def spy(encoder: Encoder) -> Spy:
 def scored(
     program: Program, spy: Spy, queries: Sequence[str] = QUERIES, documents: Sequence[str] = DOCUMENTS
 ) -> tuple[Float32, Context]:
-    context = Context(queries, documents, [f"q{i}" for i in range(len(queries))], list(map(str, range(len(documents)))), spy)
+    context = Context(
+        queries, documents, [f"q{i}" for i in range(len(queries))], list(map(str, range(len(documents)))), spy
+    )
     Q, D = spy(queries, "retrieval.query"), spy(documents)
     spy.calls.clear()
     return run(program, Q, D, context), context
@@ -211,7 +213,9 @@ def test_a_program_that_breaks_its_promise_is_named(result: Float32, spy: Spy) -
 
 def test_channels_are_shown_to_whoever_records_them(spy: Spy) -> None:
     seen: dict[str, Float32] = {}
-    context = Context(QUERIES, DOCUMENTS, ["a", "b", "c"], list(map(str, range(len(DOCUMENTS)))), spy, record=seen.__setitem__)
+    context = Context(
+        QUERIES, DOCUMENTS, ["a", "b", "c"], list(map(str, range(len(DOCUMENTS)))), spy, record=seen.__setitem__
+    )
     run(PROGRAMS["lexhybridrrf"], spy(QUERIES), spy(DOCUMENTS), context)
     assert {"words", "bigrams", "document", "topic", "reversed", "sentences.max", "paragraphs.mean"} <= seen.keys()
     assert seen["words"][0].argmax() == 1  # "heron" and "a": the pump's text has both

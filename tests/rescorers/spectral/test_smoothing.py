@@ -46,4 +46,6 @@ def test_spectra_are_kept_up_to_a_number_of_bytes(monkeypatch: pytest.MonkeyPatc
     assert kernel_spectra(102, SCALES, transform_size(102)) is not None  # drops the one used longest ago
     assert kernel_spectra(100, SCALES, transform_size(100)) is first
     assert kernel_spectra(101, SCALES, transform_size(101)) is not second
-    assert kernel_spectra(900, SCALES, transform_size(900)) is not kernel_spectra(900, SCALES, transform_size(900))  # larger than all that may be kept
+    assert kernel_spectra(900, SCALES, transform_size(900)) is not kernel_spectra(
+        900, SCALES, transform_size(900)
+    )  # larger than all that may be kept

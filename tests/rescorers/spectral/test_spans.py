@@ -16,7 +16,9 @@ from tests.rescorers.windows import unit_rows
     stride=st.integers(1, 70),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_they_are_the_smoothed_rows_at_unit_length(length: int, dims: int, scale: float, stride: int, seed: int) -> None:
+def test_they_are_the_smoothed_rows_at_unit_length(
+    length: int, dims: int, scale: float, stride: int, seed: int
+) -> None:
     tokens = unit_rows(np.random.default_rng(seed), length, dims)
     positions, vectors = span_vectors(tokens, scale, stride)
     rows = reference.smoothed(tokens.astype(np.float64), scale)[positions]

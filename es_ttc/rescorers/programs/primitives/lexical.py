@@ -6,6 +6,7 @@ written without spaces (Chinese, Japanese, Thai...) give one word a character, s
 
 import re
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -15,12 +16,14 @@ from es_ttc.vectors.tokens import Float32
 
 RARE = 0.02
 """Share of documents up to which a word counts as rare; a word of one document always does. B.6 names no threshold: on
-SciFact's train queries .005 to 1 give an nDCG@10 of .870 to .882 with CrossRoundRRF, without a trend that 80 queries could
-show (`python -m benchmarks.programs_constants`), so it is what the word says."""
+SciFact's train queries .005 to 1 give an nDCG@10 of .870 to .882 with CrossRoundRRF, without a trend that 80 queries
+could show (`python -m benchmarks.programs_constants`), so it is what the word says."""
 
 T = TypeVar("T", bound=Hashable)
 
-_SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_SPACELESS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
 _WORD = re.compile(rf"[{_SPACELESS}]|[^\W_{_SPACELESS}]+")
 
 
@@ -40,7 +43,7 @@ class LexicalIndex:
         self._size = len(texts)
         listed = [words(text) for text in texts]
         self._words = _postings(listed)
-        self._bigrams = _postings([list(zip(one, one[1:], strict=False)) for one in listed])
+        self._bigrams = _postings([list(pairwise(one)) for one in listed])
 
     def idf(self, word: str) -> float:
         """Return ``ln(1 + (n - df + 1/2) / (df + 1/2))`` (Robertson et al., TREC-3, made positive as in Lucene)."""
@@ -71,7 +74,7 @@ class LexicalIndex:
         result = np.zeros((len(queries), self._size), np.float32)
         for row, query in zip(result, queries, strict=True):
             own = words(query)
-            distinct = set(zip(own, own[1:], strict=False))
+            distinct = set(pairwise(own))
             for bigram in distinct:
                 row[self._bigrams.get(bigram, _NOWHERE)] += 1 / len(distinct)
         return result
