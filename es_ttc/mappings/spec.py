@@ -186,6 +186,16 @@ class IndexSpec:
                 f"index [{index}] carries nothing of es-ttc (no [_meta.{ROOT}] in its mapping): "
                 f"make one with `es-ttc index create`"
             )
+        try:
+            return cls._from_meta(index, meta)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidRequest(
+                f"[_meta.{ROOT}] of index [{index}] is not as es-ttc writes it ({type(error).__name__}: {error}): "
+                "someone has changed it; put it back from another copy of the index, or make the index anew"
+            ) from error
+
+    @classmethod
+    def _from_meta(cls, index: str, meta: Mapping[str, Any]) -> Self:
         if meta["version"] > VERSION:
             raise InvalidRequest(
                 f"index [{index}] was written by a newer es-ttc (layout {meta['version']}, this one reads up to "

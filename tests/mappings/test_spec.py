@@ -64,6 +64,14 @@ def test_an_index_without_or_from_a_newer_release_is_refused() -> None:
         IndexSpec.from_mapping("articles", {"_meta": {"ttc": {**SPEC.as_meta(), "version": 2}}})
 
 
+@pytest.mark.parametrize("damage", [{"version": None}, {"scales": 3}, {"encoder": {}}, {"spans": [{"step": 1}]}])
+def test_what_someone_has_changed_there_is_refused_with_its_reason(damage: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=r"\[_meta.ttc\] of index \[articles\] is not as es-ttc writes it"):
+        IndexSpec.from_mapping("articles", {"_meta": {"ttc": {**SPEC.as_meta(), **damage}}})
+    with pytest.raises(InvalidRequest, match=r"KeyError: 'version'"):
+        IndexSpec.from_mapping("articles", {"_meta": {"ttc": {"steps": 3}}})
+
+
 @pytest.mark.parametrize(
     "change",
     [{"tokens": "none"}, {"codec": "int8"}, {"scales": (1, 2.5)}, {"max_tokens": 8}, {"spans": (SpanGrid(10, 4),)}],
