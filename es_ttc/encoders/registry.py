@@ -4,7 +4,7 @@ import importlib.util
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from es_ttc.encoders import adapters, hub, packages
 from es_ttc.encoders.adapters import Adapter
@@ -12,9 +12,11 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes, revision
 from es_ttc.encoders.options import Dtype
 from es_ttc.encoders.packages import ModelFiles, missing_package
-from es_ttc.encoders.text_encoder import TextEncoder
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
+
+if TYPE_CHECKING:  # it needs the tokenizers' library, which only the backends load
+    from es_ttc.encoders.text_encoder import TextEncoder
 
 Backend = Literal["torch", "onnx", "vllm"]
 SHORT_NAMES = ("minilm", "mpnet")
@@ -81,7 +83,7 @@ def load_encoder(
         return load_onnx(files, dims=dims, max_length=max_length, threads=threads)
     from es_ttc.encoders.sentence_transformers import load_torch
 
-    def loaded(found: Adapter | None) -> TextEncoder:
+    def loaded(found: Adapter | None) -> "TextEncoder":
         return load_torch(
             files,
             adapter=found,
@@ -92,7 +94,7 @@ def load_encoder(
             load_adapted=with_shipped,
         )
 
-    def with_shipped(wanted: str) -> TextEncoder | None:
+    def with_shipped(wanted: str) -> "TextEncoder | None":
         known = wanted in adapters.shipped(files.folder)
         return loaded(_adapter(files.folder, wanted, cache)) if known else None
 

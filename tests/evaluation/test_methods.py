@@ -14,7 +14,7 @@ def test_every_registered_method_is_one_of_one_kind() -> None:
     assert {"maxsim", "spectral", "knn:nnn"} <= set(names())
     for method in resolve(names()):
         searches = method.name in ("bm25", "dense", "hybrid")
-        parts = (method.rescorer, method.retriever, method.rewriter)
+        parts = (method.rescorer, method.retriever, method.rewriter, method.strategy)
         assert [searches, *(part is not None for part in parts)].count(True) == 1
 
 
