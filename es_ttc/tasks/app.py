@@ -117,7 +117,10 @@ def run_worker(settings: Settings, broker: str, redis: str, *, processes: int) -
     """
     asyncio.run(_prepare(settings))
     app = make_app(settings, broker, redis)
-    beat = EmbeddedService(app, max_interval=settings.jobs_sweep_seconds, thread=True)
+    # In memory: the default scheduler keeps a shelf, which is pickle, in the working folder.
+    beat = EmbeddedService(
+        app, max_interval=settings.jobs_sweep_seconds, scheduler_cls="celery.beat:Scheduler", thread=True
+    )
 
     def begin(**_: Any) -> None:
         beat.start()
