@@ -46,6 +46,20 @@ class TooManyRequests(EsTtcError):
     type = "rejected_execution_exception"
 
 
+class NotSignedIn(EsTtcError):
+    """The engine, or the gateway itself, does not know the caller."""
+
+    status = 401
+    type = "security_exception"
+
+
+class NotAllowed(EsTtcError):
+    """The engine does not let the caller."""
+
+    status = 403
+    type = "security_exception"
+
+
 class MissingFeature(InvalidRequest):
     """A method needs a feature (token vectors, norms, ...) that the index does not carry."""
 

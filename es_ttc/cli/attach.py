@@ -1,7 +1,6 @@
 """`es-ttc attach`, `fill` and `detach`: features for an index that people already use."""
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from rich.progress import Progress
 from es_ttc.cli.common import (
     adapted,
     adapter_flag,
+    confirm,
     connected,
     encoder_flag,
     engine_flag,
@@ -147,11 +147,7 @@ def detach(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
             click.echo(f"nothing is attached to [{name}]")
         return
     if not yes:
-        if as_json or not sys.stdin.isatty():
-            raise click.UsageError(f"detaching [{name}] needs --yes where nobody can be asked")
-        for sentence in _announced(found):
-            click.echo(sentence, err=True)
-        click.confirm("Remove all of it?", abort=True, err=True)
+        confirm(f"detaching [{name}]", "Remove all of it?", as_json=as_json, announced=_announced(found))
     asyncio.run(_detach(settings, found))
     if as_json:
         print_json({"name": name, "indices": [asdict(each) | {"staying": each.staying} for each in found]})

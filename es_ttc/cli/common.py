@@ -2,7 +2,8 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -69,6 +70,15 @@ async def connected(settings: EngineSettings) -> "AsyncIterator[Engine]":
         yield engine
     finally:
         await engine.close()
+
+
+def confirm(doing: str, question: str, *, as_json: bool, announced: Iterable[str] = ()) -> None:
+    """Ask on stderr before something is taken away, telling what; where nobody can be asked, name the flag for yes."""
+    if as_json or not sys.stdin.isatty():
+        raise click.UsageError(f"{doing} needs --yes where nobody can be asked")
+    for sentence in announced:
+        click.echo(sentence, err=True)
+    click.confirm(question, abort=True, err=True)
 
 
 def print_json(data: Any) -> None:

@@ -1,14 +1,22 @@
 """`es-ttc graph`: the neighbour graph of an index."""
 
 import asyncio
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from es_ttc.cli.common import connected, engine_flag, given, json_flag, print_json, progress_bar, stop_on_sigterm
+from es_ttc.cli.common import (
+    confirm,
+    connected,
+    engine_flag,
+    given,
+    json_flag,
+    print_json,
+    progress_bar,
+    stop_on_sigterm,
+)
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -148,9 +156,7 @@ def show(name: str, seeds: int, picture: Path | None, engine: str | None, as_jso
 def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
     """Delete the neighbour graph of the index NAME, unfinished ones included; nothing in NAME changes."""
     if not yes:
-        if as_json or not sys.stdin.isatty():
-            raise click.UsageError(f"deleting the graph of [{name}] needs --yes where nobody can be asked")
-        click.confirm(f"Delete the neighbour graph of [{name}]?", abort=True, err=True)
+        confirm(f"deleting the graph of [{name}]", f"Delete the neighbour graph of [{name}]?", as_json=as_json)
     deleted = asyncio.run(_delete(Settings(**given(engine=engine)), name))
     if as_json:
         print_json({"index": name, "deleted": deleted})

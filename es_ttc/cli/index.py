@@ -1,7 +1,6 @@
 """`es-ttc index`: make, show and delete indices that carry features."""
 
 import asyncio
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from rich.text import Text
 from es_ttc.cli.common import (
     adapted,
     adapter_flag,
+    confirm,
     connected,
     encoder_flag,
     engine_flag,
@@ -129,9 +129,7 @@ def show(name: str, engine: str | None, as_json: bool) -> None:
 def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
     """Delete the index NAME with all its documents and its neighbour graph; only indices made by es-ttc are deleted."""
     if not yes:
-        if as_json or not sys.stdin.isatty():
-            raise click.UsageError(f"deleting index [{name}] needs --yes where nobody can be asked")
-        click.confirm(f"Delete index [{name}] with all its documents?", abort=True, err=True)
+        confirm(f"deleting index [{name}]", f"Delete index [{name}] with all its documents?", as_json=as_json)
     asyncio.run(_delete(Settings(**given(engine=engine)), name))
     if as_json:
         print_json({"index": name, "deleted": True})

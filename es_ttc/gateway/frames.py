@@ -7,7 +7,7 @@ from typing import TypeVar
 import cbor2
 from pydantic import BaseModel, SecretStr
 
-from es_ttc.errors import EsTtcError
+from es_ttc.errors import EsTtcError, NotSignedIn
 from es_ttc.validation import Fault, read_object, sentence
 
 PROTOCOL_VERSION = 1
@@ -31,24 +31,17 @@ class ProtocolVersionError(ProtocolError):
     type = "ttc_protocol_version_exception"
 
 
-class NotAllowed(EsTtcError):
-    """The token is missing or wrong."""
-
-    status = 401
-    type = "security_exception"
-
-
 def require_token(authorization: str, token: SecretStr | None) -> None:
     """Refuse whoever does not show the token.
 
     Raises:
-        NotAllowed: He does not, or there is none.
+        NotSignedIn: He does not, or there is none.
     """
     if token is None:
-        raise NotAllowed("this gateway serves no engines: start it with a sidecar_token (ES_TTC_SIDECAR_TOKEN)")
+        raise NotSignedIn("this gateway serves no engines: start it with a sidecar_token (ES_TTC_SIDECAR_TOKEN)")
     expected = f"Bearer {token.get_secret_value()}".encode()
     if not hmac.compare_digest(authorization.encode(errors="replace"), expected):
-        raise NotAllowed("the token is missing or wrong: give the engine's node the gateway's sidecar_token")
+        raise NotSignedIn("the token is missing or wrong: give the engine's node the gateway's sidecar_token")
 
 
 def read_frame(model: type[F], raw: bytes) -> F:

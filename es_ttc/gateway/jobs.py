@@ -14,7 +14,14 @@ from starlette.requests import Request
 
 from es_ttc.engine.client import Answer, ClientEngine, Unreachable
 from es_ttc.engine.protocol import Capabilities
-from es_ttc.errors import ConfigurationError, EngineError, EngineUnavailable, EsTtcError, InvalidRequest
+from es_ttc.errors import (
+    ConfigurationError,
+    EngineError,
+    EngineUnavailable,
+    InvalidRequest,
+    NotAllowed,
+    NotSignedIn,
+)
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.incoming import Incoming, RawHeaders, decompressed
 from es_ttc.gateway.metrics import Metrics
@@ -31,20 +38,6 @@ _KIND = "jobs"
 _AT_ONCE = 8
 _LONGEST_BODY = 2**20
 _CHANGES = ("_pause", "_resume", "_cancel", "_retry")
-
-
-class NotSignedIn(EsTtcError):
-    """The engine does not know the caller."""
-
-    status = 401
-    type = "security_exception"
-
-
-class NotAllowed(EsTtcError):
-    """The engine does not let the caller."""
-
-    status = 403
-    type = "security_exception"
 
 
 class JobsDoor:

@@ -45,11 +45,19 @@ def read_prompt(path: Path, placeholders: Collection[str]) -> Prompt:
     Raises:
         ConfigurationError: It cannot be read, or its placeholders are not these.
     """
+    return checked_prompt(path.name, prompt_text(path), placeholders)
+
+
+def prompt_text(path: Path) -> str:
+    """Return the text of a prompt's file, its placeholders not yet checked.
+
+    Raises:
+        ConfigurationError: It cannot be read.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"the prompt [{path}] cannot be read: {error}") from error
-    return checked_prompt(path.name, text, placeholders)
 
 
 def checked_prompt(name: str, text: str, placeholders: Collection[str]) -> Prompt:

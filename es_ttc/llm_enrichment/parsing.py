@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from es_ttc.llm.base import JsonSchema
 from es_ttc.llm.json_text import first_json
 
 MOST_PROPOSALS = 100
@@ -22,6 +23,20 @@ _KEY = re.compile(r'"(?:[^"\\]|\\.)*"\s*:')
 _SEPARATORS = re.compile(r"[\n\r;,、，；]+")  # noqa: RUF001 - separators of other scripts
 _INTRODUCTION = re.compile(r"^[^:\n]{0,60}:\s*(?:\n|(?=\S))")
 _LETTER = re.compile(r"[^\W_]")
+
+
+def phrases_schema(most: int) -> JsonSchema:
+    """Return the form of an answer with so many proposals at most, for endpoints that hold a model to one."""
+    phrases = {"type": "array", "items": {"type": "string", "maxLength": 60}, "maxItems": most}
+    return JsonSchema(
+        "phrases",
+        {
+            "type": "object",
+            "properties": {"phrases": phrases},
+            "required": ["phrases"],
+            "additionalProperties": False,
+        },
+    )
 
 
 def proposals(text: str) -> list[str]:

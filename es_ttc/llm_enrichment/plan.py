@@ -15,9 +15,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from es_ttc.errors import ConfigurationError
-from es_ttc.llm.base import JsonSchema
-from es_ttc.llm.prompts import Prompt, checked_prompt
+from es_ttc.llm.prompts import Prompt, checked_prompt, prompt_text
 from es_ttc.llm_enrichment.document_frequency import DEFAULT_TAU
+from es_ttc.llm_enrichment.parsing import phrases_schema
 from es_ttc.llm_enrichment.phrases import MOST_WORDS
 
 PLACEHOLDERS = ("document", "most")
@@ -25,15 +25,7 @@ DEFAULT_PROMPTS = {"chat": "general", "completions": "base"}
 """The prompt of each way to ask a model (``llm_api``)."""
 _PROMPTS = resources.files("es_ttc.llm_enrichment") / "prompts"
 
-SCHEMA = JsonSchema(
-    "phrases",
-    {
-        "type": "object",
-        "properties": {"phrases": {"type": "array", "items": {"type": "string", "maxLength": 60}, "maxItems": 30}},
-        "required": ["phrases"],
-        "additionalProperties": False,
-    },
-)
+SCHEMA = phrases_schema(30)
 
 
 class Plan(BaseModel):
@@ -103,11 +95,7 @@ def prompt_of(name: str) -> Prompt:
             f"there is no prompt [{name}]: name one of {', '.join(prompt_names())}, or a file with {{{{document}}}} "
             "in it"
         )
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"the prompt [{path}] cannot be read: {error}") from error
-    return checked_text(path.name, text)
+    return checked_text(path.name, prompt_text(path))
 
 
 def prompt_names() -> list[str]:

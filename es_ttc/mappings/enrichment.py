@@ -33,11 +33,6 @@ class Enrichable:
     spec: IndexSpec
     analyzer: str
 
-    @property
-    def search_fields(self) -> tuple[str, ...]:
-        """The text fields and that of enrichment: where document frequencies are counted."""
-        return (*self.spec.text_fields, ENRICHMENT)
-
 
 async def add_enrichment(engine: Engine, name: str, analyzer: str | None = None) -> Enrichable:
     """Give an index the field of enrichment; where it has one already, nothing changes.

@@ -98,12 +98,14 @@ async def delete_graphs(engine: Engine, source: str) -> list[str]:
     return names
 
 
-async def pages(engine: Engine, graph: str, *, vectors: bool = False) -> AsyncIterator[list[Node]]:
-    """Yield all documents of a graph, in the order of writing."""
+async def pages(
+    engine: Engine, graph: str, *, vectors: bool = False, query: Mapping[str, Any] | None = None
+) -> AsyncIterator[list[Node]]:
+    """Yield a graph's documents, those of a query or all, in the order of writing."""
     after = -1
     while True:
         body = {
-            "query": {"range": {"_seq_no": {"gt": after}}},
+            "query": {"bool": {"filter": [*([query] if query else []), {"range": {"_seq_no": {"gt": after}}}]}},
             "sort": [{"_seq_no": "asc"}],
             "seq_no_primary_term": True,
             **_asking(AT_ONCE, vectors=vectors),
@@ -127,22 +129,8 @@ async def leading_to(engine: Engine, graph: str, ids: Collection[str]) -> dict[s
     found: dict[str, Node] = {}
     wanted = sorted(ids)
     for start in range(0, len(wanted), AT_ONCE):
-        query = {"terms": {NEIGHBOURS: wanted[start : start + AT_ONCE]}}
-        after = -1
-        while True:
-            body = {
-                "query": {"bool": {"filter": [query, {"range": {"_seq_no": {"gt": after}}}]}},
-                "sort": [{"_seq_no": "asc"}],
-                "seq_no_primary_term": True,
-                **_asking(AT_ONCE),
-            }
-            answer = await engine.search(graph, body)
-            require_all_shards(answer, graph)
-            hits = answer["hits"]["hits"]
-            if not hits:
-                break
-            found |= {node.id: node for node in map(_node, hits)}
-            after = hits[-1]["_seq_no"]
+        async for page in pages(engine, graph, query={"terms": {NEIGHBOURS: wanted[start : start + AT_ONCE]}}):
+            found |= {node.id: node for node in page}
     return found
 
 

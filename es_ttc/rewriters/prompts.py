@@ -12,22 +12,15 @@ from pathlib import Path
 from typing import Literal
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.llm import JsonSchema, Prompt
+from es_ttc.llm import Prompt
 from es_ttc.llm.prompts import checked_prompt, read_prompt
+from es_ttc.llm_enrichment.parsing import phrases_schema
 from es_ttc.validation import did_you_mean
 
 Api = Literal["chat", "completions"]
 
 PLACEHOLDERS = frozenset({"query", "most"})
-SCHEMA = JsonSchema(
-    "phrases",
-    {
-        "type": "object",
-        "properties": {"phrases": {"type": "array", "items": {"type": "string", "maxLength": 60}, "maxItems": 50}},
-        "required": ["phrases"],
-        "additionalProperties": False,
-    },
-)
+SCHEMA = phrases_schema(50)
 
 
 class Prompts:
