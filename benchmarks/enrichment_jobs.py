@@ -1,7 +1,8 @@
 """A corpus enriched by a real job: real endpoint, real Redis, real workers; throughput, tokens, failures by kind.
 
 What the model proposed goes to a file in the user's cache folder, one line a document, for evaluations that need not
-ask again: ``{"_id", "phrases", "kept", "prompt", "model"}``.
+ask again: ``{"_id", "phrases", "kept", "asked", "prompt", "model", "read", "written"}``. A run begins with what that
+file has under the same question (prompt, model, parameters): jobs find it among the proposals that they keep.
 """
 
 import argparse
@@ -18,13 +19,14 @@ from typing import Any
 from benchmarks.common import heading, table
 from es_ttc.engine.protocol import Engine
 from es_ttc.llm.local import MODEL, running_llm
-from es_ttc.mappings.enrichment import add_enrichment
+from es_ttc.mappings.enrichment import add_enrichment, enrichable
 from es_ttc.mappings.index import IndexOptions, create_index
 from es_ttc.mappings.spec import ENRICHED, ENRICHED_TEXT, ENRICHMENT, IndexSpec
 from es_ttc.settings import Settings
 from es_ttc.tasks import control
+from es_ttc.tasks.documents import text_of
 from es_ttc.tasks.record import Job
-from es_ttc.tasks.store import JobStore
+from es_ttc.tasks.store import JobStore, Kept
 from tests.support.jobs import IDENTITY, Workplace, connected, worker_at
 
 PREFIX = "bench-enrichment"
@@ -54,8 +56,27 @@ async def make(engine: Engine, index: str, documents: Sequence[dict[str, Any]]) 
     await engine.refresh(index)
 
 
+def recorded(file: Path, job: Job) -> dict[str, dict[str, Any]]:
+    """Return the lines of a file that answer a job's question, by document."""
+    lines = [json.loads(line) for line in file.open(encoding="utf-8")] if file.exists() else []
+    return {line["_id"]: line for line in lines if line["asked"] == job.plan.asked}
+
+
+async def seed(
+    engine: Engine, place: Workplace, job: Job, documents: Sequence[dict[str, Any]], known: dict[str, dict[str, Any]]
+) -> None:
+    """Put recorded proposals where jobs keep what a model has proposed."""
+    store = JobStore(engine, place.settings.jobs_index)
+    fields = (await enrichable(engine, place.index)).spec.text_fields
+    for document in documents:
+        if line := known.get(document["_id"]):
+            text = text_of((document["_id"], None), document, fields)
+            kept = Kept(tuple(line["phrases"]), line["read"], line["written"], "recorded", document["_id"])
+            await store.keep(job.plan.asked, place.index, text.hash, kept)
+
+
 async def export(engine: Engine, place: Workplace, job: Job, file: Path) -> int:
-    """Write what the model proposed and what was kept to a file; return the number of documents."""
+    """Write what the model proposed and what was kept to a file, beside what it holds; return the number enriched."""
     store = JobStore(engine, place.settings.jobs_index)
     found: list[tuple[str, str, list[str]]] = []
     after: list[Any] | None = None
@@ -76,19 +97,24 @@ async def export(engine: Engine, place: Workplace, job: Job, file: Path) -> int:
         found += [(hit["_id"], hit["fields"][ENRICHED_TEXT][0], hit["fields"].get(ENRICHMENT, [])) for hit in hits]
     file.parent.mkdir(parents=True, exist_ok=True)
     whole = file.with_suffix(".part")
-    with whole.open("w", encoding="utf-8") as lines:
-        for start in range(0, len(found), 500):
-            part = found[start : start + 500]
-            kept = await store.kept(job.plan.asked, [text for _, text, _ in part])
-            for (name, _, phrases), old in zip(part, kept, strict=True):
-                line = {
-                    "_id": name,
-                    "phrases": list(old.phrases) if old else [],
-                    "kept": phrases,
-                    "prompt": job.plan.template.version,
-                    "model": job.plan.model,
-                }
-                lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+    lines = recorded(file, job)
+    for start in range(0, len(found), 500):
+        part = found[start : start + 500]
+        kept = await store.kept(job.plan.asked, [text for _, text, _ in part])
+        for (name, _, phrases), old in zip(part, kept, strict=True):
+            if old is None:
+                continue
+            lines[name] = {
+                "_id": name,
+                "phrases": list(old.phrases),
+                "kept": phrases,
+                "asked": job.plan.asked,
+                "prompt": job.plan.template.version,
+                "model": job.plan.model,
+                "read": old.read,
+                "written": old.written,
+            }
+    whole.write_text("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines.values()), encoding="utf-8")
     whole.replace(file)
     return len(found)
 
@@ -120,6 +146,7 @@ async def run(arguments: argparse.Namespace, model: str, folder: Path) -> None:
             parallel=arguments.parallel,
         )
         shown = await control.submit(engine, place.settings, wanted)
+        await seed(engine, place, shown.job, documents, recorded(file, shown.job))
         begun = time.monotonic()
         exported = 0
         with worker_at(place, processes=arguments.processes):
@@ -158,6 +185,7 @@ def report(arguments: argparse.Namespace, shown: control.Shown, seconds: float, 
     rows = [
         ("state at the end", shown.state),
         ("documents enriched", f"{progress.done:,}"),
+        ("of them from answers recorded before", f"{progress.reused:,}"),
         ("failed", f"{progress.failed:,}"),
         ("deferred", f"{progress.deferred:,}"),
         ("pending", f"{progress.pending:,}"),
@@ -165,7 +193,7 @@ def report(arguments: argparse.Namespace, shown: control.Shown, seconds: float, 
         ("tokens read", f"{progress.read:,}"),
         ("tokens written", f"{progress.written:,}"),
         ("seconds", f"{seconds:,.0f}"),
-        ("documents a second", f"{progress.done / seconds:.2f}"),
+        ("documents a second, of those asked about", f"{(progress.done - progress.reused) / seconds:.2f}"),
         *((f"failures [{each['kind']}]", f"{each['documents']:,}") for each in progress.errors),
     ]
     print(table(["what", "number"], rows))

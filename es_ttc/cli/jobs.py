@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _STATES = ("running", "paused", "completed", "cancelled")
 _SHOWN_PHRASES = 12
 _TEXT_SHOWN = 160
+_SHARES = (0.3, 0.5, 0.7)
 _ROUGHLY_MINUTES = 10
 
 
@@ -46,6 +47,12 @@ def jobs() -> None:
     default=0.05,
     show_default=True,
     help="Leave out phrases that more than this share of the documents has; 1 keeps all.",
+)
+@click.option(
+    "--min-similarity",
+    type=click.FloatRange(-1, 1),
+    help="Leave out phrases whose vector has a smaller cosine to their document's, by the index's encoder. --dry-run "
+    "shows which share of the phrases reaches what.",
 )
 @click.option("--phrases", type=click.IntRange(1, 50), default=10, show_default=True, help="Phrases kept a document.")
 @click.option("--words", type=click.IntRange(1, 5), default=3, show_default=True, help="Words of a phrase, at most.")
@@ -273,6 +280,7 @@ def _details(shown: "Shown") -> Group:
         "trouble": progress.trouble,
         "model": f"{job.plan.model}, by {job.plan.api}",
         "prompt": f"{job.plan.prompt}, version {job.plan.template.version}",
+        "similarity": "" if job.plan.min_similarity is None else f"{job.plan.min_similarity:g} at least",
         "tau": f"{job.plan.tau:g}, up to {job.plan.most} phrases of {job.plan.most_words} words",
         "done": f"{progress.done:,} of {progress.total:,}, {progress.phrases:,} phrases written",
         "had for nothing": f"{progress.reused:,}, asked about before" if progress.reused else "",
@@ -315,6 +323,7 @@ def _show_trial(trial: "Trial", *, as_json: bool) -> None:
                     "cost": trial.cost,
                     "seconds_one_at_a_time": trial.seconds,
                 },
+                "similarity_reached": {f"{share:g}": trial.reached(share) for share in _SHARES},
             }
         )
         return
@@ -327,6 +336,9 @@ def _show_trial(trial: "Trial", *, as_json: bool) -> None:
         for reason in dict.fromkeys(one.reason for one in each.filtered.dropped):
             left_out = [one.text for one in each.filtered.dropped if one.reason is reason][:_SHOWN_PHRASES]
             stdout.print(Text(f"  - {', '.join(left_out)}: {reason}", "dim"))
+    reached = [f"{share:.0%} reach {found:.2f}" for share in _SHARES if (found := trial.reached(share)) is not None]
+    if reached:
+        click.echo(f"similarity of phrases to their documents: {', '.join(reached)}")
     cost = f", cost {trial.cost:,.2f}" if trial.cost else ""
     click.echo(
         f"no document was written. The whole: {trial.pending:,} documents, about {trial.read:,} tokens read and "
@@ -335,7 +347,10 @@ def _show_trial(trial: "Trial", *, as_json: bool) -> None:
 
 
 def _sampled(each: "Sampled") -> dict[str, Any]:
-    dropped = [{"phrase": one.text, "reason": one.reason, "documents": one.documents} for one in each.filtered.dropped]
+    dropped = [
+        {"phrase": one.text, "reason": one.reason, "documents": one.documents, "similarity": one.similarity}
+        for one in each.filtered.dropped
+    ]
     return {
         "_id": each.text.key[0],
         "text": each.text.text,

@@ -1,4 +1,4 @@
-"""From proposals to what is written: the two filters over a batch of documents, with two calls of the engine.
+"""From proposals to what is written: the filters over a batch of documents, with two calls of the engine.
 
 Frequencies are counted in the user's own fields. Were enrichment counted too, what is kept would depend on the order in
 which workers come to documents; vocabulary that enrichment has made common is met on the query side, where frequencies
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.llm_enrichment.document_frequency import by_frequency, document_frequencies
-from es_ttc.llm_enrichment.phrases import Dropped, analyse, candidates, screen
+from es_ttc.llm_enrichment.phrases import Dropped, Phrase, analyse, candidates, screen
 from es_ttc.llm_enrichment.plan import Plan
+from es_ttc.llm_enrichment.relevance import Relevance, by_similarity
 from es_ttc.mappings.enrichment import Enrichable
 from es_ttc.mappings.spec import ENRICHMENT
 
@@ -26,14 +27,20 @@ class Filtered:
     Attributes:
         kept: Phrases that are written.
         dropped: Those that are not, with the reason.
+        similarities: Cosines of phrases and the document, of all that were compared.
     """
 
     kept: tuple[str, ...]
     dropped: tuple[Dropped, ...]
+    similarities: tuple[float, ...] = ()
 
 
 async def filtered(
-    engine: Engine, target: Enrichable, plan: Plan, documents: Sequence[tuple[Sequence[str], Sequence[str]]]
+    engine: Engine,
+    target: Enrichable,
+    plan: Plan,
+    documents: Sequence[tuple[Sequence[str], Sequence[str]]],
+    relevance: Relevance | None = None,
 ) -> list[Filtered]:
     """Filter the proposals for some documents.
 
@@ -42,6 +49,7 @@ async def filtered(
         target: Their index.
         plan: With tau and the numbers.
         documents: For each the proposals, and the texts of its fields.
+        relevance: Compares phrases with documents; None keeps what is unlike them too.
     """
     proposed = [
         candidates(proposals, most_words=plan.most_words, limit=_CANDIDATES * plan.most) for proposals, _ in documents
@@ -54,8 +62,19 @@ async def filtered(
     screened = [screen(*each) for each in zip(proposed, of_phrases, of_texts, strict=True)]
     wanted = [phrase.text for phrases, _ in screened for phrase in phrases]
     frequencies = await document_frequencies(engine, target.index, target.spec.text_fields, wanted)
-    found = []
-    for phrases, early in screened:
-        kept, late = by_frequency(phrases, frequencies, tau=plan.tau, present=False)
-        found.append(Filtered(tuple(phrase.text for phrase in kept[: plan.most]), (*early, *late)))
-    return found
+    rare = [by_frequency(phrases, frequencies, tau=plan.tau, present=False) for phrases, _ in screened]
+    like: list[tuple[list[Phrase], list[Dropped]]] = [(phrases, []) for phrases, _ in rare]
+    similar: list[list[float]] = [[] for _ in rare]
+    if relevance is not None:
+        texts = [" ".join(each) for each in owned]
+        similar = await relevance.similarities(
+            [(text, phrases) for text, (phrases, _) in zip(texts, rare, strict=True)]
+        )
+        like = [
+            by_similarity(phrases, cosines, least=relevance.least)
+            for (phrases, _), cosines in zip(rare, similar, strict=True)
+        ]
+    return [
+        Filtered(tuple(phrase.text for phrase in kept[: plan.most]), (*early, *common, *unlike), tuple(cosines))
+        for (_, early), (_, common), (kept, unlike), cosines in zip(screened, rare, like, similar, strict=True)
+    ]

@@ -36,6 +36,7 @@ class Reason(StrEnum):
     IN_TEXT = "it stands in the text already"
     TOO_COMMON = "too many documents have it"
     ABSENT = "no document has it"
+    UNLIKE = "the encoder finds it unlike the document"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,13 @@ class Dropped:
         text: As the model wrote it.
         reason: Why.
         documents: Its document frequency, where it was asked for.
+        similarity: Its cosine to the document, where it was asked for.
     """
 
     text: str
     reason: Reason
     documents: int | None = None
+    similarity: float | None = None
 
 
 def candidates(proposals: Iterable[str], *, most_words: int = MOST_WORDS, limit: int | None = None) -> list[str]:

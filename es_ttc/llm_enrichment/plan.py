@@ -28,7 +28,29 @@ _PROMPTS = resources.files("es_ttc.llm_enrichment") / "prompts"
 SCHEMA = phrases_schema(30)
 
 
-class Plan(BaseModel):
+class Parameters(BaseModel):
+    """What is chosen of a plan beside its prompt and model.
+
+    Attributes:
+        temperature: Of the model's answers.
+        answer_tokens: The longest answer, in tokens.
+        characters: A document's text is cut there.
+        most: Phrases kept of one document.
+        most_words: Words of a phrase.
+        tau: Greatest share of documents that may have a phrase, 0 to 1.
+        min_similarity: Least cosine of a phrase's vector and its document's, by the index's encoder; None for any.
+    """
+
+    temperature: float = Field(0.0, ge=0, le=2)
+    answer_tokens: int = Field(256, ge=8, le=8192)
+    characters: int = Field(4000, ge=100, le=200_000)
+    most: int = Field(10, ge=1, le=50)
+    most_words: int = Field(MOST_WORDS, ge=1, le=5)
+    tau: float = DEFAULT_TAU
+    min_similarity: float | None = Field(None, ge=-1, le=1)
+
+
+class Plan(Parameters):
     """How documents are enriched.
 
     Attributes:
@@ -36,12 +58,7 @@ class Plan(BaseModel):
         text: The prompt itself: workers need no file.
         model: The model's name at its endpoint.
         api: How it is asked.
-        temperature: Of the model's answers.
-        answer_tokens: The longest answer, in tokens.
-        characters: A document's text is cut there.
-        most: Phrases kept of one document.
-        most_words: Words of a phrase.
-        tau: Greatest share of documents that may have a phrase.
+        encoder: Key of the encoder that compares phrases with documents; None where they are not compared.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,12 +67,7 @@ class Plan(BaseModel):
     text: str
     model: str
     api: Literal["chat", "completions"] = "chat"
-    temperature: float = Field(0.0, ge=0, le=2)
-    answer_tokens: int = Field(256, ge=8, le=8192)
-    characters: int = Field(4000, ge=100, le=200_000)
-    most: int = Field(10, ge=1, le=50)
-    most_words: int = Field(MOST_WORDS, ge=1, le=5)
-    tau: float = Field(DEFAULT_TAU, ge=0, le=1)
+    encoder: str | None = None
 
     @cached_property
     def template(self) -> Prompt:
@@ -71,7 +83,10 @@ class Plan(BaseModel):
     @cached_property
     def key(self) -> str:
         """Key of the whole plan: 16 hex digits."""
-        return _key({"asked": self.asked, "most_words": self.most_words, "tau": self.tau})
+        parts = {"asked": self.asked, "most_words": self.most_words, "tau": self.tau}
+        if self.min_similarity is not None:
+            parts |= {"min_similarity": self.min_similarity, "encoder": self.encoder}
+        return _key(parts)
 
     def question(self, document: str) -> str:
         """Return what the model is asked about a document."""

@@ -7,70 +7,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest, LlmError
 from es_ttc.llm import LlmClient, Usage
-from es_ttc.llm_enrichment.document_frequency import DEFAULT_TAU, check_tau
+from es_ttc.llm_enrichment.document_frequency import check_tau
 from es_ttc.llm_enrichment.filtering import Filtered, filtered
-from es_ttc.llm_enrichment.phrases import MOST_WORDS
-from es_ttc.llm_enrichment.plan import DEFAULT_PROMPTS, Plan, checked_text, prompt_of
+from es_ttc.llm_enrichment.plan import DEFAULT_PROMPTS, Parameters, Plan, checked_text, prompt_of
 from es_ttc.llm_enrichment.proposing import Unreadable, propose
+from es_ttc.llm_enrichment.relevance import relevance_of
 from es_ttc.mappings.enrichment import Enrichable, enrichable
 from es_ttc.settings import Settings
 from es_ttc.tasks.documents import Documents, Text
-from es_ttc.tasks.record import Budget, Job, Price, Progress, Status, now
+from es_ttc.tasks.record import Job, Order, Progress, Status, now
 from es_ttc.tasks.store import JobStore, Kept
 
 _MODEL_SECONDS = 10.0
 _SAMPLED_FROM = 1_000
 
 
-class Wanted(BaseModel):
+class Wanted(Order, Parameters):
     """What is asked for when a job is submitted.
 
     Attributes:
-        index: Index or alias.
-        query: The documents, as a query of the engine; None for all of them.
         prompt: Name of a prompt; on the command line a file too. None for the one that suits the way to ask.
         prompt_text: A prompt of one's own, in place of a name.
-        tau: Greatest share of documents that may have a phrase.
-        most: Phrases kept of one document.
-        most_words: Words of a phrase.
-        temperature: Of the model's answers.
-        answer_tokens: The longest answer, in tokens.
-        characters: A document's text is cut there.
-        redo: Enrich documents anew that another plan has enriched.
-        continuous: Go on with documents that arrive later.
-        lanes: Parts that workers can take on at the same time.
-        parallel: Questions in flight at once for one part.
-        priority: 0 to 9, greater ones first.
-        budget: What it may spend.
-        price: What a million tokens cost.
-        most_failures: Documents that fail in a row before it pauses by itself.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
-    index: str
-    query: dict[str, Any] | None = None
     prompt: str | None = None
     prompt_text: str | None = None
-    tau: float = DEFAULT_TAU
-    most: int = Field(10, ge=1, le=50)
-    most_words: int = Field(MOST_WORDS, ge=1, le=5)
-    temperature: float = Field(0.0, ge=0, le=2)
-    answer_tokens: int = Field(256, ge=8, le=8192)
-    characters: int = Field(4000, ge=100, le=200_000)
-    redo: bool = False
-    continuous: bool = False
-    lanes: int = Field(8, ge=1, le=64)
-    parallel: int = Field(1, ge=1, le=256)
-    priority: int = Field(5, ge=0, le=9)
-    budget: Budget = Field(default_factory=lambda: Budget(tokens=None, cost=None))
-    price: Price = Field(default_factory=lambda: Price(read=0.0, written=0.0))
-    most_failures: int = Field(200, ge=1, le=10_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +113,15 @@ class Trial:
     cost: float
     seconds: float
 
+    def reached(self, share: float) -> float | None:
+        """Return the similarity to their documents that a share of the phrases reaches; None where none was compared.
+
+        Args:
+            share: Between 0 and 1; as those that are to be kept.
+        """
+        found = sorted((one for each in self.documents for one in each.filtered.similarities), reverse=True)
+        return found[min(len(found) - 1, int(share * len(found)))] if found else None
+
 
 async def submit(engine: Engine, settings: Settings, wanted: Wanted) -> Shown:
     """Check a job and write its record; workers find it there.
@@ -162,7 +135,7 @@ async def submit(engine: Engine, settings: Settings, wanted: Wanted) -> Shown:
     target, plan = await _checked(engine, settings, wanted)
     store = JobStore(engine, settings.jobs_index)
     await store.prepare()
-    job = Job(id=f"enrich-{secrets.token_hex(4)}", index=target.index, plan=plan, **_kept(wanted))
+    job = _job(f"enrich-{secrets.token_hex(4)}", target, plan, wanted)
     documents = Documents(engine, target)
     job = job.model_copy(update={"total": await documents.pending(job)})
     await store.create(job)
@@ -235,9 +208,10 @@ async def dry_run(engine: Engine, settings: Settings, wanted: Wanted, sample: in
         InvalidRequest: As for :func:`submit`.
     """
     target, plan = await _checked(engine, settings, wanted)
+    relevance = await relevance_of(plan, target, settings)
     store = JobStore(engine, settings.jobs_index)
     await store.prepare()
-    job = Job(id="dry-run", index=target.index, plan=plan, **_kept(wanted))
+    job = _job("dry-run", target, plan, wanted)
     documents = Documents(engine, target)
     pending = await documents.pending(job)
     keys = []
@@ -267,7 +241,7 @@ async def dry_run(engine: Engine, settings: Settings, wanted: Wanted, sample: in
                 await store.keep(plan.asked, target.index, text.hash, used)
                 found.append((text, proposed.phrases, proposed.usage, ""))
             seconds += time.monotonic() - begun
-    left = await filtered(engine, target, plan, [(phrases, text.fields) for text, phrases, _, _ in found])
+    left = await filtered(engine, target, plan, [(phrases, text.fields) for text, phrases, _, _ in found], relevance)
     sampled = [
         Sampled(text, phrases, kept, usage, problem)
         for (text, phrases, usage, problem), kept in zip(found, left, strict=True)
@@ -294,18 +268,9 @@ async def _checked(engine: Engine, settings: Settings, wanted: Wanted) -> tuple[
         except LlmError as error:
             raise LlmError(f"nothing is submitted: {error}", error.failure, status=error.upstream_status) from error
         api = llm.api
-    return target, Plan(
-        prompt=prompt.name,
-        text=prompt.text,
-        model=model,
-        api=api,
-        temperature=wanted.temperature,
-        answer_tokens=wanted.answer_tokens,
-        characters=wanted.characters,
-        most=wanted.most,
-        most_words=wanted.most_words,
-        tau=wanted.tau,
-    )
+    chosen = {field: getattr(wanted, field) for field in Parameters.model_fields}
+    compared = None if wanted.min_similarity is None else target.spec.encoder.key
+    return target, Plan(prompt=prompt.name, text=prompt.text, model=model, api=api, encoder=compared, **chosen)
 
 
 async def _check_query(engine: Engine, target: Enrichable, query: Mapping[str, Any] | None) -> None:
@@ -319,11 +284,9 @@ async def _check_query(engine: Engine, target: Enrichable, query: Mapping[str, A
         raise
 
 
-def _kept(wanted: Wanted) -> dict[str, Any]:
-    names = (
-        "query", "redo", "continuous", "lanes", "parallel", "priority", "budget", "price", "most_failures",
-    )  # fmt: skip
-    return {name: getattr(wanted, name) for name in names}
+def _job(name: str, target: Enrichable, plan: Plan, wanted: Wanted) -> Job:
+    ordered = {field: getattr(wanted, field) for field in Order.model_fields}
+    return Job(**{**ordered, "index": target.index}, id=name, plan=plan)
 
 
 async def _change(

@@ -70,14 +70,12 @@ class Price(BaseModel):
         return (read * self.read + written * self.written) / 1e6
 
 
-class Job(BaseModel):
-    """An enrichment of the documents of one index.
+class Order(BaseModel):
+    """Which documents a job is about, and how it is to be done.
 
     Attributes:
-        id: Its name.
-        index: The concrete index.
+        index: The index.
         query: The documents, as a query of the engine; None for all of them.
-        plan: How they are enriched.
         redo: Whether documents are enriched anew that another plan has enriched.
         continuous: Whether it goes on with documents that arrive later.
         lanes: Parts that workers can take on at the same time.
@@ -86,6 +84,28 @@ class Job(BaseModel):
         budget: What it may spend.
         price: For the estimate of costs.
         most_failures: Documents that fail without one success between them before it pauses by itself.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    index: str
+    query: dict[str, Any] | None = None
+    redo: bool = False
+    continuous: bool = False
+    lanes: int = Field(8, ge=1, le=64)
+    parallel: int = Field(1, ge=1, le=256)
+    priority: int = Field(5, ge=0, le=9)
+    budget: Budget = Field(default_factory=lambda: Budget(tokens=None, cost=None))
+    price: Price = Field(default_factory=lambda: Price(read=0.0, written=0.0))
+    most_failures: int = Field(200, ge=1, le=10_000)
+
+
+class Job(Order):
+    """An enrichment of the documents of one concrete index.
+
+    Attributes:
+        id: Its name.
+        plan: How documents are enriched.
         status: Where it stands.
         reason: Why it paused by itself; empty otherwise.
         created: When it was submitted.
@@ -96,20 +116,8 @@ class Job(BaseModel):
         final: Its counts when it was over.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
     id: str
-    index: str
-    query: dict[str, Any] | None = None
     plan: Plan
-    redo: bool = False
-    continuous: bool = False
-    lanes: int = Field(8, ge=1, le=64)
-    parallel: int = Field(1, ge=1, le=256)
-    priority: int = Field(5, ge=0, le=9)
-    budget: Budget = Field(default_factory=lambda: Budget(tokens=None, cost=None))
-    price: Price = Field(default_factory=lambda: Price(read=0.0, written=0.0))
-    most_failures: int = Field(200, ge=1, le=10_000)
     status: Status = Status.RUNNING
     reason: str = ""
     created: datetime = Field(default_factory=lambda: now())

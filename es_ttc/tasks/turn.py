@@ -24,6 +24,7 @@ from es_ttc.ingest.failures import cause_of
 from es_ttc.llm import LlmClient, Usage
 from es_ttc.llm_enrichment.filtering import filtered
 from es_ttc.llm_enrichment.proposing import Unreadable, propose
+from es_ttc.llm_enrichment.relevance import relevance_of
 from es_ttc.mappings.enrichment import enrichable
 from es_ttc.settings import Settings
 from es_ttc.tasks.documents import Documents, Enrichment, Key, Text
@@ -177,6 +178,7 @@ class _Turn:
         target = await enrichable(self.store.engine, self.job.index)
         self.documents = Documents(self.store.engine, target)
         await self.documents.refresh()
+        self.relevance = await relevance_of(self.job.plan, target, self.settings)
         if self.job.started is None:
             self.job = await self.store.change(
                 self.job.id, lambda job: job if job.started else job.model_copy(update={"started": now()})
@@ -312,6 +314,7 @@ class _Turn:
             self.documents.target,
             self.job.plan,
             [(each.kept.phrases, each.text.fields) for each in answered],
+            self.relevance,
         )
         enrichments = [Enrichment(each.text, left.kept) for each, left in zip(answered, found, strict=True)]
         done, refused = await self.documents.write(self.job, enrichments)

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, InvalidRequest, LlmError, MissingFeature
-from es_ttc.mappings.index import create_index
+from es_ttc.llm_enrichment.phrases import Reason
+from es_ttc.mappings.enrichment import add_enrichment
+from es_ttc.mappings.index import IndexOptions, create_index
 from es_ttc.mappings.spec import ENRICHMENT, IndexSpec
 from es_ttc.settings import Settings
 from es_ttc.tasks import control
@@ -353,6 +356,39 @@ async def test_a_dry_run_shows_and_writes_nothing(engine: Engine, index_name: st
         shown = await desk.work((await desk.submit()).job.id)
         assert (shown.progress.done, shown.progress.reused) == (COUNT, 4)
         assert max(desk.asked.values()) == 1
+
+
+@on_one_engine
+async def test_phrases_unlike_their_document_are_left_out_by_the_real_encoder(
+    engine: Engine, index_name: str, tmp_path: Path, encoder: Encoder
+) -> None:
+    """As Doc2Query-- does; a trial shows which similarity which share of the phrases reaches."""
+    await create_index(engine, index_name, IndexSpec(encoder.identity, tokens="none"), IndexOptions(shards=1))
+    await add_enrichment(engine, index_name)
+    heart = {"title": "Heart", "text": "Aspirin after a myocardial infarction."}
+    await engine.request("PUT", f"/{index_name}/_doc/heart", params={"refresh": "true"}, body=heart)
+    async with scripted_model(["cardiac drugs, football stadium, heart attack"]) as model:
+        told = {"ES_TTC_ENCODER": "minilm@onnx", "ES_TTC_CACHE_DIR": str(Settings().cache_dir)}
+        desk = Desk(engine, Workplace(engine.url, index_name, model.url, tmp_path, more=told), model)
+        wanted = Wanted(index=index_name, tau=1.0, min_similarity=0.3)
+        trial = await control.dry_run(engine, desk.settings, wanted, 1)
+        [tried] = trial.documents
+        assert tried.filtered.kept == ("cardiac drugs", "heart attack")
+        [left_out] = tried.filtered.dropped
+        assert (left_out.text, left_out.reason) == ("football stadium", Reason.UNLIKE)
+        best, middle, worst = sorted(tried.filtered.similarities, reverse=True)
+        assert [trial.reached(share) for share in (0.0, 0.5, 1.0)] == [best, middle, worst]
+        assert left_out.similarity == worst < 0.3 <= middle
+        whole = await desk.submit(tau=1.0)
+        shown = await desk.work((await desk.submit(tau=1.0, min_similarity=0.3, priority=9)).job.id)
+        assert (shown.state, shown.progress.phrases, len(model.asked)) == ("completed", 2, 1)
+        assert shown.job.plan.key != whole.job.plan.key
+        # Cosines of another encoder mean something else: a worker that has one says so, and the job waits for a person.
+        other = f"{index_name}-other"
+        await make_index(engine, other, 1)
+        job = (await control.submit(engine, desk.settings, Wanted(index=other, lanes=1, min_similarity=0.3))).job.id
+        assert await desk.turn(job) is End.STOPPED
+        assert "set ES_TTC_ENCODER to the index's, for workers too" in (await desk.shown(job)).job.reason
 
 
 @on_one_engine
