@@ -1,19 +1,19 @@
-"""Reranking under a budget: RR, GAR, SlideGAR and RGS with rerankers of known quality, and with a real one.
+"""Reranking under a budget: RR, GAR, SlideGAR and RGS with rerankers of known quality.
 
     python -m benchmarks.reranking
 
 The simulated reranker knows the judgements and is wrong about a set share of pairs; it is a simulation. The first pass
 is dense retrieval with all-MiniLM-L6-v2, the graph is built from the same vectors. "listwise, shown" pays for every
 document that a window shows, "listwise, distinct" for each document once: the paper on RGS can be read either way.
-"best-first" replaces RGS's list by a queue of neighbours, the best scored document's first. The real reranker is
-spectral retrieval, over what BM25 or dense retrieval finds first. Recall is that of the first 100 documents.
+"best-first" replaces RGS's list by a queue of neighbours, the best scored document's first. Recall is that of the first
+100 documents. Real rerankers: `python -m benchmarks.reranking_real`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 import matplotlib as mpl
@@ -43,8 +43,6 @@ from es_ttc.reranking import (
     slidegar,
 )
 from es_ttc.rescorers.base import Query
-from es_ttc.rescorers.spectral import SpectralRescorer
-from es_ttc.rescorers.spectral.params import SpectralParams
 from es_ttc.settings import Settings
 from es_ttc.vectors.tokens import Float32
 
@@ -69,6 +67,11 @@ class Ready:
     queries: Sequence[Query]
     graph: NeighbourGraph
     first_pass: Sequence[Sequence[int]]
+
+    @property
+    def names(self) -> list[str]:
+        """The ids of the queries, in order."""
+        return list(self.collection.queries)[: len(self.queries)]
 
     async def of(self, documents: Sequence[int]) -> list[list[int]]:
         """Return neighbours: the collection serves as a neighbourhood."""
@@ -131,16 +134,16 @@ GROUPS: dict[str, dict[str, Judged]] = {
     "listwise, shown": {"RR": rr_shown, "SlideGAR": slidegar_shown, "RGS": rgs_shown},
     "listwise, distinct": {"RR": rr_pointwise, "SlideGAR": slidegar_distinct, "RGS": rgs_distinct},
 }
-REAL: dict[str, Judged] = {**GROUPS["pointwise"], "SlideGAR": slidegar_distinct}
+SCORED: dict[str, Judged] = {**GROUPS["pointwise"], "SlideGAR": slidegar_distinct}
+"""What a reranker that gives scores can be asked by; every document is paid for once."""
 
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default=FIGURE, help="Where the figure goes.")
-@click.option("--only", type=click.Choice(["simulated", "real"]), help="One half of the tables; both where left out.")
 @click.option("--collection", "names", multiple=True, type=click.Choice(COLLECTIONS), help="Some of the collections.")
 @click.option("--quick", is_flag=True, help="Simulated rerankers at a budget of 100 alone.")
 @click.option("--tune", is_flag=True, help="Compare numbers of seeds on scifact's train queries, and nothing else.")
-def main(out: Path, only: str | None, names: tuple[str, ...], *, quick: bool, tune: bool) -> None:
+def main(out: Path, names: tuple[str, ...], *, quick: bool, tune: bool) -> None:
     """Print the tables and draw the budget curves."""
     if tune:
         _tune()
@@ -151,15 +154,12 @@ def main(out: Path, only: str | None, names: tuple[str, ...], *, quick: bool, tu
     if quick:
         _print_at_100(collections, {ready.collection.name: _budgets(ready, (100,)) for ready in collections})
         return
-    if only != "real":
-        curves = {ready.collection.name: _budgets(ready) for ready in collections}
-        _print_at_100(collections, curves)
-        _print_budgets(curves)
-        _print_perturbed(collections[0])
-        out.parent.mkdir(parents=True, exist_ok=True)
-        draw(curves).savefig(out, metadata={"Date": None})
-    if only != "simulated":
-        _print_real(collections, out.with_name("reranking_real.svg"))
+    curves = {ready.collection.name: _budgets(ready) for ready in collections}
+    _print_at_100(collections, curves)
+    _print_budgets(curves)
+    _print_perturbed(collections[0])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draw(curves).savefig(out, metadata={"Date": None})
 
 
 def prepared(collection: Collection, queries: int | None = None) -> Ready:
@@ -170,7 +170,7 @@ def prepared(collection: Collection, queries: int | None = None) -> Ready:
     spec = IndexSpec(encoder.identity, text_fields=("title", "text") if titled else ("text",), codec="float16")
     features = encode_corpus(collection.documents, spec, encoder)
     encoded = encode_queries(list(collection.queries.values())[:queries], encoder, tokens=False)
-    first_pass = _first_pass(features, np.stack([query.vectors[0] for query in encoded]))
+    first_pass = nearest_first(features, np.stack([query.vectors[0] for query in encoded]))
     return Ready(collection, features, encoded, build(features.pooled), first_pass)
 
 
@@ -188,12 +188,15 @@ def measured(ready: Ready, method: Judged, error_rate: float, budget: int) -> ND
 
 
 def _scored(ready: Ready, walk: Callable[[int, str], Awaitable[Walk]]) -> NDArray[np.float64]:
-    async def every() -> dict[str, list[str]]:
-        names = list(ready.collection.queries)[: len(ready.queries)]
-        walks = {query: await walk(place, query) for place, query in enumerate(names)}
-        return {query: [ready.features.ids[i] for i in one.documents[:100]] for query, one in walks.items()}
+    async def every() -> dict[str, Walk]:
+        return {query: await walk(place, query) for place, query in enumerate(ready.names)}
 
-    rankings = asyncio.run(every())
+    return valued(ready, asyncio.run(every()))
+
+
+def valued(ready: Ready, walks: Mapping[str, Walk]) -> NDArray[np.float64]:
+    """Return the metrics of walks, by query, ``(2, q)``."""
+    rankings = {query: [ready.features.ids[i] for i in one.documents[:100]] for query, one in walks.items()}
     qrels = {query: ready.collection.qrels[query] for query in rankings}
     return np.stack([score_by(metric, qrels, rankings) for metric in METRICS])
 
@@ -217,7 +220,7 @@ def _print_at_100(collections: Sequence[Ready], curves: dict[str, Any]) -> None:
             for error_rate in ERROR_RATES:
                 own = {name: values[group, name, error_rate, 100][0] for name in methods}
                 cells = [f"{own[name].mean():.3f}" if name in own else "" for name in NAMES]
-                rows.append((ready.collection.name, group, error_rate, *cells, _difference(own["RGS"], own["RR"])))
+                rows.append((ready.collection.name, group, error_rate, *cells, difference(own["RGS"], own["RR"])))
     print(table(("collection", "reranker", "error rate", *NAMES, "RGS - RR"), rows))
 
 
@@ -245,35 +248,16 @@ def _print_perturbed(ready: Ready) -> None:
         first_pass, graph = ready.first_pass, ready.graph
         if spoiled == "queries":
             vectors = np.stack([query.vectors[0] for query in ready.queries])
-            first_pass = _first_pass(ready.features, _noisy(vectors, weight, generator))
+            first_pass = nearest_first(ready.features, noisy(vectors, weight, generator))
         elif spoiled == "graph":
-            graph = build(_noisy(ready.features.pooled, weight, generator))
+            graph = build(noisy(ready.features.pooled, weight, generator))
         worse = Ready(ready.collection, ready.features, ready.queries, graph, first_pass)
-        values = [measured(worse, method, 0.05, 100)[0].mean() for method in REAL.values()]
+        values = [measured(worse, method, 0.05, 100)[0].mean() for method in SCORED.values()]
         rows.append((spoiled, weight, *(f"{value:.3f}" for value in values)))
     for error_rate in (0.0, 0.1, 0.2, 0.3, 0.4):
-        values = [measured(ready, method, error_rate, 100)[0].mean() for method in REAL.values()]
+        values = [measured(ready, method, error_rate, 100)[0].mean() for method in SCORED.values()]
         rows.append(("reranker", error_rate, *(f"{value:.3f}" for value in values)))
-    print(table(("spoiled", "w", *REAL), rows))
-
-
-def _print_real(collections: Sequence[Ready], out: Path) -> None:
-    """Rerank with spectral retrieval itself, over the documents of two first passes."""
-    print("\nA real reranker: spectral (all-MiniLM-L6-v2), pointwise; RGS minus RR with its 95 % interval.\n")
-    rows = []
-    curves: dict[str, Any] = {}
-    for dense in collections:
-        for name, ready in (("dense", dense), ("bm25", by_bm25(dense))):
-            for budget in BUDGETS:
-                values = {method: _with_spectral(ready, run, budget) for method, run in REAL.items()}
-                for method, value in values.items():
-                    curves.setdefault(f"{ready.collection.name}, {name}", {})[method, budget] = value[0].mean()
-                for place, metric in enumerate(METRICS):
-                    cells = [f"{value[place].mean():.3f}" for value in values.values()]
-                    difference = _difference(values["RGS"][place], values["RR"][place])
-                    rows.append((ready.collection.name, name, metric, budget, *cells, difference))
-    print(table(("collection", "first pass", "metric", "budget", *REAL, "RGS - RR"), rows))
-    draw_real(curves).savefig(out, metadata={"Date": None})
+    print(table(("spoiled", "w", *SCORED), rows))
 
 
 def by_bm25(ready: Ready) -> Ready:
@@ -285,44 +269,13 @@ def by_bm25(ready: Ready) -> Ready:
     return Ready(ready.collection, ready.features, ready.queries, ready.graph, found)
 
 
-def _with_spectral(ready: Ready, method: Judged, budget: int) -> NDArray[np.float64]:
-    return _scored(ready, lambda place, _: method(ready, place, Spectral(ready, place), budget))
-
-
-class Spectral:
-    """Spectral retrieval as a reranker of one query of a collection; what it has scored before it remembers.
-
-    Args:
-        ready: The collection.
-        query: The query's place.
-    """
-
-    _memory: ClassVar[dict[tuple[str, int], dict[int, float]]] = {}
-
-    def __init__(self, ready: Ready, query: int) -> None:
-        self._ready = ready
-        self._query = ready.queries[query]
-        self._rescorer = SpectralRescorer()
-        self._params = SpectralParams()
-        self._known = self._memory.setdefault((ready.collection.name, query), {})
-
-    async def scores(self, documents: Sequence[int]) -> list[float]:
-        """Return the documents' scores."""
-        new = [document for document in documents if document not in self._known]
-        if new:
-            positions = np.asarray(new, np.intp)
-            features = self._rescorer.needs(self._params) | self._rescorer.wants
-            window = self._ready.features.window(positions, np.zeros(len(positions), np.float32), features)
-            found = self._rescorer.score(self._query, window, self._params)
-            self._known.update(zip(new, map(float, found), strict=True))
-        return [self._known[document] for document in documents]
-
-
-def _first_pass(features: CorpusFeatures, vectors: Float32) -> list[list[int]]:
+def nearest_first(features: CorpusFeatures, vectors: Float32) -> list[list[int]]:
+    """Return the documents by their cosine to each query."""
     return [np.argsort(-(features.pooled @ vector), kind="stable")[:DEPTH].tolist() for vector in vectors]
 
 
-def _noisy(vectors: Float32, weight: float, generator: np.random.Generator) -> Float32:
+def noisy(vectors: Float32, weight: float, generator: np.random.Generator) -> Float32:
+    """Return unit vectors mixed with noise, of which ``weight`` is the share."""
     noise = generator.standard_normal(vectors.shape).astype(np.float32)
     noise /= np.linalg.norm(noise, axis=1, keepdims=True)
     mixed = np.float32(1 - weight) * vectors + np.float32(weight) * noise
@@ -330,7 +283,8 @@ def _noisy(vectors: Float32, weight: float, generator: np.random.Generator) -> F
     return unit
 
 
-def _difference(method: NDArray[np.float64], baseline: NDArray[np.float64]) -> str:
+def difference(method: NDArray[np.float64], baseline: NDArray[np.float64]) -> str:
+    """Return the difference of two methods with its 95 % interval."""
     means = resampled_means(np.stack([method, baseline]))
     result = compare(method, baseline, means[:, 0], means[:, 1])
     return f"{result.delta:+.3f} ({result.interval.low:+.3f}..{result.interval.high:+.3f})"
@@ -368,27 +322,6 @@ def draw(curves: dict[str, Any]) -> Figure:
             axes.grid(axis="y", color="#e3e8ed", linewidth=0.8)
             axes.spines[["top", "right"]].set_visible(False)
         figure.axes[0].legend(frameon=False, loc="lower right")
-        figure.supxlabel("documents that the reranker may see", fontsize=10)
-        figure.supylabel("nDCG@10", fontsize=10)
-    return figure
-
-
-def draw_real(curves: dict[str, Any]) -> Figure:
-    """Return the figure of the real reranker: nDCG@10 by budget, one panel a collection and first pass."""
-    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "es-ttc", "font.family": "sans-serif", "font.size": 10}
-    colours = {"RR": "#8a96a3", "GAR": "#d97706", "RGS": "#1769aa", "best-first": "#2f855a", "SlideGAR": "#9b2c6f"}
-    with mpl.rc_context(style):
-        figure = Figure(figsize=(9.2, 5.2), layout="constrained")
-        for axes, (name, values) in zip(figure.subplots(len(curves) // 2, 2).flat, curves.items(), strict=True):
-            for method, colour in colours.items():
-                means = [values[method, budget] for budget in BUDGETS]
-                axes.plot(BUDGETS, means, marker="o", markersize=3, color=colour, label=method)
-            axes.set_title(name, loc="left", fontsize=10)
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(BUDGETS, list(map(str, BUDGETS)))
-            axes.grid(axis="y", color="#e3e8ed", linewidth=0.8)
-            axes.spines[["top", "right"]].set_visible(False)
-        figure.axes[0].legend(frameon=False, fontsize=8)
         figure.supxlabel("documents that the reranker may see", fontsize=10)
         figure.supylabel("nDCG@10", fontsize=10)
     return figure

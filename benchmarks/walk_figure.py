@@ -16,7 +16,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.common import heading
-from benchmarks.reranking import DATA, Ready, Spectral, by_bm25, prepared
+from benchmarks.reranking import DATA, Ready, by_bm25, prepared
+from benchmarks.reranking_real import Spectral
 from es_ttc.evaluation.datasets import load_collection
 from es_ttc.evaluation.metrics import score_by
 from es_ttc.reranking import PointwiseJudge, Walk, retrieve_and_rerank, rgs
@@ -40,7 +41,7 @@ def main(out: Path) -> None:
 
 
 async def walked(ready: Ready, place: int) -> tuple[Walk, PointwiseJudge]:
-    judge = PointwiseJudge(Spectral(ready, place), BUDGET)
+    judge = PointwiseJudge(Spectral(ready.features, ready.queries).of(place), BUDGET)
     return await rgs(ready.first_pass[place][:100], ready, judge), judge
 
 
@@ -48,7 +49,9 @@ def gain(ready: Ready, place: int, name: str) -> float:
     qrels = {name: ready.collection.qrels[name]}
 
     async def both() -> list[Walk]:
-        rr = await retrieve_and_rerank(ready.first_pass[place][:100], PointwiseJudge(Spectral(ready, place), BUDGET))
+        rr = await retrieve_and_rerank(
+            ready.first_pass[place][:100], PointwiseJudge(Spectral(ready.features, ready.queries).of(place), BUDGET)
+        )
         return [rr, (await walked(ready, place))[0]]
 
     before, after = (

@@ -153,13 +153,12 @@ def _sources(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _within(parts: Iterator[str], room: int) -> str:
-    """Return as many of the parts as there is room for, whole ones alone."""
+    """Return the parts that there is room for, whole ones alone; one that is too long leaves its room to the next."""
     kept: list[str] = []
     for part in parts:
-        room -= len(part) + 1
-        if room < 0:
-            break
-        kept.append(part)
+        if len(part) < room:
+            kept.append(part)
+            room -= len(part) + 1
     return "\n".join(kept)
 
 

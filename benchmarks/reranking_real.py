@@ -1,0 +1,396 @@
+"""Reranking under a budget with real rerankers: spectral retrieval, and a small language model.
+
+    python -m benchmarks.reranking_real spectral [--encoder mpnet] [--collection cranfield ...]
+    python -m benchmarks.reranking_real perturbed
+    python -m benchmarks.reranking_real why
+    python -m benchmarks.reranking_real llm
+
+Each document is paid for once. First passes (BM25, or dense with all-MiniLM-L6-v2) and the graph are those of
+`python -m benchmarks.reranking`; `--encoder` is the one that spectral retrieval judges with. `why` parts what a method
+found from what its reranker made of it. `llm` asks gemma-3-270m; its answers are kept in the user's cache folder.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from benchmarks.common import heading, table
+from benchmarks.recorded_llm import Recording, recorded_llm
+from benchmarks.reranking import (
+    BUDGETS,
+    COLLECTIONS,
+    DATA,
+    METRICS,
+    SCORED,
+    Judged,
+    Ready,
+    by_bm25,
+    difference,
+    nearest_first,
+    noisy,
+    prepared,
+    valued,
+)
+from es_ttc.encoders import CachedEncoder, load_encoder
+from es_ttc.evaluation.datasets import Document, load_collection
+from es_ttc.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
+from es_ttc.evaluation.metrics import score_by
+from es_ttc.graph import build
+from es_ttc.llm.local import MODEL, running_llm
+from es_ttc.lru import LruCache
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.rerankers import Passage
+from es_ttc.rerankers.calls import PointwiseCalls
+from es_ttc.rerankers.llm import LlmRerankerSettings, PointwiseLlm
+from es_ttc.reranking import Pointwise, Walk
+from es_ttc.rescorers.base import Query
+from es_ttc.rescorers.spectral import SpectralRescorer
+from es_ttc.rescorers.spectral.params import SpectralParams
+from es_ttc.settings import LlmSettings, Settings
+
+SEED = 2026
+AT = 100
+"""The budget of every table but the curves."""
+SEEDS = 20
+LLM_QUERIES, LLM_BUDGET, LLM_CHARACTERS = 15, 25, 500
+
+
+class Reranker(Protocol):
+    """Gives the reranker of one query of a collection."""
+
+    def of(self, query: int) -> Pointwise:
+        """Return it; a document that it has scored before costs nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spectral:
+    """Spectral retrieval as a reranker, which remembers what it has scored.
+
+    Attributes:
+        features: The documents, as the encoder that judges sees them.
+        queries: The queries, likewise.
+    """
+
+    features: CorpusFeatures
+    queries: Sequence[Query]
+    known: dict[int, dict[int, float]] = field(default_factory=dict)
+
+    def of(self, query: int) -> "OfQuery":
+        """Return the reranker of one query."""
+        return OfQuery(self, query)
+
+
+@dataclass(frozen=True, slots=True)
+class OfQuery:
+    """Spectral retrieval for one query."""
+
+    reranker: Spectral
+    query: int
+
+    async def scores(self, documents: Sequence[int]) -> list[float]:
+        """Return the documents' scores."""
+        known = self.reranker.known.setdefault(self.query, {})
+        new = [document for document in documents if document not in known]
+        if new:
+            rescorer, params = SpectralRescorer(), SpectralParams()
+            positions = np.asarray(new, np.intp)
+            features = rescorer.needs(params) | rescorer.wants
+            window = self.reranker.features.window(positions, np.zeros(len(positions), np.float32), features)
+            found = rescorer.score(self.reranker.queries[self.query], window, params)
+            known.update(zip(new, map(float, found), strict=True))
+        return [known[document] for document in documents]
+
+
+@click.group()
+def main() -> None:
+    """Real rerankers under a budget."""
+
+
+_chosen = click.option("--collection", "names", multiple=True, type=click.Choice(COLLECTIONS), help="Some of them.")
+
+
+@main.command()
+@_chosen
+@click.option("--encoder", default="minilm", show_default=True, help="Spectral retrieval judges with it.")
+@click.option("--out", type=click.Path(path_type=Path), help="Draw the curves here.")
+def spectral(names: tuple[str, ...], encoder: str, out: Path | None) -> None:
+    """Budgets of 25 to 200 over two first passes, with spectral retrieval as the reranker."""
+    _head(f"Spectral retrieval ({encoder}) as the reranker", names)
+    curves: dict[str, dict[tuple[str, int], float]] = {}
+    for ready in _collections(names):
+        reranker = _judging(ready, encoder)
+        rows = []
+        for first, started in _first_passes(ready):
+            for budget in BUDGETS:
+                values = {name: run(started, method, reranker, budget) for name, method in SCORED.items()}
+                for name, value in values.items():
+                    curves.setdefault(f"{ready.collection.name}, {first}", {})[name, budget] = value[0].mean()
+                for place, metric in enumerate(METRICS):
+                    cells = [f"{value[place].mean():.3f}" for value in values.values()]
+                    differences = [difference(values[one][place], values["RR"][place]) for one in ("RGS", "GAR")]
+                    rows.append((ready.collection.name, first, metric, budget, *cells, *differences))
+        print(
+            table(("collection", "first pass", "metric", "budget", *SCORED, "RGS - RR", "GAR - RR"), rows), flush=True
+        )
+    if out is not None:
+        draw(curves).savefig(out, metadata={"Date": None})
+
+
+@main.command()
+@_chosen
+def perturbed(names: tuple[str, ...]) -> None:
+    """The paper's study: first pass, graph or reranker spoiled by noise; spectral retrieval judges."""
+    _head(f"Spoiled, spectral retrieval (minilm) as the reranker, budget {AT}", names)
+    generator = np.random.default_rng(SEED)
+    columns = ("collection", "spoiled", "w", *SCORED, "RGS - RR")
+    for ready in _collections(names):
+        sound = Spectral(ready.features, ready.queries)
+        vectors = np.stack([query.vectors[0] for query in ready.queries])
+        rows = []
+        for spoiled, weight in [
+            ("nothing", 0.0),
+            *((s, w) for s in ("seeds", "graph", "reranker") for w in (0.5, 0.8, 1.0)),
+        ]:
+            started, reranker = ready, sound
+            if spoiled == "seeds":
+                started = replace(ready, first_pass=nearest_first(ready.features, noisy(vectors, weight, generator)))
+            elif spoiled == "graph":
+                started = replace(ready, graph=build(noisy(ready.features.pooled, weight, generator)))
+            elif spoiled == "reranker":
+                odd = noisy(vectors, weight, generator)
+                queries = [replace(one, vectors=odd[at : at + 1]) for at, one in enumerate(ready.queries)]
+                reranker = Spectral(ready.features, queries)
+            values = {name: run(started, method, reranker, AT)[0] for name, method in SCORED.items()}
+            cells = [f"{value.mean():.3f}" for value in values.values()]
+            rows.append((ready.collection.name, spoiled, weight, *cells, difference(values["RGS"], values["RR"])))
+        print(table(columns, rows), flush=True)
+
+
+@main.command()
+@_chosen
+def why(names: tuple[str, ...]) -> None:
+    """What the graph can give, and at which step it is lost: meeting relevant documents, or putting them first."""
+    _head(f"Why, spectral retrieval (minilm) as the reranker, budget {AT}", names)
+    reach, steps = [], []
+    for ready in _collections(names):
+        reranker = Spectral(ready.features, ready.queries)
+        for first, started in _first_passes(ready):
+            reach.append((ready.collection.name, first, *reachable(started)))
+            for name, method in SCORED.items():
+                walks = asyncio.run(walks_of(started, method, reranker, AT))
+                steps.append((ready.collection.name, first, name, *parted(started, walks)))
+    print(table(REACH, reach))
+    print(table(("collection", "first pass", "method", *PARTED), steps))
+
+
+@main.command()
+@click.option("--collection", default="cranfield", type=click.Choice(COLLECTIONS), show_default=True)
+@click.option("--queries", default=LLM_QUERIES, show_default=True)
+@click.option("--budget", default=LLM_BUDGET, show_default=True)
+def llm(collection: str, queries: int, budget: int) -> None:
+    """A small language model rates each document by itself, for a sample of queries."""
+    ready = by_bm25(prepared(load_collection(DATA / collection)))
+    drawn = sorted(random.Random(SEED).sample(range(len(ready.queries)), queries))
+    print(
+        heading(
+            f"{MODEL} as the reranker, budget {budget}",
+            data=f"{collection}, {queries} queries drawn with seed {SEED}; first pass BM25; documents cut at "
+            f"{LLM_CHARACTERS} characters",
+        )
+    )
+    recording = Recording(f"rerank-{MODEL}")
+    with running_llm() as real, recorded_llm(recording, real) as url:
+        walks = asyncio.run(_rated(ready, drawn, url, budget))
+    names = [ready.names[at] for at in drawn]
+    some = replace(
+        ready,
+        collection=replace(ready.collection, queries={name: ready.collection.queries[name] for name in names}),
+        queries=[ready.queries[at] for at in drawn],
+    )
+    values = {name: valued(some, found) for name, found in walks.items()}
+    first = {
+        name: Walk(ready.first_pass[at], 0, 0, walks["RR"][name].stopped) for at, name in zip(drawn, names, strict=True)
+    }
+    values = {"BM25": valued(some, first), **values}
+    rows = [
+        (
+            name,
+            *(f"{one.mean():.3f}" for one in value),
+            *(difference(value[0], values[base][0]) if name not in ("BM25", base) else "" for base in ("BM25", "RR")),
+        )
+        for name, value in values.items()
+    ]
+    print(table(("method", *METRICS, "nDCG@10 - BM25", "nDCG@10 - RR"), rows))
+    print(f"{len(recording)} answers are kept in {recording.path.name}")
+
+
+def run(ready: Ready, method: Judged, reranker: Reranker, budget: int) -> NDArray[np.float64]:
+    """Return the metrics of each query, ``(2, q)``."""
+    return valued(ready, asyncio.run(walks_of(ready, method, reranker, budget)))
+
+
+async def walks_of(ready: Ready, method: Judged, reranker: Reranker, budget: int) -> dict[str, Walk]:
+    """Return each query's walk."""
+    return {name: await method(ready, at, reranker.of(at), budget) for at, name in enumerate(ready.names)}
+
+
+REACH = (
+    "collection", "first pass", "relevant of a query", "in the first 100", "beyond the first 20",
+    "of these a step from them", "documents there", "two steps", "documents there", "relevant: first pass 21 to 100",
+    "neighbours of the first 20", "neighbours of relevant ones",
+)  # fmt: skip
+
+
+def reachable(ready: Ready) -> tuple[str, ...]:
+    """Return what stands where: relevant documents in the first pass, and around its first twenty.
+
+    The last three are shares of relevant documents among: ranks 21 to 100, which RR is shown; neighbours of the first
+    20, beyond these; neighbours of a query's relevant documents, itself apart.
+    """
+    cells: dict[str, list[float]] = {}
+    for at, name in enumerate(ready.names):
+        relevant = _relevant(ready, name)
+        seeds, first = set(ready.first_pass[at][:SEEDS]), set(ready.first_pass[at][:AT])
+        one = {int(near) for seed in seeds for near in ready.graph.of(seed)} - seeds
+        two = ({int(near) for step in one for near in ready.graph.of(step)} | one) - seeds
+        beyond = relevant - seeds
+        around = [int(near) for document in relevant for near in ready.graph.of(document)]
+        values: dict[str, float] = {
+            "relevant": len(relevant), "first": len(relevant & first) / len(relevant), "beyond": len(beyond),
+            "one": len(one), "two": len(two), "rr": len(relevant & (first - seeds)) / (AT - SEEDS),
+            "near": len(relevant & one) / len(one), "clustered": float(np.mean([near in relevant for near in around])),
+        }  # fmt: skip
+        if beyond:
+            values |= {"step": len(beyond & one) / len(beyond), "steps": len(beyond & two) / len(beyond)}
+        for key, value in values.items():
+            cells.setdefault(key, []).append(value)
+    mean = {key: float(np.mean(value)) for key, value in cells.items()}
+    return (
+        f"{mean['relevant']:.1f}", f"{mean['first']:.3f}", f"{mean['beyond']:.1f}",
+        f"{mean['step']:.3f}", f"{mean['one']:.0f}", f"{mean['steps']:.3f}", f"{mean['two']:.0f}",
+        f"{mean['rr']:.3f}", f"{mean['near']:.3f}", f"{mean['clustered']:.3f}",
+    )  # fmt: skip
+
+
+PARTED = ("recall of what was judged", "nDCG@10 if it were ordered perfectly", "nDCG@10", "of what was possible")
+
+
+def parted(ready: Ready, walks: Mapping[str, Walk]) -> tuple[str, ...]:
+    """Return what a method met, what the best order of that would be worth, and what the reranker made of it."""
+    qrels = {name: ready.collection.qrels[name] for name in walks}
+    ids = ready.features.ids
+    judged = {name: [ids[document] for document in one.calls] for name, one in walks.items()}
+    perfect = {name: sorted(some, key=partial(_grade, qrels[name]), reverse=True) for name, some in judged.items()}
+    recall = np.mean([len({*judged[name]} & _names(ready, name)) / len(_names(ready, name)) for name in walks])
+    possible = score_by("ndcg@10", qrels, perfect).mean()
+    reached = valued(ready, walks)[0].mean()
+    return f"{recall:.3f}", f"{possible:.3f}", f"{reached:.3f}", f"{reached / possible:.2f}"
+
+
+def draw(curves: Mapping[str, Mapping[tuple[str, int], float]]) -> Figure:
+    """Return the figure: nDCG@10 by budget, one panel a collection and first pass."""
+    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "es-ttc", "font.family": "sans-serif", "font.size": 10}
+    colours = {"RR": "#8a96a3", "GAR": "#d97706", "RGS": "#1769aa", "best-first": "#2f855a", "SlideGAR": "#9b2c6f"}
+    rows = len(curves) // 2
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(9.2, 0.8 + 2.2 * rows), layout="constrained")
+        for axes, (name, values) in zip(figure.subplots(rows, 2, squeeze=False).flat, curves.items(), strict=True):
+            for method, colour in colours.items():
+                means = [values[method, budget] for budget in BUDGETS]
+                axes.plot(BUDGETS, means, marker="o", markersize=3.5, color=colour, label=method)
+            axes.set_title(name, loc="left", fontsize=10)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(BUDGETS, list(map(str, BUDGETS)))
+            axes.grid(axis="y", color="#e3e8ed", linewidth=0.8)
+            axes.spines[["top", "right"]].set_visible(False)
+        figure.legend(
+            *figure.axes[0].get_legend_handles_labels(), frameon=False, fontsize=9, ncols=5, loc="outside upper center"
+        )
+        figure.supxlabel("documents that the reranker may see", fontsize=10)
+        figure.supylabel("nDCG@10", fontsize=10)
+    return figure
+
+
+def _head(title: str, names: Sequence[str]) -> None:
+    print(heading(title, data=f"{', '.join(names or COLLECTIONS)}; graph and dense first pass all-MiniLM-L6-v2"))
+
+
+def _collections(names: Sequence[str]) -> Iterable[Ready]:
+    return (prepared(load_collection(DATA / name)) for name in names or COLLECTIONS)
+
+
+def _first_passes(ready: Ready) -> tuple[tuple[str, Ready], ...]:
+    return ("dense", ready), ("bm25", by_bm25(ready))
+
+
+def _judging(ready: Ready, name: str) -> Spectral:
+    """Return spectral retrieval with an encoder's vectors."""
+    if name == "minilm":
+        return Spectral(ready.features, ready.queries)
+    cache = Settings().cache_dir
+    encoder = CachedEncoder(load_encoder(name, cache_dir=cache), cache / "encodings")
+    titled = any(document.title for document in ready.collection.documents)
+    spec = IndexSpec(encoder.identity, text_fields=("title", "text") if titled else ("text",), codec="float16")
+    features = encode_corpus(ready.collection.documents, spec, encoder)
+    return Spectral(features, encode_queries(list(ready.collection.queries.values()), encoder, tokens=False))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rated:
+    """A reranker that reads texts, for one query."""
+
+    calls: PointwiseCalls
+    query: str
+    documents: Sequence[Document]
+
+    async def scores(self, documents: Sequence[int]) -> list[float]:
+        """Return the documents' scores."""
+        texts = [f"{self.documents[at].title} {self.documents[at].text}".strip() for at in documents]
+        return await self.calls.scores(self.query, [Passage(text, text) for text in texts])
+
+
+async def _rated(ready: Ready, drawn: Sequence[int], url: str, budget: int) -> dict[str, dict[str, Walk]]:
+    settings = LlmRerankerSettings(timeout_ms=600_000, at_once=1, max_characters=LLM_CHARACTERS)
+    model = PointwiseLlm(settings, LlmSettings(llm_url=url, llm_api="completions", llm_timeout=600))
+    calls = PointwiseCalls(model, MODEL, LruCache(100_000))
+    walks: dict[str, dict[str, Walk]] = {name: {} for name in SCORED}
+    try:
+        for at in drawn:
+            name = ready.names[at]
+            judge = _Rated(calls, ready.collection.queries[name], ready.collection.documents)
+            for method, run_one in SCORED.items():
+                walks[method][name] = walk = await run_one(ready, at, judge, budget)
+                if walk.failure is not None:
+                    raise walk.failure
+            click.echo(f"query {name} done", err=True)
+    finally:
+        await calls.close()
+    return walks
+
+
+def _names(ready: Ready, query: str) -> set[str]:
+    return {one for one, grade in ready.collection.qrels[query].items() if grade > 0}
+
+
+def _grade(judged: Mapping[str, int], document: str) -> int:
+    return judged.get(document, 0)
+
+
+def _relevant(ready: Ready, query: str) -> set[int]:
+    wanted = _names(ready, query)
+    return {at for at, one in enumerate(ready.features.ids) if one in wanted}
+
+
+if __name__ == "__main__":
+    main()
