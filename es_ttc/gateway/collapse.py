@@ -9,7 +9,8 @@ What is promised: a group with documents in the window shows the one of them tha
 where that score puts it; every other group follows in first-pass order with its first-pass document and never
 overtakes; every group stands on exactly one page (of one size, of one state of the index); scores never rise. When
 scoring fails, the groups are those of the engine alone. The window is `window_size` documents, or one page where that
-is more, on every page.
+is more, on every page. Documents that a walk finds beyond the window belong to their groups as those of the window do;
+a group that they alone bring is left out of what follows from the engine, wherever it stands there.
 
 What is not: a group's document outside the window is not scored and not shown in place of one inside; a window of few
 large groups rescores few groups, so collapsed searches want a wider `window_size`. Totals count documents, as the
@@ -52,16 +53,23 @@ class WindowGroups:
     """The groups of a window, and how what follows them is scored.
 
     Attributes:
-        groups: The groups.
+        groups: The groups, those included that only documents found beyond the first pass are in.
+        added: How many of these there are. The engine's own list may have them further down.
         complete: Whether the window holds all that the query finds: there are no other groups.
         factor: Of the first-pass scores of what follows, in (0, 1]; the same for every page.
         floor: The last score of the window: none that follows is greater.
     """
 
     groups: frozenset[Group]
+    added: int
     complete: bool
     factor: np.float32
     floor: np.float32
+
+    def following(self, start: int, size: int) -> tuple[int, int]:
+        """Return how many of the groups that follow stand before a page, and how many on it."""
+        before = max(0, start - len(self.groups))
+        return before, 0 if self.complete else max(0, start + size - len(self.groups) - before)
 
 
 def parse_collapse(data: Any) -> Collapse:
@@ -114,7 +122,14 @@ def collapsed(ranking: Ranking, groups: Sequence[Group]) -> Ranking:
     return Ranking(ranking.order[kept], ranking.scores[kept])
 
 
-def window_groups(groups: Sequence[Group], asked: int, first_pass: Float32, ranking: Ranking | None) -> WindowGroups:
+def window_groups(
+    groups: Sequence[Group],
+    asked: int,
+    first_pass: Float32,
+    ranking: Ranking | None,
+    *,
+    beyond: Sequence[Group] = (),
+) -> WindowGroups:
     """Return what a window leaves to the engine's own collapse.
 
     Args:
@@ -122,13 +137,15 @@ def window_groups(groups: Sequence[Group], asked: int, first_pass: Float32, rank
         asked: How many documents were asked for.
         first_pass: Their first-pass scores; what follows has none that is greater.
         ranking: Their collapsed ranking, or None where the first pass stands.
+        beyond: Of documents in the ranking that the first pass did not find.
     """
     factor, floor = np.float32(1), np.float32(np.inf)
     if ranking is not None and len(first_pass):
         floor = ranking.scores[-1]
         lowest = first_pass.min()
         factor = floor / lowest if lowest > floor else factor
-    return WindowGroups(frozenset(groups), len(groups) < asked, factor, floor)
+    own, every = frozenset(groups), frozenset((*groups, *beyond))
+    return WindowGroups(every, len(every) - len(own), len(groups) < asked, factor, floor)
 
 
 def rest_of_page(
@@ -145,21 +162,35 @@ def rest_of_page(
         start: First group of the page, from 0.
         size: Groups of the page.
     """
-    first = max(start, len(window.groups))
-    missing = 0 if window.complete else max(0, start + size - first)
+    before, missing = window.following(start, size)
     if not missing and window.groups != {None}:
         return None
+    first = len(window.groups) - window.added
+    if window.added and missing:  # they may stand anywhere from here on, so what follows is read from its beginning
+        missing += before + window.added
+    else:
+        first += before
     rest = {key: value for key, value in body.items() if key not in _OF_THE_SEARCH}
     return rest | {"collapse": collapse.body, "from": first, "size": missing, "track_total_hits": False}
 
 
 def following(
-    hits: Sequence[dict[str, Any]], field: str, window: WindowGroups
+    hits: Sequence[dict[str, Any]], field: str, window: WindowGroups, start: int, size: int
 ) -> Iterator[tuple[dict[str, Any], np.float32]]:
-    """Yield the engine's groups, with scores that go on where the window's end."""
+    """Yield the engine's groups of a page, with scores that go on where the window's end.
+
+    Args:
+        hits: The engine's answer to :func:`rest_of_page`.
+        field: What is collapsed by.
+        window: The window's groups.
+        start: First group of the page, from 0.
+        size: Groups of the page.
+    """
     grouped = zip(hits, groups_of(hits, field), strict=True)
-    # None is in the window, unless the index has changed in between.
     other = [hit for hit, group in grouped if group not in window.groups]
+    if window.added:
+        before, missing = window.following(start, size)
+        other = other[before : before + missing]
     if other:
         scores = np.array([hit.get("_score") or 0.0 for hit in other], dtype=np.float32) * window.factor
         yield from zip(other, below(scores, window.floor), strict=True)

@@ -65,13 +65,13 @@ class WalkSearch:
         plan: The request, taken apart.
         walk: What is asked of the walk.
         started: `time.perf_counter` when the request came in.
-        window: None: such a search does not collapse.
+        window: The groups of all documents with a place, once they are known, where the request collapses.
     """
 
     plan: SearchPlan
     walk: Asked
     started: float
-    window: None = None
+    window: WindowGroups | None = None
 
 
 class Rescoring:
@@ -129,7 +129,9 @@ class Rescoring:
         took = Took(first_pass=first_pass_ms)
         if isinstance(search, WalkSearch):
             budget = self._budget_ms(search)
-            return await self._walks.finish(search.walk, search.plan, answer, caller, took, budget / 1000)
+            done = await self._walks.finish(search.walk, search.plan, answer, caller, took, budget / 1000)
+            search.window = done.window
+            return done.applied
         began = time.perf_counter()
         hits = answer["hits"]["hits"]
         collapse = search.plan.collapse
@@ -310,7 +312,8 @@ def add_groups(answer: dict[str, Any], search: Search | WalkSearch, beyond: Mapp
     plan, section = search.plan, search.plan.section
     if plan.collapse is None or search.window is None:
         return
-    for hit, score in following(beyond["hits"]["hits"], plan.collapse.field, search.window):
+    page = plan.page
+    for hit, score in following(beyond["hits"]["hits"], plan.collapse.field, search.window, page.start, page.size):
         shown = shortest(score)
         if section.detail:
             hit["_ttc"] = {"first_pass_score": hit.get("_score")}

@@ -88,6 +88,13 @@ class SearchPlan:
         """The engine's URL parameters, encoded."""
         return urlencode(self.params)
 
+    @property
+    def group_fields(self) -> list[Any]:
+        """How documents' groups are asked for, as doc-value fields; empty where nothing is collapsed."""
+        if self.collapse is None:
+            return []
+        return [entry for entry in self.body["docvalue_fields"] if _field_name(entry) == self.collapse.field]
+
 
 def plan_search(body: Mapping[str, Any], params: Sequence[tuple[str, str]], *, max_window: int) -> SearchPlan | None:
     """Take a search apart, or return None where it carries no section of ours.

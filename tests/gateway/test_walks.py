@@ -238,6 +238,49 @@ def test_pages_follow_each_other_without_a_gap(walking: Behind, sound: Judge) ->
     assert len(sound.asked) == calls  # what was judged is remembered
 
 
+@pytest.mark.parametrize(("field", "groups"), [("group.keyword", 7), ("number", 60)])
+@pytest.mark.parametrize("size", [2, 25])
+def test_groups_are_decided_by_the_walks_order(
+    walking: Behind, sound: Judge, field: str, groups: int, size: int
+) -> None:
+    """Of a number each document is a group, so the engine's own groups have those that the walk has found again."""
+    section = {
+        "method": "rgs",
+        "query_text": f"groups by {field}",
+        "params": {"reranker": "judge", "budget": 15, "seeds": 5},
+    }
+    body = {
+        "query": {"bool": {"should": [TROUT, {"match_all": {}}]}},
+        "rescore": {"window_size": 6, "ttc": {**section, "detail": True}},
+        "docvalue_fields": [field],
+    }
+    whole = call(walking.gateway, "POST", f"/{walking.index}/_search", {**body, "size": 60}).json()["hits"]["hits"]
+    expected: dict[Any, str] = {}
+    for hit in whole:
+        expected.setdefault(hit["fields"][field][0], hit["_id"])
+    hits: list[dict[str, Any]] = []
+    outside = 0
+    for start in range(0, groups, size):
+        page = {**body, "size": size, "from": start, "collapse": {"field": field}}
+        reply = call(walking.gateway, "POST", f"/{walking.index}/_search", page)
+        outside = max(outside, told(reply)["walk"]["outside"])
+        hits += reply.json()["hits"]["hits"]
+    assert outside > 0 or size > 6
+    assert {hit["fields"][field][0]: hit["_id"] for hit in hits} == expected
+    assert [hit["_id"] for hit in hits] == list(expected.values())
+    scores = [hit["_score"] for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_without_a_reranker_the_groups_are_the_engines(walking: Behind) -> None:
+    collapse = {"query": TROUT, "collapse": {"field": "group.keyword"}}
+    body = {**collapse, "rescore": {"ttc": {"method": "gar", "params": {"reranker": "nobody"}, "timeout": "900ms"}}}
+    reply = call(walking.gateway, "POST", f"/{walking.index}/_search", body)
+    assert not told(reply)["applied"]
+    direct = call(walking.engine, "POST", f"/{walking.index}/_search", collapse)
+    assert (reply.ids, reply.scores) == (direct.ids, direct.scores)
+
+
 def test_a_method_of_this_project_judges_by_stored_features(walking: Behind) -> None:
     reply = walk(walking, size=20, params={"reranker": "spectral"}, ttc={"query_text": "a bee sings before rain"})
     summary = told(reply)
@@ -434,8 +477,9 @@ def test_wrong_requests_are_told_in_one_sentence(walking: Behind, section: dict[
     reply = call(walking.gateway, "POST", f"/{walking.index}/_search", body)
     assert reply.status == 400
     assert why in reply.reason
-    collapsed = {**body, "rescore": {"ttc": {"method": "rgs"}}, "collapse": {"field": "group.keyword"}}
-    assert "[collapse] cannot be used" in call(walking.gateway, "POST", f"/{walking.index}/_search", collapsed).reason
+    inner = {"field": "group.keyword", "inner_hits": {"name": "more"}}
+    collapsed = {**body, "rescore": {"ttc": {"method": "rgs"}}, "collapse": inner}
+    assert "inner_hits" in call(walking.gateway, "POST", f"/{walking.index}/_search", collapsed).reason
 
 
 def test_an_msearch_walks_too(walking: Behind, sound: Judge) -> None:

@@ -45,6 +45,7 @@ class Documents:
         shared: Parts of the caller's body that his conditions may depend on.
         conditions: What every document must match.
         hits: The first pass; its documents are numbered from 0.
+        marks: Doc-value fields that are read of every other document, beside those that tell its features.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Documents:
         shared: Mapping[str, Any],
         conditions: Sequence[Any],
         hits: Sequence[dict[str, Any]],
+        marks: Sequence[Any] = (),
     ) -> None:
         self.hits = list(hits)
         self._upstream = upstream
@@ -62,6 +64,7 @@ class Documents:
         self._params = params
         self._shared = shared
         self._conditions = conditions
+        self._marks = [HASH, ENCODER, VERSION, SEQ_NO, *marks]
         self._numbers = {_identity(hit): number for number, hit in enumerate(self.hits)}
         self._hidden: set[Identity] = set()
         self._passages: dict[int, Passage] = {}
@@ -77,7 +80,7 @@ class Documents:
             if (index, identifier) not in self._numbers and (index, identifier) not in self._hidden:
                 unknown.setdefault(index, []).append(identifier)
         for index, ids in unknown.items():
-            marks = {"_source": False, "docvalue_fields": [HASH, ENCODER, VERSION, SEQ_NO], "version": True}
+            marks = {"_source": False, "docvalue_fields": self._marks, "version": True}
             for start in range(0, len(ids), _AT_ONCE):
                 for hit in await self._search(index, ids[start : start + _AT_ONCE], marks):
                     hit["_score"] = None

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from es_ttc.errors import EngineError
+from es_ttc.gateway.collapse import Group, WindowGroups, collapsed, firsts, window_groups
 from es_ttc.gateway.page import Ranking, combine, rank
 from es_ttc.gateway.search_body import SearchPlan
 from es_ttc.gateway.section import Section
@@ -79,6 +80,29 @@ def placed(walk: Walk, judge: Judge, documents: Documents, found: int, section: 
         ranking.scores,
         {document: float(value) for document, value in zip(judged, values.tolist(), strict=False)},
     )
+
+
+def in_groups(
+    outcome: Placed | None, groups: Sequence[Group] | None, hits: Sequence[Mapping[str, Any]], fetch: int
+) -> tuple[list[int], WindowGroups | None]:
+    """Return the documents that pages are cut from, the best of every group where a request collapses.
+
+    Args:
+        outcome: The walk's documents in order; None where the first pass stands.
+        groups: Of all documents of the walk by number; None where nothing is collapsed.
+        hits: The first pass.
+        fetch: Hits that were asked for.
+    """
+    order = list(range(len(hits))) if outcome is None else list(outcome.documents)
+    if groups is None:
+        return order, None
+    first_pass = np.array([hit.get("_score") or 0.0 for hit in hits], np.float32)
+    own = groups[: len(hits)]
+    if outcome is None:
+        return firsts(own).tolist(), window_groups(own, fetch, first_pass[:0], None)
+    ranking = collapsed(Ranking(np.array(order, np.intp), outcome.scores), groups)
+    beyond = [groups[document] for document in order if document >= len(hits)]
+    return ranking.order.tolist(), window_groups(own, fetch, first_pass, ranking, beyond=beyond)
 
 
 def shown_scores(scores: Sequence[float | None]) -> Float32:

@@ -4,12 +4,13 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from es_ttc import entry_points
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.gateway.attached import AttachedFeatures
+from es_ttc.gateway.collapse import WindowGroups, groups_of
 from es_ttc.gateway.encoding import EncodedQuery
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import Metrics
@@ -20,7 +21,7 @@ from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.gateway.walks.conditions import conditions_of
 from es_ttc.gateway.walks.documents import Documents
 from es_ttc.gateway.walks.neighbourhood import GraphNeighbourhood
-from es_ttc.gateway.walks.page import DOOR_PARAMS, Placed, placed, with_outsiders
+from es_ttc.gateway.walks.page import DOOR_PARAMS, Placed, in_groups, placed, with_outsiders
 from es_ttc.gateway.walks.rerankers import ByOrder, ByRescorer, ByScores, TextFields, rescorer_of
 from es_ttc.rerankers import PointwiseCalls, Rerankers
 from es_ttc.reranking import STRATEGIES, Judge, Listwise, Pointwise, Strategy, Walk, WalkParams, judge_of
@@ -49,6 +50,18 @@ class Asked:
     params: WalkParams
     method: Method | None
     begun: asyncio.Task[EncodedQuery] | None
+
+
+class Finished(NamedTuple):
+    """A search that has been answered.
+
+    Attributes:
+        applied: Whether the answer is in the walk's order.
+        window: The groups of all documents with a place, where the request collapses.
+    """
+
+    applied: bool
+    window: WindowGroups | None
 
 
 @dataclass(slots=True)
@@ -108,11 +121,6 @@ class Walks:
         if strategy is None:
             return None
         params = entry_points.parse_params(strategy.Params, plan.section.params, strategy.name)
-        if plan.collapse is not None:
-            raise InvalidRequest(
-                f"[collapse] cannot be used with method [{strategy.name}], which shows documents that the query did "
-                "not find: leave it out, or take a method that scores the window"
-            )
         method = rescorer_of(params.reranker, params.reranker_params, self._rerankers)
         if method is None:
             calls = self._rerankers.named(params.reranker)
@@ -124,8 +132,8 @@ class Walks:
 
     async def finish(
         self, asked: Asked, plan: SearchPlan, answer: dict[str, Any], caller: Caller, took: Took, seconds: float
-    ) -> bool:
-        """Put the engine's answer into the walk's order, in place, and return whether that was done.
+    ) -> Finished:
+        """Put the engine's answer into the walk's order, in place.
 
         Args:
             asked: What :meth:`begin` gave.
@@ -148,15 +156,17 @@ class Walks:
         if walked.failures and plan.section.on_error == "fail":
             raise _as_ours(walked.failures[0])
         applied = walked.walk.judged > 0 or not hits
+        groups = None if plan.collapse is None else groups_of(walked.documents.hits, plan.collapse.field)
         outcome = placed(walked.walk, walked.judge, walked.documents, len(hits), plan.section) if applied else None
-        page = list(range(len(hits))) if outcome is None else outcome.documents
-        page = page[plan.page.start : plan.page.start + plan.page.size]
+        order, window = in_groups(outcome, groups, hits, plan.page.fetch)
+        page = order[plan.page.start : plan.page.start + plan.page.size]
         try:
             shown = await with_outsiders(page, walked.documents, len(hits), plan)
         except EsTtcError as error:
             walked.failures.append(error)
             applied, outcome = False, None
-            page = list(range(len(hits)))[plan.page.start : plan.page.start + plan.page.size]
+            order, window = in_groups(None, groups, hits, plan.page.fetch)
+            page = order[plan.page.start : plan.page.start + plan.page.size]
             shown = {document: hits[document] for document in page}
         answer["hits"]["hits"] = self._hits(page, shown, walked, outcome, plan, len(hits))
         if outcome is not None and len(outcome.scores) and answer["hits"].get("max_score") is not None:
@@ -167,7 +177,7 @@ class Walks:
         for failure in walked.failures:
             self._metrics.fallbacks.labels(_as_ours(failure).type).inc()
             log.warning("walk cut short", method=asked.strategy.name, reason=str(failure))
-        return applied
+        return Finished(applied, window)
 
     async def _walked(
         self,
@@ -188,6 +198,7 @@ class Walks:
             {key: body[key] for key in _SHARED if key in body},
             conditions_of(body, query_in_url="q" in dict(plan.params)),
             hits,
+            plan.group_fields,
         )
         graph = GraphNeighbourhood(
             self._upstream,
