@@ -440,10 +440,21 @@ def test_neighbours_that_no_longer_exist_are_passed_over(walking: Behind, sound:
         call(walking.engine, "POST", f"/{graph}/_refresh")
 
 
-def test_without_a_finished_graph_the_first_pass_is_reranked_and_the_answer_says_so(
+def test_a_missing_graph_is_told_and_a_half_built_one_leaves_the_first_pass_reranked(
     walking: Behind, sound: Judge, index_name: str, encoder: Encoder
 ) -> None:
     make_index(walking.engine, index_name, encoder)
+    for method in ("rgs", "gar", "slidegar"):
+        section = {"method": method, "params": {"reranker": "judge"}}
+        body = {"query": TROUT, "rescore": {"ttc": section}}
+        lacking = call(walking.gateway, "POST", f"/{index_name}/_search", body)
+        assert lacking.status == 400, lacking.body
+        assert lacking.json()["error"]["type"] == "ttc_missing_feature_exception"
+        assert f"`es-ttc graph build {index_name}`" in lacking.reason
+    assert not sound.asked  # nothing was paid for it
+    both = walk(walking, f"{walking.index},{index_name}", size=40)
+    assert told(both)["partial"]
+    assert told(both)["walk"]["outside"] > 0
 
     def stop(so_far: Built) -> None:
         if so_far.doing == "finding neighbours" and so_far.done:

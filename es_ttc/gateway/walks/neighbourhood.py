@@ -2,21 +2,23 @@
 
 Ids of neighbours are read from the graph's index, a few kilobytes for a hundred documents; each of them is then looked
 at through the caller's door. Both run ahead of the walk, beside the reranker: ids of the neighbours of every document
-that has come into sight, and what they stand for of those that are likely to be next. A graph that is not there, or
-cannot be read in time, has no neighbours: the walk goes on in the first pass, and the answer says so.
+that has come into sight, and what they stand for of those that are likely to be next. A graph that is not finished, or
+cannot be read in time, has no neighbours: the walk goes on in the first pass, and the answer says so. Where no searched
+index has a graph, or one being built, the method lacks what it needs, and that is an error before anyone judges.
 """
 
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from es_ttc.errors import EngineError, EsTtcError
+from es_ttc.errors import EngineError, EsTtcError, MissingFeature
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.incoming import RawHeaders
 from es_ttc.gateway.upstream import Caller, Upstream, callers
 from es_ttc.gateway.walks.documents import Documents, Identity
-from es_ttc.mappings.graph import NEIGHBOURS, graph_alias
+from es_ttc.mappings.graph import NEIGHBOURS, graph_alias, graph_pattern
 from es_ttc.mappings.spec import ROOT
 
 T = TypeVar("T")
@@ -28,6 +30,7 @@ _AS_JSON: RawHeaders = [
     (b"content-type", b"application/json"),
 ]
 _PARAMS = b"ignore_unavailable=true&allow_no_indices=true"
+_UNFINISHED = b"size=0&expand_wildcards=all&ignore_unavailable=true&allow_no_indices=true&filter_path=_shards.total"
 _NOT_FOR_THIS_CALLER = (401, 403, 404)
 
 
@@ -47,6 +50,8 @@ class GraphNeighbourhood:
         self, upstream: Upstream, door: Caller, documents: Documents, end: float, *, depth: int, fan_out: int
     ) -> None:
         self.without: set[str] = set()
+        self.absent: set[str] = set()
+        self.present: set[str] = set()
         self.problem: EsTtcError | None = None
         self.seconds = 0.0
         self.waited = 0.0
@@ -92,6 +97,23 @@ class GraphNeighbourhood:
         new = [document for document in documents if document not in self._ahead]
         if new and not self._closed:
             self._ahead.update(dict.fromkeys(new, self._started(self._edges_of(new))))
+
+    async def require(self, documents: Sequence[int]) -> None:
+        """Wait until it is known whether there is a graph at all.
+
+        Raises:
+            MissingFeature: No index of the documents has one, nor one that is being built.
+        """
+        began = time.perf_counter()
+        self.begin(documents)
+        reading = {self._ahead[document] for document in documents if document in self._ahead}
+        with suppress(EsTtcError, TimeoutError, LookupError, TypeError, ValueError):  # told by whoever reads neighbours
+            async with asyncio.timeout(max(0.0, self._end - time.monotonic())):
+                await asyncio.gather(*map(asyncio.shield, reading))
+        self.waited += time.perf_counter() - began
+        indices = {self._documents.identity(document)[0] for document in documents}
+        if indices and indices <= self.absent:
+            raise MissingFeature(missing_graph(min(indices)))
 
     async def close(self) -> None:
         """Leave what is still read ahead."""
@@ -167,7 +189,24 @@ class GraphNeighbourhood:
         answer: Mapping[str, Any] = jsonio.loads(raw)
         if not answer["_shards"]["total"]:
             self.without.add(index)
+            if not await self._is_being_built(index):
+                self.absent.add(index)
+        else:
+            self.present.add(index)
         return {(index, hit["_id"]): _ids(hit) for hit in answer["hits"]["hits"]}
+
+    async def _is_being_built(self, index: str) -> bool:
+        """Whether there is a graph that its alias does not lead to yet, as far as the caller may know."""
+        path = self._door.path([graph_pattern(index)], "_search")
+        headers = [*callers(self._door.headers), *_AS_JSON]
+        async with self._upstream.send("POST", path, _UNFINISHED, headers, b"{}", ours=True) as response:
+            raw, status = await response.read(), response.status
+        return status != 200 or bool(jsonio.loads(raw)["_shards"]["total"])
+
+
+def missing_graph(index: str) -> str:
+    """Return the sentence about an index that has no graph to walk through."""
+    return f"index [{index}] has no finished neighbour graph to be read: build one with `es-ttc graph build {index}`"
 
 
 async def _at(reading: "asyncio.Task[list[list[int]]]", place: int) -> list[int]:

@@ -1,8 +1,9 @@
 """One search whose method walks: strategy, judge, deadline, what is left when something fails, and the marks."""
 
 import asyncio
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -20,7 +21,7 @@ from es_ttc.gateway.search_body import SearchPlan
 from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.gateway.walks.conditions import conditions_of
 from es_ttc.gateway.walks.documents import Documents
-from es_ttc.gateway.walks.neighbourhood import GraphNeighbourhood
+from es_ttc.gateway.walks.neighbourhood import GraphNeighbourhood, missing_graph
 from es_ttc.gateway.walks.page import DOOR_PARAMS, Placed, in_groups, placed, with_outsiders
 from es_ttc.gateway.walks.rerankers import ByOrder, ByRescorer, ByScores, TextFields, rescorer_of
 from es_ttc.rerankers import PointwiseCalls, Rerankers
@@ -32,7 +33,7 @@ from es_ttc.rescorers import registry
 _SHARED = ("derived", "runtime_mappings", "timeout")
 _AHEAD = 20
 """Documents of the window whose neighbours' ids are read beside the first call of the reranker."""
-_NO_GRAPH = "index [{}] has no finished neighbour graph that could be read: build one with `es-ttc graph build {}`"
+_KNOWN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class Walks:
         self._rerankers = rerankers
         self._metrics = metrics
         self._fields = TextFields(upstream, attached)
+        self._with_graph: dict[str, float] = {}
 
     def begin(self, plan: SearchPlan) -> Asked | None:
         """Check a request, and start to encode its query; None where its method is no strategy.
@@ -219,9 +221,11 @@ class Walks:
 
         window = range(min(len(hits), plan.page.asked))
         failures: list[Exception] = []
-        if asked.strategy.walks:
-            graph.begin(window[:_AHEAD])
         try:
+            if asked.strategy.walks:
+                graph.begin(window[:_AHEAD])
+                if not self._known(documents.identity(document)[0] for document in window):
+                    await graph.require(window[:_AHEAD])
             walk = await asked.strategy.run(params, window, graph, judge, nearness)
         except EsTtcError as error:  # of nearness; the judge keeps a failure of its own
             failures.append(error)
@@ -232,12 +236,18 @@ class Walks:
             walk = _so_far(judge, window)
         finally:
             await graph.close()
+            self._with_graph |= dict.fromkeys(graph.present, time.monotonic())
         if walk.failure is not None:
             failures.insert(0, walk.failure)
         if graph.problem is not None:
             failures.append(graph.problem)
         encoder = reranker.encoder if isinstance(reranker, ByRescorer) else None
         return _Walked(walk, judge, documents, graph if asked.strategy.walks else None, encoder, failures)
+
+    def _known(self, indices: Iterable[str]) -> bool:
+        """Whether all of some indices had a graph a moment ago, so that no search need wait to be told."""
+        oldest = time.monotonic() - _KNOWN_SECONDS
+        return all(self._with_graph.get(index, -math.inf) > oldest for index in set(indices))
 
     def _reranker(
         self, asked: Asked, documents: Documents, texts: tuple[str, ...], caller: Caller, took: Took, end: float
@@ -322,7 +332,7 @@ def _summary(
     elif walked.graph is not None and walked.graph.without:
         missing = min(walked.graph.without)
         summary["partial"] = True
-        summary["reason"] = _NO_GRAPH.format(missing, missing)
+        summary["reason"] = missing_graph(missing)
     return summary | {"took": times}
 
 
