@@ -88,7 +88,7 @@ def search(folder: Path, generations: int, seed: int, llm: str | None) -> None:
         proposer: Proposer = GrammarProposer(plan.seed, plan.distance)
         if llm:
             settings = LlmSettings(llm_url=llm, llm_api="completions", llm_timeout=300)
-            proposer = LlmProposer(settings, plan.seed, characters=2_400, tokens=350)
+            proposer = LlmProposer(settings, plan.seed, characters=2_700, tokens=200)
         for record in generations_of(
             memory, evaluator, proposer, generations, seeds=seeds(cheap=plan.seeds == "cheap"), distance=plan.distance
         ):

@@ -14,7 +14,7 @@ import asyncio
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -200,7 +200,7 @@ def why(names: tuple[str, ...]) -> None:
 @click.option("--budget", default=LLM_BUDGET, show_default=True)
 def llm(collection: str, queries: int, budget: int) -> None:
     """A small language model rates each document by itself, for a sample of queries."""
-    ready = by_bm25(prepared(load_collection(DATA / collection)))
+    ready = by_bm25(_prepared(collection))
     drawn = sorted(random.Random(SEED).sample(range(len(ready.queries)), queries))
     print(
         heading(
@@ -327,7 +327,12 @@ def _head(title: str, names: Sequence[str]) -> None:
 
 
 def _collections(names: Sequence[str]) -> Iterable[Ready]:
-    return (prepared(load_collection(DATA / name)) for name in names or COLLECTIONS)
+    return map(_prepared, names or COLLECTIONS)
+
+
+@cache
+def _prepared(name: str) -> Ready:
+    return prepared(load_collection(DATA / name))
 
 
 def _first_passes(ready: Ready) -> tuple[tuple[str, Ready], ...]:

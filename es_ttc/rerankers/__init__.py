@@ -2,9 +2,11 @@
 
 from es_ttc.rerankers.base import Kind, ListwiseReranker, Passage, PointwiseReranker, Reranker, RerankerSettings
 from es_ttc.rerankers.calls import ListwiseCalls, PointwiseCalls
+from es_ttc.rerankers.cost import Cost, charged_to, tell
 from es_ttc.rerankers.registry import Rerankers
 
 __all__ = [
+    "Cost",
     "Kind",
     "ListwiseCalls",
     "ListwiseReranker",
@@ -14,4 +16,6 @@ __all__ = [
     "Reranker",
     "RerankerSettings",
     "Rerankers",
+    "charged_to",
+    "tell",
 ]

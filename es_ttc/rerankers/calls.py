@@ -10,7 +10,8 @@ from typing import TypeVar
 from es_ttc.errors import DeadlineExceeded, EsTtcError
 from es_ttc.lru import LruCache
 from es_ttc.rerankers.base import ListwiseReranker, Passage, PointwiseReranker, RerankerError
-from es_ttc.reranking.base import Interrupted
+from es_ttc.rerankers.cost import count_call
+from es_ttc.reranking.base import Interrupted, Spent
 from es_ttc.reranking.listwise import mended
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ class PointwiseCalls:
             seconds: What is left of the search's own time.
 
         Raises:
-            Interrupted: A call failed or was late; it holds the scores of the other calls.
+            Interrupted: A call failed, was late or too dear; it holds the scores of the other calls.
         """
         end = time.monotonic() + seconds
         keys = [(self.reranker.identity, query, passage.hash) for passage in passages]
@@ -57,7 +58,7 @@ class PointwiseCalls:
         failure: Exception | None = None
         for batch, answer in zip(batches, answers, strict=True):
             if isinstance(answer, Exception):
-                failure = failure or answer
+                failure = answer if failure is None or isinstance(failure, Spent) else failure
             elif isinstance(answer, BaseException):
                 raise answer
             else:
@@ -104,6 +105,7 @@ class ListwiseCalls:
         Raises:
             RerankerError: The reranker failed.
             DeadlineExceeded: It was late.
+            Spent: The search has no tokens left for it.
         """
         key = (self.reranker.identity, query, *(passage.hash for passage in passages))
         known = self._cache.get(key)
@@ -128,12 +130,13 @@ async def _called(name: str, room: asyncio.Semaphore, timeout_ms: int, end: floa
     seconds = min(timeout_ms / 1000, left)
     try:
         async with asyncio.timeout(None if seconds == math.inf else max(0.0, seconds)), room:
+            count_call()
             return await call
     except TimeoutError:
         if seconds == left:
             raise DeadlineExceeded(f"the search's time was over before reranker [{name}] answered") from None
         raise RerankerError(f"reranker [{name}] took longer than {timeout_ms} ms (timeout_ms)") from None
-    except EsTtcError:
+    except (EsTtcError, Spent):
         raise
     except Exception as error:  # anyone's reranker may raise anything
         raise RerankerError(f"reranker [{name}] failed: {type(error).__name__}: {error}") from error

@@ -4,7 +4,7 @@ Cohere's own, Jina's, vLLM's `/rerank`, Infinity's, and `POST /_ttc/rerank` of a
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import aiohttp
@@ -14,12 +14,14 @@ from pydantic import Field, HttpUrl, SecretStr
 
 from es_ttc.errors import ConfigurationError
 from es_ttc.rerankers.base import Passage, RerankerError, RerankerSettings
+from es_ttc.rerankers.cost import tell
 
 _ATTEMPTS = 3
 _FIRST_WAIT_SECONDS = 0.2
 _BUSY = frozenset({429, 502, 503, 504})
 _MOST_BYTES = 8 * 2**20
 _SHOWN = 200
+_MOST_COUNTED = 2**53
 
 
 class HttpSettings(RerankerSettings):
@@ -90,7 +92,9 @@ class HttpReranker:
         try:
             async for attempt in attempts:
                 with attempt:
-                    return _scores(await self._ask(orjson.dumps(body)), len(passages))
+                    answer = await self._ask(orjson.dumps(body))
+                    _tell_cost(answer)
+                    return _scores(answer, len(passages))
         except _Busy as error:
             raise RerankerError(f"the reranker's endpoint does not answer: {error}") from None
         raise AssertionError("stamina ends in an answer or in an error")
@@ -144,6 +148,31 @@ def _scores(answer: Any, documents: int) -> list[float]:
     if results != documents or found.keys() != set(range(documents)):
         raise RerankerError(f"the reranker's endpoint gave {results} results for {documents} documents, or some twice")
     return [found[place] for place in range(documents)]
+
+
+def _tell_cost(answer: Any) -> None:
+    """Tell what an answer says of its cost, in Cohere's `meta` or in the `usage` of Jina, vLLM and Infinity."""
+    usage, meta = _part(answer, "usage"), _part(answer, "meta")
+    tokens, billed = _part(meta, "tokens"), _part(meta, "billed_units")
+    written = _count(usage, "completion_tokens") or _count(tokens, "output_tokens")
+    read = _count(usage, "prompt_tokens") or _count(tokens, "input_tokens") or _count(billed, "input_tokens")
+    tell(
+        prompt_tokens=read or max(0, _count(usage, "total_tokens") - written),
+        completion_tokens=written,
+        search_units=_count(billed, "search_units"),
+    )
+
+
+def _part(told: Any, name: str) -> Mapping[str, Any]:
+    found = told.get(name) if isinstance(told, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _count(told: Mapping[str, Any], name: str) -> int:
+    found = told.get(name)
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < _MOST_COUNTED:
+        return 0
+    return int(found)
 
 
 def _shown(raw: bytes) -> str:

@@ -17,6 +17,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.llm import JsonSchema, LlmClient, Prompt, first_json
 from es_ttc.llm.prompts import checked_prompt, read_prompt
 from es_ttc.rerankers.base import Passage, Reranker, RerankerError, RerankerSettings
+from es_ttc.rerankers.cost import tell
 from es_ttc.settings import LlmSettings
 
 Form = Literal["pointwise", "listwise"]
@@ -139,6 +140,7 @@ class _Judge:
             stop=("\n",) if continues else (),
             schema=None if continues else schema,
         )
+        tell(prompt_tokens=reply.usage.prompt_tokens, completion_tokens=reply.usage.completion_tokens)
         return _THOUGHTS.sub("", reply.text)
 
 

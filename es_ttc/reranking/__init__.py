@@ -3,7 +3,7 @@
 The strategies know documents by number, and reach rerankers and neighbours through protocols: no HTTP, no engine.
 """
 
-from es_ttc.reranking.base import Interrupted, Judge, Listwise, Neighbourhood, Pointwise, Stopped, Walk
+from es_ttc.reranking.base import Interrupted, Judge, Listwise, Neighbourhood, Pointwise, Spent, Stopped, Walk
 from es_ttc.reranking.gar import gar
 from es_ttc.reranking.listwise import ListwiseJudge
 from es_ttc.reranking.pointwise import PointwiseJudge
@@ -22,6 +22,7 @@ __all__ = [
     "Neighbourhood",
     "Pointwise",
     "PointwiseJudge",
+    "Spent",
     "Stopped",
     "Strategy",
     "Walk",

@@ -20,6 +20,10 @@ class Interrupted(Exception):
         self.cause = cause
 
 
+class Spent(Exception):
+    """What a search may cost is spent: the reranker is not asked again, and has not failed."""
+
+
 @runtime_checkable
 class Pointwise(Protocol):
     """A reranker that scores each document by itself."""
@@ -29,6 +33,7 @@ class Pointwise(Protocol):
 
         Raises:
             Interrupted: It failed under way; the scores that it holds count.
+            Spent: It may not be asked any more.
         """
         ...
 
@@ -38,7 +43,11 @@ class Listwise(Protocol):
     """A reranker that puts a few documents in order."""
 
     async def order(self, documents: Sequence[int]) -> Sequence[int]:
-        """Return the documents best first. What is missing keeps its order after the rest, what is odd is dropped."""
+        """Return the documents best first. What is missing keeps its order after the rest, what is odd is dropped.
+
+        Raises:
+            Spent: It may not be asked any more.
+        """
         ...
 
 
@@ -61,6 +70,7 @@ class Stopped(StrEnum):
     """Why a walk ended."""
 
     BUDGET = "budget"
+    COST = "cost"
     EXHAUSTED = "exhausted"
     FAILED = "failed"
 
@@ -72,7 +82,7 @@ class Judge(Protocol):
         left: Documents that may still be shown.
         spent: Documents that were paid for.
         judged: Documents that the reranker has seen, in the order of their first showing.
-        failure: Why the reranker failed, or None; once it has, nothing more is shown.
+        failure: Why the reranker failed or may not be asked (:class:`Spent`), or None; nothing more is shown then.
     """
 
     @property
@@ -92,7 +102,7 @@ class Judge(Protocol):
 
     @property
     def failure(self) -> Exception | None:
-        """Why the reranker failed."""
+        """Why the reranker failed, or may not be asked any more."""
         ...
 
     def score(self, document: int) -> float | None:
@@ -128,7 +138,7 @@ class Account:
 
     @property
     def failure(self) -> Exception | None:
-        """Why the reranker failed."""
+        """Why the reranker failed, or may not be asked any more."""
         return self._failure
 
     def pay(self, documents: int) -> None:
@@ -183,12 +193,15 @@ def walked(
     tail = [document for document in (*first_pass, *ranked) if document not in placed]
     documents = [*top, *dict.fromkeys(tail)]
     stopped = Stopped.EXHAUSTED if len(top) == len(documents) else Stopped.BUDGET
+    failure = judge.failure
+    if failure is not None:
+        stopped, failure = (Stopped.COST, None) if isinstance(failure, Spent) else (Stopped.FAILED, failure)
     return Walk(
         documents=documents,
         judged=len(top),
         spent=judge.spent,
-        stopped=stopped if judge.failure is None else Stopped.FAILED,
-        failure=judge.failure,
+        stopped=stopped,
+        failure=failure,
         found_from=found_from or {},
         calls=tuple(judge.judged),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from es_ttc.reranking.base import Account, Listwise
+from es_ttc.reranking.base import Account, Listwise, Spent
 
 Count = Literal["shown", "distinct"]
 
@@ -78,6 +78,7 @@ class ListwiseJudge(Account):
             answer = await self._reranker.order(shown)
         except Exception as error:  # noqa: BLE001 - a failing reranker ends the walk, it does not break it
             self.fail(error)
+            self.pay(-self._cost(shown) if isinstance(error, Spent) else 0)
             return None
         self._judged.update(dict.fromkeys(shown))
         placed = set(shown)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from es_ttc.reranking.base import Account, Interrupted, Pointwise
+from es_ttc.reranking.base import Account, Interrupted, Pointwise, Spent
 
 
 class PointwiseJudge(Account):
@@ -46,8 +46,11 @@ class PointwiseJudge(Account):
         except Interrupted as error:
             self.fail(error.cause)
             scores = error.scores
+            if isinstance(error.cause, Spent):
+                self.pay(len(scores) - len(documents))  # the others were never shown
         except Exception as error:  # noqa: BLE001 - a failing reranker ends the walk, it does not break it
             self.fail(error)
+            self.pay(-len(documents) if isinstance(error, Spent) else 0)
             return
         else:
             if len(answer) != len(documents):

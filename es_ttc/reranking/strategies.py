@@ -42,6 +42,12 @@ class WalkParams(Params):
         description="Documents that the reranker may be shown: distinct ones where it gives scores; every one shown, "
         "repetitions included, where it gives an order (see `count`).",
     )
+    max_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens, read and written, after which the reranker is not asked again; calls under way end. Only "
+        "rerankers of the settings that say what they take (language models, some endpoints) can be held to it.",
+    )
     window: int = Field(20, ge=2, le=100, description="Documents that a listwise reranker is shown at once.")
     count: Count = Field(
         "shown", description="Whether a listwise reranker's documents are paid for whenever they are shown, or once."

@@ -51,7 +51,7 @@ class Judge:
             {"index": at, "relevance_score": liked(text)} for at, text in enumerate(documents)
         ]
         if len(self.asked) <= self.sound:
-            return {"results": results}
+            return {"results": results, "usage": {"total_tokens": 100}}
         match self.fault:
             case "late":
                 time.sleep(1.5)
@@ -414,6 +414,27 @@ def test_a_deadline_ends_the_walk_with_what_it_has(walking: Behind, sound: Judge
     assert "time was over" in summary["reason"]
 
 
+@pytest.mark.parametrize(("method", "most", "calls"), [("rr", 90, 1), ("gar", 150, 2), ("slidegar", 150, 2)])
+def test_what_the_reranker_took_is_told_and_can_be_bound(
+    walking: Behind, sound: Judge, method: str, most: int, calls: int
+) -> None:
+    params: dict[str, Any] = {"reranker": "judge", "budget": 40}
+    section = {"method": method, "query_text": f"cost of {method}", "params": params}
+    body = {"query": TROUT, "rescore": {"window_size": 10, "ttc": section}}
+    bound = {**section, "params": {**params, "max_tokens": most}}
+    answer = call(walking.gateway, "POST", f"/{walking.index}/_search", {**body, "rescore": {"ttc": bound}})
+    cheap = told(answer)
+    assert cheap["walk"]["cost"] == {"calls": calls, "prompt_tokens": 100 * calls}
+    assert (cheap["walk"]["stopped"], cheap["scored"], cheap["walk"]["spent"]) == ("cost", 5 * calls, 5 * calls)
+    assert cheap["applied"]
+    assert "partial" not in cheap
+    whole = told(call(walking.gateway, "POST", f"/{walking.index}/_search", body))["walk"]
+    rest = len(sound.asked) - calls
+    assert whole["cost"] == {"calls": rest, "prompt_tokens": 100 * rest}
+    again = told(call(walking.gateway, "POST", f"/{walking.index}/_search", body))["walk"]
+    assert again["cost"] == {"calls": 0}  # all of it was remembered
+
+
 def test_neighbours_that_no_longer_exist_are_passed_over(walking: Behind, sound: Judge) -> None:
     async def spoil(engine: Engine) -> Any:
         serving = await serving_graph(engine, walking.index)
@@ -478,6 +499,7 @@ def test_a_missing_graph_is_told_and_a_half_built_one_leaves_the_first_pass_rera
         ({"params": {"reranker": "jugde"}}, r"unknown reranker [jugde]: did you mean [judge]?"),
         ({"params": {"reranker": "nnn"}}, "judges the documents of a window together"),
         ({"params": {"bugdet": 3}}, "unknown parameter [bugdet] of method [rgs]: did you mean [budget]?"),
+        ({"params": {"reranker": "dense", "max_tokens": 9}}, "[max_tokens] is for rerankers that are paid by tokens"),
         ({"params": {"budget": 0}}, "parameter [budget] of method [rgs] is 0"),
         ({"params": {"reranker": "judge", "reranker_params": {"a": 1}}}, "has its settings"),
         ({"params": {"reranker": "spectral", "reranker_params": {"scals": []}}}, "did you mean [scales]"),

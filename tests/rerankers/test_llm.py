@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from es_ttc.errors import ConfigurationError, InvalidRequest, LlmError
-from es_ttc.rerankers import Passage, PointwiseReranker, Rerankers
+from es_ttc.rerankers import Cost, Passage, PointwiseReranker, Rerankers, charged_to
 from es_ttc.rerankers.base import RerankerError
 from es_ttc.rerankers.llm import ListwiseLlm, Llm, LlmRerankerSettings, PointwiseLlm, positions, rating, reranker_of
 from es_ttc.settings import LlmSettings
@@ -129,9 +129,12 @@ async def test_a_real_model_judges(llm_url: str, form: str) -> None:
     reranker = made(llm_url, form, api="completions")
     passages = [Passage("1", "Bees keep warm in winter by moving their wings."), Passage("2", "Steel is an alloy.")]
     try:
-        if form == "pointwise":
-            assert all(0 <= one <= 1 for one in await reranker.scores("how do bees survive winter", passages))
-        else:
-            assert set(await reranker.order("how do bees survive winter", passages)) <= {0, 1}
+        with charged_to(Cost()) as cost:
+            if form == "pointwise":
+                assert all(0 <= one <= 1 for one in await reranker.scores("how do bees survive winter", passages))
+            else:
+                assert set(await reranker.order("how do bees survive winter", passages)) <= {0, 1}
+        assert cost.prompt_tokens > 50
+        assert cost.completion_tokens > 0
     finally:
         await reranker.close()

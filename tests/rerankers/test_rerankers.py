@@ -13,7 +13,16 @@ from aiohttp import web
 
 from es_ttc.errors import ConfigurationError, DeadlineExceeded, InvalidRequest
 from es_ttc.lru import LruCache
-from es_ttc.rerankers import ListwiseCalls, Passage, PointwiseCalls, PointwiseReranker, Rerankers, RerankerSettings
+from es_ttc.rerankers import (
+    Cost,
+    ListwiseCalls,
+    Passage,
+    PointwiseCalls,
+    PointwiseReranker,
+    Rerankers,
+    RerankerSettings,
+    charged_to,
+)
 from es_ttc.rerankers.base import RerankerError
 from es_ttc.reranking import Interrupted
 
@@ -196,6 +205,27 @@ async def test_an_endpoint_that_refuses_or_answers_nonsense_fails(fault: Any, wh
         with pytest.raises(Interrupted, match=why) as caught:
             await found.scores("q", PASSAGES[:2])
         assert "secret-2" not in str(caught.value)
+        await rerankers.close()
+
+
+@pytest.mark.parametrize(
+    ("says", "cost"),
+    [
+        ({"meta": {"billed_units": {"search_units": 1}}}, {"search_units": 1}),
+        ({"meta": {"tokens": {"input_tokens": 7, "output_tokens": 2}}}, {"prompt_tokens": 7, "completion_tokens": 2}),
+        ({"usage": {"total_tokens": 9, "prompt_tokens": 9}}, {"prompt_tokens": 9}),
+        ({"usage": {"total_tokens": 9}}, {"prompt_tokens": 9}),
+        ({"usage": {"total_tokens": -1, "prompt_tokens": "9"}, "meta": [1]}, {}),
+    ],
+)
+async def test_what_an_endpoint_says_of_its_cost_is_charged(says: dict[str, Any], cost: dict[str, int]) -> None:
+    async with endpoint({"results": [{"index": 0, "relevance_score": 1}], **says}) as served:
+        rerankers = Rerankers({"mine": {"kind": "http", "url": served.url}})
+        found = rerankers.named("mine")
+        assert isinstance(found, PointwiseCalls)
+        with charged_to(Cost()) as account:
+            await found.scores("q", PASSAGES[:1])
+        assert account.as_dict() == {"calls": 1, **cost}
         await rerankers.close()
 
 

@@ -149,7 +149,8 @@ def _failures(records: Sequence[Record]) -> Iterator[str]:
 
 def _sources(records: Sequence[Record]) -> Iterator[str]:
     for record in sorted(frontier(records), key=lambda one: -(one.mean or 0.0)):
-        yield f"# {record.name}, {record.mean:+.4f} at c {record.cost:.1f}\n{record.proposal.source}"
+        about = f"{record.name}, {record.mean:+.4f} at c {record.cost:.1f}:"
+        yield f"{about}\n{_FENCE}python\n{record.proposal.source.rstrip()}\n{_FENCE}\n"
 
 
 def _within(parts: Iterator[str], room: int) -> str:

@@ -15,7 +15,7 @@ from es_ttc.gateway.scoring import Method, NothingToScore, Took, WindowScorer
 from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.gateway.walks.documents import Documents
 from es_ttc.mappings.attached import side_alias
-from es_ttc.rerankers import ListwiseCalls, PointwiseCalls, Rerankers
+from es_ttc.rerankers import Cost, ListwiseCalls, PointwiseCalls, Rerankers, charged_to
 from es_ttc.reranking.strategies import BY_THEMSELVES
 from es_ttc.rescorers import registry
 from es_ttc.validation import did_you_mean
@@ -83,8 +83,9 @@ class _Texts:
     """What both sorts of rerankers that read texts share: passages of documents, and the time that is left."""
 
     def __init__(
-        self, documents: Documents, fields: "TextFields", caller: Caller, query: str, took: Took, end: float
+        self, documents: Documents, fields: "TextFields", caller: Caller, query: str, took: Took, end: float, cost: Cost
     ) -> None:
+        self.cost = cost
         self._documents = documents
         self._fields = fields
         self._caller = caller
@@ -119,7 +120,8 @@ class ByScores(_Texts):
         passages = await self._passages(documents)
         began = time.perf_counter()
         try:
-            return await self._calls.scores(self._query, passages, seconds=self._left)
+            with charged_to(self.cost):
+                return await self._calls.scores(self._query, passages, seconds=self._left)
         finally:
             self._took.score += (time.perf_counter() - began) * 1000
 
@@ -136,7 +138,8 @@ class ByOrder(_Texts):
         passages = await self._passages(documents)
         began = time.perf_counter()
         try:
-            order = await self._calls.order(self._query, passages, seconds=self._left)
+            with charged_to(self.cost):
+                order = await self._calls.order(self._query, passages, seconds=self._left)
         finally:
             self._took.score += (time.perf_counter() - began) * 1000
         return [documents[place] for place in order]
@@ -178,7 +181,7 @@ class TextFields:
         )
 
 
-def rescorer_of(name: str, params: Mapping[str, Any], rerankers: Rerankers) -> Method | None:
+def rescorer_of(name: str, params: Mapping[str, Any], rerankers: Rerankers, *, max_tokens: int | None) -> Method | None:
     """Return the method of this project that a request names as its reranker; None for one of the settings.
 
     Raises:
@@ -195,5 +198,9 @@ def rescorer_of(name: str, params: Mapping[str, Any], rerankers: Rerankers) -> M
                 f"[{', '.join((*BY_THEMSELVES, *rerankers.names))}]"
             )
         raise InvalidRequest(f"unknown reranker [{name}]{did_you_mean(name, (*BY_THEMSELVES, *rerankers.names))}")
+    if max_tokens is not None:
+        raise InvalidRequest(
+            f"[max_tokens] is for rerankers that are paid by tokens: [{name}] takes none, leave it out"
+        )
     rescorer = registry.load(name)
     return Method(rescorer, registry.parse_params(rescorer, params), detail=False)

@@ -24,8 +24,8 @@ from es_ttc.gateway.walks.documents import Documents
 from es_ttc.gateway.walks.neighbourhood import GraphNeighbourhood, missing_graph
 from es_ttc.gateway.walks.page import DOOR_PARAMS, Placed, in_groups, placed, with_outsiders
 from es_ttc.gateway.walks.rerankers import ByOrder, ByRescorer, ByScores, TextFields, rescorer_of
-from es_ttc.rerankers import PointwiseCalls, Rerankers
-from es_ttc.reranking import STRATEGIES, Judge, Listwise, Pointwise, Strategy, Walk, WalkParams, judge_of
+from es_ttc.rerankers import Cost, PointwiseCalls, Rerankers
+from es_ttc.reranking import STRATEGIES, Judge, Strategy, Walk, WalkParams, judge_of
 from es_ttc.reranking.base import walked as walked_to_here
 from es_ttc.reranking.strategies import require_suited
 from es_ttc.rescorers import registry
@@ -75,6 +75,7 @@ class _Walked:
         documents: The documents by number.
         graph: The neighbours that were read; None for a method that needs none.
         encoder: Identity of the encoder, where a rescorer judged.
+        cost: What a reranker of the settings took.
         failures: What went wrong under way, the reranker's failure first.
     """
 
@@ -83,6 +84,7 @@ class _Walked:
     documents: Documents
     graph: GraphNeighbourhood | None
     encoder: str | None
+    cost: Cost | None
     failures: list[Exception] = field(default_factory=list)
 
 
@@ -123,7 +125,7 @@ class Walks:
         if strategy is None:
             return None
         params = entry_points.parse_params(strategy.Params, plan.section.params, strategy.name)
-        method = rescorer_of(params.reranker, params.reranker_params, self._rerankers)
+        method = rescorer_of(params.reranker, params.reranker_params, self._rerankers, max_tokens=params.max_tokens)
         if method is None:
             calls = self._rerankers.named(params.reranker)
             require_suited(strategy.name, params, gives_scores=isinstance(calls, PointwiseCalls))
@@ -241,8 +243,10 @@ class Walks:
             failures.insert(0, walk.failure)
         if graph.problem is not None:
             failures.append(graph.problem)
-        encoder = reranker.encoder if isinstance(reranker, ByRescorer) else None
-        return _Walked(walk, judge, documents, graph if asked.strategy.walks else None, encoder, failures)
+        read = graph if asked.strategy.walks else None
+        if isinstance(reranker, ByRescorer):
+            return _Walked(walk, judge, documents, read, reranker.encoder, None, failures)
+        return _Walked(walk, judge, documents, read, None, reranker.cost, failures)
 
     def _known(self, indices: Iterable[str]) -> bool:
         """Whether all of some indices had a graph a moment ago, so that no search need wait to be told."""
@@ -251,11 +255,12 @@ class Walks:
 
     def _reranker(
         self, asked: Asked, documents: Documents, texts: tuple[str, ...], caller: Caller, took: Took, end: float
-    ) -> Pointwise | Listwise:
+    ) -> ByRescorer | ByScores | ByOrder:
         if asked.method is not None:
             return ByRescorer(self._scorer, asked.method, documents, texts, asked.begun, caller, took, end)
         calls = self._rerankers.named(asked.params.reranker)
-        rest = (documents, self._fields, caller, texts[0], took, end)
+        cost = Cost(asked.params.max_tokens)
+        rest = (documents, self._fields, caller, texts[0], took, end, cost)
         return ByScores(calls, *rest) if isinstance(calls, PointwiseCalls) else ByOrder(calls, *rest)
 
     def _hits(
@@ -316,6 +321,8 @@ def _summary(
         "spent": walk.spent,
         "stopped": str(walk.stopped),
     }
+    if walked.cost is not None:
+        told["cost"] = walked.cost.as_dict()
     times = took.as_dict()
     if walked.graph is not None:
         told["outside"] = sum(document >= found for document in walk.documents[: walk.judged])
