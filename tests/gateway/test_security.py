@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ from es_ttc.engine.node import process
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import ConfigurationError
 from es_ttc.gateway.server import running_gateway
+from es_ttc.graph import GraphParams
 from es_ttc.mappings.spec import IndexSpec
+from es_ttc.neighbours import build_graph
+from es_ttc.neighbours.stored import nodes, write_nodes
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from tests.gateway.client import Reply, call
 from tests.gateway.conftest import Behind, corpus, fill
@@ -210,6 +214,48 @@ def test_a_side_index_is_read_in_the_callers_name_or_the_gateways_own(secured: B
             assert reply.json()["ttc"]["scored"] == len(MAY_SEE) - 1  # one has no text
         assert scored[0].scores == scored[1].scores
         assert call(with_own, "POST", "/shop/_search", body, {}).status == 401
+
+
+def test_a_walk_neither_shows_nor_passes_through_what_its_caller_may_not_see(secured: Behind, encoder: Encoder) -> None:
+    """A chain of neighbours d0, d40, d5, of which d40 is hidden: who may not see it never comes to d5."""
+    as_admin = secured.engine.replace("//", f"//{SUPERUSER}:{PASSWORD}@")
+    asyncio.run(_chain(as_admin, {"d0": ("d40", "d1"), "d40": ("d5",)}))
+    creatures = [{"names": [INDEX], "privileges": ["read", "view_index_metadata"], **ROLES["low_numbers"]}]
+    graphs = [{"names": ["ttc-graph-*"], "privileges": ["read"]}]
+    without, within = (
+        api_key(secured.engine, {"all": {"indices": names}}) for names in (creatures, creatures + graphs)
+    )
+    settings = GatewaySettings(engine=as_admin, side_credentials="gateway", port=0, default_timeout_ms=20_000)
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as with_own:
+        for method in ("rgs", "gar", "slidegar"):
+            section = {"method": method, "query_text": CATS, "params": {"reranker": "dense"}, "detail": True}
+            body = {"query": {"match": {"_id": "d0"}}, "size": 30, "rescore": {"ttc": section}}
+            free, *held, refused = (
+                call(gateway, "POST", f"/{INDEX}/_search", body, headers)
+                for gateway, headers in (
+                    (secured.gateway, ADMIN), (secured.gateway, within), (with_own, without), (secured.gateway, without)
+                )
+            )  # fmt: skip
+            assert set(free.ids) == {"d0", "d1", "d40", "d5"}, free.body
+            for reply in held:
+                assert set(reply.ids) == {"d0", "d1"}, reply.body
+                assert b"d40" not in reply.body
+                assert "partial" not in reply.json()["ttc"]
+            assert refused.ids == ["d0"]
+            assert "may not read the neighbour graph" in refused.json()["ttc"]["reason"]
+
+
+async def _chain(url: str, neighbours: dict[str, tuple[str, ...]]) -> None:
+    """Give the index a graph with these edges alone."""
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        graph = (await build_graph(engine, INDEX, GraphParams(degree=4, candidates=8))).graph
+        kept = await nodes(engine, graph, [document["_id"] for document in corpus()], vectors=True)
+        chained = [replace(one, neighbours=neighbours.get(one.id, ())) for one in kept.values()]
+        await write_nodes(engine, graph, chained)
+        await engine.refresh(graph)
+    finally:
+        await engine.close()
 
 
 async def _attach_shop(url: str, encoder: Encoder) -> None:

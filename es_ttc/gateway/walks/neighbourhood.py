@@ -29,9 +29,9 @@ _AS_JSON: RawHeaders = [
     (b"accept-encoding", b"identity"),
     (b"content-type", b"application/json"),
 ]
-_PARAMS = b"ignore_unavailable=true&allow_no_indices=true"
+_HOW_TO_SEE = "give him the right to read [ttc-graph-*], or let the gateway read it (side_credentials)"
 _UNFINISHED = b"size=0&expand_wildcards=all&ignore_unavailable=true&allow_no_indices=true&filter_path=_shards.total"
-_NOT_FOR_THIS_CALLER = (401, 403, 404)
+_NOT_FOR_THIS_CALLER = (401, 403)
 
 
 class GraphNeighbourhood:
@@ -49,7 +49,7 @@ class GraphNeighbourhood:
     def __init__(
         self, upstream: Upstream, door: Caller, documents: Documents, end: float, *, depth: int, fan_out: int
     ) -> None:
-        self.without: set[str] = set()
+        self.without: dict[str, str] = {}
         self.absent: set[str] = set()
         self.present: set[str] = set()
         self.problem: EsTtcError | None = None
@@ -168,7 +168,7 @@ class GraphNeighbourhood:
     async def _edges(self, index: str, ids: Sequence[str]) -> dict[Identity, list[str]]:
         """Return neighbours' ids by document, as the graph has them."""
         if index in self.without or ":" in index:  # another cluster's graphs are not ours to find
-            self.without.add(index)
+            self.without.setdefault(index, missing_graph(index))
             return {}
         self.reads += 1
         body = {
@@ -179,20 +179,20 @@ class GraphNeighbourhood:
         }
         path = self._door.path([graph_alias(index)], "_search")
         headers = [*callers(self._door.headers), *_AS_JSON]
-        async with self._upstream.send("POST", path, _PARAMS, headers, jsonio.dumps(body), ours=True) as response:
+        async with self._upstream.send("POST", path, b"", headers, jsonio.dumps(body), ours=True) as response:
             raw, status = await response.read(), response.status
         if status in _NOT_FOR_THIS_CALLER:
-            self.without.add(index)
+            self.without[index] = f"the caller may not read the neighbour graph of index [{index}]: {_HOW_TO_SEE}"
+            return {}
+        if status == 404:
+            self.without[index] = missing_graph(index)
+            if not await self._is_being_built(index):
+                self.absent.add(index)
             return {}
         if status != 200:
             raise EngineError(f"neighbours could not be read: the engine answered {status}", upstream_status=status)
         answer: Mapping[str, Any] = jsonio.loads(raw)
-        if not answer["_shards"]["total"]:
-            self.without.add(index)
-            if not await self._is_being_built(index):
-                self.absent.add(index)
-        else:
-            self.present.add(index)
+        self.present.add(index)
         return {(index, hit["_id"]): _ids(hit) for hit in answer["hits"]["hits"]}
 
     async def _is_being_built(self, index: str) -> bool:

@@ -21,7 +21,7 @@ from es_ttc.gateway.search_body import SearchPlan
 from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.gateway.walks.conditions import conditions_of
 from es_ttc.gateway.walks.documents import Documents
-from es_ttc.gateway.walks.neighbourhood import GraphNeighbourhood, missing_graph
+from es_ttc.gateway.walks.neighbourhood import GraphNeighbourhood
 from es_ttc.gateway.walks.page import DOOR_PARAMS, Placed, in_groups, placed, with_outsiders
 from es_ttc.gateway.walks.rerankers import ByOrder, ByRescorer, ByScores, TextFields, rescorer_of
 from es_ttc.rerankers import Cost, PointwiseCalls, Rerankers
@@ -337,9 +337,8 @@ def _summary(
         summary["partial"] = applied
         summary["reason"] = str(walked.failures[0])
     elif walked.graph is not None and walked.graph.without:
-        missing = min(walked.graph.without)
         summary["partial"] = True
-        summary["reason"] = missing_graph(missing)
+        summary["reason"] = walked.graph.without[min(walked.graph.without)]
     return summary | {"took": times}
 
 
