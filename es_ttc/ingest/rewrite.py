@@ -15,7 +15,8 @@ from typing import Any
 import orjson
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EngineUnavailable, InvalidRequest
+from es_ttc.errors import InvalidRequest
+from es_ttc.ingest.by_id import hits_by_id
 from es_ttc.ingest.encode import span_features, span_objects
 from es_ttc.mappings.fields import carried, kept_in_source
 from es_ttc.mappings.readers import reader_of
@@ -117,23 +118,15 @@ class Rewriter:
             EngineUnavailable: A part of the index gave no answer.
             ValueError: What is stored is damaged.
         """
-        if not ids:
-            return []
         blobs = [field.name for field in self._features.values() if field.name not in self._sourced]
         stored = blobs if self._spec.blobs == "stored" else []
-        body: dict[str, Any] = {
-            "query": {"ids": {"values": list(ids)}},
-            "size": min(10_000, 2 * len(ids) + 10),  # an id may be there twice, apart by its routing
+        asked: dict[str, Any] = {
             "seq_no_primary_term": True,
             "_source": {"exclude_vectors": False} if await self._hides_vectors() else True,
             "stored_fields": [*stored, ENRICHMENT],
             "docvalue_fields": [*_KEYWORDS, *(blobs if not stored else ())],
-            "track_total_hits": False,
         }
-        answer = await self._engine.search(self._index, body)
-        if answer.get("timed_out") or answer["_shards"]["failed"]:
-            raise EngineUnavailable(f"index [{self._index}] answered from a part of its shards only: try again")
-        return [self._whole(hit) for hit in answer["hits"]["hits"]]
+        return [self._whole(hit) for hit in await hits_by_id(self._engine, self._index, ids, asked)]
 
     async def _hides_vectors(self) -> bool:
         capabilities = await self._engine.capabilities()

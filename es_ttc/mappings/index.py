@@ -88,16 +88,26 @@ async def create_index(engine: Engine, name: str, spec: IndexSpec, options: Inde
     await engine.create_index(name, index_body(spec, await engine.capabilities(), options))
 
 
+async def one_mapping(engine: Engine, name: str) -> tuple[str, Mapping[str, Any]]:
+    """Return the concrete index behind a name or alias, and its mapping.
+
+    Raises:
+        InvalidRequest: The name stands for several indices.
+    """
+    mappings: Mapping[str, Any] = await engine.mapping(name)
+    if len(mappings) != 1:
+        raise InvalidRequest(f"[{name}] stands for {len(mappings)} indices ({', '.join(sorted(mappings))}): name one")
+    [(concrete, mapping)] = mappings.items()
+    return concrete, mapping
+
+
 async def resolve_index(engine: Engine, name: str) -> tuple[str, IndexSpec]:
     """Return the concrete index behind a name or alias, and its spec.
 
     Raises:
         InvalidRequest: The name stands for several indices, or for one that es-ttc has not made.
     """
-    mappings: Mapping[str, Any] = await engine.mapping(name)
-    if len(mappings) != 1:
-        raise InvalidRequest(f"[{name}] stands for {len(mappings)} indices ({', '.join(sorted(mappings))}): name one")
-    [(concrete, mapping)] = mappings.items()
+    concrete, mapping = await one_mapping(engine, name)
     if {"source", "inside"} & mapping.get("_meta", {}).get(ROOT, {}).keys():
         raise InvalidRequest(
             f"index [{concrete}] was not made by es-ttc, features were attached: its documents are written as ever, "

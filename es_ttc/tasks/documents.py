@@ -8,10 +8,12 @@ from hashlib import blake2b
 from typing import Any
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EngineUnavailable, InvalidRequest
+from es_ttc.errors import InvalidRequest
 from es_ttc.ingest.bulk import Patience, write
+from es_ttc.ingest.by_id import hits_by_id
 from es_ttc.ingest.compose import compose
 from es_ttc.ingest.rewrite import Rewriter, Whole
+from es_ttc.ingest.update import Part, Updater
 from es_ttc.mappings.enrichment import Enrichable
 from es_ttc.mappings.spec import ENRICHED, ENRICHED_BY
 from es_ttc.tasks.record import Job
@@ -73,7 +75,11 @@ class Documents:
     def __init__(self, engine: Engine, target: Enrichable) -> None:
         self._engine = engine
         self.target = target
-        self._rewriter = Rewriter(engine, target.index, target.spec)
+        self._reader: Rewriter | Updater = (
+            Updater(engine, target.index, target.spec.text_fields)
+            if target.attached
+            else Rewriter(engine, target.index, target.spec)
+        )
         self._patience = Patience()
 
     async def pending(self, job: Job) -> int:
@@ -109,26 +115,16 @@ class Documents:
     async def texts(self, keys: Sequence[Key]) -> list[Text]:
         """Read what a model reads; documents that are gone are left out."""
         fields = self.target.spec.text_fields
-        body = {
-            "query": {"ids": {"values": [name for name, _ in keys]}},
-            "size": 2 * len(keys) + 10,  # an id may be there twice, apart by its routing
-            "_source": list(fields),
-            "track_total_hits": False,
-        }
-        answer = await self._engine.search(self.target.index, body)
-        if answer.get("timed_out") or answer["_shards"]["failed"]:
-            raise EngineUnavailable(f"index [{self.target.index}] answered from a part of its shards only: try again")
         wanted = set(keys)
-        found = [
-            text_of((hit["_id"], hit.get("_routing")), hit.get("_source") or {}, fields)
-            for hit in answer["hits"]["hits"]
-        ]
+        hits = await hits_by_id(self._engine, self.target.index, [name for name, _ in keys], {"_source": list(fields)})
+        found = [text_of((hit["_id"], hit.get("_routing")), hit.get("_source") or {}, fields) for hit in hits]
         return [text for text in found if text.key in wanted]
 
     async def write(self, job: Job, enrichments: Sequence[Enrichment]) -> tuple[set[Key], dict[Key, str]]:
         """Write enrichment into documents that have still the text that the model read.
 
-        Each is replaced as a whole, in one action that names the version that was read. Where the version has changed
+        Each is replaced as a whole, or updated where features were attached to it, in one action that names the version
+        that was read. Where the version has changed
         under way the document is read again; where its text has changed too it is left: it is another document now.
 
         Returns:
@@ -146,7 +142,7 @@ class Documents:
         waiting = {each.text.key: each for each in enrichments}
         for _ in range(_ROUNDS):
             current = [
-                whole for whole in await self._rewriter.read([name for name, _ in waiting]) if whole.key in waiting
+                whole for whole in await self._reader.read([name for name, _ in waiting]) if whole.key in waiting
             ]
             actions: list[_Action] = []
             keys: list[Key] = []
@@ -187,6 +183,7 @@ def to_enrich(job: Job) -> dict[str, Any]:
     """Return the query for documents that a job has still to enrich.
 
     Someone else's write of a document drops all that is ours, so a document that has changed is among them by itself.
+    In an attached index a partial update carries all of ours along, and the fill drops it where the text is another.
     """
     done = {"term": {ENRICHED: job.plan.key}} if job.redo else {"exists": {"field": ENRICHED}}
     return {"bool": {"filter": [job.query] if job.query else [], "must_not": [done]}}
@@ -209,6 +206,6 @@ def text_of(key: Key, source: Mapping[str, Any], fields: Sequence[str]) -> Text:
     return Text(key, text, tuple(text[span.start : span.end] for span in spans), digest)
 
 
-def _lines(whole: Whole, job: Job, each: Enrichment) -> tuple[bytes, bytes]:
+def _lines(whole: Whole | Part, job: Job, each: Enrichment) -> tuple[bytes, bytes]:
     marks = {"enriched": job.plan.key, "enriched_by": job.id, "enriched_text": each.text.hash}
     return whole.lines({"enrichment": each.phrases, **marks})

@@ -1,0 +1,36 @@
+"""Documents of one index by their ids, all of them or an error."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineUnavailable
+
+_MOST_HITS = 10_000
+
+
+async def hits_by_id(engine: Engine, index: str, ids: Sequence[str], asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the hits of some ids, as the last refresh shows them; those that are gone are left out.
+
+    Args:
+        engine: The engine.
+        index: The index.
+        ids: The ids; one may be there twice, apart by its routing.
+        asked: What is wanted of each hit, as parts of a search body.
+
+    Raises:
+        EngineUnavailable: A part of the index gave no answer.
+    """
+    if not ids:
+        return []
+    body = {
+        "query": {"ids": {"values": list(ids)}},
+        "size": min(_MOST_HITS, 2 * len(ids) + 10),
+        "track_total_hits": False,
+        **asked,
+    }
+    answer = await engine.search(index, body)
+    if answer.get("timed_out") or answer["_shards"]["failed"]:
+        raise EngineUnavailable(f"index [{index}] answered from a part of its shards only: try again")
+    found: list[dict[str, Any]] = answer["hits"]["hits"]
+    return found
