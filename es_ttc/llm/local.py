@@ -68,6 +68,8 @@ def serve(threads: int, port: int) -> None:
     params.port = port
     params.n_parallel = _SLOTS
     params.n_ctx = _SLOTS * _CONTEXT
+    params.swa_full = True  # else the beginning that prompts share is read anew each time: attention slides here
+    params.cache_ram_mib = 0  # what a slot has read stays in the slot; llama.cpp keeps 8 GiB of it beside by default
     params.cpuparams.n_threads = threads
     params.cors_origins = ""
     server = xllamacpp.Server(params)
