@@ -21,6 +21,7 @@ from es_ttc.cli.ingest import ingest
 from es_ttc.cli.jobs import jobs
 from es_ttc.cli.search import search
 from es_ttc.cli.serve import serve
+from es_ttc.cli.train import train
 from es_ttc.cli.tune import tune
 from es_ttc.cli.worker import worker
 from es_ttc.errors import EsTtcError
@@ -52,6 +53,7 @@ COMMANDS: tuple[click.Command, ...] = (
     jobs,
     search,
     serve,
+    train,
     tune,
     worker,
 )

@@ -46,11 +46,12 @@ window_option = click.option(
 
 def cached_encoder(settings: Settings) -> "Encoder":
     """Load the encoder, with the cache folder behind it."""
-    from es_ttc.encoders import CachedEncoder, load_encoder
+    from es_ttc.encoders import load_encoder
+    from es_ttc.encoders.cache import cached
 
     with stderr.status(f"loading {escape(settings.encoder)}"):
         encoder = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
-    return CachedEncoder(encoder, settings.cache_dir / "encodings")
+    return cached(encoder, settings.cache_dir / "encodings")
 
 
 @contextmanager

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Float32, Role
+from es_ttc.encoders.trained import TrainedEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +107,13 @@ class CachedEncoder:
     def close(self) -> None:
         """Close the file; encoding afterwards is an error of the caller."""
         self._store.close()
+
+
+def cached(encoder: Encoder, folder: Path) -> Encoder:
+    """Return an encoder that remembers; of one with trained heads what lies under them is kept, for heads are quick."""
+    if isinstance(encoder, TrainedEncoder):
+        return encoder.over(lambda base: CachedEncoder(base, folder))
+    return CachedEncoder(encoder, folder)
 
 
 class _InTheSameFile(CachedEncoder):

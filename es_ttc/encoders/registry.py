@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from es_ttc.encoders import adapters, hub, packages
+from es_ttc.encoders import adapters, hub, packages, trained
 from es_ttc.encoders.adapters import Adapter
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes, revision
@@ -43,12 +43,14 @@ def load_encoder(
     """Load an encoder.
 
     Args:
-        name: ``minilm``, ``mpnet``, a sentence-transformers model's name on the hub, or a folder; then, if wanted,
-            ``@torch``, ``@onnx`` or ``@vllm`` (behind ``encoder_url``) for the backend, and ``@torch:float32`` or
-            ``@torch:bfloat16`` for its arithmetic too. Without a backend torch is taken where it is installed and the
-            model has weights for it. At the end, if wanted, ``+`` and the name of an adapter.
-        adapter: A LoRA adapter of the torch backend, where the name has none: one that the model ships, a folder, or
-            a repository on the hub; see :func:`es_ttc.encoders.adapters.find`.
+        name: ``minilm``, ``mpnet``, a sentence-transformers model's name on the hub, or a folder (of a model, or one
+            that `es-ttc train` wrote); then, if wanted, ``@torch``, ``@onnx`` or ``@vllm`` (behind ``encoder_url``)
+            for the backend, and ``@torch:float32`` or ``@torch:bfloat16`` for its arithmetic too. Without a backend
+            torch is taken where it is installed and the model has weights for it. At the end, if wanted, ``+`` and
+            the name of an adapter.
+        adapter: An adapter, where the name has none: a folder that `es-ttc train` wrote, for any backend; else, for
+            the torch backend, a LoRA adapter: one that the model ships, a folder, or a repository on the hub; see
+            :func:`es_ttc.encoders.adapters.find`.
         cache_dir: Where assembled models and file hashes are kept; ``ES_TTC_CACHE_DIR`` or the user's cache folder
             if None.
         device: ``auto`` (CUDA, then Apple's MPS, then the CPU) or a torch device; ONNX models run on the CPU.
@@ -64,6 +66,16 @@ def load_encoder(
     """
     model, backend, named_dtype, named_adapter = parse_name(with_adapter(name, adapter))
     cache = cache_dir or Settings().cache_dir
+    folder = _trained(name, model, named_adapter)
+    if folder is not None:
+
+        def below(base: str) -> Encoder:
+            return load_encoder(
+                base, cache_dir=cache, device=device, dtype=dtype, dims=dims, max_length=max_length, threads=threads
+            )
+
+        own = f"@{backend}{f':{named_dtype}' if named_dtype else ''}" if backend else ""
+        return trained.load_trained(folder, below, f"{model}{own}" if named_adapter else None, own, FileHashes(cache))
     backend = backend or ("torch" if named_adapter else _default_backend(model))
     if backend != "torch" and named_adapter:
         raise ConfigurationError(f"encoder [{name}]: only the torch backend applies adapters, take @torch")
@@ -99,6 +111,19 @@ def load_encoder(
         return loaded(_adapter(files.folder, wanted, cache)) if known else None
 
     return loaded(_adapter(files.folder, named_adapter, cache) if named_adapter else None)
+
+
+def _trained(name: str, model: str, adapter: str | None) -> Path | None:
+    """Return the folder that `es-ttc train` wrote, where a name has one: the encoder itself, or what is added to it."""
+    own = Path(model).expanduser()
+    if adapter is None:
+        return own if trained.is_trained(own) else None
+    if trained.is_trained(own):
+        raise ConfigurationError(
+            f"encoder [{name}]: [{model}] is trained on an encoder of its own: leave out [{adapter}]"
+        )
+    folder = Path(adapter).expanduser()
+    return folder if trained.is_trained(folder) else None
 
 
 def with_adapter(name: str, adapter: str | None) -> str:

@@ -1,0 +1,293 @@
+"""`es-ttc train`: small maps over a frozen encoder's vectors, learned from judged queries."""
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from es_ttc.cli.common import (
+    adapted,
+    adapter_flag,
+    encoder_flag,
+    given,
+    json_flag,
+    print_json,
+    progress_bar,
+    stderr,
+    stdout,
+)
+from es_ttc.cli.evaluating import cached_encoder, interruptible, stages
+from es_ttc.errors import ConfigurationError
+from es_ttc.settings import Settings
+
+if TYPE_CHECKING:
+    from es_ttc.training.data import Task
+    from es_ttc.training.loop import LoopOptions, Progressed, Report
+    from es_ttc.training.session import Outcome, Trainable
+
+_PIPED_WIDTH = 120
+
+_EXAMPLES = """\b
+Examples:
+  es-ttc train dense data/mine --out encoders/mine-dense
+  es-ttc train nnn data/mine --start encoders/mine-dense --out encoders/mine
+  es-ttc index create articles --encoder encoders/mine
+"""
+
+
+@click.group(epilog=_EXAMPLES)
+def train() -> None:
+    """Learn better vectors from judged queries, on top of a frozen encoder.
+
+    DATA is a BEIR folder with the split train; valid chooses the epoch, or else a seeded fifth of the train queries
+    that is held out. Test queries are only reported on. What is learned is one folder: an encoder for every command
+    (--encoder FOLDER), and an adapter for vectors that are stored already (`es-ttc attach NAME --adapter FOLDER`).
+    """
+
+
+def _common(
+    epochs: int, batch: int, learning_rate: float, patience: int
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds the options of every training, with defaults of its own."""
+    options = (
+        click.option(
+            "--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Where the encoder goes."
+        ),
+        encoder_flag,
+        adapter_flag,
+        click.option("--epochs", type=click.IntRange(1), default=epochs, show_default=True, help="At most so many."),
+        click.option("--batch", type=click.IntRange(2), default=batch, show_default=True, help="Examples a step."),
+        click.option(
+            "--learning-rate", type=click.FloatRange(0, min_open=True), default=learning_rate, show_default=True,
+            help="AdamW's.",
+        ),
+        click.option("--weight-decay", type=click.FloatRange(0), default=0.01, show_default=True, help="AdamW's."),
+        click.option(
+            "--patience", type=click.IntRange(1), default=patience, show_default=True,
+            help="Epochs without a better validation after which it ends.",
+        ),
+        click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of everything random."),
+        click.option(
+            "--queries", type=click.IntRange(2), metavar="N", help="Take so many train queries, drawn at random."
+        ),
+        click.option(
+            "--device", default="auto", show_default=True, help="auto (CUDA where there is some), cpu, cuda, cuda:1..."
+        ),
+        click.option(
+            "--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True,
+            help="Of matrix products outside the solver.",
+        ),
+        click.option("--threads", type=click.IntRange(1), help="Threads of the processor. Default: torch's own."),
+        click.option("--resume", is_flag=True, help="Go on with the training in FOLDER that was stopped."),
+        json_flag,
+    )  # fmt: skip
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+data_argument = click.argument("data", metavar="DATA", type=click.Path(path_type=Path))
+start_option = click.option(
+    "--start",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Begin from what `es-ttc train dense` has written, as the paper does.",
+)
+metric_option = click.option(
+    "--metric",
+    default="comp@5",
+    show_default=True,
+    help="What chooses the epoch: comp@k (all relevant documents in the top k), recall@k or ndcg@k.",
+)
+
+
+def _hidden(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--hidden", type=click.IntRange(1), default=default, show_default=True, help="Width of the adapters."
+    )
+
+
+@train.command()
+@data_argument
+@_common(epochs=40, batch=512, learning_rate=3e-3, patience=4)
+@_hidden(768)
+@click.option(
+    "--temperature", type=click.FloatRange(0, min_open=True), default=0.05, show_default=True, help="Of InfoNCE."
+)
+@metric_option
+def dense(data: Path, hidden: int, temperature: float, metric: str, **common: Any) -> None:
+    """Fit cosines to judged queries: an adapter for queries and one for documents, InfoNCE in the batch."""
+    from es_ttc.training.recipes.dense import DenseRecipe
+
+    def recipe(tasks: "Sequence[Task]") -> "Trainable":
+        return DenseRecipe(tasks[0], hidden=hidden, temperature=temperature, metric=metric)
+
+    options = {"hidden": hidden, "temperature": temperature, "metric": metric}
+    _train("dense", (data,), recipe, options, None, common)
+
+
+@train.command()
+@data_argument
+@_common(epochs=20, batch=64, learning_rate=1e-3, patience=3)
+@start_option
+@_hidden(768)
+@click.option("--l1", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="As of the method nnn.")
+@click.option("--l2", type=click.FloatRange(0, 1000), default=0.1, show_default=True, help="As of the method nnn.")
+@click.option("--learn-penalty", is_flag=True, help="Learn both, from these on; the paper fixes them.")
+@click.option("--steps", type=click.IntRange(1), default=20, show_default=True, help="Steps of the unrolled solver.")
+@click.option("--learn-steps", is_flag=True, help="Learn the length of each step; the paper's is 1/L.")
+@click.option(
+    "--decode-steps", type=click.IntRange(1), default=100, show_default=True, help="Steps of the solver in validation."
+)
+@click.option(
+    "--margin",
+    type=click.FloatRange(1),
+    default=1.2,
+    show_default=True,
+    help="Factor by which relevant documents must be above the others.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0, min_open=True),
+    default=0.05,
+    show_default=True,
+    help="Of the loss's smooth minimum and maximum.",
+)
+@click.option(
+    "--slack",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    help="Weight of how far unselected documents are from being selected; 0 leaves them without a gradient.",
+)
+@click.option(
+    "--dictionary",
+    type=click.IntRange(1),
+    default=4096,
+    show_default=True,
+    help="Corpus size up to which all documents compete in each step; above, those nearest to the batch's queries.",
+)
+@click.option("--nearest", type=click.IntRange(1), default=50, show_default=True, help="How many of them a query.")
+@metric_option
+def nnn(data: Path, start: Path | None, **options: Any) -> None:
+    """Fit what the method `nnn` selects: adapters trained through the unrolled solver (NNN-Tr)."""
+    from es_ttc.training.recipes.nnn import NnnOptions, NnnRecipe
+
+    names = NnnOptions.__dataclass_fields__
+    chosen = NnnOptions(**{name: value for name, value in options.items() if name in names})
+    common = {name: value for name, value in options.items() if name not in names}
+
+    def recipe(tasks: "Sequence[Task]") -> "Trainable":
+        return NnnRecipe(tasks[0], chosen)
+
+    _train("nnn", (data,), recipe, asdict(chosen), start, common)
+
+
+def _train(
+    kind: str,
+    data: Sequence[Path],
+    recipe: "Callable[[Sequence[Task]], Trainable]",
+    options: dict[str, Any],
+    start: Path | None,
+    common: dict[str, Any],
+) -> None:
+    """Run one training, and show what came of it."""
+    if importlib.util.find_spec("torch") is None:
+        raise ConfigurationError("training needs torch: pip install 'es-ttc[train]'")
+    from es_ttc.training.session import Request, run
+
+    settings = adapted(Settings(**given(encoder=common["encoder"])), common["adapter"])
+    request = Request(
+        kind=kind,
+        data=data,
+        out=common["out"],
+        recipe=recipe,
+        options=options,
+        loop=_loop(common),
+        start=start,
+        most_queries=common["queries"],
+        resume=common["resume"],
+    )
+    with interruptible():
+        encoder = cached_encoder(settings)
+        with stages(data[0].name) as progress, progress_bar() as bar:
+            outcome = run(
+                request,
+                settings.encoder,
+                encoder,
+                cache_dir=settings.cache_dir,
+                progress=progress,
+                report=_reporter(bar, request.loop.epochs),
+            )
+    if common["as_json"]:
+        print_json(_summary(common["out"], outcome))
+    else:
+        _show(common["out"], outcome)
+
+
+def _loop(common: dict[str, Any]) -> "LoopOptions":
+    from es_ttc.training.loop import LoopOptions
+
+    return LoopOptions(**{name: common[name] for name in LoopOptions.__dataclass_fields__ if name in common})
+
+
+def _reporter(bar: Any, epochs: int) -> "Report":
+    task = bar.add_task("training", total=None)
+
+    def report(where: "Progressed", steps: int) -> None:
+        loss = where.step_losses[-1] if where.step_losses else 0.0
+        told = f"epoch {min(where.epoch + 1, epochs)} of {epochs}, loss {loss:.3f}, valid {where.valid[-1]:.4f}"
+        bar.update(task, description=told, completed=where.epoch * steps + where.step, total=epochs * steps)
+
+    return report
+
+
+def _summary(out: Path, outcome: "Outcome") -> dict[str, Any]:
+    return {
+        "folder": str(out),
+        "encoder": outcome.identity.key,
+        "best_epoch": outcome.course.best,
+        "losses": outcome.course.losses,
+        "valid": outcome.course.valid,
+        "step_losses": outcome.course.step_losses,
+        "metrics": outcome.metrics,
+        "params": outcome.params,
+    }
+
+
+def _show(out: Path, outcome: "Outcome") -> None:
+    from es_ttc.training.artefact import TUNED
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("queries, ranked by, vectors")
+    for metric in next(iter(outcome.metrics.values())):
+        table.add_column(metric, justify="right")
+    for name, found in outcome.metrics.items():
+        table.add_row(escape(name), *(f"{value:.4f}" for value in found.values()))
+    console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
+    console.print(table)
+    course = outcome.course
+    sentence = (
+        f"best epoch {course.best} of {len(course.losses)}"
+        if course.best
+        else "no epoch did better than none: the vectors stay nearly as they were"
+    )
+    console.print(sentence, highlight=False, soft_wrap=True)
+    tuned = f" --tuned {out / TUNED}" if "nnn" in outcome.params else ""
+    console.print(
+        f"encoder {outcome.identity.key}\n"
+        f"serve it: es-ttc index create NAME --encoder {out}; es-ttc serve --encoder {out}{tuned}",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip
+    stderr.print(f"written: {escape(str(out))}", highlight=False, soft_wrap=True)

@@ -1,0 +1,202 @@
+"""Heads: small trained maps from an encoder's vectors to better ones, applied with numpy alone.
+
+They are trained with torch (:mod:`es_ttc.training`) and served without it: a two-layer network is two matrix products.
+A head is a sequence of layers, each of which gives unit rows; a row of zeros (a text without tokens) stays one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.encoders.base import Float32
+
+Kind = Literal["mlp", "linear", "table"]
+Arrays = Mapping[str, NDArray[np.float32]]
+
+SAME = 0.999
+"""Cosine from which on a vector counts as one of a table's: what two backends of one encoder keep to."""
+_GELU = np.float32(np.sqrt(2 / np.pi))
+
+
+class Layer(Protocol):
+    """One map of unit rows to unit rows.
+
+    Attributes:
+        kind: Its name on an artefact's card.
+    """
+
+    kind: ClassVar[Kind]
+
+    @property
+    def dims(self) -> int:
+        """Components of what it takes and gives."""
+        ...
+
+    def __call__(self, rows: Float32) -> Float32:
+        """Map rows, ``(n, d)``, not zero; what it gives need not be of unit length."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """``keep e + take (W2 GELU(W1 e + b1) + b2)``.
+
+    NNN decoding's adapter (its appendix B.5) has ``keep = 1 - a`` and ``take = a``; a residual network has ones.
+
+    Attributes:
+        inner: ``(h, d)`` W1.
+        inner_bias: ``(h,)``.
+        outer: ``(d, h)`` W2.
+        outer_bias: ``(d,)``.
+        mix: ``(2,)`` keep and take.
+    """
+
+    kind: ClassVar[Kind] = "mlp"
+    inner: Float32
+    inner_bias: Float32
+    outer: Float32
+    outer_bias: Float32
+    mix: Float32
+
+    @property
+    def dims(self) -> int:
+        """Components of a row."""
+        return int(self.outer.shape[0])
+
+    def __call__(self, rows: Float32) -> Float32:
+        """Map rows."""
+        hidden = gelu(rows @ self.inner.T + self.inner_bias)
+        keep, take = self.mix[:1], self.mix[1:]
+        taken: Float32 = (hidden @ self.outer.T + self.outer_bias) * take
+        kept: Float32 = rows * keep
+        return kept + taken
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """``W (e - m)``: a linear projection (m = 0), a residual one of low rank (W = I + U V^T), a whitening.
+
+    Attributes:
+        matrix: ``(d, d)`` W.
+        mean: ``(d,)`` m.
+    """
+
+    kind: ClassVar[Kind] = "linear"
+    matrix: Float32
+    mean: Float32
+
+    @property
+    def dims(self) -> int:
+        """Components of a row."""
+        return int(self.matrix.shape[0])
+
+    def __call__(self, rows: Float32) -> Float32:
+        """Map rows."""
+        centred: Float32 = (rows - self.mean).astype(np.float32, copy=False)
+        mapped: Float32 = centred @ self.matrix.T
+        return mapped
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A vector of its own for each of some vectors; every other stays what it is.
+
+    COLT learns a vector a document, which follows from no text: a document that it has not seen keeps its encoder's.
+
+    Attributes:
+        known: ``(n, d)`` unit rows.
+        learned: ``(n, d)`` what stands for them.
+    """
+
+    kind: ClassVar[Kind] = "table"
+    known: Float32
+    learned: Float32
+
+    @property
+    def dims(self) -> int:
+        """Components of a row."""
+        return int(self.known.shape[1])
+
+    def __call__(self, rows: Float32) -> Float32:
+        """Map rows."""
+        cosines = rows @ self.known.T
+        nearest = np.argmax(cosines, axis=1)
+        found = cosines[np.arange(len(rows)), nearest] >= SAME
+        mapped: Float32 = np.where(found[:, None], self.learned[nearest], rows)
+        return mapped
+
+
+LAYERS: Mapping[Kind, type[Mlp] | type[Linear] | type[Table]] = {"mlp": Mlp, "linear": Linear, "table": Table}
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Layers, one after the other; none leaves vectors as they are."""
+
+    layers: tuple[Layer, ...] = ()
+
+    def __call__(self, rows: Float32) -> Float32:
+        """Return rows mapped, ``(n, d)``, of unit length.
+
+        Args:
+            rows: ``(n, d)`` float32 unit rows; zero rows stay.
+        """
+        if not self.layers or not len(rows):
+            return rows
+        present = rows.any(axis=1)
+        mapped = rows[present]
+        for layer in self.layers:
+            mapped = unit(layer(mapped))
+        result = np.zeros_like(rows)
+        result[present] = mapped
+        return result
+
+    def alone(self, rows: Float32) -> Float32:
+        """Return the same, each row mapped by itself: its bits do not depend on the others."""
+        if not self.layers:
+            return rows
+        parts = [self(rows[place : place + 1]) for place in range(len(rows))]
+        return np.concatenate(parts) if parts else rows
+
+    def arrays(self, prefix: str) -> dict[str, NDArray[np.float32]]:
+        """Return its weights by name."""
+        return {
+            f"{prefix}.{number}.{field.name}": np.ascontiguousarray(getattr(layer, field.name), np.float32)
+            for number, layer in enumerate(self.layers)
+            for field in fields(layer)  # type: ignore[arg-type]  # all layers are dataclasses
+        }
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """Its layers' kinds, for a card."""
+        return [layer.kind for layer in self.layers]
+
+    @classmethod
+    def of(cls, kinds: Sequence[Kind], arrays: Arrays, prefix: str) -> Self:
+        """Read back :meth:`arrays`.
+
+        Raises:
+            KeyError: A weight is missing.
+        """
+        layers = [
+            LAYERS[kind](*(arrays[f"{prefix}.{number}.{field.name}"] for field in fields(LAYERS[kind])))
+            for number, kind in enumerate(kinds)
+        ]
+        return cls(tuple(layers))
+
+
+def gelu(values: Float32) -> Float32:
+    """Return Gaussian error linear units in their tanh form (Hendrycks and Gimpel, 2016, section 2)."""
+    inner = _GELU * (values + np.float32(0.044715) * values * values * values)
+    result: Float32 = np.float32(0.5) * values * (1 + np.tanh(inner))
+    return result
+
+
+def unit(rows: Float32) -> Float32:
+    """Return rows of length 1; zero rows stay."""
+    lengths: Float32 = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
+    lengths[lengths == 0] = 1
+    return rows / lengths

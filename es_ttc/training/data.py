@@ -1,0 +1,167 @@
+"""A collection as training sees it: vectors, and which documents are relevant to which query."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from es_ttc.encoders.base import Encoder, Float32, Role
+from es_ttc.encoders.heads import Head
+from es_ttc.errors import ConfigurationError
+from es_ttc.evaluation.datasets import Collection, load_collection, only, sample, splits
+from es_ttc.evaluation.features import encode_corpus, encode_queries
+from es_ttc.evaluation.searcher import Progress, silent
+from es_ttc.mappings.spec import IndexSpec
+
+TRAIN, VALID, TEST = "train", ("valid", "dev", "validation"), "test"
+HELD_OUT = 0.2
+"""Share of the train queries that stand in for a missing validation split, as the paper has it for ToolLens."""
+
+Places = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Queries with what is relevant to them.
+
+    Attributes:
+        texts: Their texts.
+        vectors: ``(q, d)`` float32 unit rows.
+        relevant: For each the places of its relevant documents in the corpus, one or more.
+    """
+
+    texts: Sequence[str]
+    vectors: Float32
+    relevant: Sequence[Places]
+
+    def __len__(self) -> int:
+        return len(self.relevant)
+
+    def part(self, places: Places) -> "Questions":
+        """Return some of them."""
+        return Questions(
+            [self.texts[place] for place in places],
+            self.vectors[places],
+            [self.relevant[place] for place in places],
+        )
+
+    def mask(self, documents: int, places: Places | None = None) -> Tensor:
+        """Return what is relevant, ``(b, documents)`` bool, of some queries or all."""
+        wanted = range(len(self)) if places is None else places
+        mask = torch.zeros(len(wanted), documents, dtype=torch.bool)
+        for row, place in enumerate(wanted):
+            mask[row, self.relevant[place]] = True
+        return mask
+
+
+@dataclass(frozen=True)
+class Task:
+    """A collection for training.
+
+    Attributes:
+        name: Its name.
+        documents: ``(n, d)`` float32 unit rows.
+        train: What is learned from.
+        valid: What chooses the epoch; never test queries.
+        test: What figures are reported on; None where there is no such split.
+        held_out: Whether ``valid`` was a part of the train split.
+    """
+
+    name: str
+    documents: Float32
+    train: Questions
+    valid: Questions
+    test: Questions | None = None
+    held_out: bool = False
+
+    @property
+    def dims(self) -> int:
+        """Components of a vector."""
+        return int(self.documents.shape[1])
+
+    def mapped(self, heads: Mapping[Role, Head]) -> "Task":
+        """Return the same with vectors mapped by heads: what further training begins from."""
+
+        def through(questions: Questions) -> Questions:
+            return replace(questions, vectors=heads["query"](questions.vectors))
+
+        return replace(
+            self,
+            documents=heads["document"](self.documents),
+            train=through(self.train),
+            valid=through(self.valid),
+            test=None if self.test is None else through(self.test),
+        )
+
+
+def load_task(
+    folder: Path, encoder: Encoder, *, seed: int, most_queries: int | None = None, progress: Progress = silent
+) -> Task:
+    """Read a BEIR folder and encode it.
+
+    Args:
+        folder: With a train split.
+        encoder: The frozen encoder.
+        seed: Of what is held out and of samples.
+        most_queries: Take so many train queries at most, drawn at random.
+        progress: Told about every batch.
+
+    Raises:
+        ConfigurationError: There is no train split, or too little in it.
+    """
+    found = splits(folder) if folder.is_dir() else []
+    if folder.is_dir() and found and TRAIN not in found:
+        raise ConfigurationError(
+            f"[{folder}] has no split [{TRAIN}] to learn from: it has {', '.join(found)} (qrels/{TRAIN}.tsv)"
+        )
+    train = load_collection(folder, TRAIN)
+    if most_queries is not None:
+        train = sample(train, most_queries, seed)
+    named = next((name for name in VALID if name in found), None)
+    if named is None:
+        train, valid = held_out(train, seed)
+    else:
+        valid = load_collection(folder, named)
+    features, texts = _corpus(train, encoder, progress)
+    place = {document: number for number, document in enumerate(texts)}
+
+    def questions(collection: Collection) -> Questions:
+        return _questions(collection, place, encoder, progress)
+
+    test = questions(load_collection(folder, TEST)) if TEST in found else None
+    task = Task(train.name, features, questions(train), questions(valid), test, held_out=named is None)
+    if not len(task.train) or not len(task.valid):
+        raise ConfigurationError(f"[{folder}] has too few judged train queries: {len(train.queries)}")
+    return task
+
+
+def held_out(collection: Collection, seed: int, share: float = HELD_OUT) -> tuple[Collection, Collection]:
+    """Return a collection parted into what is learned from and what chooses, drawn at random."""
+    order = np.random.default_rng(seed).permutation(sorted(collection.queries)).tolist()
+    chosen = set(order[: max(1, round(share * len(order)))])
+    return only(collection, set(collection.queries) - chosen), only(collection, chosen)
+
+
+def _corpus(collection: Collection, encoder: Encoder, progress: Progress) -> tuple[Float32, list[str]]:
+    titled = any(document.title for document in collection.documents)
+    fields = ("title", "text") if titled else ("text",)
+    spec = IndexSpec(encoder.identity, text_fields=fields, tokens="none")
+    features = encode_corpus(collection.documents, spec, encoder, progress)
+    return features.pooled, list(features.ids)
+
+
+def _questions(collection: Collection, place: Mapping[str, int], encoder: Encoder, progress: Progress) -> Questions:
+    """Return the queries that something in the corpus answers."""
+    relevant = {
+        query: np.array(sorted(place[one] for one, grade in judged.items() if grade > 0 and one in place), np.intp)
+        for query, judged in collection.qrels.items()
+    }
+    asked = [query for query in collection.queries if len(relevant[query])]
+    texts = [collection.queries[query] for query in asked]
+    encoded = encode_queries(texts, encoder, tokens=False, progress=progress)
+    vectors = np.concatenate([query.vectors for query in encoded]) if encoded else np.zeros((0, 0), np.float32)
+    return Questions(texts, vectors, [relevant[query] for query in asked])

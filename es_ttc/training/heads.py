@@ -1,0 +1,130 @@
+"""Heads as torch modules; each becomes a layer of :mod:`es_ttc.encoders.heads`, which serves it."""
+
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from torch import Tensor, nn
+
+from es_ttc.encoders.base import Float32
+from es_ttc.encoders.heads import Layer, Linear, Mlp
+
+FIRST_MIX = 0.1
+"""The mixing coefficient at the start: "close to the frozen baseline" (the paper's own value is lost)."""
+
+
+class HeadModule(Protocol):
+    """A head that is learned."""
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Map unit rows to unit rows, ``(n, d)``."""
+        ...
+
+    def layer(self) -> Layer:
+        """Return it as it is served."""
+        ...
+
+
+class MixedMlp(nn.Module):
+    """NNN-Tr's adapter (B.5): ``norm((1 - a) e + a MLP(e))``, two layers, GELU, a learned.
+
+    Args:
+        dims: Components d.
+        hidden: Width of the hidden layer.
+    """
+
+    def __init__(self, dims: int, hidden: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(dims, hidden)
+        self.outer = nn.Linear(hidden, dims)
+        self.mix = nn.Parameter(torch.tensor(FIRST_MIX))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map rows."""
+        mapped = self.outer(F.gelu(self.inner(rows), approximate="tanh"))
+        return F.normalize((1 - self.mix) * rows + self.mix * mapped, dim=-1)
+
+    def layer(self) -> Layer:
+        """Return it as it is served."""
+        mix = float(self.mix.detach())
+        return _mlp(self.inner, self.outer, 1 - mix, mix)
+
+
+class ResidualMlp(nn.Module):
+    """Appendix C's residual two-layer network: ``norm(e + MLP(e))``, nothing but e at the start."""
+
+    def __init__(self, dims: int, hidden: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(dims, hidden)
+        self.outer = nn.Linear(hidden, dims)
+        nn.init.zeros_(self.outer.weight)
+        nn.init.zeros_(self.outer.bias)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map rows."""
+        return F.normalize(rows + self.outer(F.gelu(self.inner(rows), approximate="tanh")), dim=-1)
+
+    def layer(self) -> Layer:
+        """Return it as it is served."""
+        return _mlp(self.inner, self.outer, 1.0, 1.0)
+
+
+class LinearHead(nn.Module):
+    """Appendix C's d x d projection: ``norm(W e)``, the identity at the start."""
+
+    def __init__(self, dims: int) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.eye(dims))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map rows."""
+        return F.normalize(rows @ self.matrix.T, dim=-1)
+
+    def layer(self) -> Layer:
+        """Return it as it is served."""
+        return Linear(_array(self.matrix), np.zeros(len(self.matrix), np.float32))
+
+
+class LowRank(nn.Module):
+    """Appendix C's residual metric of low rank: ``norm(e + U V^T e)``, nothing but e at the start."""
+
+    def __init__(self, dims: int, rank: int) -> None:
+        super().__init__()
+        self.inward = nn.Parameter(torch.randn(dims, rank) / dims**0.5)
+        self.outward = nn.Parameter(torch.zeros(dims, rank))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Map rows."""
+        return F.normalize(rows + rows @ self.inward @ self.outward.T, dim=-1)
+
+    def layer(self) -> Layer:
+        """Return it as it is served: folded into one matrix."""
+        dims = len(self.inward)
+        matrix = torch.eye(dims, device=self.inward.device) + self.outward @ self.inward.T
+        return Linear(_array(matrix), np.zeros(dims, np.float32))
+
+
+def whitening(rows: Float32, *, ridge: float = 1e-3) -> Linear:
+    """Return the PCA whitening of some vectors: ``S^-1/2 U^T (e - m)``, learned from no label.
+
+    Args:
+        rows: ``(n, d)``.
+        ridge: Added to the covariance's eigenvalues, relative to the greatest: directions that the sample hardly shows
+            must not be blown up.
+    """
+    mean = rows.mean(axis=0, dtype=np.float64)
+    centred = rows.astype(np.float64) - mean
+    values, directions = np.linalg.eigh(centred.T @ centred / len(rows))
+    scale = 1 / np.sqrt(np.maximum(values, 0) + ridge * values[-1])
+    return Linear((directions * scale).T.astype(np.float32), mean.astype(np.float32))
+
+
+def _mlp(inner: nn.Linear, outer: nn.Linear, keep: float, take: float) -> Mlp:
+    mix = np.array([keep, take], np.float32)
+    return Mlp(_array(inner.weight), _array(inner.bias), _array(outer.weight), _array(outer.bias), mix)
+
+
+def _array(tensor: Tensor) -> Float32:
+    array: Float32 = tensor.detach().float().cpu().numpy().copy()
+    return array

@@ -1,0 +1,1 @@
+"""What is trained, one kind a module: ``dense``, ``nnn``, ``colt``, ``head``."""

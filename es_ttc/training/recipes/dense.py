@@ -1,0 +1,67 @@
+"""The dense baseline (NNN decoding, appendix B.2): a side for queries and one for documents, InfoNCE in the batch."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from es_ttc.encoders.base import Role
+from es_ttc.encoders.heads import Head
+from es_ttc.training.data import Places, Task
+from es_ttc.training.heads import MixedMlp
+from es_ttc.training.losses import info_nce
+from es_ttc.training.measures import measure
+from es_ttc.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, queries_of
+
+
+class DenseRecipe:
+    """Cosines of queries and documents, each through an adapter of its own.
+
+    Each (query, relevant document) pair is an example. Another pair's document that is relevant to the query too is
+    left out of its negatives: with a few hundred documents that happens in every batch.
+
+    Args:
+        task: The collection.
+        hidden: Width of the adapters.
+        temperature: Of InfoNCE.
+        metric: What validation measures.
+    """
+
+    def __init__(self, task: Task, *, hidden: int, temperature: float = 0.05, metric: str = "comp@5") -> None:
+        self._task = task
+        self._temperature = temperature
+        self._metric = metric
+        self.queries = FrozenSide(queries_of(task), MixedMlp(task.dims, hidden))
+        self.documents = FrozenSide({DOCUMENTS: task.documents}, MixedMlp(task.dims, hidden))
+        self.learned: nn.Module = nn.ModuleList([self.queries, self.documents])
+        self._pairs = pairs_of(task)
+        self._relevant = task.train.mask(len(task.documents))
+        self._valid = task.valid.mask(len(task.documents))
+        self.examples = len(self._pairs)
+
+    def begin_epoch(self, random: np.random.Generator) -> None:
+        """Nothing to draw."""
+
+    def loss(self, batch: Places, random: np.random.Generator) -> Tensor:  # noqa: ARG002
+        """Return InfoNCE of some pairs."""
+        queries, documents = self._pairs[batch].T
+        excluded = self._relevant[torch.from_numpy(queries)][:, torch.from_numpy(documents)]
+        excluded = excluded & ~torch.eye(len(batch), dtype=torch.bool)
+        rows, positives = self.queries.rows(TRAIN, queries), self.documents.rows(DOCUMENTS, documents)
+        return info_nce(rows, positives, self._temperature, excluded.to(rows.device))
+
+    def validate(self) -> float:
+        """Return the mean measure of the validation queries, ranked by cosine."""
+        scores = (self.queries.rows(VALID) @ self.documents.rows(DOCUMENTS).T).cpu()
+        return float(measure(self._metric, scores, self._valid).mean())
+
+    def heads(self) -> dict[Role, Head]:
+        """Return what is served."""
+        return {"query": self.queries.served(), "document": self.documents.served()}
+
+    def params(self) -> None:
+        """Nothing of the method `nnn`."""
+
+
+def pairs_of(task: Task) -> Places:
+    """Return each train query with each of its relevant documents, ``(p, 2)``."""
+    return np.array([(query, one) for query, found in enumerate(task.train.relevant) for one in found], np.intp)

@@ -1,0 +1,208 @@
+"""One training from BEIR folders to an artefact: what `es-ttc train` does."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from es_ttc.encoders.base import Encoder, EncoderIdentity, Role
+from es_ttc.encoders.hashing import FileHashes
+from es_ttc.encoders.heads import Head
+from es_ttc.encoders.trained import CARD, ROLES, Card, heads_in, identity_of, is_trained
+from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.evaluation.searcher import Progress, silent
+from es_ttc.training import artefact
+from es_ttc.training.data import Task, load_task
+from es_ttc.training.figures import before_and_after
+from es_ttc.training.loop import LoopOptions, Progressed, Recipe, Report, train
+
+_OF_NO_INFLUENCE = ("device", "threads", "save_seconds")
+
+
+class Trainable(Recipe, Protocol):
+    """A recipe whose outcome can be served."""
+
+    def heads(self) -> dict[Role, Head]:
+        """Return both roles' heads, as they are now."""
+        ...
+
+    def params(self) -> dict[str, float] | None:
+        """Return the parameters of the method `nnn` that go with it; None where it is no matter of that method."""
+        ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be trained.
+
+    Attributes:
+        kind: nnn, colt, dense or head.
+        data: BEIR folders.
+        out: Where the artefact goes.
+        recipe: Makes the recipe from the tasks.
+        options: The recipe's own, JSON-ready, for the card.
+        loop: How it is trained.
+        start: An artefact that it begins from.
+        most_queries: Train queries at most, of each folder.
+        resume: Whether to go on with a training that was stopped.
+    """
+
+    kind: str
+    data: Sequence[Path]
+    out: Path
+    recipe: Callable[[Sequence[Task]], Trainable]
+    options: Mapping[str, Any]
+    loop: LoopOptions
+    start: Path | None = None
+    most_queries: int | None = None
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of it.
+
+    Attributes:
+        identity: The trained encoder's.
+        course: Losses and validation.
+        metrics: Figures by what they are of.
+        params: Parameters by method.
+    """
+
+    identity: EncoderIdentity
+    course: Progressed
+    metrics: Mapping[str, Mapping[str, float]]
+    params: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def run(
+    request: Request,
+    base_name: str,
+    encoder: Encoder,
+    *,
+    cache_dir: Path,
+    progress: Progress = silent,
+    report: Report | None = None,
+) -> Outcome:
+    """Train and write the artefact.
+
+    Args:
+        request: What is to be trained.
+        base_name: What the frozen encoder is loaded by.
+        encoder: That encoder.
+        cache_dir: Of file hashes.
+        progress: Told about encoding.
+        report: Told about training.
+
+    Raises:
+        ConfigurationError: The data, the start or the checkpoint will not do.
+        InvalidRequest: The folder holds something already.
+    """
+    checkpoint = _claim(request)
+    loop = request.loop
+    tasks = [
+        load_task(folder, encoder, seed=loop.seed, most_queries=request.most_queries, progress=progress)
+        for folder in request.data
+    ]
+    before, started = _start(request.start, encoder.identity, cache_dir)
+    about = {
+        "kind": request.kind,
+        "encoder": encoder.identity.key,
+        "start": started,
+        "data": {task.name: _digest(task) for task in tasks},
+        "options": dict(request.options),
+        "loop": {name: value for name, value in asdict(loop).items() if name not in _OF_NO_INFLUENCE},
+    }
+    torch.manual_seed(loop.seed)
+    recipe = request.recipe([task.mapped(before) for task in tasks])
+    course = train(recipe, loop, file=checkpoint, about=about, resume=request.resume, report=report)
+    learned, params = recipe.heads(), recipe.params()
+    heads = {role: Head((*before[role].layers, *learned[role].layers)) for role in ROLES}
+    metrics = {
+        f"{task.name}: {what}" if len(tasks) > 1 else what: found
+        for task in tasks
+        for what, found in before_and_after(task, heads, params).items()
+    }
+    methods: dict[str, dict[str, float]] = {} if params is None else {"nnn": params}
+    identity = artefact.write(
+        request.out,
+        kind=request.kind,
+        base_name=base_name,
+        base=encoder.identity,
+        heads=heads,
+        params=methods,
+        about=_about(request, tasks, about, course, metrics),
+        cache_dir=cache_dir,
+    )
+    checkpoint.unlink(missing_ok=True)
+    return Outcome(identity, course, metrics, methods)
+
+
+def _claim(request: Request) -> Path:
+    """Return where the checkpoint goes, in a folder that is new, or holds this training."""
+    out = request.out
+    checkpoint = out / artefact.CHECKPOINT
+    if (out / CARD).exists():
+        raise InvalidRequest(f"[{out}] holds a trained encoder already: choose another --out, or delete it")
+    if checkpoint.exists() and not request.resume:
+        raise InvalidRequest(f"[{out}] holds a training that was stopped: go on with --resume, or choose another --out")
+    if out.is_dir() and any(out.iterdir()) and not checkpoint.exists():
+        held = ", ".join(sorted(path.name for path in out.iterdir())[:5])
+        raise InvalidRequest(f"[{out}] is no empty folder (it holds {held}): choose another --out")
+    if out.exists() and not out.is_dir():
+        raise InvalidRequest(f"[{out}] is a file: choose another --out")
+    return checkpoint
+
+
+def _start(folder: Path | None, base: EncoderIdentity, cache_dir: Path) -> tuple[dict[Role, Head], str | None]:
+    """Return the heads that training begins from, and their identity."""
+    if folder is None:
+        return {role: Head() for role in ROLES}, None
+    if not is_trained(folder):
+        raise ConfigurationError(f"[{folder}] is no folder that `es-ttc train` has finished: name one with {CARD}")
+    card = Card.read(folder)
+    if card.base.encoder_identity != base:
+        raise ConfigurationError(
+            f"[{folder}] was trained on [{card.base.encoder_identity.key}], and the encoder is [{base.key}]: give the "
+            "same --encoder"
+        )
+    return heads_in(folder, card), identity_of(folder, card, FileHashes(cache_dir)).key
+
+
+def _about(
+    request: Request,
+    tasks: Sequence[Task],
+    about: Mapping[str, Any],
+    course: Progressed,
+    metrics: Mapping[str, Mapping[str, float]],
+) -> dict[str, Any]:
+    """Return what a card tells beside what serving needs."""
+    return {
+        "data": {
+            "name": ", ".join(task.name for task in tasks),
+            "digests": about["data"],
+            "documents": sum(len(task.documents) for task in tasks),
+            "train_queries": sum(len(task.train) for task in tasks),
+            "valid_queries": sum(len(task.valid) for task in tasks),
+            "valid": "train, a seeded part held out" if any(task.held_out for task in tasks) else "valid",
+        },
+        "start": about["start"],
+        "options": about["options"],
+        "loop": asdict(request.loop),
+        "course": {"best_epoch": course.best, "losses": course.losses, "valid": course.valid},
+        "metrics": metrics,
+    }
+
+
+def _digest(task: Task) -> str:
+    """Return a hash of all that training sees of a collection."""
+    total = hashlib.sha256()
+    for rows in (task.documents, task.train.vectors, task.valid.vectors):
+        total.update(np.ascontiguousarray(rows).tobytes())
+    for relevant in (*task.train.relevant, *task.valid.relevant):
+        total.update(relevant.astype(np.int64).tobytes() + b";")
+    return total.hexdigest()[:16]
