@@ -1,52 +1,48 @@
 """The section inside the engine: plugin against gateway against no rescoring, and a long run. Starts a node of its own.
 
     mvn -f plugin package
-    python -m benchmarks.plugin [--seconds 10] [--long 600]
+    python -m benchmarks.plugin [--seconds 10] [--long 600]     # --seconds 0 leaves out the comparison
 
 All three are asked in turns in one run: the same node, the same gateway process (it scores for both), the same window,
-whose features are in its memory. The long run sends rescored searches from 16 clients through the plugin, and watches
-the node's heap and threads.
+whose features are in its memory. The long run is :mod:`benchmarks.plugin_long`.
 """
 
 import argparse
 import asyncio
 import secrets
 import socket
-import statistics
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from pydantic import SecretStr
 
+from benchmarks import plugin_long
 from benchmarks.common import heading, table
-from benchmarks.served import GROUPS, TOKENS, WINDOW, Client, answered, fill, gateway, opened, percentiles, query
+from benchmarks.served import (
+    ENCODER,
+    GROUPS,
+    TOKENS,
+    WINDOW,
+    Client,
+    answered,
+    fill,
+    gateway,
+    opened,
+    percentiles,
+    query,
+)
+from es_ttc.encoders import load_encoder
 from es_ttc.engine.node import process
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.plugin import Plugin
 from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.mappings.index import IndexOptions, create_index
+from es_ttc.mappings.spec import IndexSpec
 from es_ttc.settings import Settings
 
 INDEX = "benchmark-plugin"
 CLIENTS = (1, 16)
 TURNS = 4
 WARM_UP_SECONDS = 8.0
-SAMPLES = 60
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One look at the node.
-
-    Attributes:
-        heap: MiB in use, garbage included.
-        threads: Of the Java machine.
-        rejected: Searches that found no room.
-    """
-
-    heap: float
-    threads: int
-    rejected: int
 
 
 def main() -> None:
@@ -55,19 +51,26 @@ def main() -> None:
     parser.add_argument("--long", type=float, default=0.0, help="seconds of the long run; 0 leaves it out")
     arguments = parser.parse_args()
     token, port = secrets.token_hex(16), _free_port()
-    plugin = Plugin.of(None, "opensearch", f"http://127.0.0.1:{port}", SecretStr(token), timeout="10s")
+    plugin = Plugin.of(
+        None, "opensearch", f"http://127.0.0.1:{port}", SecretStr(token), timeout="30s", max_timeout="30s"
+    )
     spec = NodeSpec(cache_dir=Settings().cache_dir, name="benchmark-plugin", port=0, owned=True, keep_data=False)
     with process.start(spec, distribution=OpenSearchDistribution(plugin)) as node:
         asyncio.run(_fill(node.url))
-        with gateway(node.url, port=port, sidecar_token=token, default_timeout_ms=10_000) as running:
-            _report(node.url, running.url, arguments.seconds)
-            if arguments.long:
-                _long_run(node.url, arguments.long)
+        told: dict[str, Any] = {"port": port, "sidecar_token": token, "default_timeout_ms": 30_000}
+        if arguments.seconds:
+            with gateway(node.url, **told) as running:
+                _report(node.url, running.url, arguments.seconds)
+        if arguments.long:
+            with gateway(node.url, feature_cache_mb=plugin_long.CACHE_MB, **told) as running:
+                plugin_long.run(node.url, running, INDEX, clients=CLIENTS[-1], seconds=arguments.long)
 
 
 async def _fill(url: str) -> None:
     async with opened(url) as engine:
         await fill(engine, INDEX)
+        spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",))
+        await create_index(engine, plugin_long.WRITTEN, spec, IndexOptions(shards=1, replicas=0))
 
 
 def _free_port() -> int:
@@ -106,49 +109,6 @@ def _report(engine: str, through: str, seconds: float) -> None:
     print(table(columns, rows))
     print(
         f"{windows:,} windows through the plugin, all rescored: {trips:.2f} round trips and {sent:,.0f} bytes each.\n"
-    )
-
-
-def _long_run(engine: str, seconds: float) -> None:
-    before = _counted(engine)
-    samples, times = asyncio.run(_watched(engine, seconds))
-    after = _counted(engine)
-    windows, applied = after["windows"] - before["windows"], after["applied"] - before["applied"]
-    quarter = max(1, len(samples) // 4)
-    rows = []
-    for number in range(4):
-        part = samples[number * quarter : (number + 1) * quarter]
-        least, middle = min(one.heap for one in part), statistics.median(one.heap for one in part)
-        threads = f"{min(one.threads for one in part)} to {max(one.threads for one in part)}"
-        rows.append((number + 1, f"{least:.0f}", f"{middle:.0f}", threads, part[-1].rejected - samples[0].rejected))
-    middle, late = percentiles(times)
-    print(
-        f"{CLIENTS[-1]} clients for {seconds:.0f} s: {windows:,} windows, {applied:,} rescored, p50 {middle:.1f} ms, "
-        f"p95 {late:.1f} ms, longest {max(times):.0f} ms.\n"
-    )
-    print(table(("quarter", "least heap MiB", "median heap MiB", "threads", "searches rejected"), rows))
-    if applied < windows or samples[-1].rejected > samples[0].rejected:
-        sys.exit(1)
-
-
-async def _watched(engine: str, seconds: float) -> tuple[Sequence[Sample], list[float]]:
-    load = asyncio.create_task(
-        answered(engine, INDEX, query(0, rescore=True), connections=CLIENTS[-1], seconds=seconds)
-    )
-    samples = []
-    while not load.done():
-        samples.append(await asyncio.to_thread(_sample, engine))
-        await asyncio.wait([load], timeout=seconds / SAMPLES)
-    return samples, await load
-
-
-def _sample(engine: str) -> Sample:
-    with Client(engine) as client:
-        [node] = client.get("/_nodes/stats/jvm,thread_pool")["nodes"].values()
-    return Sample(
-        node["jvm"]["mem"]["heap_used_in_bytes"] / 2**20,
-        node["jvm"]["threads"]["count"],
-        node["thread_pool"]["search"]["rejected"],
     )
 
 

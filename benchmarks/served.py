@@ -166,6 +166,10 @@ class Client:
         """Return what a path answers."""
         return self._call("GET", path, None)
 
+    def put(self, path: str, body: object) -> Any:
+        """Send JSON, and return the answer."""
+        return self._call("PUT", path, json.dumps(body).encode())
+
     def search(self, body: bytes, index: str) -> Any:
         """Return the answer to a search."""
         return self._call("POST", f"/{index}/_search", body)

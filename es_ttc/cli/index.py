@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from es_ttc.encoders.base import Encoder
     from es_ttc.mappings.enrichment import Enrichable
     from es_ttc.mappings.index import IndexOptions
+    from es_ttc.mappings.ingest_pipeline import Waiting
     from es_ttc.mappings.spec import IndexSpec, SpanGrid
     from es_ttc.vectors.residual import Bits
 
@@ -153,6 +154,56 @@ def enrichment(name: str, analyzer: str | None, engine: str | None, as_json: boo
         click.echo(f"index [{made.index}] has the field of enrichment, analyzer {made.analyzer}")
 
 
+@index.command()
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Have documents encoded before they are indexed. Default: they are stamped.")
+@click.option(
+    "--on-error",
+    type=click.Choice(["pending", "fail"]),
+    default="pending",
+    show_default=True,
+    help="With --wait: index a document that cannot be encoded as pending, or refuse it.",
+)
+@click.option("--timeout", default="30s", show_default=True, help="With --wait: how long the gateway is waited for.")
+@click.option("--remove", is_flag=True, help="Let documents be written without it.")
+@engine_flag
+@json_flag
+def pipeline(
+    name: str, wait: bool, on_error: Any, timeout: str, remove: bool, engine: str | None, as_json: bool
+) -> None:
+    """Have all that is written to the index NAME pass the plugin's ingest processor."""
+    settings = Settings(**given(engine=engine))
+    if remove:
+        removed = asyncio.run(_remove_pipeline(settings, name))
+        if as_json:
+            print_json({"index": name, "removed": removed})
+        else:
+            click.echo(f"index [{name}] has no ingest processor" + (" any more" if removed else ""))
+        return
+    from es_ttc.mappings.ingest_pipeline import Waiting
+
+    made = asyncio.run(_add_pipeline(settings, name, Waiting(on_error, timeout) if wait else None))
+    if as_json:
+        print_json(made)
+    else:
+        done = "encoded before they are indexed" if wait else "stamped; `es-ttc fill` encodes them"
+        click.echo(f"documents written to [{made['index']}] are {done} (pipeline [{made['pipeline']}])")
+
+
+async def _add_pipeline(settings: Settings, name: str, waiting: "Waiting | None") -> dict[str, Any]:
+    from es_ttc.mappings.ingest_pipeline import add_pipeline
+
+    async with connected(settings) as engine:
+        return await add_pipeline(engine, name, waiting)
+
+
+async def _remove_pipeline(settings: Settings, name: str) -> bool:
+    from es_ttc.mappings.ingest_pipeline import remove_pipeline
+
+    async with connected(settings) as engine:
+        return await remove_pipeline(engine, name)
+
+
 async def _add_enrichment(settings: Settings, name: str, analyzer: str | None) -> "Enrichable":
     from es_ttc.mappings.enrichment import add_enrichment
 
@@ -199,12 +250,14 @@ async def _show(settings: Settings, name: str) -> dict[str, Any]:
 
 async def _delete(settings: Settings, name: str) -> None:
     from es_ttc.mappings.index import resolve_index
+    from es_ttc.mappings.ingest_pipeline import delete_pipeline
     from es_ttc.neighbours import delete_graphs
 
     async with connected(settings) as engine:
         concrete, _ = await resolve_index(engine, name)
         await delete_graphs(engine, concrete)
         await engine.delete_index(concrete)
+        await delete_pipeline(engine, concrete)
 
 
 def _report(found: dict[str, Any]) -> Table:

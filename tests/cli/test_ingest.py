@@ -54,6 +54,10 @@ def test_make_fill_show_and_delete_an_index(work: Path, index_name: str, capsys:
     report = capsys.readouterr().out
     assert "float16, up to 32 a document" in report
     assert "scale 10, every 4 tokens; scale 3, every 2 tokens" in report
+    assert run(["index", "pipeline", index_name]) == 1
+    assert "has no ingest processor [ttc]: install the es-ttc plugin" in capsys.readouterr().err
+    assert run(["index", "pipeline", index_name, "--remove"]) == 0
+    assert "has no ingest processor" in capsys.readouterr().out
     assert run(["index", "delete", index_name]) == 2
     assert "--yes" in capsys.readouterr().err
     assert run(["index", "delete", index_name, "--yes"]) == 0

@@ -123,13 +123,21 @@ def test_an_index_without_features(plugged: Plugged) -> None:
     call(plugged.url, "DELETE", f"/{index}")
 
 
-def test_the_node_is_killed_and_comes_back(opensearch_plugged: Plugged) -> None:
-    plugged = opensearch_plugged  # one product: it takes half a minute, and nothing in it is the engine's
+def test_the_node_is_killed_and_comes_back(plugged: Plugged) -> None:
+    """Features, pipelines and settings are there; the very first search is rescored."""
     body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
     before = [search(plugged.url, index, body) for index in (STORED, DOC_VALUES)]
+    stamped = {"processors": [{"ttc": {}}]}
+    assert call(plugged.url, "PUT", "/_ingest/pipeline/survives", stamped).status == 200
+    call(plugged.url, "PUT", "/written-before?wait_for_active_shards=1", {"settings": {"final_pipeline": "survives"}})
     plugged.node.kill()
     plugged.node.restart()
     after = [search(plugged.url, index, body) for index in (STORED, DOC_VALUES)]
+    assert [applied(reply) for reply in after] == ["true", "true"]
     assert [reply.ids for reply in after] == [reply.ids for reply in before]
     assert [reply.scores for reply in after] == [pytest.approx(reply.scores, abs=1e-4) for reply in before]
     assert plugged.stats()["applied"] == 2
+    assert call(plugged.url, "PUT", "/written-before/_doc/1?refresh=true", {"text": "after it"}).status == 201
+    assert call(plugged.url, "GET", "/written-before/_source/1").json()["ttc"] == {"state": "pending"}
+    for path in ("/written-before", "/_ingest/pipeline/survives"):
+        call(plugged.url, "DELETE", path)

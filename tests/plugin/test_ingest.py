@@ -1,15 +1,26 @@
 """The ingest processor: documents that any client writes get what `es-ttc ingest` writes, or are said to wait."""
 
 import asyncio
-from collections.abc import Iterator
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from es_ttc.attach import fill_attached
+from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import InvalidRequest
+from es_ttc.ingest import DeadLetterList, Documents, Inputs, ingest
+from es_ttc.ingest.compose import compose, content_hash
 from es_ttc.mappings.index import IndexOptions, create_index
+from es_ttc.mappings.ingest_pipeline import add_pipeline, pipeline_name, processor
 from es_ttc.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.gateway.client import Reply, call, search
@@ -22,33 +33,45 @@ from tests.support.plugin import NOWHERE
 INDEX = "written-by-anyone"
 
 
-@pytest.fixture(scope="module")
-def plugged(opensearch_plugged: Plugged) -> Plugged:
-    return opensearch_plugged
+OPTIONS: dict[str, dict[str, Any]] = {
+    "pending": {},
+    "wait": {"wait": True},
+    "strict": {"wait": True, "on_error": "fail"},
+}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def pipelines(plugged: Plugged) -> Iterator[None]:
-    for name, options in (("pending", {}), ("wait", {"wait": True}), ("strict", {"wait": True, "on_error": "fail"})):
+@pytest.fixture(autouse=True)
+def pipelines(plugged: Plugged) -> None:
+    """Pipelines without a word about what an index carries; each works for any index."""
+    if call(plugged.url, "GET", "/_ingest/pipeline/strict").status == 200:
+        return
+    for name, options in OPTIONS.items():
         body = {"processors": [{"set": {"field": "stamped", "value": "{{_ingest.timestamp}}"}}, {"ttc": options}]}
         assert call(plugged.url, "PUT", f"/_ingest/pipeline/{name}", body).status == 200
-    yield
-    for name in ("pending", "wait", "strict"):
-        call(plugged.url, "DELETE", f"/_ingest/pipeline/{name}")
+
+
+def with_engine(plugged: Plugged, act: Callable[[Engine], Awaitable[Any]]) -> Any:
+    async def run() -> Any:
+        engine = await connect(EngineSettings(engine=plugged.url))
+        try:
+            return await act(engine)
+        finally:
+            await engine.close()
+
+    return asyncio.run(run())
 
 
 @pytest.fixture
-def index(plugged: Plugged, encoder: Encoder) -> Iterator[str]:
-    spec = IndexSpec(encoder.identity, codec="float16", max_tokens=64)
+def spec(encoder: Encoder) -> IndexSpec:
+    return IndexSpec(encoder.identity, codec="float16", max_tokens=64)
 
-    async def make() -> None:
-        engine = await connect(EngineSettings(engine=plugged.url))
-        await create_index(engine, INDEX, spec, IndexOptions(shards=1, replicas=0))
-        await engine.close()
 
-    asyncio.run(make())
+@pytest.fixture
+def index(plugged: Plugged, spec: IndexSpec) -> Iterator[str]:
+    with_engine(plugged, lambda engine: create_index(engine, INDEX, spec, IndexOptions(shards=1, replicas=0)))
     yield INDEX
     call(plugged.url, "DELETE", f"/{INDEX}")
+    call(plugged.url, "DELETE", f"/_ingest/pipeline/{pipeline_name(INDEX)}")
 
 
 def write(plugged: Plugged, pipeline: str, documents: list[dict[str, Any]], index: str = INDEX) -> Reply:
@@ -66,6 +89,12 @@ def states(plugged: Plugged, index: str = INDEX) -> dict[str, int]:
     body = {"size": 0, "aggs": {"states": {"terms": {"field": "ttc.state"}}}}
     buckets = search(plugged.url, index, body).json()["aggregations"]["states"]["buckets"]
     return {bucket["key"]: bucket["doc_count"] for bucket in buckets}
+
+
+def hits(plugged: Plugged, ids: list[str]) -> dict[str, dict[str, list[str]]]:
+    fields = ["ttc.hash", "ttc.encoder", "ttc.state"]
+    body = {"query": {"ids": {"values": ids}}, "docvalue_fields": fields}
+    return {hit["_id"]: hit["fields"] for hit in search(plugged.url, INDEX, body).json()["hits"]["hits"]}
 
 
 def test_documents_are_encoded_before_they_are_indexed(plugged: Plugged, index: str) -> None:
@@ -127,7 +156,86 @@ def test_an_index_that_carries_nothing(plugged: Plugged) -> None:
         call(plugged.url, "DELETE", "/plain")
 
 
-@pytest.mark.parametrize("options", [{"on_error": "ignore"}, {"timeout": "0s"}, {"wiat": True}, {"batch_size": 0}])
+TEXT_FIELDS = ("title", "text", "meta.note", "deep.er.text")
+values = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**63 - 1),  # OpenSearch's pipelines take no greater ones
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.sampled_from([0.1, 1e16, 1e-5, 123456789.125, 9999999999999998.0, -0.0, 5e-324, 1e-323]),
+        st.text(max_size=200),
+    ),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=4,
+)
+texts = values | st.fixed_dictionaries({"no": values})
+sources = st.fixed_dictionaries(
+    {},
+    optional={
+        "title": texts,
+        "text": values,
+        "meta": st.fixed_dictionaries({"note": values}) | values,
+        "meta.note": values,
+        "deep": st.fixed_dictionaries({}, optional={"er": st.fixed_dictionaries({"text": values}), "er.text": values}),
+        "unread": values,
+    },
+)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    documents=st.lists(sources, min_size=8, max_size=20),
+    storage=st.sampled_from([{}, {"blobs": "doc_values"}, {"tokens": "nested", "max_tokens": 9}]),
+)
+def test_the_stamped_hash_is_that_of_es_ttc_ingest(
+    plugged: Plugged, encoder: Encoder, documents: list[dict[str, Any]], storage: dict[str, Any]
+) -> None:
+    spec = IndexSpec(encoder.identity, text_fields=TEXT_FIELDS, **storage)
+    docs = [{"_index": "any", "_id": "1", "_source": document} for document in documents]
+    body = json.dumps({"pipeline": {"processors": [processor(spec)]}, "docs": docs}).encode()
+    reply = call(plugged.url, "POST", "/_ingest/pipeline/_simulate", body, {"content-type": "application/json"})
+    assert reply.status == 200, reply.body
+    for document, answer in zip(documents, reply.json()["docs"], strict=True):
+        stamp = answer["doc"]["_source"]["ttc"]
+        expected = {"state": "pending"}
+        with suppress(InvalidRequest):  # an object has no text
+            expected["hash"] = content_hash(*compose(orjson.loads(json.dumps(document)), TEXT_FIELDS), spec)
+        assert stamp == expected, document
+
+
+def test_the_pipeline_that_es_ttc_makes(plugged: Plugged, index: str, encoder: Encoder, spec: IndexSpec) -> None:
+    """All writers pass it; what `es-ttc ingest` writes stays as it is; `es-ttc fill` encodes what was stamped."""
+    with_engine(plugged, lambda engine: add_pipeline(engine, index))
+    letters = DeadLetterList()
+    inputs = Inputs([Documents(corpus()[:20])])
+    with_engine(plugged, lambda engine: ingest(engine, index, inputs, encoder, dead_letters=letters))
+    write(plugged, "_none", corpus()[20:25])
+    assert states(plugged) == {"ready": 19, "empty": 1, "pending": 5}
+    stale = hits(plugged, ["d1", "d22"])
+    assert call(plugged.url, "PUT", f"/{index}/_doc/d1?refresh=true", {"text": "another text"}).status == 200
+    changed = hits(plugged, ["d1"])
+    assert changed["d1"]["ttc.hash"] != stale["d1"]["ttc.hash"]
+    assert "ttc.encoder" not in changed["d1"]
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
+    through = search(plugged.gateway, index, body).json()["ttc"]
+    assert (through["applied"], through["scored"]) == (True, 18)  # a hash alone is no feature
+    assert search(plugged.url, index, body).headers["x-ttc-applied"] == "true"
+    filled = with_engine(plugged, lambda engine: fill_attached(engine, index, encoder))
+    assert [(one.written, one.unchanged) for one in filled] == [(6, 19)]
+    assert states(plugged) == {"ready": 24, "empty": 1}
+    assert hits(plugged, ["d22"])["d22"]["ttc.hash"] == stale["d22"]["ttc.hash"]
+    assert run(["index", "pipeline", index, "--wait", "--on-error", "fail", "--engine", plugged.url]) == 0
+    assert call(plugged.url, "PUT", f"/{index}/_doc/d1?refresh=true", {"text": "and a third"}).status == 200
+    assert states(plugged) == {"ready": 24, "empty": 1}
+    assert run(["index", "pipeline", index, "--remove", "--engine", plugged.url]) == 0
+    write(plugged, "_none", [{"_id": "plain", "text": "without a stamp"}])
+    assert states(plugged) == {"ready": 24, "empty": 1}
+
+
+@pytest.mark.parametrize(
+    "options", [{"on_error": "ignore"}, {"timeout": "0s"}, {"wiat": True}, {"wait": "yes"}, {"content": {}}]
+)
 def test_mistakes_in_a_pipeline(plugged: Plugged, options: dict[str, Any]) -> None:
     reply = call(plugged.url, "PUT", "/_ingest/pipeline/wrong", {"processors": [{"ttc": options}]})
     assert reply.status == 400

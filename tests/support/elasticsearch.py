@@ -17,11 +17,10 @@ from remotezip import RemoteZip, RemoteZipError
 
 from es_ttc.engine.node import account, artifacts, java
 from es_ttc.engine.node.distribution import Command, NodeFolder
-from es_ttc.engine.node.files import link_or_copy, locked, make_folder, publish, remove, sha256, staging_folder
+from es_ttc.engine.node.files import locked, make_folder, publish, remove, sha256, staging_folder
 from es_ttc.engine.node.java import Java
-from es_ttc.engine.node.opensearch import unpack
 from es_ttc.engine.node.parts import Artifact
-from es_ttc.engine.node.plugin import FOLDER, Plugin
+from es_ttc.engine.node.plugin import Plugin
 from es_ttc.engine.node.progress import Progress, ProgressCallback
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import NodeError
@@ -60,18 +59,6 @@ class ElasticsearchDistribution:
         Raises:
             NodeError: It could not be fetched, or is not what is pinned.
         """
-        plain = self._install(base, on_progress)
-        if self.plugin is None:
-            return plain
-        home = plain.with_name(f"{plain.name}-{self.plugin.digest}")
-        if not home.exists():
-            with staging_folder(home) as staging:
-                shutil.copytree(plain, staging, copy_function=link_or_copy, dirs_exist_ok=True)
-                unpack(self.plugin.archive, make_folder(staging / FOLDER))
-                publish(staging, home)
-        return home
-
-    def _install(self, base: Path, on_progress: ProgressCallback) -> Path:
         home = make_folder(base / "homes") / f"elasticsearch-{self.version}"
         with locked(home.parent / f"{home.name}.lock"):
             if home.exists() and tree_sha256(home) == TREE_SHA256:

@@ -48,6 +48,11 @@ class NodeFolder:
         return self.logs / "http.ports"
 
     @property
+    def home(self) -> Path:
+        """The product's files with our plugin among them, where the node has it; made anew at every start."""
+        return self.path / "home"
+
+    @property
     def temporary(self) -> Path:
         """The node's own place for temporary files."""
         return self.path / "tmp"

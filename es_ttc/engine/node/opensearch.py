@@ -1,17 +1,16 @@
 """The OpenSearch node: built from the artifacts in `opensearch.toml`, in the layout of the official archive."""
 
 import os
-import shutil
-import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from es_ttc.engine.node import account, artifacts, java, parts
+from es_ttc.engine.node.archive import unpack
 from es_ttc.engine.node.distribution import Command, NodeFolder
 from es_ttc.engine.node.files import link_or_copy, make_folder, publish, staging_folder, write_atomically
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.parts import Artifact, Part
-from es_ttc.engine.node.plugin import FOLDER, Plugin
+from es_ttc.engine.node.plugin import Plugin
 from es_ttc.engine.node.progress import ProgressCallback
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import NodeError
@@ -54,10 +53,9 @@ class OpenSearchDistribution:
             raise NodeError(f"{unpinned[0]} is not pinned: run `python -m es_ttc.engine.node.lock`")
         pins = [lock[artifact] for artifact in self._parts.artifacts]
         files = artifacts.fetch(pins, base / "artifacts", on_progress)
-        plain = base / "homes" / f"opensearch-{self.version}-{parts.digest()}"
-        home = plain if self.plugin is None else plain.with_name(f"{plain.name}-{self.plugin.digest}")
+        home = base / "homes" / f"opensearch-{self.version}-{parts.digest()}"
         if not home.exists():
-            build_home(self._parts, files, home, self.plugin)
+            build_home(self._parts, files, home)
         return home
 
     def settings(self) -> Mapping[str, str]:
@@ -98,14 +96,12 @@ class OpenSearchDistribution:
         return Command(tuple(arguments), environment, folder.path)
 
 
-def build_home(node: parts.Parts, files: Mapping[Artifact, Path], home: Path, plugin: Plugin | None = None) -> None:
+def build_home(node: parts.Parts, files: Mapping[Artifact, Path], home: Path) -> None:
     """Lay the files out as the official archive does; the home appears whole or not at all."""
     with staging_folder(home) as staging:
         make_folder(staging / "bin")  # The node insists on it.
         for part in node.parts:
             _build_part(part, node.version, files, staging)
-        if plugin is not None:
-            unpack(plugin.archive, make_folder(staging / FOLDER))
         publish(staging, home)
 
 
@@ -118,28 +114,3 @@ def _build_part(part: Part, version: str, files: Mapping[Artifact, Path], home: 
             link_or_copy(files[artifact], folder / artifact.filename)
     if part.classname:
         write_atomically(folder / DESCRIPTOR, part.descriptor(version))
-
-
-def unpack(archive: Path, folder: Path, *, without: Collection[str] = ()) -> None:
-    """Unpack a plugin's archive.
-
-    Raises:
-        NodeError: It is no zip, or would write outside of its folder.
-    """
-    try:
-        _extract(archive, folder, without)
-    except zipfile.BadZipFile as error:
-        raise NodeError(f"[{archive}] is no zip: {error}") from error
-
-
-def _extract(archive: Path, folder: Path, without: Collection[str]) -> None:
-    with zipfile.ZipFile(archive) as content:
-        for member in content.infolist():
-            if member.is_dir() or member.filename in without:
-                continue
-            target = make_folder((folder / member.filename).parent) / Path(member.filename).name
-            if not target.resolve().is_relative_to(folder.resolve()):
-                raise NodeError(f"{archive.name} holds a path that leaves its folder: {member.filename}")
-            with content.open(member) as source, target.open("wb") as sink:
-                shutil.copyfileobj(source, sink)
-            target.chmod(0o644)

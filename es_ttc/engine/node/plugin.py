@@ -1,6 +1,7 @@
 """Our own plugin in a node: its archive, the sidecar that it asks, the token that it shows."""
 
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from es_ttc.engine.node.files import sha256
+from es_ttc.engine.node.archive import unpack
+from es_ttc.engine.node.files import link_or_copy, make_folder, publish, remove, sha256, staging_folder
 from es_ttc.errors import ConfigurationError
 
 FOLDER = "plugins/es-ttc"
@@ -65,7 +67,7 @@ class Plugin:
 
     @property
     def digest(self) -> str:
-        """A short digest of the archive: another one makes another home."""
+        """A short digest of the archive: tells one build from another."""
         return sha256(self.archive)[:12]
 
     @property
@@ -75,6 +77,15 @@ class Plugin:
         host = host if host.endswith("]") else re.sub(r":\d+$", "", host)
         own = {"url": self.sidecar, "allowed_hosts": host, "token_file": TOKEN_FILE, **self.more}
         return {f"ttc.sidecar.{name}": value for name, value in own.items()}
+
+    def install(self, product: Path, home: Path) -> Path:
+        """Give a node a home of its own: the product's files under second names, and this plugin among them."""
+        remove([home])
+        with staging_folder(home) as staging:
+            shutil.copytree(product, staging, copy_function=link_or_copy, dirs_exist_ok=True)
+            unpack(self.archive, make_folder(staging / FOLDER))
+            publish(staging, home)
+        return home
 
     def write_token(self, config: Path) -> Path:
         """Write the token beside the node's settings; return the file, which is the node's user's alone to read."""

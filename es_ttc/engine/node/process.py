@@ -173,6 +173,8 @@ def _install(
     java = product.java()
     java = dataclasses.replace(java, home=account.reachable_copy(java.home, base, user))
     home = product.install(base, on_progress)
+    if product.plugin is not None:
+        home = product.plugin.install(home, folder.home)
     prepare(folder, spec, product, home, user)
     return product.command(home, folder, java, spec)
 

@@ -30,23 +30,25 @@ public final class Frames {
     private Frames() {}
 
     /** Writes a request. */
-    public static byte[] request(
+    public static Frame request(
         Section section,
         double deadlineMs,
         int block,
         List<Candidate> candidates,
         Map<String, Map<String, byte[]>> features
     ) {
-        long blobs = features.values().stream().flatMap(one -> one.values().stream()).mapToLong(blob -> blob.length + 32).sum();
-        ByteArrayOutputStream sink = new ByteArrayOutputStream(Math.toIntExact(blobs + (long) A_CANDIDATE * candidates.size()));
-        try (CBORGenerator out = CBOR.createGenerator(sink)) {
-            out.writeStartObject(null, features.isEmpty() ? 5 : 6);
-            out.writeNumberField("version", VERSION);
-            out.writeFieldName("ttc");
+        ByteArrayOutputStream sink = new ByteArrayOutputStream(A_CANDIDATE * candidates.size());
+        sink.writeBytes(Frame.mapOf(features.isEmpty() ? 5 : 6));
+        try (CBORGenerator out = CBOR.createGenerator(sink)) { // keys and values one after the other, after the map's head
+            out.writeString("version");
+            out.writeNumber(VERSION);
+            out.writeString("ttc");
             write(out, section.values());
-            out.writeNumberField("deadline_ms", deadlineMs);
-            out.writeNumberField("block", block);
-            out.writeFieldName("documents");
+            out.writeString("deadline_ms");
+            out.writeNumber(deadlineMs);
+            out.writeString("block");
+            out.writeNumber(block);
+            out.writeString("documents");
             out.writeStartArray(null, candidates.size());
             for (Candidate candidate : candidates) {
                 out.writeStartObject(null, 4);
@@ -58,18 +60,20 @@ public final class Frames {
             }
             out.writeEndArray();
             if (!features.isEmpty()) {
-                out.writeFieldName("features");
-                write(out, features);
+                out.writeString("features");
             }
-            out.writeEndObject();
         } catch (IOException error) {
             throw new IllegalArgumentException("[ttc] cannot be sent: " + error.getMessage(), error);
         }
-        return sink.toByteArray();
+        Frame frame = new Frame(sink.toByteArray());
+        if (!features.isEmpty()) {
+            frame.add(features);
+        }
+        return frame;
     }
 
     /** Writes a request for the features of documents. */
-    public static byte[] documents(double deadlineMs, String index, List<Map<String, Object>> documents) {
+    public static Frame documents(double deadlineMs, String index, List<Map<String, Object>> documents) {
         ByteArrayOutputStream sink = new ByteArrayOutputStream(A_DOCUMENT * documents.size());
         try (CBORGenerator out = CBOR.createGenerator(sink)) {
             out.writeStartObject(null, 4);
@@ -82,7 +86,7 @@ public final class Frames {
         } catch (IOException error) {
             throw new IllegalArgumentException("the documents cannot be sent: " + error.getMessage(), error);
         }
-        return sink.toByteArray();
+        return new Frame(sink.toByteArray());
     }
 
     /**

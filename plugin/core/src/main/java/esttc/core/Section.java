@@ -152,7 +152,8 @@ public final class Section {
         return value instanceof String text && !text.isBlank();
     }
 
-    private static double milliseconds(String time) {
+    /** A time as engines write it, in milliseconds; not a number where it is none. */
+    static double milliseconds(String time) {
         Matcher match = TIME.matcher(time.strip().toLowerCase(java.util.Locale.ROOT));
         return match.matches() ? Double.parseDouble(match.group(1)) * UNIT_MS.get(match.group(2)) : Double.NaN;
     }

@@ -140,8 +140,8 @@ public final class SidecarClient implements AutoCloseable {
         if (!ingestBreaker.allows()) {
             throw new SidecarFailure(Kind.BREAKER_OPEN, "the sidecar has failed several times in a row, and is not asked now");
         }
-        byte[] frame = Frames.documents(timeoutMs, index, documents);
-        if (frame.length > config.maxFrameBytes()) {
+        Frame frame = Frames.documents(timeoutMs, index, documents);
+        if (frame.length() > config.maxFrameBytes()) {
             throw new SidecarFailure(Kind.TOO_LARGE, "the documents are more than [ttc.sidecar.max_frame] " + config.maxFrameBytes() + " bytes");
         }
         long deadline = System.nanoTime() + (long) (timeoutMs * 1e6);
@@ -152,7 +152,8 @@ public final class SidecarClient implements AutoCloseable {
             stats.encoded.add(encoded.stream().filter(one -> one.get("error") == null).count());
             return encoded;
         } catch (SidecarFailure failure) {
-            if (failure.kind() != Kind.TOO_LARGE && ingestBreaker.failed()) {
+            boolean away = failure.kind() != Kind.TOO_LARGE && failure.kind() != Kind.BUSY;
+            if (away && ingestBreaker.failed()) {
                 log.accept("documents stay pending for now: " + failure.getMessage(), null);
             }
             throw failure;
@@ -199,7 +200,7 @@ public final class SidecarClient implements AutoCloseable {
         Reserved reserved = new Reserved();
         try {
             for (int trip = 0; trip < ROUND_TRIPS; trip++) {
-                byte[] frame = Frames.request(
+                Frame frame = Frames.request(
                     window.section, Math.max(1, window.left() / 1e6), window.block, window.candidates, features
                 );
                 features = Map.of();
@@ -222,7 +223,7 @@ public final class SidecarClient implements AutoCloseable {
     }
 
     /** Sends a frame and reads the answer; what the circuit breaker has to know is told it here. */
-    private Answer exchanged(byte[] frame, Window window) {
+    private Answer exchanged(Frame frame, Window window) {
         try {
             Answer answer = Frames.answer(checked(sent("score", frame, window.deadline, true)), window.candidates.size());
             if (breaker.isOpen()) {
@@ -246,16 +247,16 @@ public final class SidecarClient implements AutoCloseable {
         }
     }
 
-    private HttpResponse<byte[]> sent(String name, byte[] frame, long deadline, boolean again) {
+    private HttpResponse<byte[]> sent(String name, Frame frame, long deadline, boolean again) {
         HttpRequest.Builder request = HttpRequest.newBuilder(config.endpoint(name))
             .header("content-type", "application/cbor")
             .header("accept", "application/cbor")
-            .POST(HttpRequest.BodyPublishers.ofByteArray(frame));
+            .POST(frame.body());
         if (config.token() != null) {
             request.header("authorization", "Bearer " + config.token());
         }
         stats.roundTrips.increment();
-        stats.bytesSent.add(frame.length);
+        stats.bytesSent.add(frame.length());
         CompletableFuture<HttpResponse<byte[]>> exchange = http.sendAsync(
             request.build(),
             ignored -> new BoundedBody(MOST_ANSWER_BYTES.get(name))
@@ -334,21 +335,21 @@ public final class SidecarClient implements AutoCloseable {
         }
     }
 
-    /** Bytes of one window's features: twice what is read, for the frame holds them again. */
+    /** Bytes of one window's features; the frame sends them as they were read. */
     private final class Reserved implements FeatureSource.Budget {
         private long taken;
 
         @Override
         public void take(long more) {
-            if (taken / 2 + more > config.maxFrameBytes()) {
+            if (taken + more > config.maxFrameBytes()) {
                 throw new SidecarFailure(
                     Kind.TOO_LARGE,
                     "the window's features are more than [ttc.sidecar.max_frame] " + config.maxFrameBytes() + " bytes: "
                         + "ask for a smaller window_size"
                 );
             }
-            taken += 2 * more;
-            if (bytes.addAndGet(2 * more) > config.maxBytes()) {
+            taken += more;
+            if (bytes.addAndGet(more) > config.maxBytes()) {
                 throw new SidecarFailure(Kind.BUSY, "features of other windows fill [ttc.sidecar.max_memory]");
             }
         }

@@ -1,6 +1,7 @@
 package esttc.elasticsearch;
 
 import esttc.core.Attempt;
+import esttc.core.EncodingQueue;
 import esttc.core.SidecarClient;
 import esttc.core.SidecarConfig;
 import esttc.core.SidecarFailure;
@@ -13,16 +14,24 @@ import org.apache.logging.log4j.Logger;
 import org.elasticsearch.ElasticsearchStatusException;
 import org.elasticsearch.common.util.concurrent.ThreadContext;
 import org.elasticsearch.rest.RestStatus;
+import org.elasticsearch.threadpool.ThreadPool;
 
 import java.io.IOException;
+import java.util.concurrent.ExecutorService;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
 
 /** The node's one sidecar, with what the engine lends: response headers and errors. */
 final class Sidecar implements AutoCloseable {
+    /** Name of the thread pool. */
+    static final String EXECUTOR = "ttc";
+
     private static final Logger LOG = LogManager.getLogger("esttc.sidecar");
 
     private final SidecarClient client;
     private final ShardRescorer shards;
-    private volatile ThreadContext context;
+    private volatile ThreadPool threads;
+    private volatile EncodingQueue queue;
 
     /** Something that asks the sidecar. */
     @FunctionalInterface
@@ -35,9 +44,34 @@ final class Sidecar implements AutoCloseable {
         this.shards = new ShardRescorer(client, this::told);
     }
 
-    /** Gives the context whose response headers tell callers what came of their search. */
-    void started(ThreadContext given) {
-        this.context = given;
+    /** Gives the threads to wait on, whose response headers tell callers what came of their search. */
+    void started(ThreadPool pool) {
+        this.threads = pool;
+        int most = pool.info(EXECUTOR).getMax();
+        this.queue = new EncodingQueue(client, executor(), Math.max(1, most / 2), LOG::warn);
+    }
+
+    /** Where the sidecar may be waited for, other than a search's own thread. */
+    ExecutorService executor() {
+        return threads.executor(EXECUTOR);
+    }
+
+    /** Where documents wait to be encoded; it leaves half of the threads to searches. */
+    EncodingQueue queue() {
+        return queue;
+    }
+
+    /** Something that is done later, on another thread, as if it were done in the name of whoever asks for it now. */
+    <T> Consumer<T> inThisContext(Consumer<T> later) {
+        Supplier<ThreadContext.StoredContext> here = threads.getThreadContext().newRestorableContext(true);
+        return value -> {
+            ThreadContext.StoredContext before = here.get();
+            try {
+                later.accept(value);
+            } finally {
+                before.close();
+            }
+        };
     }
 
     /** Asks the sidecar. */
@@ -71,6 +105,6 @@ final class Sidecar implements AutoCloseable {
     }
 
     private void told(Attempt attempt) {
-        context.addResponseHeader(Attempt.HEADER, attempt.header());
+        threads.getThreadContext().addResponseHeader(Attempt.HEADER, attempt.header());
     }
 }

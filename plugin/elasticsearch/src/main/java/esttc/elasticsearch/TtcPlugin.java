@@ -1,24 +1,34 @@
 package esttc.elasticsearch;
 
+import esttc.core.Ingest;
 import esttc.core.Section;
 
 import org.elasticsearch.cluster.node.DiscoveryNodes;
 import org.elasticsearch.common.settings.Setting;
 import org.elasticsearch.common.settings.Settings;
+import org.elasticsearch.common.util.concurrent.EsExecutors;
+import org.elasticsearch.common.util.concurrent.EsExecutors.TaskTrackingConfig;
 import org.elasticsearch.features.NodeFeature;
+import org.elasticsearch.ingest.Processor;
 import org.elasticsearch.plugins.ActionPlugin;
+import org.elasticsearch.plugins.IngestPlugin;
 import org.elasticsearch.plugins.Plugin;
 import org.elasticsearch.plugins.SearchPlugin;
 import org.elasticsearch.rest.RestHandler;
+import org.elasticsearch.threadpool.ExecutorBuilder;
+import org.elasticsearch.threadpool.FixedExecutorBuilder;
 
 import java.nio.file.Path;
 import java.util.Collection;
 import java.util.List;
+import java.util.Map;
 import java.util.function.Predicate;
 import java.util.function.Supplier;
 
 /** Registers what the {@code ttc} section needs inside Elasticsearch. */
-public final class TtcPlugin extends Plugin implements SearchPlugin, ActionPlugin {
+public final class TtcPlugin extends Plugin implements SearchPlugin, IngestPlugin, ActionPlugin {
+    private static final int WAITING = 200;
+
     private final Sidecar sidecar;
 
     /** Called by Elasticsearch when the node starts; settings that cannot work stop it with a sentence. */
@@ -28,7 +38,7 @@ public final class TtcPlugin extends Plugin implements SearchPlugin, ActionPlugi
 
     @Override
     public Collection<?> createComponents(PluginServices services) {
-        sidecar.started(services.threadPool().getThreadContext());
+        sidecar.started(services.threadPool());
         return List.of();
     }
 
@@ -46,6 +56,18 @@ public final class TtcPlugin extends Plugin implements SearchPlugin, ActionPlugi
                 parser -> TtcRescorerBuilder.fromXContent(parser, sidecar)
             )
         );
+    }
+
+    @Override
+    public Map<String, Processor.Factory> getProcessors(Processor.Parameters parameters) {
+        return Map.of(Ingest.TYPE, IngestProcessor.factory(sidecar));
+    }
+
+    @Override
+    public List<ExecutorBuilder<?>> getExecutorBuilders(Settings settings) {
+        int threads = 2 * EsExecutors.allocatedProcessors(settings);
+        TaskTrackingConfig untracked = TaskTrackingConfig.DO_NOT_TRACK;
+        return List.of(new FixedExecutorBuilder(settings, Sidecar.EXECUTOR, threads, WAITING, "thread_pool." + Sidecar.EXECUTOR, untracked));
     }
 
     @Override

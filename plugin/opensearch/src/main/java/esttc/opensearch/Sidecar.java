@@ -1,6 +1,7 @@
 package esttc.opensearch;
 
 import esttc.core.Attempt;
+import esttc.core.EncodingQueue;
 import esttc.core.SidecarClient;
 import esttc.core.SidecarConfig;
 import esttc.core.SidecarFailure;
@@ -12,12 +13,15 @@ import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
 import org.opensearch.OpenSearchStatusException;
 import org.opensearch.common.unit.TimeValue;
+import org.opensearch.common.util.concurrent.ThreadContext;
 import org.opensearch.core.rest.RestStatus;
 import org.opensearch.threadpool.ThreadPool;
 import org.opensearch.transport.client.Client;
 
 import java.io.IOException;
 import java.util.concurrent.ExecutorService;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
 
 /** The node's one sidecar, with what the engine lends: threads, response headers, a client, errors. */
 final class Sidecar implements AutoCloseable {
@@ -30,6 +34,7 @@ final class Sidecar implements AutoCloseable {
     private final SidecarClient client;
     private final ShardRescorer shards;
     private volatile ThreadPool threads;
+    private volatile EncodingQueue queue;
     private volatile Client engine;
 
     /** Something that asks the sidecar. */
@@ -48,11 +53,31 @@ final class Sidecar implements AutoCloseable {
     void started(ThreadPool pool, Client given) {
         this.threads = pool;
         this.engine = given;
+        int most = pool.info(EXECUTOR).getMax();
+        this.queue = new EncodingQueue(client, executor(), Math.max(1, most / 2), LOG::warn);
     }
 
     /** Where the sidecar may be waited for, other than a search's own thread. */
     ExecutorService executor() {
         return threads.executor(EXECUTOR);
+    }
+
+    /** Where documents wait to be encoded; it leaves half of the threads to searches. */
+    EncodingQueue queue() {
+        return queue;
+    }
+
+    /** Something that is done later, on another thread, as if it were done in the name of whoever asks for it now. */
+    <T> Consumer<T> inThisContext(Consumer<T> later) {
+        Supplier<ThreadContext.StoredContext> here = threads.getThreadContext().newRestorableContext(true);
+        return value -> {
+            ThreadContext.StoredContext before = here.get();
+            try {
+                later.accept(value);
+            } finally {
+                before.close();
+            }
+        };
     }
 
     /** Asks the engine in the name of whoever's search this is. */

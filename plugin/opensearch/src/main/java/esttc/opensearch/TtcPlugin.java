@@ -1,5 +1,6 @@
 package esttc.opensearch;
 
+import esttc.core.Ingest;
 import esttc.core.Section;
 
 import org.opensearch.cluster.metadata.IndexNameExpressionResolver;
@@ -100,7 +101,7 @@ public final class TtcPlugin extends Plugin implements SearchPlugin, SearchPipel
 
     @Override
     public Map<String, org.opensearch.ingest.Processor.Factory> getProcessors(org.opensearch.ingest.Processor.Parameters parameters) {
-        return Map.of(IngestProcessor.TYPE, new IngestProcessor.Factory(sidecar));
+        return Map.of(Ingest.TYPE, IngestProcessor.factory(sidecar));
     }
 
     @Override

@@ -1,0 +1,115 @@
+package esttc.core;
+
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
+
+/**
+ * The ingest processor {@code ttc}, without an engine: stamps documents with their hash and as pending, so that nobody
+ * takes features of an earlier text for theirs; where it is told to wait, has them encoded before they are indexed.
+ */
+public final class Ingest {
+    /** The processor's name. */
+    public static final String TYPE = Section.NAME;
+
+    private static final String PENDING = "pending";
+    private static final String FAIL = "fail";
+
+    private final boolean wait;
+    private final boolean fails;
+    private final double timeoutMs;
+    private final Content content;
+    private final Supplier<EncodingQueue> queue;
+
+    /** A document on its way into an index. */
+    public interface Document {
+        /** The index that it goes to. */
+        String index();
+
+        /** A copy of its fields, without the engine's metadata. */
+        Map<String, Object> source();
+
+        /** Sets what stands below {@code ttc}. */
+        void put(Map<String, Object> ours);
+    }
+
+    private Ingest(boolean wait, boolean fails, double timeoutMs, Content content, Supplier<EncodingQueue> queue) {
+        this.wait = wait;
+        this.fails = fails;
+        this.timeoutMs = timeoutMs;
+        this.content = content;
+        this.queue = queue;
+    }
+
+    /**
+     * Reads and takes the processor's options; what is left is unknown to it.
+     *
+     * @param options the processor's configuration
+     * @param queue where documents wait for the sidecar
+     * @throws IllegalArgumentException naming the option and the fix
+     */
+    public static Ingest of(Map<String, Object> options, Supplier<EncodingQueue> queue) {
+        Object wait = options.remove("wait");
+        if (wait != null && !(wait instanceof Boolean)) {
+            throw new IllegalArgumentException("[wait] must be true or false, got " + Names.shown(wait));
+        }
+        Object onError = options.remove("on_error");
+        if (onError != null && !List.of(PENDING, FAIL).contains(onError)) {
+            throw new IllegalArgumentException("[on_error] must be one of [pending, fail], got " + Names.shown(onError));
+        }
+        Object timeout = options.remove("timeout");
+        double timeoutMs = timeout == null ? 30_000 : timeout instanceof String time ? Section.milliseconds(time) : Double.NaN;
+        if (!(timeoutMs > 0)) {
+            throw new IllegalArgumentException("[timeout] must be a time longer than nothing, e.g. \"30s\", got " + Names.shown(timeout));
+        }
+        Object content = options.remove(Content.OPTION);
+        return new Ingest(Boolean.TRUE.equals(wait), FAIL.equals(onError), timeoutMs, content == null ? null : Content.of(content), queue);
+    }
+
+    /** Whether documents wait for the sidecar. */
+    public boolean waits() {
+        return wait;
+    }
+
+    /** Stamps a document; one that es-ttc itself has written with its features is left alone. */
+    public void stamp(Document document) {
+        stamped(document, document.source());
+    }
+
+    /**
+     * Stamps a document and has it encoded.
+     *
+     * @param done told why the document is refused, or null where it may go on; on any thread
+     */
+    public void encode(Document document, Consumer<String> done) {
+        Map<String, Object> source = document.source();
+        if (stamped(document, source)) {
+            done.accept(null);
+            return;
+        }
+        queue.get().add(new EncodingQueue.Waiting(document.index(), source, timeoutMs, (ours, error) -> {
+            if (ours != null) {
+                document.put(ours);
+            }
+            done.accept(ours == null && fails ? error : null);
+        }));
+    }
+
+    /** Takes what is ours out of the source; returns whether there is nothing left to do. */
+    private boolean stamped(Document document, Map<String, Object> source) {
+        Object own = source.remove(Section.NAME);
+        String hash = content == null ? null : content.hash(source);
+        if (content != null && content.isReady(own, hash)) {
+            return true;
+        }
+        Map<String, Object> stamp = new LinkedHashMap<>();
+        stamp.put("state", PENDING);
+        if (hash != null) {
+            stamp.put("hash", hash);
+        }
+        document.put(stamp);
+        return false;
+    }
+}
