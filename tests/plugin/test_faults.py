@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import cbor2
 import pytest
@@ -127,7 +128,7 @@ def test_the_node_is_killed_and_comes_back(plugged: Plugged) -> None:
     """Features, pipelines and settings are there; the very first search is rescored."""
     body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
     before = [search(plugged.url, index, body) for index in (STORED, DOC_VALUES)]
-    stamped = {"processors": [{"ttc": {}}]}
+    stamped: dict[str, Any] = {"processors": [{"ttc": {}}]}
     assert call(plugged.url, "PUT", "/_ingest/pipeline/survives", stamped).status == 200
     call(plugged.url, "PUT", "/written-before?wait_for_active_shards=1", {"settings": {"final_pipeline": "survives"}})
     plugged.node.kill()
