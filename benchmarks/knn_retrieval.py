@@ -3,14 +3,14 @@
     python -m benchmarks.knn_retrieval --engine http://127.0.0.1:9200
 
 The first table asks for NNN retrieval of every query and holds what comes back to the solution on all vectors at once.
-The second compares the windows of 100 documents that kNN over pooled vectors and over spans find, and what the index
-costs.
+The second compares the windows of documents that kNN over pooled vectors and over spans find, and what the index costs.
 """
 
 import argparse
 import asyncio
 import logging
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,8 +25,8 @@ from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.evaluation.datasets import Collection, load_collection
 from es_ttc.evaluation.features import encode_corpus, encode_queries
-from es_ttc.evaluation.methods import resolve_one, retrieval
-from es_ttc.evaluation.metrics import score
+from es_ttc.evaluation.methods import Method, resolve_one, retrieval
+from es_ttc.evaluation.metrics import CUTOFFS, score
 from es_ttc.evaluation.plan import SPANS, Plan
 from es_ttc.evaluation.through_engine import EngineSearcher, TemporaryIndex, engine_searcher, temporary_index
 from es_ttc.gateway.logs import configure_logs
@@ -54,23 +54,28 @@ class Subject:
     engine: EngineSettings
 
     @contextmanager
-    def searcher(self, spec: IndexSpec) -> Iterator[tuple[TemporaryIndex, EngineSearcher, float]]:
-        """Index the collection, and give what searches it and the seconds that writing took."""
+    def indexed(self, spec: IndexSpec) -> Iterator[tuple[TemporaryIndex, float]]:
+        """Index the collection, and tell the seconds that writing took."""
         began = time.perf_counter()
         with temporary_index(self.engine, self.collection, spec, self.encoder) as index:
-            seconds = time.perf_counter() - began
-            with engine_searcher(
-                self.engine,
-                index,
-                self.collection,
-                spec,
-                self.encoder,
-                retrieval([]),
-                self.queries,
-                first_pass="dense",
-                window=100,
-            ) as searcher:
-                yield index, searcher, seconds
+            yield index, time.perf_counter() - began
+
+    @contextmanager
+    def searcher(self, index: TemporaryIndex, spec: IndexSpec, window: int = 100) -> Iterator[EngineSearcher]:
+        """Give what searches the indexed collection and ranks a window of documents."""
+        with engine_searcher(
+            self.engine,
+            index,
+            self.collection,
+            spec,
+            self.encoder,
+            retrieval([]),
+            self.queries,
+            first_pass="dense",
+            window=window,
+            depth=min(window, len(self.collection.documents)),
+        ) as searcher:
+            yield searcher
 
 
 def cut(collection: Collection, documents: int | None, queries: int | None) -> Collection:
@@ -98,7 +103,7 @@ def nnn_table(subject: Subject) -> str:
     place = {name: number for number, name in enumerate(features.ids)}
     dictionary = Dictionary.of(features.pooled)
     lines = []
-    with subject.searcher(spec) as (index, searcher, _):
+    with subject.indexed(spec) as (index, _), subject.searcher(index, spec) as searcher:
         for l1 in L1S:
             penalty = Penalty(l1, L2)
             best = [solve(dictionary, query.vectors[0], penalty) for query in subject.queries]
@@ -148,37 +153,38 @@ def _coefficients(answer: Mapping[str, Any], place: Mapping[str, int]) -> Float3
     return x  # type: ignore[return-value]  # either precision will do
 
 
-def spans_table(subject: Subject, max_tokens: int) -> str:
+def spans_table(subject: Subject, max_tokens: int, windows: Sequence[int]) -> str:
     plan = Plan((resolve_one("knn:spectral"),), codec="int8", max_tokens=max_tokens)
     spec = plan.spec(subject.collection, subject.encoder)
-    lines = []
+    lines: list[tuple[Any, ...]] = []
     encode_corpus(subject.collection.documents, spec, subject.encoder)  # so that both indices find the encodings
     for name, one in (("pooled", replace(spec, spans=())), ("spans", spec)):
-        with subject.searcher(one) as (index, searcher, seconds):
-            size = index.runner.run(_bytes(index))
-            ways = [("pooled kNN", resolve_one("dense")), ("pooled kNN, spectral", resolve_one("spectral"))]
-            if one.spans:
-                alone = {"pooled": False, "candidates": 100}
-                ways = [
-                    ("span kNN, spectral", resolve_one("knn:spectral", alone)),
-                    ("both, spectral", resolve_one("knn:spectral", {"candidates": 100})),
-                ]
-            for way, method in ways:
-                run = searcher.rank(method)
-                scores = score(subject.collection.qrels, run.rankings)
-                means = scores.means()
-                lines.append(
-                    (
-                        way,
-                        *(f"{means[metric]:.3f}" for metric in ("recall@100", "recall@10", "ndcg@10")),
-                        f"{1000 * statistics.median(run.seconds):.0f}",
-                        f"{size / 2**20:.1f}",
-                        f"{seconds:.0f}",
-                        name,
-                    )
-                )
-    columns = ("window, order", "recall@100", "recall@10", "nDCG@10", "ms, p50", "index, MiB", "written in, s", "has")
+        with subject.indexed(one) as (index, seconds):
+            cost = (f"{index.runner.run(_bytes(index)) / 2**20:.1f}", f"{seconds:.0f}", name)
+            for window in windows:
+                with subject.searcher(index, one, window) as searcher:
+                    for way, method in _ways(one, window):
+                        run = searcher.rank(method)
+                        means = score(subject.collection.qrels, run.rankings).means()
+                        recall = [f"{means[metric]:.3f}" for metric in (f"recall@{window}", "recall@10", "ndcg@10")]
+                        lines.append((window, way, *recall, f"{1000 * statistics.median(run.seconds):.0f}", *cost))
+                        print(lines[-1], file=sys.stderr, flush=True)
+    columns = (
+        "window", "found by, order", "recall of the window", "recall@10", "nDCG@10", "ms, p50", "index, MiB",
+        "written in, s", "has",
+    )  # fmt: skip
+    lines.sort(key=lambda line: line[0])
     return table(columns, lines)
+
+
+def _ways(spec: IndexSpec, window: int) -> list[tuple[str, Method]]:
+    if not spec.spans:
+        return [("pooled kNN", resolve_one("dense")), ("pooled kNN, spectral", resolve_one("spectral"))]
+    alone = {"pooled": False, "candidates": window}
+    return [
+        ("span kNN, spectral", resolve_one("knn:spectral", alone)),
+        ("both, spectral", resolve_one("knn:spectral", {"candidates": window})),
+    ]
 
 
 async def _bytes(index: TemporaryIndex) -> int:
@@ -207,6 +213,9 @@ def main() -> None:
     parser.add_argument("--documents", type=int, help="the first of each collection; all without it")
     parser.add_argument("--queries", type=int, help="the first that they answer; all without it")
     parser.add_argument("--max-tokens", type=int, default=1024, help="token vectors kept of a document")
+    parser.add_argument(
+        "--windows", type=int, nargs="+", choices=CUTOFFS, default=[100], help="documents that each search finds"
+    )
     arguments = parser.parse_args()
     configure_logs("auto", logging.ERROR)
     settings = Settings()
@@ -224,7 +233,7 @@ def main() -> None:
         if arguments.only != "nnn":
             kept = f"{data}; {arguments.max_tokens} tokens kept of a document, int8; spans {SPANS.scale:g} tokens wide"
             print(heading(f"Retrieval through spans, {product}", data=f"{kept}, every {SPANS.stride}"))
-            print(spans_table(subject, arguments.max_tokens), flush=True)
+            print(spans_table(subject, arguments.max_tokens, arguments.windows), flush=True)
 
 
 if __name__ == "__main__":

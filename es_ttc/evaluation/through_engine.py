@@ -279,6 +279,7 @@ def engine_searcher(
     *,
     first_pass: FirstPass,
     window: int | None,
+    depth: int | None = None,
 ) -> Iterator[EngineSearcher]:
     """Start a gateway in front of an indexed collection and search through it."""
     runner = temporary.runner
@@ -299,6 +300,7 @@ def engine_searcher(
                 queries,
                 first_pass=first_pass,
                 window=window,
+                depth=depth,
             )
         finally:
             runner.run(client.close())

@@ -97,7 +97,15 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     )
 
     retrieving = Retrieving(
-        upstream, features, encoders, scoring, metrics, tuned, default_timeout_ms=settings.default_timeout_ms
+        upstream,
+        features,
+        attached,
+        encoders,
+        scoring,
+        metrics,
+        tuned,
+        default_timeout_ms=settings.default_timeout_ms,
+        max_window=settings.max_window,
     )
     knn = KnnHandler(searches, retrieving, max_window=settings.max_window)
     model = SharedModel(settings)

@@ -29,6 +29,9 @@ from es_ttc.mappings.queries import MOST_CANDIDATES
 from es_ttc.mappings.spec import ENCODER, HASH, STATE, IndexSpec
 from es_ttc.settings import SideCredentials
 
+MARK_FIELDS = (ID, ROUTING, SOURCE, SEQ_NO, HASH, ENCODER, STATE)
+"""Doc values of a side index's documents that :func:`mark_of` reads."""
+
 _DOCUMENTS_A_READ = 1000
 _REMEMBERED = 1000
 _NOT_FOR_THIS_CALLER = (401, 403, 404)
@@ -110,7 +113,7 @@ class AttachedFeatures:
 
         That an index has a side index is expected again of the next search for the same.
         """
-        if any(_own_key(hit) and _changed_inside(hit) for hit in hits):
+        if any(_own_key(hit) and changed_inside(hit) for hit in hits):
             return True
         indices = {str(hit["_index"]) for hit in hits if _own_key(hit) is None}
         found = await asyncio.gather(*(self._marks(index, [], caller) for index in sorted(indices)))
@@ -143,8 +146,8 @@ class AttachedFeatures:
             if key is None:
                 if "_id" in hit:
                     beside[str(hit["_index"])].append(place)
-            elif _changed_inside(hit):
-                doubtful.append(_Doubtful(place, key, key.index, _identity(hit)))
+            elif changed_inside(hit):
+                doubtful.append(_Doubtful(place, key, key.index, identity_of(hit)))
         parts = await asyncio.gather(
             *(self._beside(index, places, hits, located, caller) for index, places in beside.items())
         )
@@ -159,30 +162,44 @@ class AttachedFeatures:
                 located.stale.add(one.place)
         return located
 
+    async def current(
+        self,
+        index: str,
+        hits: Sequence[Mapping[str, Any]],
+        marks: Mapping[Identity, Mark],
+        uuid: str | None,
+        caller: Caller,
+    ) -> list[DocumentKey | None]:
+        """Return what identifies the features of hits of one index, None where they are not of the text that it has.
+
+        Args:
+            index: The source.
+            hits: As the engine has just returned them to the caller, with `_id` and the doc value of `_seq_no`.
+            marks: What its side index has of them.
+            uuid: The source's; None where it is not known, so that texts are compared instead.
+            caller: In whose name texts are read.
+
+        Raises:
+            EngineError: The engine refused a read.
+            EngineUnavailable: It does not answer.
+        """
+        keys: list[DocumentKey | None] = [None] * len(hits)
+        doubtful = _judge(index, dict(enumerate(hits)), marks, uuid, keys)
+        right = await self._same_text(doubtful, caller)
+        for one in doubtful:
+            keys[one.place] = one.key if one.place in right else None
+        return keys
+
     async def _beside(
         self, index: str, places: Sequence[int], hits: Sequence[Mapping[str, Any]], located: Located, caller: Caller
     ) -> list[_Doubtful]:
         """Find what a side index has of the hits of one index, and return those whose text is to be compared."""
-        identities = {place: _identity(hits[place]) for place in places}
-        marks, uuid = await asyncio.gather(
-            self._marks(index, sorted({identifier for identifier, _ in identities.values()}), caller),
-            self._uuid(index, caller),
-        )
+        ids = sorted({identity_of(hits[place])[0] for place in places})
+        marks, uuid = await asyncio.gather(self._marks(index, ids, caller), self.uuid(index, caller))
         if marks is None:
             return []
         located.sides[index] = next((mark.side for mark in marks.values()), "")
-        doubtful = []
-        for place, identity in identities.items():
-            mark = marks.get(identity)
-            if mark is None:
-                continue
-            key = DocumentKey(mark.side, mark.encoder, mark.hash, side=True)
-            hit = hits[place]
-            if (mark.source, mark.seq_no) == (uuid, _seq_no(hit)):
-                located.keys[place] = key
-            else:
-                doubtful.append(_Doubtful(place, key, index, identity))
-        return doubtful
+        return _judge(index, {place: hits[place] for place in places}, marks, uuid, located.keys)
 
     async def _marks(self, index: str, ids: Sequence[str], caller: Caller) -> dict[Identity, Mark] | None:
         """Return what the side index of an index has of documents; None where it has no side index."""
@@ -203,28 +220,17 @@ class AttachedFeatures:
             "query": {"ids": {"values": list(ids)}},
             "size": MOST_CANDIDATES if ids else 0,
             "stored_fields": "_none_",
-            "docvalue_fields": [ID, ROUTING, SOURCE, SEQ_NO, HASH, ENCODER, STATE],
+            "docvalue_fields": [*MARK_FIELDS],
             "track_total_hits": False,
         }
         door = self.door(caller)
         answer = await self._read(door.path([side_alias(index)], "_search"), door, body, _IF_IT_IS_THERE)
         if answer is None or not answer["_shards"]["total"]:
             return None
-        marks = {}
-        for hit in answer["hits"]["hits"]:
-            fields = hit["fields"]
-            if fields[STATE][0] == READY:
-                identity = (fields[ID][0], fields.get(ROUTING, [None])[0])
-                marks[identity] = Mark(
-                    hit["_index"],
-                    fields[ENCODER][0],
-                    fields[HASH][0],
-                    fields[SOURCE][0],
-                    fields[SEQ_NO][0],
-                )
-        return marks
+        found = (mark_of(hit) for hit in answer["hits"]["hits"])
+        return dict(one for one in found if one is not None)
 
-    async def _uuid(self, index: str, caller: Caller) -> str | None:
+    async def uuid(self, index: str, caller: Caller) -> str | None:
         """Return an index's UUID; None where the caller may not see it, so that texts are compared instead."""
         path = f"/{quote(index, safe='')}/_settings/index.uuid".encode()
         answer = await self._read(path, self.door(caller), None, {"flat_settings": "true"})
@@ -270,7 +276,7 @@ class AttachedFeatures:
         answer = await self._read(path, caller, body, params)
         if answer is None:
             return set()
-        texts = {_identity(hit): hit.get("_source") or {} for hit in answer["hits"]["hits"]}
+        texts = {identity_of(hit): hit.get("_source") or {} for hit in answer["hits"]["hits"]}
         return {
             one.place for one in group if one.identity in texts and _hash_of(texts[one.identity], spec) == one.key.hash
         }
@@ -307,6 +313,47 @@ class AttachedFeatures:
         return answer
 
 
+def mark_of(hit: Mapping[str, Any]) -> tuple[Identity, Mark] | None:
+    """Return which document of the source a hit of its side index is about, and its mark; None without features."""
+    fields = hit["fields"]
+    if fields[STATE][0] != READY:
+        return None
+    values = (fields[name][0] for name in (ENCODER, HASH, SOURCE, SEQ_NO))
+    return (fields[ID][0], fields.get(ROUTING, [None])[0]), Mark(hit["_index"], *values)
+
+
+def identity_of(hit: Mapping[str, Any]) -> Identity:
+    """Return the id and the routing of a hit of a source."""
+    return str(hit.get("_id", "")), hit.get("_routing")
+
+
+def changed_inside(hit: Mapping[str, Any]) -> bool:
+    """Whether a document was written again after its features were put into it."""
+    marked = hit["fields"].get(VERSION)
+    return bool(marked) and marked[0] != hit.get("_version")
+
+
+def _judge(
+    index: str,
+    hits: Mapping[int, Mapping[str, Any]],
+    marks: Mapping[Identity, Mark],
+    uuid: str | None,
+    keys: list[DocumentKey | None],
+) -> list[_Doubtful]:
+    """Put in place the keys of hits whose features are of the very write, and return those to be compared by text."""
+    doubtful = []
+    for place, hit in hits.items():
+        mark = marks.get(identity_of(hit))
+        if mark is None:
+            continue
+        key = DocumentKey(mark.side, mark.encoder, mark.hash, side=True)
+        if (mark.source, mark.seq_no) == (uuid, _seq_no(hit)):
+            keys[place] = key
+        else:
+            doubtful.append(_Doubtful(place, key, index, identity_of(hit)))
+    return doubtful
+
+
 def _own_key(hit: Mapping[str, Any]) -> DocumentKey | None:
     """Return what identifies the features that a hit carries itself, or None where it has none."""
     fields = hit.get("fields") or {}
@@ -314,16 +361,6 @@ def _own_key(hit: Mapping[str, Any]) -> DocumentKey | None:
     if not encoder or not content:
         return None
     return DocumentKey(hit["_index"], encoder[0], content[0])
-
-
-def _changed_inside(hit: Mapping[str, Any]) -> bool:
-    """Whether a document was written again after its features were put into it."""
-    marked = hit["fields"].get(VERSION)
-    return bool(marked) and marked[0] != hit.get("_version")
-
-
-def _identity(hit: Mapping[str, Any]) -> Identity:
-    return str(hit.get("_id", "")), hit.get("_routing")
 
 
 def _seq_no(hit: Mapping[str, Any]) -> int | None:

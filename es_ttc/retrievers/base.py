@@ -38,10 +38,13 @@ class Neighbours:
         documents: ``(m,)`` their numbers, nearest first; fewer than were asked for where no more match the filter.
         cosines: ``(m,)`` float32, those of their nearest vectors with the one that was asked for, non-increasing. As
             exact as the engine's own scores: compute what must be exact from a :class:`Window`.
+        complete: Whether there are no others where there are fewer than were asked for. False where a search has given
+            up looking for them: they are then farther away than these.
     """
 
     documents: Documents
     cosines: Float32
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +189,7 @@ def together(found: Sequence[Neighbours]) -> Neighbours:
     documents, places = np.unique(numbers, return_inverse=True)
     cosines = np.full(len(documents), -np.inf, np.float32)
     np.maximum.at(cosines, places, np.concatenate([part.cosines for part in found]))
-    return Neighbours(*best(documents, cosines, len(documents)))
+    return Neighbours(*best(documents, cosines, len(documents)), complete=all(part.complete for part in found))
 
 
 def best(documents: Documents, scores: Float32, k: int) -> tuple[Documents, Float32]:

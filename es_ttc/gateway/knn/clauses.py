@@ -94,6 +94,15 @@ class Clause:
         told = self.given.get("filter")
         return told if isinstance(told, list) else [] if told is None else [told]
 
+    def require_ours(self, most: int) -> None:
+        """Check the keys of a clause that we answer; those of one that the engine answers are its own to check.
+
+        Raises:
+            InvalidRequest: One is unknown, or its value cannot be meant.
+        """
+        where = "knn" if self.form == "elasticsearch" else f"knn.{self.field}"
+        _check_ours(self.given, self.section, self.form, self.field, where, most)
+
     def of_each_search(self, product: Product) -> dict[str, Any]:
         """Return what else of it every kNN search is told."""
         return {key: self.given[key] for key in _OF_EACH_SEARCH[product] if key in self.given}
@@ -167,12 +176,15 @@ def put_in_place(body: Mapping[str, Any], queries: Sequence[tuple[Clause, dict[s
     return changed
 
 
-def with_scores(ids: Sequence[tuple[str, str]], scores: Sequence[float], *, name: str | None = None) -> dict[str, Any]:
+def with_scores(
+    ids: Sequence[tuple[str, str]], scores: Sequence[float], filters: Sequence[Any] = (), *, name: str | None = None
+) -> dict[str, Any]:
     """Return the native query that matches some documents and gives each its score.
 
     Args:
         ids: Index and id of each document.
         scores: Their scores, not negative.
+        filters: What a document must still match.
         name: The clause's ``_name``.
     """
     if not ids:
@@ -187,6 +199,7 @@ def with_scores(ids: Sequence[tuple[str, str]], scores: Sequence[float], *, name
         for (index, identifier), score in zip(ids, scores, strict=True)
     ]
     query = matching[0] if len(matching) == 1 else {"bool": {"should": matching}}
+    query = {"bool": {"filter": [query, *filters]}} if filters else query
     named = {} if name is None else {"_name": name}
     return {
         "function_score": {
@@ -245,10 +258,11 @@ def _read(place: Place, standing: Standing, value: Mapping[str, Any], most: int)
             f"[{where}.{TEXT}] is encoded for the vectors that es-ttc keeps, and [{field}] is none of them: search "
             f"[{VECTOR}], or give a vector of your own"
         )
-    if section is not None:
-        _check_ours(given, section, form, field, where, most)
     kept = {key: one for key, one in given.items() if key != "field"}
-    return Clause(place, standing, form, field, kept, texts, vector, section)
+    clause = Clause(place, standing, form, field, kept, texts, vector, section)
+    if section is not None:
+        clause.require_ours(most)
+    return clause
 
 
 def _question(
@@ -292,14 +306,20 @@ def _unit(value: Any, where: str) -> Float32:
     return unit
 
 
-def _check_ours(given: Mapping[str, Any], section: Section, form: Product, field: str, where: str, most: int) -> None:
-    """Check the keys of a clause that we answer; those of a clause that the engine answers are its own to check."""
+def _check_ours(
+    given: Mapping[str, Any], section: Section | None, form: Product, field: str, where: str, most: int
+) -> None:
     for key in given:
         if key not in _KNOWN[form]:
             raise unknown_field(key, _KNOWN[form], where)
-    if field != VECTOR:
+    if field != VECTOR and section is not None:
         raise InvalidRequest(f"[{where}] searches [{field}]: with [{KEY}] name [{VECTOR}], the method knows the others")
-    for key in _OF_RESCORE:
+    if field != VECTOR:
+        raise InvalidRequest(
+            f"[{where}] searches [{field}], and the index has its vectors in a side index: name [{VECTOR}], or add "
+            f"[{KEY}] with a method that searches the others"
+        )
+    for key in _OF_RESCORE if section is not None else ():
         if getattr(section, key) != Section.model_fields[key].default:
             raise InvalidRequest(f"[{KEY}.{key}] belongs to [rescore]: in [knn] use [boost]")
     _check_number(given, "k", where, least=1, most=most)

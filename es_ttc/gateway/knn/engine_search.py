@@ -4,20 +4,24 @@ Every search carries the caller's filter and goes through the caller's own door 
 features are read only of documents that such a search has returned.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from es_ttc.engine.protocol import Product
 from es_ttc.errors import EncoderMismatch, EngineError
+from es_ttc.gateway.attached import AttachedFeatures, changed_inside
 from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored, brought
 from es_ttc.gateway.knn.clauses import Clause, all_of
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.scoring import columns
 from es_ttc.gateway.upstream import Caller
+from es_ttc.mappings.attached import VERSION
 from es_ttc.mappings.fields import FEATURES
 from es_ttc.mappings.queries import MOST_CANDIDATES
 from es_ttc.mappings.spec import ENCODER, HASH, SPAN_VECTOR, SPANS, TOKEN_VECTOR, TOKENS, VECTOR
@@ -29,8 +33,15 @@ A = ParamSpec("A")
 T = TypeVar("T")
 
 Body = dict[str, Any]
-Ask = Callable[[Sequence[Body]], Awaitable[Sequence[Mapping[str, Any]]]]
-"""Answers `_search` bodies, in one round trip."""
+Answer = Mapping[str, Any]
+Hit = Mapping[str, Any]
+Identity = tuple[str, str, str | None]
+"""A document's index, id and routing."""
+
+_ANYWHERE = {"ignore_unmapped": True}
+"""For queries over several indices: one of them may have no such vectors."""
+_FURTHER = 4
+"""How many times as many neighbours are asked for where too many of the first ones may not be given."""
 
 _PATHS: Mapping[Vectors, tuple[str, str | None]] = {
     Vectors.POOLED: (VECTOR, None),
@@ -54,6 +65,20 @@ _EXACT: Mapping[Product, Callable[[str, list[float]], Body]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Asks:
+    """Ways to ask the engine; what is asked at once goes out at once.
+
+    Attributes:
+        searched: Answers `_search` bodies over what the caller searches, through his own door.
+        beside: Answers `_search` bodies over side indices, each named by its alias, through the gateway's door to them.
+            An answer may be an error.
+    """
+
+    searched: Callable[[Sequence[Body]], Awaitable[Sequence[Answer]]]
+    beside: Callable[[Sequence[tuple[str, Body]]], Awaitable[Sequence[Answer]]]
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """What belongs to every search of a request, whatever it looks for.
 
@@ -72,31 +97,61 @@ class Frame:
     end: float
 
 
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a kNN search goes about it; see :meth:`es_ttc.retrievers.base.Search.nearest`."""
+
+    among: Vectors
+    num_candidates: int | None
+    exact: bool
+    features: frozenset[Feature]
+
+
 class EngineSearch:
     """Finds documents by the engine's kNN; see :class:`es_ttc.retrievers.base.Search`.
 
     Args:
         clause: The caller's clause, for its filter and what else every search is told.
         frame: What belongs to every search of the request.
-        ask: Sends searches.
+        asks: Send searches.
         features: The documents' features.
+        attached: Tells whether they are of the text that a document has now.
         pool: Where computations run.
+
+    Attributes:
+        ids: By number the index and id of each document found.
+        fields: By number the fields that its offsets' ordinals stand for, where offsets were read.
+        feature_ms: Time that reading features took.
     """
 
-    def __init__(self, clause: Clause, frame: Frame, ask: Ask, features: FeatureStore, pool: BoundedPool) -> None:
+    def __init__(
+        self,
+        clause: Clause,
+        frame: Frame,
+        asks: Asks,
+        features: FeatureStore,
+        attached: AttachedFeatures,
+        pool: BoundedPool,
+    ) -> None:
         self.ids: list[tuple[str, str]] = []
         self.fields: dict[int, tuple[str, ...]] = {}
-        self.searches = 0
         self.feature_ms = 0.0
+        self._stale: set[Identity] = set()
         self._clause = clause
         self._frame = frame
-        self._ask = ask
+        self._asks = asks
         self._features = features
+        self._attached = attached
         self._pool = pool
         self._keys: list[DocumentKey] = []
         self._brought: dict[int, Stored] = {}
-        self._numbers: dict[tuple[str, str], int] = {}
+        self._numbers: dict[Identity, int] = {}
         self._dims = 0
+
+    @property
+    def stale(self) -> int:
+        """Documents that were passed over because their vectors are those of an earlier text."""
+        return len(self._stale)
 
     @property
     def seconds_left(self) -> float:
@@ -114,25 +169,10 @@ class EngineSearch:
         features: frozenset[Feature] = frozenset(),
     ) -> list[Neighbours]:
         """Find the documents nearest to each of some vectors; see :class:`es_ttc.retrievers.base.Search`."""
-        k = min(k, MOST_CANDIDATES)
-        asked = max(num_candidates or 0, self._clause.num_candidates or 0)
-        candidates = min(MOST_CANDIDATES, max(k, asked)) if asked else None
-        bodies = [
-            search_body(
-                self._clause, self._frame, vector, k, among=among, num_candidates=candidates, exact=exact,
-                stored=[FEATURES[feature].name for feature in sorted(features)],
-            )
-            for vector in vectors
-        ]  # fmt: skip
-        self.searches += len(bodies)
         self._dims = vectors.shape[1]
-        answers = await self._ask(bodies)
-        found = [self._neighbours(answer) for answer in answers]
-        if features:
-            for answer, neighbours in zip(answers, found, strict=True):
-                for number, hit in zip(neighbours.documents.tolist(), answer["hits"]["hits"], strict=True):
-                    self._brought[number] = brought(self._keys[number], hit, features)
-        return found
+        how = How(among, num_candidates, exact, features)
+        k = min(k, MOST_CANDIDATES)
+        return list(await asyncio.gather(*(self._nearest(vector, k, how) for vector in vectors)))
 
     async def window(
         self, documents: Documents, needs: frozenset[Feature], wants: frozenset[Feature] = frozenset()
@@ -141,8 +181,7 @@ class EngineSearch:
         began = time.perf_counter()
         found = [self._brought.get(document, {}) for document in documents.tolist()]
         if not all(needs | wants <= stored.keys() for stored in found):
-            keys = [self._keys[document] for document in documents]
-            found = (await self._features.window(keys, needs | wants, self._frame.caller)).documents
+            found = await self._read([self._keys[document] for document in documents], needs | wants)
         self.feature_ms += (time.perf_counter() - began) * 1000
         places = [place for place, stored in enumerate(found) if needs <= stored.keys()]
         known = documents[places]
@@ -160,71 +199,139 @@ class EngineSearch:
         """Call a function off the event loop."""
         return await self._pool.run(function, *args, **kwargs)
 
-    def _neighbours(self, answer: Mapping[str, Any]) -> Neighbours:
-        hits = answer["hits"]["hits"]
-        cosines = np.array([2 * hit["_score"] - 1 for hit in hits], np.float32)
-        return Neighbours(np.array([self._number(hit) for hit in hits], np.intp), np.clip(cosines, -1, 1))
+    async def _nearest(self, vector: Float32, k: int, how: How) -> Neighbours:
+        """Return the k documents nearest to one vector."""
+        return await enough(partial(self._own, vector, how), k, first=k)
 
-    def _number(self, hit: Mapping[str, Any]) -> int:
-        """Return a document's number; a new document gets the next one."""
-        identity = (str(hit["_index"]), str(hit["_id"]))
-        number = self._numbers.get(identity)
-        if number is not None:
-            return number
+    async def _own(self, vector: Float32, how: How, count: int) -> tuple[Neighbours, bool]:
+        """Search the vectors that the searched documents have themselves; see :func:`enough`."""
+        body = self._body(vector, count, how, self._clause.filters)
+        stored = [FEATURES[feature].name for feature in sorted(how.features)]
+        [answer] = await self._asks.searched(
+            [
+                {
+                    **self._frame.shared,
+                    **body,
+                    "_source": False,
+                    "docvalue_fields": [HASH, ENCODER, VERSION],
+                    "version": True,
+                    **({"stored_fields": stored} if stored else {}),
+                }
+            ]
+        )
+        hits = await self._current(answer["hits"]["hits"])
+        numbers = [self._number(hit) for hit in hits]
+        if how.features:
+            for number, hit in zip(numbers, hits, strict=True):
+                self._brought[number] = brought(self._keys[number], hit, how.features)
+        return neighbours(numbers, [hit["_score"] for hit in hits]), len(answer["hits"]["hits"]) < count
+
+    async def _current(self, hits: Sequence[Hit]) -> Sequence[Hit]:
+        """Leave out documents that hold their own features, and have had another text since those were made."""
+        changed = [hit for hit in hits if changed_inside(hit)]
+        if not changed:
+            return hits
+        located = await self._attached.locate(changed, self._frame.caller)
+        gone = {identity(hit) for hit, key in zip(changed, located.keys, strict=True) if key is None}
+        self._stale |= gone
+        return [hit for hit in hits if identity(hit) not in gone]
+
+    async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> list[Stored]:
+        """Return stored features of documents; none of one that has changed meanwhile."""
+        return (await self._features.window(keys, features, self._frame.caller)).documents
+
+    def _body(self, vector: Float32, count: int, how: How, filters: Sequence[Any]) -> Body:
+        asked = max(how.num_candidates or 0, self._clause.num_candidates or 0)
+        candidates = min(MOST_CANDIDATES, max(count, asked)) if asked else None
+        return search_body(
+            self._clause, self._frame.product, vector, count, filters,
+            among=how.among, num_candidates=candidates, exact=how.exact,
+        )  # fmt: skip
+
+    def _number(self, hit: Hit) -> int:
+        """Return the number of a document that holds its own features."""
         fields = hit.get("fields", {})
         encoder, content = fields.get(ENCODER, [""])[0], fields.get(HASH, [""])[0]
         if encoder != self._frame.encoder:
             raise EncoderMismatch(
-                f"index [{identity[0]}] holds vectors of [{encoder}] beside those of [{self._frame.encoder}]: search "
+                f"index [{hit['_index']}] holds vectors of [{encoder}] beside those of [{self._frame.encoder}]: search "
                 "one of them at a time, or ingest one of them again"
             )
-        number = self._numbers[identity] = len(self.ids)
-        self.ids.append(identity)
-        self._keys.append(DocumentKey(identity[0], encoder, content))
+        return self._numbered(identity(hit), DocumentKey(str(hit["_index"]), encoder, content))
+
+    def _numbered(self, document: Identity, key: DocumentKey) -> int:
+        """Return a document's number; a new document gets the next one."""
+        number = self._numbers.setdefault(document, len(self.ids))
+        if number == len(self.ids):
+            self.ids.append(document[:2])
+            self._keys.append(key)
         return number
+
+
+Find = Callable[[int], Awaitable[tuple[Neighbours, bool]]]
+
+
+async def enough(find: Find, k: int, *, first: int) -> Neighbours:
+    """Ask for more and more neighbours until k of them may be given; at most 10,000 are looked at.
+
+    Args:
+        find: Given how many neighbours to look at, returns those of them that may be given, nearest first, and whether
+            there are no others.
+        k: Documents wanted.
+        first: How many are looked at first.
+    """
+    count = min(first, MOST_CANDIDATES)
+    while True:
+        found, exhausted = await find(count)
+        plenty = len(found.documents) >= k
+        if plenty or exhausted or count >= MOST_CANDIDATES:
+            return Neighbours(found.documents[:k], found.cosines[:k], plenty or exhausted)
+        count = min(_FURTHER * count, MOST_CANDIDATES)
+
+
+def neighbours(numbers: Sequence[int], scores: Sequence[float]) -> Neighbours:
+    """Return documents with the cosines that an engine's scores stand for."""
+    cosines = np.array([2 * score - 1 for score in scores], np.float32)
+    return Neighbours(np.array(numbers, np.intp), np.clip(cosines, -1, 1))
+
+
+def identity(hit: Hit) -> Identity:
+    """Return what tells a hit's document from all others."""
+    return str(hit["_index"]), str(hit["_id"]), hit.get("_routing")
 
 
 def search_body(
     clause: Clause,
-    frame: Frame,
+    product: Product,
     vector: Float32,
     k: int,
+    filters: Sequence[Any],
     *,
     among: Vectors = Vectors.POOLED,
     num_candidates: int | None = None,
     exact: bool = False,
-    stored: Sequence[str] = (),
 ) -> Body:
-    """Return one kNN search as a `_search` body.
+    """Return the part of a `_search` body that finds documents by kNN.
 
     Args:
-        clause: The caller's clause.
-        frame: What belongs to every search of the request.
+        clause: The caller's clause, for what else every search is told.
+        product: The engine's.
         vector: ``(d,)``, not zero.
         k: Documents wanted, at most 10,000.
+        filters: Queries that every document must match.
         among: The vectors that are searched.
         num_candidates: At least k; None for the engine's own choice.
         exact: Compare every vector.
-        stored: Stored fields that come with the hits.
     """
     field, nested = _PATHS[among]
     values = vector.tolist()
     if exact:
-        found = _exactly(field, nested, values, clause.filters, frame.product)
-    elif frame.product == "elasticsearch":
-        found = _elasticsearchs(clause, field, values, k, num_candidates)
+        found = _exactly(field, nested, values, filters, product)
+    elif product == "elasticsearch":
+        found = _elasticsearchs(clause, field, values, k, filters, num_candidates)
     else:
-        found = _opensearchs(clause, field, nested, values, k, num_candidates)
-    fields = {"stored_fields": [*stored]} if stored else {}
-    return {
-        **frame.shared,
-        **found,
-        "size": k,
-        "track_total_hits": False,
-        "_source": False,
-        "docvalue_fields": [HASH, ENCODER],
-        **fields,
-    }
+        found = _opensearchs(clause, field, nested, values, k, filters, num_candidates)
+    return {**found, "size": k, "track_total_hits": False}
 
 
 def require_whole(answer: Mapping[str, Any]) -> None:
@@ -248,28 +355,40 @@ def refusal(status: int | None, answer: Any) -> EngineError:
     return EngineError(f"the engine refused a kNN search: {why}", upstream_status=status, upstream=answer)
 
 
-def _elasticsearchs(clause: Clause, field: str, values: list[float], k: int, num_candidates: int | None) -> Body:
+def _elasticsearchs(
+    clause: Clause, field: str, values: list[float], k: int, filters: Sequence[Any], num_candidates: int | None
+) -> Body:
     knn: Body = {"field": field, "query_vector": values, "k": k, **clause.of_each_search("elasticsearch")}
     if num_candidates is not None:
         knn["num_candidates"] = num_candidates
-    if clause.filters:
-        knn["filter"] = clause.filters
+    if filters:
+        knn["filter"] = [*filters]
     return {"knn": knn}
 
 
 def _opensearchs(
-    clause: Clause, field: str, nested: str | None, values: list[float], k: int, num_candidates: int | None
+    clause: Clause,
+    field: str,
+    nested: str | None,
+    values: list[float],
+    k: int,
+    filters: Sequence[Any],
+    num_candidates: int | None,
 ) -> Body:
     # k is what each shard's index considers; `size` keeps the best of all.
-    knn: Body = {"vector": values, "k": max(k, num_candidates or k), **clause.of_each_search("opensearch")}
-    if clause.filters:
-        knn["filter"] = all_of(clause.filters)
+    knn: Body = {"vector": values, "k": max(k, num_candidates or k), **clause.of_each_search("opensearch"), **_ANYWHERE}
+    if filters:
+        knn["filter"] = all_of(filters)
     query: Body = {"knn": {field: knn}}
-    return {"query": query if nested is None else {"nested": {"path": nested, "score_mode": "max", "query": query}}}
+    return {"query": query if nested is None else _below(nested, query)}
 
 
 def _exactly(field: str, nested: str | None, values: list[float], filters: Sequence[Any], product: Product) -> Body:
     scored: Body = {"script_score": {"query": {"exists": {"field": field}}, "script": _EXACT[product](field, values)}}
     if nested is not None:
-        scored = {"nested": {"path": nested, "score_mode": "max", "query": scored}}
+        scored = _below(nested, scored)
     return {"query": {"bool": {"must": [scored], "filter": [*filters]}}}
+
+
+def _below(nested: str, query: Body) -> Body:
+    return {"nested": {"path": nested, "score_mode": "max", "query": query, **_ANYWHERE}}

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 
 from es_ttc.engine.protocol import Product
-from es_ttc.errors import DeadlineExceeded, EncoderMismatch, EngineError, EsTtcError, InvalidRequest, MissingFeature
-from es_ttc.gateway import jsonio
+from es_ttc.errors import DeadlineExceeded, EngineError, EsTtcError, InvalidRequest, MissingFeature
+from es_ttc.gateway.attached import AttachedFeatures
 from es_ttc.gateway.encoding import Encoders
 from es_ttc.gateway.features import FeatureStore
 from es_ttc.gateway.field_caps import mapped_fields
+from es_ttc.gateway.knn.asking import Doors, LineRounds, asks_of
+from es_ttc.gateway.knn.attached_search import AttachedSearch, SideMoved
 from es_ttc.gateway.knn.clauses import Clause, with_scores
-from es_ttc.gateway.knn.engine_search import FIELDS, Ask, EngineSearch, Frame, refusal, require_whole
+from es_ttc.gateway.knn.engine_search import FIELDS, Asks, EngineSearch, Frame
+from es_ttc.gateway.knn.ground import Ground, ground_of
 from es_ttc.gateway.knn.rounds import Member, Rounds
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import Metrics
@@ -24,9 +27,9 @@ from es_ttc.gateway.page import shortest
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.rescoring import budget_ms, with_field_name
 from es_ttc.gateway.scoring import ScoringError
-from es_ttc.gateway.upstream import Caller, Upstream, callers
+from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.mappings.fields import FEATURES
-from es_ttc.mappings.spec import ENCODER, POOLED, VECTOR
+from es_ttc.mappings.spec import POOLED, VECTOR
 from es_ttc.rescorers.base import Feature, Params, Query
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.rescorers.tuned import TunedDefaults
@@ -34,6 +37,8 @@ from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Retrieved, Retriever
 from es_ttc.vectors.tokens import Float32
 
+_PLAIN = "dense"
+"""What answers a clause that gives a text only, where the engine itself has no vectors to search."""
 _ENCODING_SECONDS = 10.0
 """What finding the encoder and encoding may take: without the query's vector there is no kNN search to fall back to."""
 
@@ -122,31 +127,37 @@ class Retrieving:
     Args:
         upstream: The engine.
         features: The documents' features.
+        attached: Finds those of attached indices.
         encoders: The queries' encoders.
         pool: Where methods compute.
         metrics: Told about stages and fallbacks.
         tuned: Parameters of retrievals that give none of their own.
         default_timeout_ms: Budget of a retrieval that names none.
+        max_window: Greatest ``k`` of a retrieval of ours.
     """
 
     def __init__(
         self,
         upstream: Upstream,
         features: FeatureStore,
+        attached: AttachedFeatures,
         encoders: Encoders,
         pool: BoundedPool,
         metrics: Metrics,
         tuned: TunedDefaults,
         *,
         default_timeout_ms: float,
+        max_window: int,
     ) -> None:
         self._upstream = upstream
         self._features = features
+        self._attached = attached
         self._encoders = encoders
         self._pool = pool
         self._metrics = metrics
         self._tuned = tuned
         self._default_timeout_ms = default_timeout_ms
+        self._max_window = max_window
 
     async def answer(
         self, questions: Sequence[Question], path: bytes, query_string: bytes
@@ -164,10 +175,8 @@ class Retrieving:
         if not questions:
             return []
         methods = [_outcome(partial(_method, question.clause, self._tuned)) for question in questions]
-        headers = callers(questions[0].caller.headers)
-        rounds: Rounds[tuple[bytes, dict[str, Any]], Mapping[str, Any]] = Rounds(
-            partial(self._send, path, query_string, headers)
-        )
+        doors = Doors(self._upstream, self._attached, questions[0].caller, path, query_string)
+        rounds: LineRounds = Rounds(doors.send)
         product = await self._upstream.product()
         members = rounds.join(len(questions))
         tasks = [
@@ -181,52 +190,70 @@ class Retrieving:
         question: Question,
         method: "_Method | EsTtcError | None",
         product: Product,
-        rounds: Rounds[tuple[bytes, dict[str, Any]], Mapping[str, Any]],
+        rounds: LineRounds,
         member: Member,
     ) -> Replacement | EsTtcError:
-        async def ask(bodies: Sequence[dict[str, Any]]) -> Sequence[Mapping[str, Any]]:
-            answers = await rounds.ask(member, [(question.door, body) for body in bodies])
-            for answer in answers:
-                require_whole(answer)
-            return answers
-
         async with rounds.at_work(member):
             if isinstance(method, EsTtcError):
                 return method
+            asks = asks_of(rounds, member, question.door)
             try:
-                return await self._replacement(question, method, product, ask)
+                try:
+                    return await self._replacement(question, method, product, asks)
+                except SideMoved:  # another one has taken over meanwhile
+                    return await self._replacement(question, method, product, asks, again=True)
             except EsTtcError as error:
                 return error
 
     async def _replacement(
-        self, question: Question, method: "_Method | None", product: Product, ask: Ask
+        self, question: Question, method: "_Method | None", product: Product, asks: Asks, *, again: bool = False
     ) -> Replacement:
+        """Return what stands in a clause's place.
+
+        Raises:
+            SideMoved: Its side index was replaced under way; not raised `again` where the engine can answer without it.
+            EsTtcError: Nothing can stand there.
+        """
         took = _Took()
         clause = question.clause
         try:
             async with asyncio.timeout(_ENCODING_SECONDS):
-                encoder, query = await self._query(question, method, ask, took)
+                ground, query = await self._query(question, method, asks, took)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"the query was not encoded within {_ENCODING_SECONDS:g} s, and without its vector nothing can be found"
             ) from None
+        if ground.sides and method is None:
+            clause.require_ours(self._max_window)
+            plain = registry.load(_PLAIN)
+            method = _Method(plain, plain.Params(), {})
         if query is None:  # nothing that the caller can see has a vector
-            summary = None if method is None else _summary(method, {"retrieved": 0}, encoder, took, applied=True)
+            summary = None if method is None else _summary(method, {"retrieved": 0}, "", took, applied=True)
             return Replacement(clause, {"match_none": {}}, summary)
         native = clause.native(query.vectors[0], product, question.size)
         if method is None:
             return Replacement(clause, native)
+        encoder = ground.encoder or ""
         frame = Frame(product, question.caller, encoder, _shared(question.body), self._end(question))
-        outcome = await self._retrieved(question, method, query, frame, ask, took)
+        outcome = await self._retrieved(question, method, query, frame, ground, asks, took)
+        if isinstance(outcome, SideMoved) and not again:
+            raise outcome
         for stage, ms in took.as_dict().items():
             self._metrics.stage_seconds.labels(stage).observe(ms / 1000)
         if isinstance(outcome, EsTtcError):
+            if clause.section is not None and clause.section.on_error == "fail":
+                raise outcome
+            if ground.sides:  # the engine has no kNN of its own to answer with
+                if clause.standing != "top" or not question.body.get("query"):
+                    raise outcome
+                native = {"match_none": {}}
             self._metrics.fallbacks.labels(outcome.type).inc()
             log.warning("native kNN answered", method=method.retriever.name, reason=str(outcome))
             summary = _summary(method, {"reason": str(outcome)}, encoder, took, applied=False)
             return Replacement(clause, native, summary, applied=False)
         told = {"retrieved": len(outcome.ids), **outcome.told}
-        query_with_scores = with_scores(outcome.ids, outcome.scores, name=clause.given.get("_name"))
+        kept = clause.filters if ground.sides else ()
+        query_with_scores = with_scores(outcome.ids, outcome.scores, kept, name=clause.given.get("_name"))
         summary = _summary(method, told, encoder, took, applied=True)
         return Replacement(clause, query_with_scores, summary, details=outcome.details)
 
@@ -236,11 +263,22 @@ class Retrieving:
         return time.perf_counter() + budget_ms(asked, question.timeout_ms, question.started) / 1000
 
     async def _retrieved(
-        self, question: Question, method: _Method, query: Query, frame: Frame, ask: Ask, took: _Took
+        self,
+        question: Question,
+        method: _Method,
+        query: Query,
+        frame: Frame,
+        ground: Ground,
+        asks: Asks,
+        took: _Took,
     ) -> _Ranked | EsTtcError:
-        """Return what the method found, or the reason why native kNN answers."""
+        """Return what the method found, or the reason why it found nothing."""
         clause, section = question.clause, question.clause.section
-        search = EngineSearch(clause, frame, ask, self._features, self._pool)
+        search = (
+            AttachedSearch(clause, frame, ground, asks, self._features, self._attached, self._pool)
+            if ground.sides
+            else EngineSearch(clause, frame, asks, self._features, self._attached, self._pool)
+        )
         began = time.perf_counter()
         try:
             async with asyncio.timeout(search.seconds_left):
@@ -250,25 +288,20 @@ class Retrieving:
         except InvalidRequest:
             raise
         except TimeoutError:
-            reason: EsTtcError = DeadlineExceeded(
-                f"retrieval took longer than its budget of {(frame.end - began) * 1000:.0f} ms"
-            )
+            return DeadlineExceeded(f"retrieval took longer than its budget of {(frame.end - began) * 1000:.0f} ms")
         except EsTtcError as error:
-            reason = error
+            return error
         except Exception as error:  # noqa: BLE001 - whatever fails of ours, the engine's own kNN is there to answer
             log.error("retrieval failed", method=method.retriever.name, exc_info=error)
-            reason = ScoringError(f"retrieval failed: {type(error).__name__}: {error}")
+            return ScoringError(f"retrieval failed: {type(error).__name__}: {error}")
         finally:
             took.features = search.feature_ms
             took.search = (time.perf_counter() - began) * 1000 - search.feature_ms
-        if section is not None and section.on_error == "fail":
-            raise reason
-        return reason
 
     async def _query(
-        self, question: Question, method: _Method | None, ask: Ask, took: _Took
-    ) -> tuple[str, Query | None]:
-        """Return the identity of the searched vectors' encoder and the query's vectors; none where there is nothing.
+        self, question: Question, method: _Method | None, asks: Asks, took: _Took
+    ) -> tuple[Ground, Query | None]:
+        """Return what is searched and the query's vectors; none where there is nothing.
 
         Raises:
             EncoderMismatch: No encoder of ours made the vectors, or several encoders did.
@@ -278,14 +311,15 @@ class Retrieving:
         tokens = method is not None and Feature.QUERY_TOKENS in method.retriever.needs(method.params)
         begun = self._encoders.begin(clause.texts, tokens=tokens) if clause.texts else None
         try:
-            key = await self._encoder_of(question, method, ask)
-            if key is None:
-                return "", None
+            ground = await ground_of(asks, clause.filters, _shared(question.body))
+            await self._require_fields(question, method, ground)
+            if ground.encoder is None:
+                return ground, None
             if clause.vector is not None:
                 if tokens:
                     raise InvalidRequest("the method reads the query's tokens: give [query_text] in place of a vector")
-                return key, Query("", clause.vector[np.newaxis])
-            encoder = await self._encoders.serving(key, question.caller.indices or "searched")
+                return ground, Query("", clause.vector[np.newaxis])
+            encoder = await self._encoders.serving(ground.encoder, question.caller.indices or "searched")
             encoded = await self._encoders.finish(encoder, clause.texts, begun, tokens=tokens)
         finally:
             if begun is not None:
@@ -294,68 +328,41 @@ class Retrieving:
         empty = [text for text, row in zip(clause.texts, encoded.query.vectors, strict=True) if not row.any()]
         if empty:
             raise InvalidRequest(f"[query_text] {empty[0]!r} holds nothing that the encoder can read: its vector is 0")
-        return key, encoded.query
+        return ground, encoded.query
 
-    async def _encoder_of(self, question: Question, method: _Method | None, ask: Ask) -> str | None:
-        """Return the identity of the encoder of all documents that the caller can see, or None where there are none."""
-        counted = {"encoders": {"terms": {"field": ENCODER, "size": 2}}}
-        [answer] = await ask([{**_shared(question.body), "size": 0, "track_total_hits": False, "aggs": counted}])
-        found = [bucket["key"] for bucket in answer["aggregations"]["encoders"]["buckets"]]
-        if len(found) > 1:
-            raise EncoderMismatch(
-                f"the searched documents carry vectors of two encoders, [{found[0]}] and [{found[1]}]: search one of "
-                "them at a time, or ingest one of them again"
-            )
+    async def _require_fields(self, question: Question, method: _Method | None, ground: Ground) -> None:
+        """Refuse a method for whose vectors and features nothing that is searched has a field.
+
+        Raises:
+            MissingFeature: There is none.
+        """
         fields = {question.clause.field} if method is None else _fields(method)
-        known = frozenset({VECTOR, POOLED}) if found else frozenset[str]()  # written with every encoder's name
-        lacking = await self._lacking(question.caller, fields - known)
+        known = frozenset({VECTOR, POOLED}) if ground.encoder else frozenset[str]()  # written with an encoder's name
+        lacking = await self._lacking(question.caller, fields - known, ground)
         if lacking:
             who = f"method [{method.retriever.name}]" if method is not None else "[query_text]"
             raise MissingFeature(
-                f"{who} needs [{', '.join(lacking)}], which index [{question.caller.indices}] does not have: make an "
-                "index that has it with `es-ttc index create` (spans with --spans) and fill it with `es-ttc ingest`"
+                f"{who} needs [{', '.join(lacking)}], which index [{question.caller.indices}] does not have: add it "
+                "with `es-ttc attach` (spans with --spans), or make an index that has it with `es-ttc index create` "
+                "and fill it with `es-ttc ingest`"
             )
-        return found[0] if found else None
 
-    async def _lacking(self, caller: Caller, fields: set[str]) -> list[str]:
-        """Return the fields that no searched index has; none where the request names a point in time alone."""
-        if not caller.indices or not fields:
+    async def _lacking(self, caller: Caller, fields: set[str], ground: Ground) -> list[str]:
+        """Return the fields that nothing searched has; none where the request names a point in time alone."""
+        if not fields:
             return []
+        sides = [side.alias for side in ground.sides]
+        found: set[str] = set()
         try:
-            return sorted(fields - await mapped_fields(self._upstream, caller, [], fields))
+            if sides:
+                found |= await mapped_fields(self._upstream, self._attached.door(caller), sides, fields)
+            if not caller.indices and not sides:
+                return []
+            if caller.indices and (ground.own or not sides):
+                found |= await mapped_fields(self._upstream, caller, [], fields)
         except EngineError:
             return []  # the search itself will say in the engine's words what is wrong
-
-    async def _send(
-        self,
-        path: bytes,
-        query_string: bytes,
-        headers: list[tuple[bytes, bytes]],
-        questions: Sequence[tuple[bytes, dict[str, Any]]],
-    ) -> Sequence[Mapping[str, Any]]:
-        """Ask the engine several searches in one `_msearch`."""
-        lines = b"".join(b"%b\n%b\n" % (door, jsonio.dumps(body)) for door, body in questions)
-        typed = [
-            *headers,
-            (b"content-type", b"application/x-ndjson"),
-            (b"accept", b"application/json"),
-            (b"accept-encoding", b"identity"),
-        ]
-        async with self._upstream.send("POST", path, query_string, typed, lines, ours=True) as response:
-            raw = await response.read()
-            if response.status != 200:
-                raise refusal(response.status, _decoded(raw))
-        answer = _decoded(raw)
-        if not isinstance(answer, dict) or len(answer.get("responses", ())) != len(questions):
-            raise EngineError("kNN searches were answered by something that is no such answer")
-        return list(answer["responses"])
-
-
-def _decoded(raw: bytes) -> Any:
-    try:
-        return jsonio.loads(raw)
-    except ValueError:
-        return None
+        return sorted(fields - found)
 
 
 def _method(clause: Clause, tuned: TunedDefaults) -> _Method | None:
@@ -415,7 +422,8 @@ def _shown(found: Retrieved, search: EngineSearch, clause: Clause, method: _Meth
             named = with_field_name(dict(one), search.fields.get(document, ()))
             details[identity] = {"retrieval_rank": rank, **named}
     boosted = scores * np.float32(clause.boost)
-    return _Ranked(ids, [shortest(score) for score in boosted], details, found.summary)
+    summary = {**found.summary, **({"stale": search.stale} if search.stale else {})}
+    return _Ranked(ids, [shortest(score) for score in boosted], details, summary)
 
 
 def _summary(method: _Method, told: Mapping[str, Any], encoder: str, took: _Took, *, applied: bool) -> dict[str, Any]:

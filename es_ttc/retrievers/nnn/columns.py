@@ -126,7 +126,8 @@ class _Columns:
             self.rows = np.concatenate((self.rows, known.window.pooled))
         products = self.rows.astype(np.float64) @ direction
         returned = products[np.isin(self.documents, found.documents)]
-        most = -math.inf if len(found.documents) < k else float(returned.min(initial=math.inf))
+        no_others = len(found.documents) < k and found.complete
+        most = -math.inf if no_others else float(returned.min(initial=math.inf))
         return _Seen(direction, most, complete), products[before:]
 
 

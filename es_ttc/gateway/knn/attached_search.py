@@ -1,0 +1,162 @@
+"""The same means to search where vectors stand beside the searched indices: in side indices that no caller searches.
+
+The side index says which documents are near; whether a document may be given says the source alone. So whatever a
+search of a side index finds is asked of the source, in the caller's name, through his own door, under his filter and
+inside his point in time. What does not come back from there is passed over: not shown, not used, its features not
+read. Nor are documents given whose text is another one now. More neighbours are asked for until there are enough;
+where few documents match, those are asked for first, and only their vectors are searched.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from es_ttc.errors import EngineError
+from es_ttc.gateway.attached import MARK_FIELDS, AttachedFeatures, Mark, identity_of, mark_of
+from es_ttc.gateway.attached import Identity as OfSource
+from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored
+from es_ttc.gateway.knn.clauses import Clause
+from es_ttc.gateway.knn.engine_search import (
+    Asks,
+    Body,
+    EngineSearch,
+    Frame,
+    Hit,
+    How,
+    enough,
+    neighbours,
+    require_whole,
+)
+from es_ttc.gateway.knn.ground import Ground, Side
+from es_ttc.gateway.pool import BoundedPool
+from es_ttc.gateway.search_body import SEQ_NO
+from es_ttc.mappings.queries import MOST_CANDIDATES
+from es_ttc.rescorers.base import Feature
+from es_ttc.retrievers.base import Neighbours, together
+from es_ttc.vectors.tokens import Float32
+
+_MARKS: Body = {"stored_fields": "_none_", "docvalue_fields": [*MARK_FIELDS]}
+_SEEN: Body = {"_source": False, "docvalue_fields": [SEQ_NO], "track_total_hits": False}
+
+
+class SideMoved(EngineError):
+    """Another side index has taken the place of the one that was searched."""
+
+    status = 503
+
+
+class AttachedSearch(EngineSearch):
+    """Finds documents of attached indices, and beside them those that hold vectors themselves.
+
+    Args:
+        clause: The caller's clause.
+        frame: What belongs to every search of the request.
+        ground: Which indices have their vectors beside them.
+        asks: Send searches.
+        features: The documents' features.
+        attached: Tells whether they are of the text that a document has now.
+        pool: Where computations run.
+    """
+
+    def __init__(
+        self,
+        clause: Clause,
+        frame: Frame,
+        ground: Ground,
+        asks: Asks,
+        features: FeatureStore,
+        attached: AttachedFeatures,
+        pool: BoundedPool,
+    ) -> None:
+        super().__init__(clause, frame, asks, features, attached, pool)
+        self._ground = ground
+        self._uuids: dict[str, str | None] = {}
+        self._matching: dict[str, dict[OfSource, Hit]] = {}
+        self._judged: dict[tuple[str, OfSource], int | None] = {}
+
+    async def _nearest(self, vector: Float32, k: int, how: How) -> Neighbours:
+        searches = [
+            enough(partial(self._beside, side, vector, how), k, first=side.first_count(k))
+            for side in self._ground.sides
+            if side.matching and side.documents
+        ]
+        if self._ground.own:
+            searches.append(super()._nearest(vector, k, how))
+        found = together(await asyncio.gather(*searches))
+        return Neighbours(found.documents[:k], found.cosines[:k], found.complete)
+
+    async def _beside(self, side: Side, vector: Float32, how: How, count: int) -> tuple[Neighbours, bool]:
+        """Search one side index; see :func:`enough`."""
+        filters: list[Any] = []
+        most = MOST_CANDIDATES
+        if side.filter_first(count):
+            matching = await self._all_matching(side)
+            if not matching:
+                return neighbours([], []), True
+            filters = [{"ids": {"values": sorted({identifier for identifier, _ in matching})}}]
+            most = len(matching)
+        count = min(count, most)
+        [answer] = await self._asks.beside([(side.alias, {**self._body(vector, count, how, filters), **_MARKS})])
+        require_whole(answer)
+        hits = answer["hits"]["hits"]
+        if not answer["_shards"]["total"]:
+            raise SideMoved(f"the side index of [{side.source}] was removed while it was searched")
+        marked = [(hit, found) for hit in hits if (found := mark_of(hit)) is not None]
+        for _, (_, mark) in marked:
+            if mark.encoder != self._frame.encoder:
+                raise SideMoved(f"the side index of [{side.source}] was replaced while it was searched")
+        await self._judge(side, dict(found for _, found in marked))
+        judged = [(self._judged[side.source, document], hit["_score"]) for hit, (document, _) in marked]
+        given = [(number, score) for number, score in judged if number is not None]
+        exhausted = len(hits) < count or (bool(filters) and count == most)
+        return neighbours([number for number, _ in given], [score for _, score in given]), exhausted
+
+    async def _judge(self, side: Side, marks: Mapping[OfSource, Mark]) -> None:
+        """Give a number to each document that the caller may be given: the source has just returned it to him."""
+        new = {document: mark for document, mark in marks.items() if (side.source, document) not in self._judged}
+        if not new:
+            return
+        hits, uuid = await asyncio.gather(self._returned(side, new), self._uuid(side.source))
+        keys = await self._attached.current(side.source, hits, new, uuid, self._frame.caller)
+        for document in new:
+            self._judged[side.source, document] = None
+        for hit, key in zip(hits, keys, strict=True):
+            document = identity_of(hit)
+            if key is None:
+                self._stale.add((side.source, *document))
+            else:
+                self._judged[side.source, document] = self._numbered((side.source, *document), key)
+
+    async def _returned(self, side: Side, marks: Mapping[OfSource, Mark]) -> list[Hit]:
+        """Return the hits of documents that the source returns to the caller under his filter."""
+        known = self._matching.get(side.source)
+        if known is None:
+            ids = sorted({identifier for identifier, _ in marks})
+            routed = any(routing is not None for _, routing in marks)  # documents of one id are apart by their routing
+            size = MOST_CANDIDATES if routed else len(ids)
+            known = await self._ask_source(side, [{"ids": {"values": ids}}], size)
+        return [known[document] for document in marks if document in known]
+
+    async def _all_matching(self, side: Side) -> dict[OfSource, Hit]:
+        """Return the hits of all documents that the source returns to the caller under his filter; asked once."""
+        if side.source not in self._matching:
+            self._matching[side.source] = await self._ask_source(side, [], MOST_CANDIDATES)
+        return self._matching[side.source]
+
+    async def _ask_source(self, side: Side, queries: Sequence[Any], size: int) -> dict[OfSource, Hit]:
+        filters = [*queries, {"term": {"_index": side.source}}, *self._clause.filters]
+        body = {**self._frame.shared, **_SEEN, "query": {"bool": {"filter": filters}}, "size": size}
+        [answer] = await self._asks.searched([body])
+        return {identity_of(hit): hit for hit in answer["hits"]["hits"]}
+
+    async def _uuid(self, index: str) -> str | None:
+        if index not in self._uuids:
+            self._uuids[index] = await self._attached.uuid(index, self._frame.caller)
+        return self._uuids[index]
+
+    async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> list[Stored]:
+        found = await super()._read(keys, features)
+        if any(key.side and not stored for key, stored in zip(keys, found, strict=True)):
+            raise SideMoved("features beside an index were replaced while they were read")
+        return found

@@ -1,0 +1,137 @@
+"""What a kNN clause searches: the encoder of its vectors, and which indices have them beside themselves."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from es_ttc.errors import EncoderMismatch
+from es_ttc.gateway.knn.engine_search import Answer, Asks, Body, require_whole
+from es_ttc.gateway.logs import log
+from es_ttc.mappings.attached import side_alias
+from es_ttc.mappings.fields import READY
+from es_ttc.mappings.queries import MOST_CANDIDATES
+from es_ttc.mappings.spec import ENCODER, STATE
+
+_NOT_FOR_THIS_CALLER = (401, 403, 404)
+_FEW = 1000
+_COUNT: Body = {"size": 0, "track_total_hits": False}
+_BY_INDEX = {"terms": {"field": "_index", "size": MOST_CANDIDATES}}
+_BY_ENCODER = {"terms": {"field": ENCODER, "size": 2}}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The side index of an index that is searched.
+
+    Attributes:
+        source: The index.
+        documents: Documents that the side index has vectors of.
+        matching: Documents of the source that the caller sees and that match his filter; some may have no vectors.
+    """
+
+    source: str
+    documents: int
+    matching: int
+
+    @property
+    def alias(self) -> str:
+        """What leads to the side index."""
+        return side_alias(self.source)
+
+    def first_count(self, k: int) -> int:
+        """Return how many neighbours are to be looked at so that k of them can be expected to match."""
+        wanted = k if self.matching >= self.documents else -(-3 * k * self.documents // (2 * max(1, self.matching)))
+        return min(wanted, MOST_CANDIDATES)
+
+    def filter_first(self, count: int) -> bool:
+        """Whether to ask for all documents that match before their vectors are searched, in place of afterwards.
+
+        Args:
+            count: Neighbours that would be looked at otherwise.
+        """
+        few = self.matching <= _FEW and 2 * self.matching < self.documents
+        return few or (count >= MOST_CANDIDATES and self.matching <= MOST_CANDIDATES and self.matching < self.documents)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a clause searches.
+
+    Attributes:
+        encoder: Identity of the encoder of all vectors; None where nothing that the caller sees has one.
+        own: Whether documents hold vectors themselves.
+        sides: The indices whose vectors are beside them.
+    """
+
+    encoder: str | None
+    own: bool
+    sides: Sequence[Side]
+
+
+async def ground_of(asks: Asks, filters: Sequence[Any], shared: Body) -> Ground:
+    """Find out what a clause searches.
+
+    Args:
+        asks: Ask the engine.
+        filters: The clause's own.
+        shared: Parts of the caller's body that they may depend on.
+
+    Raises:
+        EncoderMismatch: The documents carry vectors of several encoders.
+        EngineError: The engine failed.
+    """
+    counted = {"encoders": _BY_ENCODER, "indices": _BY_INDEX}
+    [answer] = await asks.searched([{**shared, **_COUNT, "aggs": counted}])
+    encoders = [bucket["key"] for bucket in answer["aggregations"]["encoders"]["buckets"]]
+    seen = _by_index(answer)
+    own = bool(encoders)
+    sides: list[Side] = []
+    if not own or len(seen) > 1:
+        sides, beside = await _sides(asks, seen, filters, shared)
+        encoders = list(dict.fromkeys([*encoders, *beside]))
+    if len(encoders) > 1:
+        raise EncoderMismatch(
+            f"the searched documents carry vectors of two encoders, [{encoders[0]}] and [{encoders[1]}]: search one of "
+            "them at a time, or ingest one of them again"
+        )
+    return Ground(encoders[0] if encoders else None, own, sides)
+
+
+async def _sides(
+    asks: Asks, seen: Mapping[str, int], filters: Sequence[Any], shared: Body
+) -> tuple[list[Side], list[str]]:
+    """Return the side indices of the searched indices, and their encoders."""
+    names = [index for index in seen if ":" not in index]  # not of another cluster, whose side indices are not ours
+    probe = {**_COUNT, "query": {"term": {STATE: READY}}, "aggs": {"encoders": _BY_ENCODER}}
+    probed = asks.beside([(side_alias(index), probe) for index in names])
+    if filters:
+        count = {**shared, **_COUNT, "query": {"bool": {"filter": [*filters]}}, "aggs": {"indices": _BY_INDEX}}
+        answers, [counted] = await asyncio.gather(probed, asks.searched([count]))
+        seen = _by_index(counted)
+    else:
+        answers = await probed
+    sides: list[Side] = []
+    encoders: list[str] = []
+    for index, answer in zip(names, answers, strict=True):
+        found = _encoders_beside(index, answer)
+        if found is not None:
+            sides.append(Side(index, sum(found.values()), seen.get(index, 0)))
+            encoders += found
+    return sides, encoders
+
+
+def _by_index(answer: Answer) -> dict[str, int]:
+    return {bucket["key"]: bucket["doc_count"] for bucket in answer["aggregations"]["indices"]["buckets"]}
+
+
+def _encoders_beside(index: str, answer: Answer) -> dict[str, int] | None:
+    """Return how many documents of a side index have vectors of which encoder; None where there is no side index."""
+    if "error" in answer and answer.get("status") in _NOT_FOR_THIS_CALLER:
+        if answer["status"] != 404:
+            log.warning("vectors beside an index cannot be searched", index=index, status=answer["status"])
+        return None
+    require_whole(answer)
+    if not answer["_shards"]["total"]:
+        return None
+    return {bucket["key"]: bucket["doc_count"] for bucket in answer["aggregations"]["encoders"]["buckets"]}

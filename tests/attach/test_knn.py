@@ -1,0 +1,277 @@
+"""The knn hook over attached indices: what it finds, and that nothing gets past the source, filter and rights."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from es_ttc.attach import fill_attached
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Engine
+from es_ttc.gateway.knn import ground
+from es_ttc.gateway.server import running_gateway
+from es_ttc.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.retrievers import registry
+from es_ttc.settings import GatewaySettings
+from tests.attach.conftest import attach, put, update
+from tests.attach.test_beside import CATS, ask, native, scores
+from tests.attach.test_kinds import append, attach_all, rolled  # noqa: F401 - a fixture
+from tests.gateway.client import Reply, call, search
+from tests.gateway.relay import Passed, Relay, relay
+
+DEAR = {"range": {"price": {"gte": 10}}}
+"""Half of the documents, the nearest to the question not among them."""
+CHEAPEST = {"terms": {"price": [0, 19]}}
+UNAVAILABLE = Reply(503, {"content-type": "application/json"}, b'{"error": "busy"}')
+
+
+def clause(method: str | None = "dense", **told: Any) -> dict[str, Any]:
+    section = {} if method is None else {"ttc": {"method": method, **told.pop("ttc", {})}}
+    return {"field": "ttc.vector", "query_text": CATS, "k": 5, **section, **told}
+
+
+def find(gateway: str, index: str, method: str | None = "dense", **told: Any) -> Reply:
+    return search(gateway, index, {"knn": clause(method, **told), "size": 40, "_source": False})
+
+
+@pytest.fixture(scope="session")
+def spanned(spec: IndexSpec) -> IndexSpec:
+    return replace(spec, spans=(SpanGrid(5, 3),))
+
+
+@pytest.fixture
+async def attached(engine: Engine, shop: str, spanned: IndexSpec, encoder: Encoder) -> str:
+    await attach(engine, shop, spanned, encoder)
+    return shop
+
+
+@pytest.fixture(scope="session")
+def watched(engine_url: str) -> Iterator[Relay]:
+    with relay(engine_url) as state:
+        yield state
+
+
+@pytest.fixture
+def relayed(watched: Relay) -> Iterator[Relay]:
+    yield watched
+    watched.before = lambda _: None
+    watched.passed.clear()
+
+
+@pytest.fixture(scope="session")
+def through_relay(watched: Relay, encoder: Encoder) -> Iterator[str]:
+    """A gateway with credentials of its own for side indices; it keeps no features."""
+    settings = GatewaySettings(
+        engine=watched.url,
+        port=0,
+        default_timeout_ms=20_000,
+        feature_cache_mb=0,
+        side_credentials="gateway",
+        api_key="c2VydmljZQ==",
+    )
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
+        yield url
+
+
+async def test_it_finds_what_an_index_with_vectors_of_its_own_finds(
+    engine: Engine, attached: str, gateway: str, spanned: IndexSpec, encoder: Encoder
+) -> None:
+    await native(engine, f"{attached}-native", spanned, encoder)
+    for method in registry.names():
+        for told in ({}, {"k": 40}, {"filter": DEAR}, {"filter": [DEAR, CHEAPEST]}, {"similarity": 0.3, "boost": 2}):
+            exact = {"ttc": {"params": {"exact": True}}} if method in ("dense", "nnn", "spectral") else {}
+            expected = find(gateway, f"{attached}-native", method, **told, **exact)
+            got = find(gateway, attached, method, **told, **exact)
+            assert got.json()["ttc"]["applied"] is True
+            assert scores(got) == pytest.approx(scores(expected), abs=1e-5), (method, told)
+            assert got.json()["ttc"].get("certified") == expected.json()["ttc"].get("certified")
+    text = find(gateway, attached, None)
+    assert scores(text) == pytest.approx(scores(find(gateway, f"{attached}-native")), abs=1e-5)
+    both = find(gateway, f"{attached}*", "dense", k=6, ttc={"params": {"exact": True}})
+    twice = scores(find(gateway, attached, "dense", k=3))
+    assert [hit["_id"] for hit in both.json()["hits"]["hits"][::2]] == [*twice]
+    assert len({hit["_index"] for hit in both.json()["hits"]["hits"]}) == 2
+
+
+@pytest.mark.parametrize("few", [0, 1000], ids=["filter afterwards", "filter first"])
+async def test_nothing_that_is_hidden_is_found_used_or_read(
+    engine: Engine, attached: str, through_relay: str, relayed: Relay, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(ground, "_FEW", few)
+    alias = f"{attached}-dear"
+    actions = [{"add": {"index": attached, "alias": alias, "filter": DEAR}}]
+    await engine.request("POST", "/_aliases", body={"actions": actions})
+    ready = {"query": {"term": {"ttc.state": "ready"}}, "size": 40, "docvalue_fields": ["ttc.id", "ttc.hash"]}
+    marks = (await engine.search(f"ttc-side-{attached}", ready))["hits"]["hits"]
+    hashes = {hit["fields"]["ttc.id"][0]: hit["fields"]["ttc.hash"][0] for hit in marks}
+    hidden = {hashes[f"d{number}"] for number in range(10) if number != 7}
+    for method in registry.names():
+        for told in ({}, {"filter": {"bool": {"must_not": [{"term": {"price": 15}}]}}}):
+            relayed.passed.clear()
+            reply = find(through_relay, alias, method, k=40, ttc={"detail": True}, **told)
+            expected = {f"d{number}" for number in range(10, 20)} - ({"d15"} if told else set())
+            assert set(reply.ids) == expected
+            assert '"d1"' not in json.dumps(reply.json())
+            assert relayed.passed[-1].target.startswith(f"/{alias}/_search")
+            for request in relayed.passed:
+                if request.target == "/":  # which product it is
+                    continue
+                beside = b"ttc-side-" in request.body or request.target.startswith("/ttc-")
+                service = "c2VydmljZQ==" in request.headers.get("authorization", "")
+                assert service is (beside or request.target.endswith("_settings/index.uuid?flat_settings=true"))
+                assert beside or not service or request.method == "GET"
+                if request.reads_features:
+                    assert not any(one.encode() in request.body for one in hidden)
+    few_only = find(through_relay, alias, "dense", k=3, filter=CHEAPEST)
+    assert few_only.ids == ["d19"]
+
+
+async def test_more_neighbours_are_asked_for_until_enough_match(
+    attached: str, through_relay: str, relayed: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ground, "_FEW", 0)
+
+    def asked_of_the_side() -> list[int]:
+        lines = [line for one in relayed.passed if b"ttc-side-" in one.body for line in one.body.splitlines()]
+        return [body["size"] for body in map(json.loads, lines) if body.get("size")]
+
+    far = {"range": {"price": {"gte": 16}}}
+    reply = find(through_relay, attached, "dense", k=2, filter=far, ttc={"params": {"exact": True}})
+    assert len(reply.ids) == 2
+    assert reply.ids == [*scores(find(through_relay, attached, "dense", k=40, filter=far))][:2]
+    assert len(asked_of_the_side()) > 1
+    relayed.passed.clear()
+    assert len(find(through_relay, attached, "dense", k=2).ids) == 2
+    assert asked_of_the_side() == [2]
+
+
+async def test_vectors_of_another_text_do_not_rank(
+    engine: Engine, attached: str, gateway: str, encoder: Encoder
+) -> None:
+    before = scores(find(gateway, attached, k=40))
+    await update(engine, attached, "d1", {"price": 99})
+    await update(engine, attached, "d2", {"body": "Our horse runs in the snow."})
+    await engine.request("DELETE", f"/{attached}/_doc/d3", params={"refresh": "true"})
+    await put(engine, attached, {"new": {"title": "The cat", "body": "It drinks milk."}})
+    for method in registry.names():
+        reply = find(gateway, attached, method, k=40)
+        assert set(reply.ids) == before.keys() - {"d2", "d3"}, method
+        assert reply.json()["ttc"]["stale"] == 1
+    reply = find(gateway, attached, k=3)  # two of the three nearest are passed over
+    kept = [one for one in before if one not in ("d2", "d3")][:3]
+    assert scores(reply) == pytest.approx({one: before[one] for one in kept}, abs=1e-6)
+    await fill_attached(engine, attached, encoder)
+    reply = find(gateway, attached, k=40)
+    assert reply.json()["ttc"].get("stale") is None
+    assert set(reply.ids) == {*before, "new"} - {"d3"}
+    assert scores(reply)["d2"] < before["d2"]
+
+
+async def test_vectors_inside_that_are_of_another_text_do_not_rank(
+    engine: Engine, index_name: str, gateway: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    capabilities = await engine.capabilities()
+    knn = {"knn": True} if capabilities.product == "opensearch" else {}
+    await engine.create_index(index_name, {"settings": {"index": {"number_of_shards": 1, **knn}}})
+    texts = {f"d{number}": {"title": "The cat", "body": f"It drinks milk {number} times."} for number in range(6)}
+    await put(engine, index_name, texts)
+    await attach(engine, index_name, spec, encoder, inside=True)
+    before = scores(find(gateway, index_name, k=6))
+    await update(engine, index_name, "d2", {"body": "Our horse runs in the snow."})
+    await update(engine, index_name, "d3", {"price": 3})
+    for method in ("dense", "nnn", "rocchio"):
+        reply = find(gateway, index_name, method, k=5)
+        assert set(reply.ids) == before.keys() - {"d2"}
+        assert reply.json()["ttc"]["stale"] == 1
+
+
+async def test_data_streams_points_in_time_and_several_searches(
+    engine: Engine,
+    rolled: str,  # noqa: F811
+    gateway: str,
+    spec: IndexSpec,
+    encoder: Encoder,
+) -> None:
+    await attach_all(engine, rolled, spec, encoder)
+    await engine.request("POST", f"/{rolled}/_rollover")
+    await append(engine, rolled, {"new": {"title": "The cat", "body": "Which cat drinks milk?"}})
+    assert "new" not in find(gateway, rolled, k=40).ids  # the new index has no side index until it gets one
+    await attach_all(engine, rolled, spec, encoder)
+    for method in ("dense", "nnn", "rocchio"):
+        reply = find(gateway, rolled, method, k=40)
+        assert (len(reply.ids), reply.ids[0]) == (20, "new")
+    opensearch = (await engine.capabilities()).product == "opensearch"
+    opened = "_search/point_in_time" if opensearch else "_pit"
+    pit = await engine.request("POST", f"/{rolled}/{opened}", params={"keep_alive": "1m"})
+    inside = {"id": pit.get("pit_id") or pit["id"], "keep_alive": "1m"}
+    reply = call(gateway, "POST", "/_search", {"knn": clause("nnn", k=3), "pit": inside, "size": 3})
+    assert reply.ids == find(gateway, rolled, "nnn", k=3).ids
+    lines = [{}, {"knn": clause("nnn")}, {}, {"knn": clause(None, k=2)}, {}, {"knn": clause("dense", k=0)}]
+    raw = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    several = call(gateway, "POST", f"/{rolled}/_msearch", raw, {"content-type": "application/x-ndjson"}).json()
+    first, second, third = several["responses"]
+    assert [hit["_id"] for hit in first["hits"]["hits"]] == find(gateway, rolled, "nnn").ids
+    assert second["hits"]["hits"][0]["_id"] == "new"
+    assert "[knn.k]" in third["error"]["reason"]
+
+
+async def test_a_rescorer_after_it_and_a_query_beside_it(attached: str, gateway: str) -> None:
+    rescore = {"window_size": 10, "ttc": {"method": "spectral", "on_error": "fail"}}
+    body = {"knn": clause(k=10), "size": 10, "rescore": rescore}
+    reply = search(gateway, attached, body)
+    assert (reply.json()["ttc"]["method"], reply.json()["ttc"]["scored"]) == ("spectral", 10)
+    everything = scores(ask(gateway, attached))
+    assert scores(reply) == pytest.approx({one: everything[one] for one in reply.ids}, abs=1e-5)
+    found = scores(find(gateway, attached))
+    first = next(iter(found))
+    beside = {"knn": clause(), "query": {"terms": {"price": [int(first[1:]), 19]}}, "size": 40}
+    both = scores(search(gateway, attached, beside))
+    assert both == pytest.approx({**found, first: found[first] + 1, "d19": both["d19"]}, abs=1e-5)
+
+
+async def test_a_side_index_that_fails_is_an_error_never_an_empty_page(
+    attached: str, through_relay: str, relayed: Relay
+) -> None:
+    def failing(request: Passed) -> Reply | None:
+        return UNAVAILABLE if b"ttc-side-" in request.body and b'"query_vector"' in request.body else None
+
+    def failing_either(request: Passed) -> Reply | None:
+        knn = b'"ttc.vector":{"vector"' in request.body
+        return failing(request) or (UNAVAILABLE if b"ttc-side-" in request.body and knn else None)
+
+    relayed.before = failing_either
+    reply = find(through_relay, attached, "nnn")
+    assert (reply.status, "busy" in reply.reason) == (502, True)
+    beside = search(through_relay, attached, {"knn": clause("nnn"), "query": {"term": {"price": 3}}})
+    assert (beside.ids, beside.json()["ttc"]["applied"]) == (["d3"], False)
+    assert beside.headers["x-ttc-applied"] == "false"
+    strict = {"knn": clause("nnn", ttc={"on_error": "fail"}), "query": {"term": {"price": 3}}}
+    assert search(through_relay, attached, strict).status == 502
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        ({"k": 0}, "[knn.k] must be an integer"),
+        ({"fliter": {}}, "did you mean [filter]?"),
+        ({"field": "ttc.spans.v"}, "has its vectors in a side index: name [ttc.vector]"),
+    ],
+)
+async def test_a_text_for_a_side_index_is_checked_as_a_section_is(
+    attached: str, gateway: str, told: dict[str, Any], problem: str
+) -> None:
+    refused = find(gateway, attached, None, **told)
+    assert refused.status == 400
+    assert problem in refused.reason
+
+
+async def test_what_a_side_index_lacks_is_named(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    await attach(engine, shop, spec, encoder)
+    refused = find(gateway, shop, "spectral")
+    assert refused.status == 400
+    assert "[ttc.spans.v]" in refused.reason
+    assert "es-ttc attach" in refused.reason
