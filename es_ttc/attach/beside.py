@@ -31,7 +31,7 @@ from es_ttc.mappings.attached import (
     source_of,
 )
 from es_ttc.mappings.queries import MOST_CANDIDATES
-from es_ttc.mappings.spec import ENCODER, HASH, ROOT, STATE, IndexSpec
+from es_ttc.mappings.spec import CALIBRATION, ENCODER, HASH, ROOT, STATE, IndexSpec
 
 _MARKS = (ID, ROUTING, SOURCE, SEQ_NO, TERM, HASH, ENCODER, STATE)
 _HIDDEN_TOO = {"expand_wildcards": "all", "ignore_unavailable": "true"}
@@ -68,13 +68,17 @@ async def attach_beside(
     sides = await sides_of(engine, source.index)
     serving = await serving_side(engine, source.index)
     wanted = spec.as_meta() | {"source": source.index}
-    fitting = [name for name, mapping in sides.items() if mapping["_meta"][ROOT] == wanted]
+    told = {name: dict(mapping["_meta"][ROOT]) for name, mapping in sides.items()}
+    calibrations = {name: meta.pop(CALIBRATION, None) for name, meta in told.items()}
+    fitting = [name for name, meta in told.items() if meta == wanted]
     side = serving if serving in fitting else next(iter(fitting), None)
     if side is None:
         side = new_side_name(source.index)
         routing_required = bool(source.mapping.get("_routing", {}).get("required"))
         capabilities = await engine.capabilities()
         body = side_body(spec, capabilities, source.index, source.settings, routing_required=routing_required)
+        if calibrations.get(serving or ""):  # it names its encoder: with another one it tells nothing
+            body["mappings"]["_meta"][ROOT][CALIBRATION] = calibrations[serving or ""]
         await engine.create_index(side, body)
     filled = await fill(engine, source, Beside(engine, source, side, spec), encoder, options=options, report=report)
     if side != serving:

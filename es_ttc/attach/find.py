@@ -55,13 +55,16 @@ async def holder_of(engine: Engine, name: str) -> Holder:
     if len(sources) != 1:
         names = ", ".join(source.index for source in sources)
         raise InvalidRequest(f"[{name}] stands for {len(sources)} indices ({names}): name one")
-    held = await _held(engine, sources[0])
-    if held is None:
-        raise InvalidRequest(
-            f"index [{sources[0].index}] carries nothing of es-ttc: add it with `es-ttc attach {sources[0].index}`, or "
-            "make another index with `es-ttc index create`"
-        )
-    return held
+    return await _holder(engine, sources[0])
+
+
+async def holders_of(engine: Engine, name: str) -> list[Holder]:
+    """Return where the features of every index behind a name, an alias or a data stream are.
+
+    Raises:
+        InvalidRequest: There is none, or one of them has no features.
+    """
+    return [await _holder(engine, source) for source in await sources_of(engine, name)]
 
 
 async def contents_of(engine: Engine, held: Holder) -> Contents:
@@ -138,6 +141,16 @@ async def spec_of(engine: Engine, sources: Sequence[Source]) -> IndexSpec | None
         if held is not None:
             return held.spec
     return None
+
+
+async def _holder(engine: Engine, source: Source) -> Holder:
+    held = await _held(engine, source)
+    if held is None:
+        raise InvalidRequest(
+            f"index [{source.index}] carries nothing of es-ttc: add it with `es-ttc attach {source.index}`, or make "
+            "another index with `es-ttc index create`"
+        )
+    return held
 
 
 async def _held(engine: Engine, source: Source) -> Holder | None:

@@ -34,7 +34,7 @@ _FEW = 100
 @encoder_flag
 @json_flag
 def calibrate(name: str, file: Path, engine: str | None, encoder: str | None, as_json: bool) -> None:
-    """Tell the index NAME what its queries are like.
+    """Tell the index NAME what its queries are like; an attached one, an alias or a data stream too.
 
     `bidirzscore` judges a document's score by what that document scores for other queries. Those are taken from a
     sample: their mean and main directions are written into the index's mapping, no query's text or vector is. Running
@@ -93,7 +93,9 @@ def _text(line: str, file: Path, number: int) -> str:
 
 
 async def _calibrate(settings: Settings, name: str, texts: list[str], encoder: "Encoder") -> "Moments":
+    from es_ttc.attach.find import holders_of
     from es_ttc.mappings.calibration import calibrate as write
 
     async with connected(settings) as engine:
-        return await write(engine, name, texts, encoder)
+        written = [await write(engine, held.index, texts, encoder) for held in await holders_of(engine, name)]
+    return written[0]

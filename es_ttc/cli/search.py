@@ -146,7 +146,7 @@ async def _ask(
     from es_ttc.cli import searching
 
     async with connected(settings) as client:
-        target = searching.Target(client, name, held.spec, fields, encoder, vectors=held.has_vectors)
+        target = searching.Target(client, name, held.spec, fields, encoder, vectors=held.has_vectors, beside=held.side)
         return await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
 
 

@@ -35,6 +35,7 @@ class Target:
         fields: The text fields that are searched and shown.
         encoder: The index's own; None where there is none here, and dense search is not to be had.
         vectors: Whether the index has a vector field that the engine can search.
+        beside: Whether its vectors are in a side index, which the gateway searches.
     """
 
     client: Engine
@@ -43,6 +44,7 @@ class Target:
     fields: Sequence[str]
     encoder: Encoder | None = None
     vectors: bool = True
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +98,11 @@ async def search(target: Target, asked: Asked) -> Ranking:
 async def compare(target: Target, asked: Asked) -> list[Ranking]:
     """Return the engine's bm25 ranking, its dense one, and the method's, each of at least a window's depth.
 
-    Without an encoder, or without vectors in the index itself, there is no dense ranking; a method that is one of the
+    Without an encoder, or without vectors that can be searched, there is no dense ranking; a method that is one of the
     two stands there once.
     """
-    native = ["bm25", "dense"] if target.encoder is not None and target.vectors else ["bm25"]
+    has_vectors = target.vectors or target.beside
+    native = ["bm25", "dense"] if target.encoder is not None and has_vectors else ["bm25"]
     depth = max(asked.size, WINDOW)
     questions = [Asked(asked.text, name, depth) for name in native if name != asked.method]
     questions.append(replace(asked, size=depth))
@@ -189,10 +192,13 @@ async def _hits(target: Target, body: Mapping[str, Any]) -> list[Hit]:
 
 
 async def _dense_body(target: Target, asked: Asked) -> dict[str, Any]:
+    if target.beside:
+        clause = {"field": VECTOR, "query_text": asked.text, "k": asked.size}
+        return {"size": asked.size, "_source": [*target.fields], "knn": clause}
     if not target.vectors:
         raise InvalidRequest(
-            f"index [{target.index}] has no vector field of its own, its features are attached: let bm25 find the "
-            "documents (--first-pass bm25), and a rescorer put them into order"
+            f"index [{target.index}] has no vector field: its features stand inside it, and it was made without "
+            "index.knn. Let bm25 find the documents (--first-pass bm25), and a rescorer put them into order"
         )
     if target.encoder is None:
         raise ConfigurationError(

@@ -13,8 +13,7 @@ import numpy as np
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError
-from es_ttc.mappings.index import resolve_index
-from es_ttc.mappings.spec import CALIBRATION, ROOT
+from es_ttc.mappings.spec import CALIBRATION, ROOT, IndexSpec
 from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.vectors.packed import pack_tokens, unpack_tokens
 from es_ttc.vectors.tokens import TokenVectors
@@ -26,19 +25,25 @@ RANK = 48
 LEAST_QUERIES = 2
 
 
-async def calibrate(engine: Engine, name: str, texts: Sequence[str], encoder: Encoder) -> Moments:
+async def calibrate(engine: Engine, index: str, texts: Sequence[str], encoder: Encoder) -> Moments:
     """Write a calibration into an index's mapping, in place of an older one, and return it as it is read back.
+
+    Args:
+        engine: The engine.
+        index: The concrete index that holds the features: of an attached one its side index.
+        texts: The queries.
+        encoder: The index's.
 
     Raises:
         ConfigurationError: There are too few queries, or the encoder is not the index's.
         InvalidRequest: The index carries nothing of es-ttc.
         EngineError: The engine refused.
     """
-    concrete, spec = await resolve_index(engine, name)
-    mapping = (await engine.mapping(concrete))[concrete]
+    mapping = (await engine.mapping(index))[index]
+    spec = IndexSpec.from_mapping(index, mapping)
     if spec.encoder.key != encoder.identity.key:
         raise ConfigurationError(
-            f"index [{name}] was encoded by [{spec.encoder.key}], and this encoder is [{encoder.identity.key}]: "
+            f"index [{index}] was encoded by [{spec.encoder.key}], and this encoder is [{encoder.identity.key}]: "
             "name the index's with --encoder"
         )
     vectors = encoder.encode(list(texts), role="query", tokens=False).pooled
@@ -47,7 +52,7 @@ async def calibrate(engine: Engine, name: str, texts: Sequence[str], encoder: En
         raise ConfigurationError(f"a calibration needs {LEAST_QUERIES} queries with text at least, got {len(vectors)}")
     meta = calibration_meta(Moments.of(vectors, RANK), spec.encoder.key)
     ours = {**mapping["_meta"][ROOT], CALIBRATION: meta}
-    await engine.put_meta(concrete, {**mapping["_meta"], ROOT: ours})
+    await engine.put_meta(index, {**mapping["_meta"], ROOT: ours})
     read = calibration_of(meta, spec.encoder.key)
     assert read is not None  # noqa: S101 - just written for this encoder
     return read

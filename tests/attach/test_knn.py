@@ -1,5 +1,6 @@
 """The knn hook over attached indices: what it finds, and that nothing gets past the source, filter and rights."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,14 +9,19 @@ from typing import Any
 import pytest
 
 from es_ttc.attach import fill_attached
+from es_ttc.attach.find import holder_of
+from es_ttc.cli.calibrate import _calibrate
+from es_ttc.cli.searching import Asked, Target, compare
+from es_ttc.cli.searching import search as cli_search
 from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.gateway.knn import ground
 from es_ttc.gateway.server import running_gateway
 from es_ttc.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.retrievers import registry
-from es_ttc.settings import GatewaySettings
-from tests.attach.conftest import attach, put, update
+from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from tests.attach.conftest import FIELDS, attach, put, update
 from tests.attach.test_beside import CATS, ask, native, scores
 from tests.attach.test_kinds import append, attach_all, rolled  # noqa: F401 - a fixture
 from tests.gateway.client import Reply, call, search
@@ -24,6 +30,8 @@ from tests.gateway.relay import Passed, Relay, relay
 DEAR = {"range": {"price": {"gte": 10}}}
 """Half of the documents, the nearest to the question not among them."""
 CHEAPEST = {"terms": {"price": [0, 19]}}
+BESIDE = b'{"index":"ttc-'
+"""In the body of what is asked of side indices."""
 UNAVAILABLE = Reply(503, {"content-type": "application/json"}, b'{"error": "busy"}')
 
 
@@ -118,7 +126,7 @@ async def test_nothing_that_is_hidden_is_found_used_or_read(
             for request in relayed.passed:
                 if request.target == "/":  # which product it is
                     continue
-                beside = b"ttc-side-" in request.body or request.target.startswith("/ttc-")
+                beside = BESIDE in request.body or request.target.startswith("/ttc-")
                 service = "c2VydmljZQ==" in request.headers.get("authorization", "")
                 assert service is (beside or request.target.endswith("_settings/index.uuid?flat_settings=true"))
                 assert beside or not service or request.method == "GET"
@@ -134,7 +142,7 @@ async def test_more_neighbours_are_asked_for_until_enough_match(
     monkeypatch.setattr(ground, "_FEW", 0)
 
     def asked_of_the_side() -> list[int]:
-        lines = [line for one in relayed.passed if b"ttc-side-" in one.body for line in one.body.splitlines()]
+        lines = [line for one in relayed.passed if BESIDE in one.body for line in one.body.splitlines()]
         return [body["size"] for body in map(json.loads, lines) if body.get("size")]
 
     far = {"range": {"price": {"gte": 16}}}
@@ -235,13 +243,9 @@ async def test_a_side_index_that_fails_is_an_error_never_an_empty_page(
     attached: str, through_relay: str, relayed: Relay
 ) -> None:
     def failing(request: Passed) -> Reply | None:
-        return UNAVAILABLE if b"ttc-side-" in request.body and b'"query_vector"' in request.body else None
+        return UNAVAILABLE if BESIDE in request.body and b'"ttc.vector"' in request.body else None
 
-    def failing_either(request: Passed) -> Reply | None:
-        knn = b'"ttc.vector":{"vector"' in request.body
-        return failing(request) or (UNAVAILABLE if b"ttc-side-" in request.body and knn else None)
-
-    relayed.before = failing_either
+    relayed.before = failing
     reply = find(through_relay, attached, "nnn")
     assert (reply.status, "busy" in reply.reason) == (502, True)
     beside = search(through_relay, attached, {"knn": clause("nnn"), "query": {"term": {"price": 3}}})
@@ -265,6 +269,40 @@ async def test_a_text_for_a_side_index_is_checked_as_a_section_is(
     refused = find(gateway, attached, None, **told)
     assert refused.status == 400
     assert problem in refused.reason
+
+
+async def test_the_command_line_searches_it_too(engine: Engine, attached: str, gateway: str, encoder: Encoder) -> None:
+    held = await holder_of(engine, attached)
+    client = await connect(EngineSettings(engine=gateway))
+    target = Target(client, attached, held.spec, FIELDS, encoder, vectors=held.has_vectors, beside=held.side)
+    try:
+        bm25, dense, hybrid = await compare(target, Asked(CATS, "hybrid", 5))
+        rescored = await cli_search(target, Asked(CATS, "spectral", 5, first_pass="dense"))
+    finally:
+        await client.close()
+    expected = (await asyncio.to_thread(find, gateway, attached, "dense", k=40)).ids
+    assert [hit.id for hit in dense.hits][:5] == expected[:5]
+    assert {hit.id for hit in hybrid.hits} == {hit.id for part in (bm25, dense) for hit in part.hits}
+    assert {hit.id for hit in rescored.hits} <= set(expected)
+
+
+async def test_a_calibration_stands_in_the_side_index(
+    engine: Engine, engine_url: str, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    await attach(engine, shop, spec, encoder)
+    await native(engine, f"{shop}-native", spec, encoder)
+    queries = ["snow", "who hunts at night?", "milk", "a trout"]
+    for index in (shop, f"{shop}-native"):
+        await _calibrate(Settings(engine=engine_url), index, queries, encoder)
+    before = (await holder_of(engine, shop)).index
+    await attach(engine, shop, spec, encoder)
+    assert (await holder_of(engine, shop)).index == before
+    wider = replace(spec, scales=(1, 5))
+    await attach(engine, shop, wider, encoder)  # another side index takes it over
+    assert (await holder_of(engine, shop)).index != before
+    ours, theirs = (scores(ask(gateway, index, "bidirzscore")) for index in (shop, f"{shop}-native"))
+    assert ours == pytest.approx(theirs, abs=1e-4)
+    assert max(ours.values()) > 0
 
 
 async def test_what_a_side_index_lacks_is_named(

@@ -19,6 +19,7 @@ from es_ttc.mappings.spec import IndexSpec
 from es_ttc.settings import GatewaySettings
 from tests.attach.conftest import attach
 from tests.attach.test_beside import ask
+from tests.attach.test_knn import find
 
 
 async def test_searches_get_the_old_encoder_or_the_new_one(
@@ -28,12 +29,15 @@ async def test_searches_get_the_old_encoder_or_the_new_one(
     new = replace(spec, encoder=other.identity)
     await attach(engine, shop, spec, encoder)
     found: list[tuple[str, dict[str, Any]]] = []
+    by_knn: list[tuple[str, dict[str, Any]]] = []
     ended = threading.Event()
 
     def search_all_the_time(gateway: str) -> None:
         while not ended.is_set():
             reply = ask(gateway, shop, size=40)
             found.append((str(reply.status), reply.json()))
+            near = find(gateway, shop, "nnn", k=40, ttc={"on_error": "fail", "params": {"exact": True}})
+            by_knn.append((str(near.status), near.json()))
 
     # A memory too small for a window: features are read anew at every search, out of the index that may be going.
     settings = GatewaySettings(
@@ -66,3 +70,10 @@ async def test_searches_get_the_old_encoder_or_the_new_one(
         assert scores == pytest.approx(by_encoder[ttc["encoder"]], abs=1e-5)
         served[ttc["encoder"]] += 1
     assert set(served) == set(by_encoder)
+    retrieved = Counter[str]()
+    for status, answer in by_knn:
+        assert status == "200", answer
+        ttc = answer["ttc"]
+        assert (ttc["applied"], ttc["retrieved"], ttc.get("stale")) == (True, 19, None)
+        retrieved[ttc["encoder"]] += 1
+    assert set(retrieved) == set(by_encoder)

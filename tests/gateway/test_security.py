@@ -22,9 +22,10 @@ from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import ConfigurationError
 from es_ttc.gateway.server import running_gateway
 from es_ttc.graph import GraphParams
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.neighbours import build_graph
 from es_ttc.neighbours.stored import nodes, write_nodes
+from es_ttc.retrievers import registry
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from tests.gateway.client import Reply, call
 from tests.gateway.conftest import Behind, corpus, fill
@@ -214,6 +215,20 @@ def test_a_side_index_is_read_in_the_callers_name_or_the_gateways_own(secured: B
             assert reply.json()["ttc"]["scored"] == len(MAY_SEE) - 1  # one has no text
         assert scored[0].scores == scored[1].scores
         assert call(with_own, "POST", "/shop/_search", body, {}).status == 401
+        for method in registry.names():
+            for told in ({}, {"filter": {"range": {"number": {"gte": 3}}}}):
+                clause = {"field": "ttc.vector", "query_text": CATS, "k": 60, "ttc": {"method": method}, **told}
+                asked_for = {"knn": clause, "size": 60}
+                refused = call(secured.gateway, "POST", "/shop/_search", asked_for, without)
+                assert (refused.status, "es-ttc attach" in refused.reason) == (400, True)
+                first, second = (
+                    call(gateway, "POST", "/shop/_search", asked_for, headers)
+                    for gateway, headers in ((secured.gateway, within), (with_own, without))
+                )
+                assert 0 < len(first.ids) <= len(MAY_SEE)
+                assert set(first.ids) <= MAY_SEE
+                assert (first.ids, first.scores) == (second.ids, second.scores)
+                assert call(with_own, "POST", "/shop/_search", asked_for, {}).status == 401
 
 
 def test_a_walk_neither_shows_nor_passes_through_what_its_caller_may_not_see(secured: Behind, encoder: Encoder) -> None:
@@ -266,6 +281,7 @@ async def _attach_shop(url: str, encoder: Encoder) -> None:
             await engine.request("PUT", f"/shop/_doc/{document['_id']}", body=body)
         await engine.refresh("shop")
         [source] = await sources_of(engine, "shop")
-        await attach_beside(engine, source, IndexSpec(encoder.identity, max_tokens=64), encoder)
+        spec = IndexSpec(encoder.identity, max_tokens=64, spans=(SpanGrid(5, 3),))
+        await attach_beside(engine, source, spec, encoder)
     finally:
         await engine.close()

@@ -98,14 +98,14 @@ def asks_of(rounds: LineRounds, member: Member, header: bytes) -> Asks:
         return answers
 
     async def beside(asked: Sequence[tuple[str, Body]]) -> Sequence[Answer]:
-        return await rounds.ask(member, [Line(True, _if_it_is_there(alias), body) for alias, body in asked])
+        return await rounds.ask(member, [Line(True, _if_it_is_there(name), body) for name, body in asked])
 
     return Asks(searched, beside)
 
 
-def _if_it_is_there(alias: str) -> bytes:
+def _if_it_is_there(name: str) -> bytes:
     """Return the header of a search of a side index, which is no error where there is none."""
-    return jsonio.dumps({"index": alias, "ignore_unavailable": True, "allow_no_indices": True})
+    return jsonio.dumps({"index": name, "ignore_unavailable": True, "allow_no_indices": True})
 
 
 def _decoded(raw: bytes) -> Any:

@@ -97,15 +97,12 @@ class AttachedSearch(EngineSearch):
             filters = [{"ids": {"values": sorted({identifier for identifier, _ in matching})}}]
             most = len(matching)
         count = min(count, most)
-        [answer] = await self._asks.beside([(side.alias, {**self._body(vector, count, how, filters), **_MARKS})])
+        [answer] = await self._asks.beside([(side.name, {**self._body(vector, count, how, filters), **_MARKS})])
         require_whole(answer)
         hits = answer["hits"]["hits"]
         if not answer["_shards"]["total"]:
-            raise SideMoved(f"the side index of [{side.source}] was removed while it was searched")
+            raise SideMoved(f"the side index of [{side.source}] was removed or replaced while it was searched")
         marked = [(hit, found) for hit in hits if (found := mark_of(hit)) is not None]
-        for _, (_, mark) in marked:
-            if mark.encoder != self._frame.encoder:
-                raise SideMoved(f"the side index of [{side.source}] was replaced while it was searched")
         await self._judge(side, dict(found for _, found in marked))
         judged = [(self._judged[side.source, document], hit["_score"]) for hit, (document, _) in marked]
         given = [(number, score) for number, score in judged if number is not None]

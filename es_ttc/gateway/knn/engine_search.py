@@ -70,8 +70,8 @@ class Asks:
 
     Attributes:
         searched: Answers `_search` bodies over what the caller searches, through his own door.
-        beside: Answers `_search` bodies over side indices, each named by its alias, through the gateway's door to them.
-            An answer may be an error.
+        beside: Answers `_search` bodies over side indices, each with its name or alias, through the gateway's door to
+            them. An answer may be an error; it is empty where there is no such index.
     """
 
     searched: Callable[[Sequence[Body]], Awaitable[Sequence[Answer]]]

@@ -26,18 +26,15 @@ class Side:
 
     Attributes:
         source: The index.
+        name: The side index that its alias led to: all searches of a request are of this one, whatever takes over.
         documents: Documents that the side index has vectors of.
         matching: Documents of the source that the caller sees and that match his filter; some may have no vectors.
     """
 
     source: str
+    name: str
     documents: int
     matching: int
-
-    @property
-    def alias(self) -> str:
-        """What leads to the side index."""
-        return side_alias(self.source)
 
     def first_count(self, k: int) -> int:
         """Return how many neighbours are to be looked at so that k of them can be expected to match."""
@@ -103,7 +100,7 @@ async def _sides(
 ) -> tuple[list[Side], list[str]]:
     """Return the side indices of the searched indices, and their encoders."""
     names = [index for index in seen if ":" not in index]  # not of another cluster, whose side indices are not ours
-    probe = {**_COUNT, "query": {"term": {STATE: READY}}, "aggs": {"encoders": _BY_ENCODER}}
+    probe = {**_COUNT, "query": {"term": {STATE: READY}}, "aggs": {"encoders": _BY_ENCODER, "indices": _BY_INDEX}}
     probed = asks.beside([(side_alias(index), probe) for index in names])
     if filters:
         count = {**shared, **_COUNT, "query": {"bool": {"filter": [*filters]}}, "aggs": {"indices": _BY_INDEX}}
@@ -114,10 +111,11 @@ async def _sides(
     sides: list[Side] = []
     encoders: list[str] = []
     for index, answer in zip(names, answers, strict=True):
-        found = _encoders_beside(index, answer)
-        if found is not None:
-            sides.append(Side(index, sum(found.values()), seen.get(index, 0)))
-            encoders += found
+        if _is_there(index, answer):
+            found = dict(_by_index(answer)) or {side_alias(index): 0}
+            [(name, documents)] = found.items()  # an alias leads to one
+            sides.append(Side(index, name, documents, seen.get(index, 0)))
+            encoders += [bucket["key"] for bucket in answer["aggregations"]["encoders"]["buckets"]]
     return sides, encoders
 
 
@@ -125,13 +123,11 @@ def _by_index(answer: Answer) -> dict[str, int]:
     return {bucket["key"]: bucket["doc_count"] for bucket in answer["aggregations"]["indices"]["buckets"]}
 
 
-def _encoders_beside(index: str, answer: Answer) -> dict[str, int] | None:
-    """Return how many documents of a side index have vectors of which encoder; None where there is no side index."""
+def _is_there(index: str, answer: Answer) -> bool:
+    """Whether a search of a side index has found one that this caller may search."""
     if "error" in answer and answer.get("status") in _NOT_FOR_THIS_CALLER:
         if answer["status"] != 404:
             log.warning("vectors beside an index cannot be searched", index=index, status=answer["status"])
-        return None
+        return False
     require_whole(answer)
-    if not answer["_shards"]["total"]:
-        return None
-    return {bucket["key"]: bucket["doc_count"] for bucket in answer["aggregations"]["encoders"]["buckets"]}
+    return bool(answer["_shards"]["total"])

@@ -351,7 +351,7 @@ class Retrieving:
         """Return the fields that nothing searched has; none where the request names a point in time alone."""
         if not fields:
             return []
-        sides = [side.alias for side in ground.sides]
+        sides = [side.name for side in ground.sides]
         found: set[str] = set()
         try:
             if sides:
