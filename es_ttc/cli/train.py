@@ -2,9 +2,9 @@
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich import box
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from es_ttc.training.loop import LoopOptions, Progressed, Report
     from es_ttc.training.session import Outcome, Trainable
 
+T = TypeVar("T")
+
 _PIPED_WIDTH = 120
 
 _EXAMPLES = """\b
@@ -53,7 +55,7 @@ def train() -> None:
 
 
 def _common(
-    epochs: int, batch: int, learning_rate: float, patience: int
+    epochs: int, batch: int, learning_rate: float, patience: int, weight_decay: float = 0.01
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds the options of every training, with defaults of its own."""
     options = (
@@ -68,7 +70,9 @@ def _common(
             "--learning-rate", type=click.FloatRange(0, min_open=True), default=learning_rate, show_default=True,
             help="AdamW's.",
         ),
-        click.option("--weight-decay", type=click.FloatRange(0), default=0.01, show_default=True, help="AdamW's."),
+        click.option(
+            "--weight-decay", type=click.FloatRange(0), default=weight_decay, show_default=True, help="AdamW's."
+        ),
         click.option(
             "--patience", type=click.IntRange(1), default=patience, show_default=True,
             help="Epochs without a better validation after which it ends.",
@@ -184,14 +188,87 @@ def nnn(data: Path, start: Path | None, **options: Any) -> None:
     """Fit what the method `nnn` selects: adapters trained through the unrolled solver (NNN-Tr)."""
     from es_ttc.training.recipes.nnn import NnnOptions, NnnRecipe
 
-    names = NnnOptions.__dataclass_fields__
-    chosen = NnnOptions(**{name: value for name, value in options.items() if name in names})
-    common = {name: value for name, value in options.items() if name not in names}
+    chosen, common = _parted(NnnOptions, options)
 
     def recipe(tasks: "Sequence[Task]") -> "Trainable":
         return NnnRecipe(tasks[0], chosen)
 
     _train("nnn", (data,), recipe, asdict(chosen), start, common)
+
+
+@train.command()
+@data_argument
+@_common(epochs=200, batch=2048, learning_rate=1e-3, patience=20, weight_decay=1e-7)
+@start_option
+@click.option("--layers", type=click.IntRange(0, 8), default=1, show_default=True, help="Of the graph convolution.")
+@click.option(
+    "--balance", type=click.FloatRange(0), default=0.04, show_default=True, help="Weight of the contrastive loss."
+)
+@click.option(
+    "--temperature", type=click.FloatRange(0, min_open=True), default=0.1, show_default=True, help="Of the same."
+)
+@click.option(
+    "--listed",
+    type=click.IntRange(2),
+    default=10,
+    show_default=True,
+    help="Documents of a query's list: the relevant ones and random others.",
+)
+@click.option(
+    "--dropped", type=click.FloatRange(0, 0.99), default=0.2, show_default=True, help="Share of edges left out."
+)
+@metric_option
+def colt(data: Path, start: Path | None, **options: Any) -> None:
+    """Learn a vector a document from the sets that queries ask for: the baseline COLT.
+
+    A document that was not there in training keeps the vector that it has without it.
+    """
+    from es_ttc.training.recipes.colt import ColtOptions, ColtRecipe
+
+    chosen, common = _parted(ColtOptions, options)
+
+    def recipe(tasks: "Sequence[Task]") -> "Trainable":
+        return ColtRecipe(tasks[0], chosen)
+
+    _train("colt", (data,), recipe, asdict(chosen), start, common)
+
+
+@train.command()
+@click.argument("data", metavar="DATA...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_common(epochs=40, batch=512, learning_rate=1e-3, patience=5)
+@click.option(
+    "--family",
+    type=click.Choice(["whiten", "linear", "low-rank", "mlp"]),
+    default="linear",
+    show_default=True,
+    help="A whitening (learned from no label), a matrix, a residual one of low rank, a residual network.",
+)
+@click.option("--rank", type=click.IntRange(1), default=64, show_default=True, help="Of low-rank.")
+@_hidden(768)
+@click.option(
+    "--temperature", type=click.FloatRange(0, min_open=True), default=0.05, show_default=True, help="Of InfoNCE."
+)
+@click.option("--metric", default="ndcg@10", show_default=True, help="What chooses the epoch: the collections' mean.")
+def head(data: tuple[Path, ...], **options: Any) -> None:
+    """Learn one map for queries and documents alike, from one collection or several.
+
+    It fits the collections that it is learned from. On others it is usually worse than nothing: evaluate before use.
+    """
+    from es_ttc.training.recipes.head import HeadOptions, HeadRecipe
+
+    chosen, common = _parted(HeadOptions, options)
+
+    def recipe(tasks: "Sequence[Task]") -> "Trainable":
+        return HeadRecipe(tasks, chosen)
+
+    _train("head", data, recipe, asdict(chosen), None, common)
+
+
+def _parted(kind: type[T], options: dict[str, Any]) -> tuple[T, dict[str, Any]]:
+    """Return a recipe's options as an object, and those that every training has."""
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # they are dataclasses
+    own = kind(**{name: value for name, value in options.items() if name in names})
+    return own, {name: value for name, value in options.items() if name not in names}
 
 
 def _train(

@@ -128,8 +128,11 @@ def train(
         torch.set_num_threads(options.threads)
     recipe.learned.to(device)
     parameters = [one for one in recipe.learned.parameters() if one.requires_grad]
-    optimiser = torch.optim.AdamW(parameters, lr=options.learning_rate, weight_decay=options.weight_decay)
     where = Progressed()
+    if not parameters:  # a whitening is there at once
+        where.valid.append(_validated(recipe))
+        return where
+    optimiser = torch.optim.AdamW(parameters, lr=options.learning_rate, weight_decay=options.weight_decay)
     best = _copy(recipe.learned)
     if resume and file is not None and file.exists():
         where = Progressed(**checkpoint.load(file, recipe.learned, optimiser, best, about))

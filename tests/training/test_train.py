@@ -139,3 +139,37 @@ def test_damaged_artefacts_are_refused(data: Path, tmp_path: Path, capsys: Any, 
     (out / "card.json").write_text(json.dumps(card))
     with pytest.raises(ConfigurationError, match=message):
         load_encoder(str(out), cache_dir=tmp_path)
+
+
+def test_colt_learns_a_vector_a_document_from_sets(
+    data: Path, tmp_path: Path, encoder: Encoder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "colt"
+    found = trained(capsys, "colt", str(data), "--out", str(out), "--epochs", "15", "--patience", "15")
+    assert found["losses"][-1] < found["losses"][0]
+    served = load_encoder(str(out), cache_dir=tmp_path)
+    texts = [f"{tool}: {text}" for tool, text in TOOLS.items()]
+    before, after = (one.encode(texts, tokens=False).pooled for one in (encoder, served))
+    changed = np.abs(before - after).max(axis=1) > 0.01
+    assert changed.sum() >= 4  # those that a train query asks for
+    unseen = ["A document that no query asked for."]
+    same = [one.encode(unseen, tokens=False).pooled for one in (encoder, served)]
+    np.testing.assert_allclose(same[0], same[1], atol=1e-6)
+    queries = [one.encode(unseen, role="query", tokens=False).pooled for one in (encoder, served)]
+    np.testing.assert_array_equal(queries[0], queries[1])
+
+
+@pytest.mark.parametrize("family", ["whiten", "linear", "low-rank", "mlp"])
+def test_a_head_is_learned_from_several_collections(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str
+) -> None:
+    other = write(tmp_path / "more", "train", "valid")
+    out = tmp_path / "head"
+    found = trained(
+        capsys, "head", str(data), str(other), "--family", family, "--out", str(out), "--epochs", "3", "--batch", "8"
+    )
+    served = load_encoder(str(out), cache_dir=tmp_path)
+    query, document = (served.encode(["weather"], role=role, tokens=False).pooled for role in ("query", "document"))
+    np.testing.assert_array_equal(query, document)
+    assert {"tools: test, dense, trained", "more: valid, dense, frozen"} <= found["metrics"].keys()
+    assert bool(found["losses"]) == (family != "whiten")

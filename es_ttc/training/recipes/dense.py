@@ -1,5 +1,7 @@
 """The dense baseline (NNN decoding, appendix B.2): a side for queries and one for documents, InfoNCE in the batch."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -34,7 +36,6 @@ class DenseRecipe:
         self.documents = FrozenSide({DOCUMENTS: task.documents}, MixedMlp(task.dims, hidden))
         self.learned: nn.Module = nn.ModuleList([self.queries, self.documents])
         self._pairs = pairs_of(task)
-        self._relevant = task.train.mask(len(task.documents))
         self._valid = task.valid.mask(len(task.documents))
         self.examples = len(self._pairs)
 
@@ -44,8 +45,7 @@ class DenseRecipe:
     def loss(self, batch: Places, random: np.random.Generator) -> Tensor:  # noqa: ARG002
         """Return InfoNCE of some pairs."""
         queries, documents = self._pairs[batch].T
-        excluded = self._relevant[torch.from_numpy(queries)][:, torch.from_numpy(documents)]
-        excluded = excluded & ~torch.eye(len(batch), dtype=torch.bool)
+        excluded = known_positives(self._task.train.relevant, queries, documents)
         rows, positives = self.queries.rows(TRAIN, queries), self.documents.rows(DOCUMENTS, documents)
         return info_nce(rows, positives, self._temperature, excluded.to(rows.device))
 
@@ -60,6 +60,13 @@ class DenseRecipe:
 
     def params(self) -> None:
         """Nothing of the method `nnn`."""
+
+
+def known_positives(relevant: Sequence[Places], queries: Places, documents: Places) -> Tensor:
+    """Return which documents of other pairs are relevant to each pair's query too, ``(b, b)`` bool."""
+    known = np.stack([np.isin(documents, relevant[query]) for query in queries])
+    np.fill_diagonal(known, val=False)
+    return torch.from_numpy(known)
 
 
 def pairs_of(task: Task) -> Places:
