@@ -8,10 +8,12 @@ where it was.
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from es_ttc.attach.carry import can_carry, carry_over
 from es_ttc.attach.fill import Filled, FillOptions, Report, fill
 from es_ttc.attach.source import MOST_DOCUMENTS, Checkpoint, Source, Version, require_all_shards
-from es_ttc.attach.target import Item, Kind, Mark, Sent, Written, bulk_line, routed
+from es_ttc.attach.target import Found, Item, Kind, Mark, Sent, Written, bulk_line, routed
 from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError
 from es_ttc.ingest.bulk import Patience, write
@@ -51,7 +53,8 @@ async def attach_beside(
     """Give an index a side index with features, or bring the one that it has up to date.
 
     With another spec than before (another encoder, other fields) a new side index is made while the old one serves;
-    the alias is switched in one step, and the old one deleted after that.
+    the alias is switched in one step, and the old one deleted after that. Where the encoder is trained over the vectors
+    that are there, these are mapped, and nothing but what is stale or lacking is encoded.
 
     Args:
         engine: The engine.
@@ -80,13 +83,34 @@ async def attach_beside(
         if calibrations.get(serving or ""):  # it names its encoder: with another one it tells nothing
             body["mappings"]["_meta"][ROOT][CALIBRATION] = calibrations[serving or ""]
         await engine.create_index(side, body)
-    filled = await fill(engine, source, Beside(engine, source, side, spec), encoder, options=options, report=report)
+    target = Beside(engine, source, side, spec)
+    carried = 0
+    if serving is not None and side != serving:
+        former = Beside(engine, source, serving, IndexSpec.from_mapping(serving, sides[serving]))
+        carried = await _carried(engine, source, former, target, encoder, report)
+    filled = await fill(engine, source, target, encoder, options=options, report=report)
+    filled.carried, filled.unchanged = carried, max(0, filled.unchanged - carried)
     if side != serving:
         await _switch(engine, source.index, side)
     for name in sides:
         if name != side:
             await engine.delete_index(name)
     return filled
+
+
+async def _carried(
+    engine: Engine, source: Source, before: "Beside", after: "Beside", encoder: Encoder, report: Report | None
+) -> int:
+    """Map what a side index has, where the new encoder is a trained one over its own; return how many documents."""
+    if not (isinstance(encoder, TrainedEncoder) and can_carry(before.spec, after.spec, encoder)):
+        return 0
+    total = await engine.count(source.index)
+
+    def told(carried: int) -> None:
+        if report is not None:
+            report(Filled(source.index, total=max(total, carried), seen=carried, carried=carried))
+
+    return await carry_over(engine, source, before, after, encoder.heads["document"], told)
 
 
 async def sides_of(engine: Engine, source: str) -> dict[str, Mapping[str, Any]]:
@@ -189,20 +213,30 @@ class Beside:
 
     async def marks(self, versions: Sequence[Version]) -> list[Mark | None]:
         """Return what the side index has of documents."""
+        found = await self.found(versions, {"stored_fields": "_none_"})
+        return [None if one is None else one.mark for one in found]
+
+    async def found(self, versions: Sequence[Version], asked: Mapping[str, Any]) -> list[Found | None]:
+        """Return what the side index has of documents, with features of theirs.
+
+        Args:
+            versions: The documents.
+            asked: The part of a search body that asks for features.
+        """
         if not versions:
             return []
         body = {
             "query": {"ids": {"values": sorted({each.id for each in versions})}},
             "size": MOST_CANDIDATES,  # documents may share an id, apart by their routing
-            "stored_fields": "_none_",
-            "docvalue_fields": list(_MARKS),
+            **asked,
+            "docvalue_fields": [*_MARKS, *asked.get("docvalue_fields", ())],
             "seq_no_primary_term": True,
             "track_total_hits": False,
         }
         answer = await self._engine.search(self.side, body)
         require_all_shards(answer, self.side)
-        found = {_key(hit): hit for hit in answer["hits"]["hits"]}
-        return [self._mark(version, found.get(version.key)) for version in versions]
+        hits = {_key(hit): hit for hit in answer["hits"]["hits"]}
+        return [self._found(version, hits.get(version.key)) for version in versions]
 
     async def write(self, items: Sequence[Item]) -> Written:
         """Write features, each expecting what the side index had of the document; renewals need no write.
@@ -271,13 +305,13 @@ class Beside:
                 yield page
                 after = page[-1]["_seq_no"]
 
-    def _mark(self, version: Version, hit: Mapping[str, Any] | None) -> Mark | None:
+    def _found(self, version: Version, hit: Mapping[str, Any] | None) -> Found | None:
         if hit is None:
             return None
         fields = hit["fields"]
         same_source = fields[SOURCE][0] == self._source.uuid
         seq_no, term = fields[SEQ_NO][0], fields[TERM][0]
-        return Mark(
+        mark = Mark(
             state=fields[STATE][0],
             hash=fields.get(HASH, [None])[0],
             encoder=fields.get(ENCODER, [None])[0],
@@ -285,6 +319,7 @@ class Beside:
             outdated=same_source and seq_no > version.seq_no,
             own=(hit["_seq_no"], hit["_primary_term"]),
         )
+        return Found(mark, hit)
 
     def _lines(self, item: Item) -> Sequence[bytes]:
         version = item.version

@@ -64,6 +64,7 @@ class Filled:
         seen: Documents looked at.
         written: Documents that have got features.
         unchanged: Documents whose features were right already.
+        carried: Documents whose features were mapped from those of the encoder under a trained one.
         failed: Documents that cannot have features; they are marked with the reason.
         empty: Documents among those written that have no text.
         removed: Documents whose features were removed, since they are gone.
@@ -77,6 +78,7 @@ class Filled:
     seen: int = 0
     written: int = 0
     unchanged: int = 0
+    carried: int = 0
     failed: int = 0
     empty: int = 0
     removed: int = 0

@@ -35,6 +35,19 @@ class Mark:
     own: tuple[int, int] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a target has of a document, with features that were asked for.
+
+    Attributes:
+        mark: What it has.
+        hit: The target's own hit.
+    """
+
+    mark: Mark
+    hit: Mapping[str, Any]
+
+
 class Kind(StrEnum):
     """What is written of a document."""
 

@@ -380,6 +380,7 @@ def _announced(found: "Sequence[Traces]") -> list[str]:
 
 def _sentence(filled: "Filled") -> str:
     parts = [f"{filled.written:,} documents got features"]
+    parts += [f"{filled.carried:,} had theirs mapped"] if filled.carried else []
     parts += [f"{filled.unchanged:,} had them"] if filled.unchanged else []
     parts += [f"{filled.removed:,} gone ones removed"] if filled.removed else []
     parts += [f"{filled.empty:,} have no text"] if filled.empty else []

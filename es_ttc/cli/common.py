@@ -41,7 +41,8 @@ encoder_flag = click.option(
 adapter_flag = click.option(
     "--adapter",
     metavar="NAME",
-    help="A LoRA adapter of the encoder: one that the model ships, a folder, or a hub name.",
+    help="What is added to the encoder: a folder that `es-ttc train` wrote; or a LoRA adapter: one that the model "
+    "ships, a folder, or a hub name.",
 )
 
 stdout = Console()

@@ -1,5 +1,7 @@
 """COLT's graphs against matrices written out."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -27,7 +29,8 @@ def adjacency(sets: list[list[int]], width: int) -> Float32:
         matrix[row, found] = 1
     rows, columns = matrix.sum(axis=1), np.maximum(matrix.sum(axis=0), 1)
     degrees = np.sqrt(np.outer(rows, columns)).astype(np.float32)
-    return matrix / degrees
+    scaled: Float32 = np.asarray(matrix / degrees, np.float32)
+    return scaled
 
 
 def test_documents_are_convolved_with_the_queries_that_ask_for_them() -> None:
@@ -35,9 +38,9 @@ def test_documents_are_convolved_with_the_queries_that_ask_for_them() -> None:
     graph = adjacency([list(one) for one in RELEVANT], 5)
     first_queries, first = graph @ task.documents / 2, graph.T @ task.train.vectors / 2
     second = graph.T @ first_queries / 3
-    expected = task.documents + unit(first) + unit(second)
+    expected = sum(np.asarray(one, np.float32) for one in (task.documents, _unit(first), _unit(second)))
     served = ColtRecipe(task, ColtOptions(layers=2)).heads()["document"]
-    np.testing.assert_allclose(served(task.documents), unit(expected), atol=1e-5)
+    np.testing.assert_allclose(served(task.documents), _unit(expected), atol=1e-5)
     none = ColtRecipe(task, ColtOptions(layers=0)).heads()["document"]
     np.testing.assert_allclose(none(task.documents), task.documents, atol=1e-6)
 
@@ -68,3 +71,7 @@ def test_an_epoch_leaves_out_edges_and_serving_has_them_all() -> None:
     recipe.begin_epoch(np.random.default_rng(1))
     assert float(recipe.loss(np.arange(4), np.random.default_rng(0)).detach()) != first
     assert recipe.validate() == before
+
+
+def _unit(rows: Any) -> Float32:
+    return unit(np.asarray(rows, np.float32))
