@@ -14,18 +14,12 @@ from starlette.types import Send
 
 from es_ttc.errors import EsTtcError
 from es_ttc.gateway import jsonio
-from es_ttc.gateway.captured import NOTHING, Captured, add_summary, is_refusal, refused, with_text
+from es_ttc.gateway.captured import add_summary, with_text
+from es_ttc.gateway.hook import Found, HookHandler, Params
 from es_ttc.gateway.incoming import Incoming
 from es_ttc.gateway.knn.clauses import MARKS, Clause, clauses_of, put_in_place
 from es_ttc.gateway.knn.retrieving import Question, Replacement, Retrieving
-from es_ttc.gateway.search import (
-    Outcome,
-    SearchHandler,
-    caller_of,
-    items_of,
-    require_json_answer,
-    without_template,
-)
+from es_ttc.gateway.search import Outcome, SearchHandler, caller_of, without_template
 from es_ttc.gateway.search_body import DEFAULT_SIZE, own_timeout
 
 _OF_THE_DOOR = (
@@ -34,7 +28,7 @@ _OF_THE_DOOR = (
 )  # fmt: skip
 
 
-class KnnHandler:
+class KnnHandler(HookHandler[Clause, Replacement]):
     """Answers searches with kNN clauses of ours, and hands all others on.
 
     Args:
@@ -43,114 +37,77 @@ class KnnHandler:
         max_window: Greatest ``k`` of a retrieval of ours.
     """
 
+    marks = MARKS
+
     def __init__(self, searches: SearchHandler, retrieving: Retrieving, *, max_window: int) -> None:
-        self._searches = searches
+        super().__init__(searches, searches)
         self._retrieving = retrieving
         self._max_window = max_window
-
-    async def search(self, incoming: Incoming, send: Send) -> Outcome:
-        """Answer one `_search`."""
-        started = time.perf_counter()
-        _, text, params = await self._searches.read(incoming)
-        found = self._clauses(text)
-        if found is None:
-            return await self._searches.search(incoming, send)
-        return await self._answer(incoming, send, *found, params, started)
 
     async def template(self, incoming: Incoming, send: Send, rendered: dict[str, Any] | None) -> Outcome:
         """Answer one `_search/template` by what it renders to; see :meth:`SearchHandler.template`."""
         started = time.perf_counter()
         _, _, params = await self._searches.read(incoming)
-        clauses = [] if rendered is None else clauses_of(rendered, most=self._max_window)
+        clauses = [] if rendered is None else self.clauses_of(rendered)
         if rendered is None or not clauses:
             return await self._searches.template(incoming, send, rendered)
         incoming.target = incoming.raw_path = without_template(incoming.raw_path)
-        return await self._answer(incoming, send, rendered, clauses, params, started)
+        return await self.answer(incoming, send, Found(rendered, clauses), params, started)
 
-    def has_clauses(self, body: dict[str, Any]) -> bool:
-        """Whether a body has kNN clauses of ours, be they right or wrong."""
-        try:
-            return bool(clauses_of(body, most=self._max_window))
-        except EsTtcError:
-            return True
+    def clauses_of(self, body: Mapping[str, Any]) -> list[Clause]:
+        """Return the kNN clauses of ours in a body."""
+        return clauses_of(body, most=self._max_window)
 
-    async def msearch(self, incoming: Incoming, send: Send) -> Outcome:
-        """Answer one `_msearch`: each item on its own, the rounds of all retrievals in step."""
-        started = time.perf_counter()
-        _, text, params = await self._searches.read(incoming)
-        items = items_of(text) if text is not None and any(mark in text for mark in MARKS) else None
-        read = [] if items is None else [self._read_item(line) for _, line in items]
-        if items is None or not any(read):
-            return await self._searches.msearch(incoming, send)
-        require_json_answer(incoming, params)
-        faults = {number: one for number, one in enumerate(read) if isinstance(one, EsTtcError)}
-        asked = {number: one for number, one in enumerate(read) if isinstance(one, tuple)}
+    async def answers(
+        self, incoming: Incoming, asked: Sequence[Found[Clause]], params: Params, started: float
+    ) -> list[list[Replacement] | EsTtcError]:
+        """Return what stands in the clauses' places; the rounds of all retrievals go in step."""
+        if incoming.target.rstrip(b"/").endswith(b"_msearch"):
+            path, query_string = incoming.target, _query_string(params)
+            doors = [found.header for found in asked]
+        else:
+            path, query_string = incoming.target.rstrip(b"/").removesuffix(b"_search") + b"_msearch", b""
+            doors = [jsonio.dumps({name: value for name, value in params if name in _OF_THE_DOOR})]
         questions = [
-            _question(incoming, items[number][0], items[number][0], clause, body, params, started)
-            for number, (body, clauses) in asked.items()
-            for clause in clauses
+            _question(incoming, found.header, door, clause, found.body, params, started)
+            for found, door in zip(asked, doors, strict=True)
+            for clause in found.clauses
         ]
-        replaced = iter(await self._retrieving.answer(questions, incoming.target, _query_string(params)))
-        lines: list[bytes] = []
-        answered: dict[int, list[Replacement]] = {}
-        for number, (header, line) in enumerate(items):
-            sent = line
-            if number in asked:
-                body, clauses = asked[number]
-                outcomes = [next(replaced) for _ in clauses]
-                fault = next((one for one in outcomes if isinstance(one, EsTtcError)), None)
-                if fault is None:
-                    answered[number] = [one for one in outcomes if isinstance(one, Replacement)]
-                    sent = jsonio.dumps(_changed(body, answered[number]))
-                else:
-                    faults[number] = fault
-            lines += [header, NOTHING if number in faults else sent]
-        incoming.replace_body(b"\n".join(lines) + b"\n")
-        captured = Captured(incoming)
-        outcome = await self._searches.msearch(incoming, captured)
-        return await _merged(captured, send, outcome, params, faults, answered)
+        answered = iter(await self._retrieving.answer(questions, path, query_string))
+        outcomes = [[next(answered) for _ in found.clauses] for found in asked]
+        return [_whole(several) for several in outcomes]
 
-    async def _answer(
-        self,
-        incoming: Incoming,
-        send: Send,
-        body: dict[str, Any],
-        clauses: Sequence[Clause],
-        params: Sequence[tuple[str, str]],
-        started: float,
-    ) -> Outcome:
-        require_json_answer(incoming, params)
-        door = jsonio.dumps({name: value for name, value in params if name in _OF_THE_DOOR})
-        questions = [_question(incoming, b"", door, clause, body, params, started) for clause in clauses]
-        path = incoming.target.rstrip(b"/").removesuffix(b"_search") + b"_msearch"
-        outcomes = await self._retrieving.answer(questions, path, b"")
-        for one in outcomes:
-            if isinstance(one, EsTtcError) and is_refusal(one):
-                return await refused(incoming, send, one)
-            if isinstance(one, EsTtcError):
-                raise one
-        replaced = [one for one in outcomes if isinstance(one, Replacement)]
-        incoming.replace_body(jsonio.dumps(_changed(body, replaced)))
-        captured = Captured(incoming)
-        outcome = await self._searches.search(incoming, captured)
-        return await _merged(captured, send, outcome, params, {}, {0: replaced})
+    def changed(self, body: dict[str, Any], answers: Sequence[Replacement]) -> dict[str, Any]:
+        """Put native queries in the clauses' places, and tell the text to a rescorer of ours."""
+        changed = put_in_place(body, [(one.clause, one.query) for one in answers])
+        return with_text(changed, body, {one.clause.texts for one in answers})
 
-    def _clauses(self, text: bytes | None) -> tuple[dict[str, Any], list[Clause]] | None:
-        """Return a body and its clauses of ours; None where it has none, or is not ours to judge."""
-        if text is None or not any(mark in text for mark in MARKS):
-            return None
-        try:
-            body = jsonio.loads(text)
-        except ValueError:
-            return None
-        clauses = clauses_of(body, most=self._max_window) if isinstance(body, dict) else []
-        return (body, clauses) if clauses else None
+    def add(self, answer: dict[str, Any], answers: Sequence[Replacement], filter_path: str) -> None:
+        """Add what there is to say: beside what a rescoring of ours has said, below ``knn``."""
+        summaries = [one.summary for one in answers if one.summary is not None]
+        if not summaries:
+            return
+        ms = sum(one["took"]["encode"] + one["took"]["search"] for one in summaries)
+        add_summary(answer, "knn", summaries, ms, filter_path)
+        for hit in answer.get("hits", {}).get("hits", ()):
+            identity = (hit.get("_index", ""), hit.get("_id", ""))
+            found = next((one.details[identity] for one in answers if identity in one.details), None)
+            if found is not None:
+                hit["_ttc"] = {**hit["_ttc"], "knn": found} if "_ttc" in hit else found
 
-    def _read_item(self, line: bytes) -> tuple[dict[str, Any], list[Clause]] | EsTtcError | None:
-        try:
-            return self._clauses(line)
-        except EsTtcError as error:
-            return error
+    def applied(self, answer: Replacement) -> bool:
+        """Whether the method's own retrieval stands there, if one was asked for."""
+        return answer.applied
+
+    def told(self, answer: Replacement) -> bool:
+        """Whether more than a text was encoded."""
+        return answer.summary is not None
+
+
+def _whole(outcomes: Sequence[Replacement | EsTtcError]) -> list[Replacement] | EsTtcError:
+    """Return the answers to a search's clauses, or the first of their errors."""
+    fault = next((one for one in outcomes if isinstance(one, EsTtcError)), None)
+    return fault or [one for one in outcomes if isinstance(one, Replacement)]
 
 
 def _question(
@@ -159,7 +116,7 @@ def _question(
     door: bytes,
     clause: Clause,
     body: Mapping[str, Any],
-    params: Sequence[tuple[str, str]],
+    params: Params,
     started: float,
 ) -> Question:
     url = dict(params)
@@ -168,51 +125,5 @@ def _question(
     return Question(clause, body, wanted, caller_of(incoming, body, header), door, own_timeout(body, url), started)
 
 
-def _query_string(params: Sequence[tuple[str, str]]) -> bytes:
+def _query_string(params: Params) -> bytes:
     return b"".join(b"search_type=" + value.encode() for name, value in params if name == "search_type")
-
-
-def _changed(body: Mapping[str, Any], replaced: Sequence[Replacement]) -> dict[str, Any]:
-    """Return the body that is left: native queries in the clauses' places, and the text told to a rescorer of ours."""
-    changed = put_in_place(body, [(one.clause, one.query) for one in replaced])
-    return with_text(changed, body, {one.clause.texts for one in replaced})
-
-
-async def _merged(
-    captured: Captured,
-    send: Send,
-    outcome: Outcome,
-    params: Sequence[tuple[str, str]],
-    faults: Mapping[int, EsTtcError],
-    answered: Mapping[int, Sequence[Replacement]],
-) -> Outcome:
-    """Send the answer with what there is to say about each search's retrievals."""
-    filter_path = dict(params).get("filter_path", "")
-    every = [one for replacements in answered.values() for one in replacements]
-
-    def add(number: int, answer: dict[str, Any]) -> None:
-        _add(answer, answered[number], filter_path)
-
-    return await captured.merged(
-        send,
-        outcome,
-        params,
-        faults,
-        dict.fromkeys(answered, add),
-        applied=all(one.applied for one in every),
-        ours=any(one.summary is not None for one in every),
-    )
-
-
-def _add(answer: dict[str, Any], replacements: Sequence[Replacement], filter_path: str) -> None:
-    """Add to an answer what there is to say: beside what a rescoring of ours has said, below ``knn``."""
-    summaries = [one.summary for one in replacements if one.summary is not None]
-    if not summaries:
-        return
-    ms = sum(one["took"]["encode"] + one["took"]["search"] for one in summaries)
-    add_summary(answer, "knn", summaries, ms, filter_path)
-    for hit in answer.get("hits", {}).get("hits", ()):
-        identity = (hit.get("_index", ""), hit.get("_id", ""))
-        found = next((one.details[identity] for one in replacements if identity in one.details), None)
-        if found is not None:
-            hit["_ttc"] = {**hit["_ttc"], "knn": found} if "_ttc" in hit else found
