@@ -1,45 +1,16 @@
 import multiprocessing
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from es_ttc.encoders import CachedEncoder, Encoder, EncoderIdentity, Encodings, load_encoder
-from es_ttc.encoders.base import Role
+from es_ttc.encoders import CachedEncoder, Encoder, Encodings, load_encoder
 from tests.encoders.conftest import SENTENCES
+from tests.support.encoders import Counting
 
 TEXTS = [*SENTENCES, "", SENTENCES[0], "\ud800 half"]
-
-
-class Counting:
-    """A real encoder whose texts are counted."""
-
-    def __init__(self, encoder: Encoder, backend: str | None = None) -> None:
-        self._encoder = encoder
-        self._backend = backend
-        self.seen: list[str] = []
-
-    @property
-    def identity(self) -> EncoderIdentity:
-        return self._encoder.identity
-
-    @property
-    def backend(self) -> str:
-        return self._backend or self._encoder.backend
-
-    def encode(
-        self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024
-    ) -> Encodings:
-        self.seen += texts
-        return self._encoder.encode(texts, role=role, tokens=tokens, max_tokens=max_tokens)
-
-    def adapted(self, adapter: str) -> Encoder | None:
-        return None
-
-    def shortened(self, max_length: int) -> Encoder:
-        return self._encoder.shortened(max_length)
 
 
 @pytest.fixture

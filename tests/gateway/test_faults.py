@@ -3,8 +3,7 @@
 import io
 import json
 import logging
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,8 +11,7 @@ import cbor2
 import numpy as np
 import pytest
 
-from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Role
-from es_ttc.errors import EncoderError
+from es_ttc.encoders.base import Encoder
 from es_ttc.gateway.logs import configure_logs
 from es_ttc.gateway.server import running_gateway
 from es_ttc.mappings.spec import HASH
@@ -24,41 +22,10 @@ from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, call, search
 from tests.gateway.conftest import Behind, make_index
 from tests.gateway.relay import Passed, Relay, relay
+from tests.support.encoders import GatedEncoder
 
 EVERYTHING = {"match": {"anyway": "creature"}}
 SECRET = "ApiKey c2VjcmV0LXNlY3JldA=="
-
-
-class GatedEncoder:
-    """The real encoder behind a gate, or failing: what no real one can be made to do on time."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        self.gate = threading.Event()
-        self.gate.set()
-        self.fails = False
-        self._encoder = encoder
-
-    @property
-    def identity(self) -> EncoderIdentity:
-        return self._encoder.identity
-
-    @property
-    def backend(self) -> str:
-        return self._encoder.backend
-
-    def encode(
-        self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024
-    ) -> Encodings:
-        assert self.gate.wait(30)
-        if self.fails:
-            raise EncoderError("text 0 could not be encoded: out of memory")
-        return self._encoder.encode(texts, role=role, tokens=tokens, max_tokens=max_tokens)
-
-    def adapted(self, adapter: str) -> Encoder | None:
-        return None
-
-    def shortened(self, max_length: int) -> Encoder:
-        return self._encoder.shortened(max_length)
 
 
 @pytest.fixture(scope="module")

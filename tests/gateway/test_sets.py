@@ -1,20 +1,20 @@
 """nnn and mmr through the gateway: bad input is a 400 or the first pass, never an exception; tuned parameters count."""
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from es_ttc.encoders.base import Encoder, Encodings
+from es_ttc.encoders.base import Encoder
 from es_ttc.gateway.server import running_gateway
 from es_ttc.rescorers.tuned import as_json
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, search
 from tests.gateway.conftest import Behind
+from tests.support.encoders import Spoilt
 
 EVERYTHING = {"match": {"anyway": "creature"}}
 NOTHING = {"bool": {"must": [EVERYTHING], "filter": [{"term": {"group": "none of them"}}]}}
@@ -24,20 +24,6 @@ METHODS = ("nnn", "mmr")
 def asked(url: str, index: str, method: str, query: dict[str, Any] | None = None, **section: Any) -> Reply:
     ours = {"method": method, "query_text": "which cat drinks milk?", **section}
     return search(url, index, {"query": query or EVERYTHING, "size": 5, "rescore": {"window_size": 50, "ttc": ours}})
-
-
-class Spoilt:
-    """The real encoder, whose queries' vectors come out wrong."""
-
-    def __init__(self, encoder: Encoder, factor: float) -> None:
-        self._encoder = encoder
-        self._factor = np.float32(factor)
-        self.identity = encoder.identity
-        self.backend = encoder.backend
-
-    def encode(self, texts: Sequence[str], **options: Any) -> Encodings:
-        encodings = self._encoder.encode(texts, **options)
-        return replace(encodings, pooled=encodings.pooled * self._factor)
 
 
 @pytest.mark.parametrize(

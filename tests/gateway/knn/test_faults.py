@@ -18,7 +18,7 @@ from tests.gateway.client import Reply, call, search
 from tests.gateway.conftest import Behind
 from tests.gateway.knn.test_knn import CATS, asked, native, ours
 from tests.gateway.relay import Passed, Relay
-from tests.gateway.test_faults import GatedEncoder
+from tests.support.encoders import GatedEncoder
 
 SMALL_STEPS = {"candidates": 2, "batch": 1, "l1": 0.05, "exact": True}
 

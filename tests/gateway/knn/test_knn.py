@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings
+from es_ttc.encoders.base import Encoder
 from es_ttc.gateway.server import running_gateway
 from es_ttc.ingest import encode_documents
 from es_ttc.mappings.spec import IndexSpec
@@ -23,6 +22,7 @@ from es_ttc.retrievers.memory import Matrix, MemorySearch
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, call, search
 from tests.gateway.conftest import Behind, corpus, fill, make_index
+from tests.support.encoders import Renamed
 
 CATS = "which cat drinks milk?"
 BIRDS = "an owl that hunts"
@@ -448,24 +448,6 @@ def test_several_indices(spanned: Behind, index_name: str, encoder: Encoder) -> 
     assert {one for _, one, _ in found} == set(alone.ids[:5])
     for _, one, score in found:
         assert score == pytest.approx(dict(zip(alone.ids, alone.scores, strict=True))[one], abs=1e-6)
-
-
-class Renamed:
-    """The encoder under another name, as another model of as many dimensions would have it."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        self.identity: EncoderIdentity = replace(encoder.identity, model="another")
-        self.backend = encoder.backend
-        self._encoder = encoder
-
-    def encode(self, texts: Sequence[str], **options: Any) -> Encodings:
-        return self._encoder.encode(texts, **options)
-
-    def adapted(self, adapter: str) -> Encoder | None:
-        return None
-
-    def shortened(self, max_length: int) -> Encoder:
-        return self._encoder.shortened(max_length)
 
 
 def test_another_encoder(spanned: Behind, index_name: str, encoder: Encoder) -> None:
