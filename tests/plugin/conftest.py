@@ -10,13 +10,13 @@ from pydantic import SecretStr
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.node.distribution import Distribution
-from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.plugin import Plugin
 from es_ttc.gateway.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.conftest import PRODUCTS
 from tests.gateway.client import call
 from tests.gateway.conftest import SIDECAR_TOKEN, make_index
+from tests.support.agent import GuardedOpenSearch
 from tests.support.elasticsearch import ElasticsearchDistribution
 from tests.support.own_node import OwnNode
 from tests.support.plugin import Sidecar, built, sidecar_address
@@ -82,7 +82,7 @@ def _plugged(product: str, make: Callable[[Plugin], Distribution], encoder: Enco
 
 @pytest.fixture(scope="session")
 def opensearch_plugged(encoder: Encoder) -> Iterator[Plugged]:
-    with _plugged("opensearch", OpenSearchDistribution, encoder) as plugged:
+    with _plugged("opensearch", GuardedOpenSearch, encoder) as plugged:
         yield plugged
 
 

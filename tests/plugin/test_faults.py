@@ -121,7 +121,20 @@ def test_an_index_without_features(plugged: Plugged) -> None:
     both = search(plugged.url, f"{STORED},{index}", {"query": EVERYTHING, "size": 100, "rescore": ours()})
     assert both.status == 200
     assert len(both.ids) == 63
-    call(plugged.url, "DELETE", f"/{index}")
+    # Someone else's fields of our names are no features.
+    other = {"anyway": "creature", "ttc": {"hash": "a text", "encoder": 7, "tokens": "another"}}
+    call(plugged.url, "PUT", f"/{index}-of-another/_doc/1?refresh=true", other)
+    theirs = search(plugged.url, f"{index}-of-another", {"query": EVERYTHING, "rescore": ours()})
+    assert (theirs.status, theirs.ids, applied(theirs)) == (200, ["1"], "false; reason=no_features")
+    for name in (index, f"{index}-of-another"):
+        call(plugged.url, "DELETE", f"/{name}")
+
+
+def test_opensearch_holds_the_plugin_to_its_policy(opensearch_plugged: Plugged) -> None:
+    """All tests here run under OpenSearch's Java agent, as in the official archive."""
+    [node] = call(opensearch_plugged.url, "GET", "/_nodes/jvm").json()["nodes"].values()
+    assert any(argument.startswith("-javaagent:") for argument in node["jvm"]["input_arguments"])
+    assert "SecurityException" not in opensearch_plugged.node.log()
 
 
 def test_the_node_is_killed_and_comes_back(plugged: Plugged) -> None:

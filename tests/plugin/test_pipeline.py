@@ -1,8 +1,11 @@
-"""The processor on the coordinator: many shards are rescored together, as by the gateway."""
+"""Rescoring on the coordinator: many shards are rescored together, as by the gateway.
 
-from collections.abc import Iterator
+On OpenSearch a search pipeline does it, on Elasticsearch a filter before the search action, where the request asks.
+"""
+
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,7 +15,7 @@ from tests.gateway.test_identity import queries
 from tests.gateway.test_rescore import CATS, EVERYTHING
 from tests.plugin.conftest import DOC_VALUES, SHARDED, STORED, Plugged
 from tests.plugin.test_faults import recovered
-from tests.plugin.test_rescore import METHODS, TEXTS
+from tests.plugin.test_rescore import METHODS, TEXTS, applied
 from tests.support.plugin import Fault
 
 PIPELINE = "ttc"
@@ -24,24 +27,22 @@ def put(plugged: Plugged, name: str, response: list[Any], request: list[Any]) ->
     return call(plugged.url, "PUT", f"/_search/pipeline/{name}", body)
 
 
-@pytest.fixture(scope="module")
-def plugged(opensearch_plugged: Plugged) -> Plugged:
-    """Elasticsearch has no search pipelines."""
-    return opensearch_plugged
-
-
-@pytest.fixture(scope="module", autouse=True)
-def pipelines(plugged: Plugged) -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def pipelines(request: pytest.FixtureRequest) -> None:
+    if "elasticsearch" in request.node.name:
+        return
+    plugged: Plugged = request.getfixturevalue("opensearch_plugged")
+    if call(plugged.url, "GET", "/_search/pipeline/alone").status == 200:
+        return
     rescore = {"ttc_rescore": {"method": "spectral"}}
-    window = {"ttc_window": {"window_size": BLOCK}}
-    assert put(plugged, PIPELINE, [rescore], [window]).status == 200
+    assert put(plugged, PIPELINE, [rescore], [{"ttc_window": {"window_size": BLOCK}}]).status == 200
     assert put(plugged, "alone", [rescore], []).status == 200
-    yield
-    for name in (PIPELINE, "alone"):
-        call(plugged.url, "DELETE", f"/_search/pipeline/{name}")
 
 
 def through(plugged: Plugged, index: str, body: dict[str, Any], pipeline: str = PIPELINE, **section: Any) -> Reply:
+    if plugged.product == "elasticsearch":
+        ext = {"ext": {"ttc": {"method": "spectral", "window_size": BLOCK} | section}}
+        return search(plugged.url, index, body | ext)
     ext = {"ext": {"ttc": section}} if section else {}
     return search(plugged.url, index, body | ext, f"?search_pipeline={pipeline}")
 
@@ -51,7 +52,7 @@ def gateway(plugged: Plugged, index: str, body: dict[str, Any], **section: Any) 
     return search(plugged.gateway, index, body | {"rescore": rescore})
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     index=st.sampled_from([SHARDED, SHARDED, f"{STORED},{SHARDED}", DOC_VALUES]),
     query=queries,
@@ -71,7 +72,8 @@ def test_any_number_of_shards_is_as_through_the_gateway(
     size: int,
     mode: str,
 ) -> None:
-    body: dict[str, Any] = {"query": query, "from": start, "size": size, "aggs": {"n": {"max": {"field": "number"}}}}
+    aggregations = {"n": {"max": {"field": "number"}}, "best": {"top_hits": {"size": 2, "_source": ["title"]}}}
+    body: dict[str, Any] = {"query": query, "from": start, "size": size, "aggs": aggregations}
     section: dict[str, Any] = {"method": method[0], "params": method[1], "query_text": text, "score_mode": mode}
     expected = gateway(plugged, index, body, **section)
     got = through(plugged, index, body, **section)
@@ -88,8 +90,9 @@ def test_any_number_of_shards_is_as_through_the_gateway(
         assert one["ext"]["ttc"] == {"method": method[0], "applied": True, "window": other["ttc"]["window"]}
 
 
-def test_a_client_need_not_know_of_it(plugged: Plugged) -> None:
+def test_a_client_need_not_know_of_it(opensearch_plugged: Plugged) -> None:
     """The index's own pipeline, and the text of the query."""
+    plugged = opensearch_plugged
     call(plugged.url, "PUT", f"/{SHARDED}/_settings", {"index.search.default_pipeline": PIPELINE})
     try:
         body = {"query": {"bool": {"must": {"match": {"text": CATS}}, "filter": {"match": {"title": "cat"}}}}}
@@ -102,7 +105,8 @@ def test_a_client_need_not_know_of_it(plugged: Plugged) -> None:
         call(plugged.url, "PUT", f"/{SHARDED}/_settings", {"index.search.default_pipeline": None})
 
 
-def test_with_oversample_and_truncate_hits(plugged: Plugged) -> None:
+def test_with_oversample_and_truncate_hits(opensearch_plugged: Plugged) -> None:
+    plugged = opensearch_plugged
     name = "oversampled"
     rescore = {"ttc_rescore": {"method": "maxsim", "query_text": CATS}}
     request = [{"oversample": {"sample_factor": 6}}]
@@ -119,7 +123,8 @@ def test_with_oversample_and_truncate_hits(plugged: Plugged) -> None:
     call(plugged.url, "DELETE", f"/_search/pipeline/{name}")
 
 
-def test_hashes_are_looked_up_where_the_window_did_not_ask_for_them(plugged: Plugged) -> None:
+def test_hashes_are_looked_up_where_the_window_did_not_ask_for_them(opensearch_plugged: Plugged) -> None:
+    plugged = opensearch_plugged
     body = {"query": EVERYTHING, "size": 40, "_source": False}
     reply = through(plugged, SHARDED, body, "alone", query_text=CATS)
     assert reply.json()["ext"]["ttc"] == {"method": "spectral", "applied": True, "window": 40}
@@ -134,7 +139,10 @@ def test_hashes_are_looked_up_where_the_window_did_not_ask_for_them(plugged: Plu
         ({"ttc_rescore": {"method": "dense", "timeout": "soon"}}, "[ttc.timeout] is wrong"),
     ],
 )
-def test_a_pipeline_is_checked_when_it_is_made(plugged: Plugged, processor: dict[str, Any], words: str) -> None:
+def test_a_pipeline_is_checked_when_it_is_made(
+    opensearch_plugged: Plugged, processor: dict[str, Any], words: str
+) -> None:
+    plugged = opensearch_plugged
     reply = put(plugged, "wrong", [processor], [])
     assert reply.status == 400
     assert words in reply.reason
@@ -154,6 +162,31 @@ def test_mistakes_of_a_request(plugged: Plugged) -> None:
         assert (reply.status, words in reply.reason) == (400, True), reply.body
 
 
+def test_what_only_elasticsearch_has_to_refuse(elasticsearch_plugged: Plugged) -> None:
+    plugged, body = elasticsearch_plugged, {"query": EVERYTHING, "ext": {"ttc": {"method": "dense", "query_text": "x"}}}
+    scroll = search(plugged.url, SHARDED, body, "?scroll=1m")
+    assert (scroll.status, "[scroll]" in scroll.reason) == (400, True), scroll.body
+    for window in (0, 10_001, "100", None):
+        reply = through(plugged, SHARDED, {"query": EVERYTHING}, query_text="x", window_size=window)
+        assert (reply.status, "[ext.ttc.window_size] must be from 1 to 10000" in reply.reason) == (400, True)
+
+
+def test_each_of_several_searches_has_its_own(elasticsearch_plugged: Plugged) -> None:
+    """Explanations, highlights and inner parts of an answer are the engine's; one search of several may ask for it."""
+    plugged = elasticsearch_plugged
+    plain = {"query": {"match": {"text": CATS}}, "highlight": {"fields": {"text": {}}}, "docvalue_fields": ["ttc.hash"]}
+    ours = plain | {"ext": {"ttc": {"method": "spectral", "query_text": CATS, "window_size": BLOCK}}}
+    lines = [{"index": SHARDED}, plain, {"index": SHARDED}, ours]
+    body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+    answers = call(plugged.url, "POST", "/_msearch", body, {"content-type": "application/x-ndjson"}).json()["responses"]
+    assert "ext" not in answers[0]
+    assert answers[1]["ext"]["ttc"]["applied"] is True
+    assert list(answers[1]["hits"]["hits"][0]["fields"]) == ["ttc.hash"]  # ours besides it are hidden
+    assert answers[1]["hits"]["hits"][0]["highlight"]
+    expected = gateway(plugged, SHARDED, plain, query_text=CATS)
+    assert [hit["_id"] for hit in answers[1]["hits"]["hits"]] == expected.ids
+
+
 def test_a_fault_leaves_the_first_pass_and_says_so(plugged: Plugged) -> None:
     body = {"query": EVERYTHING, "from": 5, "size": 10}
     expected = search(plugged.url, SHARDED, body)
@@ -163,6 +196,8 @@ def test_a_fault_leaves_the_first_pass_and_says_so(plugged: Plugged) -> None:
         reply = through(plugged, SHARDED, body, query_text=CATS)
         failed = through(plugged, SHARDED, body, query_text=CATS, on_error="fail")
     assert reply.ids == expected.ids
+    if plugged.product == "elasticsearch":
+        assert applied(reply) == "false; reason=protocol"
     assert reply.json()["ext"]["ttc"] == {
         "method": "spectral",
         "applied": False,

@@ -12,7 +12,9 @@ import esttc.lucene.ShardRescorer;
 import org.apache.logging.log4j.LogManager;
 import org.apache.logging.log4j.Logger;
 import org.elasticsearch.ElasticsearchStatusException;
+import org.elasticsearch.client.internal.Client;
 import org.elasticsearch.common.util.concurrent.ThreadContext;
+import org.elasticsearch.core.TimeValue;
 import org.elasticsearch.rest.RestStatus;
 import org.elasticsearch.threadpool.ThreadPool;
 
@@ -28,9 +30,11 @@ final class Sidecar implements AutoCloseable {
 
     private static final Logger LOG = LogManager.getLogger("esttc.sidecar");
 
+    private final SidecarConfig config;
     private final SidecarClient client;
     private final ShardRescorer shards;
     private volatile ThreadPool threads;
+    private volatile Client engine;
     private volatile EncodingQueue queue;
 
     /** Something that asks the sidecar. */
@@ -40,13 +44,15 @@ final class Sidecar implements AutoCloseable {
     }
 
     Sidecar(SidecarConfig config) {
+        this.config = config;
         this.client = new SidecarClient(config, new Stats(), (what, error) -> LOG.warn(what, error));
-        this.shards = new ShardRescorer(client, this::told);
+        this.shards = new ShardRescorer(client, this::tell);
     }
 
-    /** Gives the threads to wait on, whose response headers tell callers what came of their search. */
-    void started(ThreadPool pool) {
+    /** Gives the threads to wait on, whose response headers tell callers what came of their search, and the node's client. */
+    void started(ThreadPool pool, Client given) {
         this.threads = pool;
+        this.engine = given;
         int most = pool.info(EXECUTOR).getMax();
         this.queue = new EncodingQueue(client, executor(), Math.max(1, most / 2), LOG::warn);
     }
@@ -72,6 +78,16 @@ final class Sidecar implements AutoCloseable {
                 before.close();
             }
         };
+    }
+
+    /** Asks the engine in the name of whoever's search this is. */
+    Client engine() {
+        return engine;
+    }
+
+    /** How long a search for features is waited for. */
+    TimeValue patience() {
+        return TimeValue.timeValueMillis((long) config.maxTimeoutMs());
     }
 
     /** Asks the sidecar. */
@@ -104,7 +120,8 @@ final class Sidecar implements AutoCloseable {
         client.close();
     }
 
-    private void told(Attempt attempt) {
+    /** Tells the caller what came of a window. */
+    void tell(Attempt attempt) {
         threads.getThreadContext().addResponseHeader(Attempt.HEADER, attempt.header());
     }
 }

@@ -3,6 +3,7 @@ package esttc.elasticsearch;
 import esttc.core.Ingest;
 import esttc.core.Section;
 
+import org.elasticsearch.action.support.MappedActionFilter;
 import org.elasticsearch.cluster.node.DiscoveryNodes;
 import org.elasticsearch.common.settings.Setting;
 import org.elasticsearch.common.settings.Settings;
@@ -38,7 +39,7 @@ public final class TtcPlugin extends Plugin implements SearchPlugin, IngestPlugi
 
     @Override
     public Collection<?> createComponents(PluginServices services) {
-        sidecar.started(services.threadPool());
+        sidecar.started(services.threadPool(), services.client());
         return List.of();
     }
 
@@ -56,6 +57,16 @@ public final class TtcPlugin extends Plugin implements SearchPlugin, IngestPlugi
                 parser -> TtcRescorerBuilder.fromXContent(parser, sidecar)
             )
         );
+    }
+
+    @Override
+    public List<SearchExtSpec<?>> getSearchExts() {
+        return List.of(new SearchExtSpec<>(Section.NAME, TtcExt::new, TtcExt::fromXContent));
+    }
+
+    @Override
+    public Collection<MappedActionFilter> getMappedActionFilters() {
+        return List.of(new RescoreFilter(sidecar));
     }
 
     @Override

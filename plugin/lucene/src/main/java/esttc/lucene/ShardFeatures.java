@@ -5,6 +5,7 @@ import esttc.core.FeatureSource;
 
 import org.apache.lucene.index.BinaryDocValues;
 import org.apache.lucene.index.DocValues;
+import org.apache.lucene.index.DocValuesType;
 import org.apache.lucene.index.FieldInfo;
 import org.apache.lucene.index.IndexReader;
 import org.apache.lucene.index.LeafReaderContext;
@@ -53,8 +54,8 @@ final class ShardFeatures implements FeatureSource {
             LeafReaderContext own = leafOf(doc);
             if (own != leaf) {
                 leaf = own;
-                hashes = DocValues.getSortedSet(leaf.reader(), HASH);
-                encoders = DocValues.getSortedSet(leaf.reader(), ENCODER);
+                hashes = keywords(leaf, HASH);
+                encoders = keywords(leaf, ENCODER);
             }
             String hash = first(hashes, doc - leaf.docBase);
             String encoder = first(encoders, doc - leaf.docBase);
@@ -90,6 +91,9 @@ final class ShardFeatures implements FeatureSource {
         Map<String, byte[]> blobs = new HashMap<>();
         LeafReaderContext leaf = leafOf(doc);
         for (String field : fields) {
+            if (!has(leaf, field, DocValuesType.BINARY)) {
+                continue;
+            }
             BinaryDocValues values = DocValues.getBinary(leaf.reader(), field);
             if (values.advanceExact(doc - leaf.docBase)) {
                 BytesRef value = values.binaryValue();
@@ -117,6 +121,17 @@ final class ShardFeatures implements FeatureSource {
             }
         });
         return blobs;
+    }
+
+    private static SortedSetDocValues keywords(LeafReaderContext leaf, String field) throws IOException {
+        boolean readable = has(leaf, field, DocValuesType.SORTED_SET) || has(leaf, field, DocValuesType.SORTED);
+        return readable ? DocValues.getSortedSet(leaf.reader(), field) : DocValues.emptySortedSet();
+    }
+
+    /** Whether a field is as es-ttc maps it; an index of someone else may have one of the same name. */
+    private static boolean has(LeafReaderContext leaf, String field, DocValuesType type) {
+        FieldInfo info = leaf.reader().getFieldInfos().fieldInfo(field);
+        return info != null && info.getDocValuesType() == type;
     }
 
     private static String first(SortedSetDocValues values, int doc) throws IOException {

@@ -3,8 +3,9 @@ package esttc.opensearch;
 import esttc.core.Answer;
 import esttc.core.Attempt;
 import esttc.core.Candidate;
+import esttc.core.HitFeatures;
+import esttc.core.Page;
 import esttc.core.Section;
-import esttc.opensearch.WindowProcessor.Page;
 
 import org.opensearch.action.search.SearchRequest;
 import org.opensearch.action.search.SearchResponse;
@@ -95,7 +96,7 @@ final class RescoreProcessor extends AbstractProcessor implements SearchResponse
         }
         Section section = section(request);
         Page page = pageOf(context, response);
-        HitFeatures features = new HitFeatures(sidecar.engine(), sidecar.patience(), hits);
+        HitFeatures features = new HitFeatures(new FeatureSearch(sidecar.engine(), sidecar.patience()), FeatureSearch.told(hits));
         List<Candidate> candidates = features.candidates();
         Attempt attempt = sidecar.asked(() -> sidecar.client().attempt(section, page.block(), candidates, features));
         Answer.Ranking ranking = attempt.ranking();
@@ -116,9 +117,7 @@ final class RescoreProcessor extends AbstractProcessor implements SearchResponse
     }
 
     private static SearchResponse answer(SearchResponse response, SearchHit[] ordered, float best, Page page, TtcExt summary) {
-        int start = Math.min(page.from(), ordered.length);
-        int end = Math.min(page.from() + page.size(), ordered.length);
-        SearchHit[] shown = Arrays.copyOfRange(ordered, start, end);
+        SearchHit[] shown = page.of(ordered);
         for (SearchHit hit : shown) {
             page.hidden().forEach(hit::removeDocumentField);
         }

@@ -1,6 +1,7 @@
 package esttc.opensearch;
 
 import esttc.core.Names;
+import esttc.core.Page;
 
 import org.opensearch.action.search.SearchRequest;
 import org.opensearch.ingest.ConfigurationUtils;
@@ -11,32 +12,15 @@ import org.opensearch.search.pipeline.PipelineProcessingContext;
 import org.opensearch.search.pipeline.Processor;
 import org.opensearch.search.pipeline.SearchRequestProcessor;
 
-import java.util.ArrayList;
 import java.util.List;
 
-/**
- * {@code ttc_window}: has the engine find the whole window, and {@code ttc_rescore} cut the page from it afterwards. A
- * page deeper than the window is rescored in blocks of the window's size, so pages repeat no document.
- */
+/** {@code ttc_window}: has the engine find the whole window, and {@code ttc_rescore} cut the page from it afterwards. */
 final class WindowProcessor extends AbstractProcessor implements SearchRequestProcessor {
     static final String TYPE = "ttc_window";
-    static final int DEFAULT_WINDOW = 100;
-    static final int MOST = 10_000;
 
     private static final String PAGE = "ttc.page";
-    private static final int DEFAULT_SIZE = 10;
 
     private final int window;
-
-    /**
-     * What the caller asked for.
-     *
-     * @param from the page's first rank
-     * @param size its ranks
-     * @param block ranks of a block
-     * @param hidden fields that only we have asked for
-     */
-    record Page(int from, int size, int block, List<String> hidden) {}
 
     private WindowProcessor(String tag, String description, boolean ignoreFailure, int window) {
         super(tag, description, ignoreFailure);
@@ -45,9 +29,9 @@ final class WindowProcessor extends AbstractProcessor implements SearchRequestPr
 
     static Processor.Factory<SearchRequestProcessor> factory() {
         return (factories, tag, description, ignoreFailure, config, context) -> {
-            int window = ConfigurationUtils.readIntProperty(TYPE, tag, config, "window_size", DEFAULT_WINDOW);
-            if (window < 1 || window > MOST) {
-                String problem = "must be from 1 to " + MOST + ", got " + Names.shown(window);
+            int window = ConfigurationUtils.readIntProperty(TYPE, tag, config, "window_size", Page.DEFAULT_WINDOW);
+            if (window < 1 || window > Page.MOST) {
+                String problem = "must be from 1 to " + Page.MOST + ", got " + Names.shown(window);
                 throw ConfigurationUtils.newConfigurationException(TYPE, tag, "window_size", problem);
             }
             return new WindowProcessor(tag, description, ignoreFailure, window);
@@ -72,25 +56,15 @@ final class WindowProcessor extends AbstractProcessor implements SearchRequestPr
     @Override
     public SearchRequest processRequest(SearchRequest request, PipelineProcessingContext context) {
         SearchSourceBuilder source = request.source() == null ? new SearchSourceBuilder() : request.source();
-        int from = Math.max(0, source.from());
-        int size = source.size() < 0 ? DEFAULT_SIZE : source.size();
-        if (size == 0) {
+        if (source.size() == 0) {
             return request;
         }
-        int block = Math.max(window, size);
-        long end = Math.ceilDiv((long) from + size, block) * (long) block;
-        if (end > MOST) {
-            throw new IllegalArgumentException(
-                "[from] + [size] " + ((long) from + size) + " needs a window of more than [" + MOST + "] documents: ask for a page less deep"
-            );
-        }
-        List<String> hidden = new ArrayList<>(List.of(HitFeatures.HASH, HitFeatures.ENCODER));
         List<FieldAndFormat> asked = source.docValueFields() == null ? List.of() : source.docValueFields();
-        asked.forEach(one -> hidden.remove(one.field));
-        hidden.forEach(source::docValueField);
-        source.from(0).size((int) end);
+        Page page = Page.of(source.from(), source.size(), window, asked.stream().map(one -> one.field).toList());
+        page.hidden().forEach(source::docValueField);
+        source.from(0).size((int) page.end());
         request.source(source);
-        context.setAttribute(PAGE, new Page(from, size, block, hidden));
+        context.setAttribute(PAGE, page);
         return request;
     }
 }

@@ -1,0 +1,89 @@
+package esttc.elasticsearch;
+
+import esttc.core.FeatureSource;
+import esttc.core.HitFeatures;
+
+import org.elasticsearch.action.search.SearchRequest;
+import org.elasticsearch.action.search.SearchResponse;
+import org.elasticsearch.client.internal.Client;
+import org.elasticsearch.common.bytes.BytesReference;
+import org.elasticsearch.common.document.DocumentField;
+import org.elasticsearch.core.TimeValue;
+import org.elasticsearch.index.query.QueryBuilders;
+import org.elasticsearch.search.SearchHit;
+import org.elasticsearch.search.builder.SearchSourceBuilder;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+
+/** Reads what documents carry for es-ttc, by searches in the caller's name. */
+final class FeatureSearch implements HitFeatures.Search {
+    private final Client client;
+    private final TimeValue most;
+
+    FeatureSearch(Client client, TimeValue most) {
+        this.client = client;
+        this.most = most;
+    }
+
+    /** What hits say of themselves. */
+    static List<HitFeatures.Hit> told(SearchHit[] hits) {
+        return Arrays.stream(hits)
+            .map(hit -> new HitFeatures.Hit(hit.getIndex(), hit.getId(), hit.getScore(), text(hit, HitFeatures.HASH), text(hit, HitFeatures.ENCODER)))
+            .toList();
+    }
+
+    @Override
+    public List<HitFeatures.Found> documents(String index, List<String> ids, List<String> blobs, boolean stored, FeatureSource.Budget budget) {
+        SearchSourceBuilder source = new SearchSourceBuilder().query(QueryBuilders.idsQuery().addIds(ids.toArray(String[]::new)))
+            .size(ids.size())
+            .trackTotalHits(false)
+            .fetchSource(false)
+            .docValueField(HitFeatures.HASH)
+            .docValueField(HitFeatures.ENCODER);
+        if (stored && !blobs.isEmpty()) {
+            source.storedFields(blobs);
+        } else {
+            blobs.forEach(source::docValueField);
+        }
+        SearchResponse response = client.search(new SearchRequest(new String[] { index }, source)).actionGet(most);
+        try {
+            List<HitFeatures.Found> found = new ArrayList<>();
+            for (SearchHit hit : response.getHits().getHits()) {
+                found.add(
+                    new HitFeatures.Found(hit.getId(), text(hit, HitFeatures.HASH), text(hit, HitFeatures.ENCODER), blobs(hit, blobs, budget))
+                );
+            }
+            return found;
+        } finally {
+            response.decRef();
+        }
+    }
+
+    private static Map<String, byte[]> blobs(SearchHit hit, List<String> fields, FeatureSource.Budget budget) {
+        Map<String, byte[]> blobs = new HashMap<>();
+        for (String name : fields) {
+            DocumentField field = hit.field(name);
+            Object value = field == null ? null : field.getValue();
+            if (value != null) {
+                byte[] blob = switch (value) {
+                    case BytesReference bytes -> BytesReference.toBytes(bytes);
+                    case byte[] bytes -> bytes;
+                    case Object text -> Base64.getDecoder().decode(text.toString());
+                };
+                budget.take(blob.length);
+                blobs.put(name, blob);
+            }
+        }
+        return blobs;
+    }
+
+    private static String text(SearchHit hit, String name) {
+        DocumentField field = hit.field(name);
+        return field == null || field.getValue() == null ? null : field.getValue().toString();
+    }
+}
