@@ -22,6 +22,7 @@ from es_ttc.gateway.rescoring import ranking_of
 from es_ttc.gateway.scoring import Method, Scored, SentDocuments, Took, WindowScorer
 from es_ttc.gateway.section import Section, parse_section
 from es_ttc.gateway.upstream import Caller
+from es_ttc.reranking import STRATEGIES
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.tuned import TunedDefaults
 
@@ -107,6 +108,11 @@ class Sidecar:
             )
         section = parse_section(frame.ttc)
         texts = _texts(section)
+        if section.method in STRATEGIES:
+            raise InvalidRequest(
+                f"method [{section.method}] goes beyond the window, which an engine's rescorer cannot: search through "
+                "the gateway"
+            )
         rescorer = registry.load(section.method)
         params, tuned = self._tuned.parse(rescorer, section.params)
         method = Method(rescorer, params, section.detail)

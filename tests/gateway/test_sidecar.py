@@ -157,6 +157,7 @@ def test_a_method_without_features_needs_no_hash(alone: str) -> None:
         ({"ttc": {"method": "spectrl"}}, 400, "illegal_argument_exception", "[ttc.query_text] is missing"),
         ({"ttc": {"method": "spectrl", "query_text": "x"}}, 400, "illegal_argument_exception", "[spectral]"),
         ({"ttc": {"metod": "dense", "query_text": "x"}}, 400, "illegal_argument_exception", "[method]"),
+        ({"ttc": {"method": "rgs", "query_text": "x"}}, 400, "illegal_argument_exception", "through the gateway"),
         (
             {"ttc": {"method": "dense", "query_text": "x", "params": {"scale": 1}}},
             400,

@@ -27,7 +27,7 @@ Fault = Callable[[Callable[[], Reply]], Reply]
 
 
 def built(product: str) -> Path:
-    """Return the zip for a product, built (and its Java tests run) unless that has been done since the last change.
+    """Return the zip for a product; both are built (and Java tests run) unless that has been done since the last change.
 
     The test is skipped where no Maven or no JDK is to be had, which fails on CI.
     """
@@ -35,7 +35,7 @@ def built(product: str) -> Path:
     found = sorted(target.glob(f"es-ttc-{product}-*.zip"))
     changed = max(path.stat().st_mtime for path in SOURCES.rglob("*") if "target" not in path.parts and path.is_file())
     if not found or found[-1].stat().st_mtime < changed:
-        _build(_elasticsearch() if product == "elasticsearch" else [])
+        _build()
         found = sorted(target.glob(f"es-ttc-{product}-*.zip"))
     return found[-1]
 
@@ -47,14 +47,10 @@ def sidecar_address() -> Iterator["Sidecar"]:
         yield Sidecar(passing)
 
 
-def _elasticsearch() -> list[str]:
-    """What builds that plugin alone, with the jars of an installation; Java tests run with the other one's build."""
+def _build() -> None:
+    """Build both plugins, that for Elasticsearch with the jars of an installation."""
     cache = Settings().cache_dir
-    home = ElasticsearchDistribution().install(account.base_folder(cache, account.run_as()), ignore)
-    return ["-pl", "elasticsearch", "-am", "-DskipTests", f"-Delasticsearch.home={home}"]
-
-
-def _build(arguments: list[str]) -> None:
+    elasticsearch = ElasticsearchDistribution().install(account.base_folder(cache, account.run_as()), ignore)
     maven = shutil.which("mvn")
     try:
         home = java.find(jdk=True).home
@@ -63,7 +59,7 @@ def _build(arguments: list[str]) -> None:
     if maven is None:
         _cannot("there is no mvn on the PATH")
     done = subprocess.run(
-        [str(maven), "-B", "-q", "-f", str(SOURCES), "package", *arguments],
+        [str(maven), "-B", "-q", "-f", str(SOURCES), "package", f"-Delasticsearch.home={elasticsearch}"],
         env={**os.environ, "JAVA_HOME": str(home)},
         capture_output=True,
         text=True,

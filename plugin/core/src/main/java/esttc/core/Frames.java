@@ -20,6 +20,7 @@ public final class Frames {
     /** The version of the protocol that is spoken here. */
     public static final int VERSION = 1;
 
+    private static final double LONGEST_MS = 3_600_000; // a budget of more is told as this
     private static final int DEEPEST = 100;
     private static final int A_CANDIDATE = 400;
     private static final int A_DOCUMENT = 2000;
@@ -45,7 +46,7 @@ public final class Frames {
             out.writeString("ttc");
             write(out, section.values());
             out.writeString("deadline_ms");
-            out.writeNumber(deadlineMs);
+            out.writeNumber(Math.min(deadlineMs, LONGEST_MS));
             out.writeString("block");
             out.writeNumber(block);
             out.writeString("documents");
@@ -78,7 +79,7 @@ public final class Frames {
         try (CBORGenerator out = CBOR.createGenerator(sink)) {
             out.writeStartObject(null, 4);
             out.writeNumberField("version", VERSION);
-            out.writeNumberField("deadline_ms", deadlineMs);
+            out.writeNumberField("deadline_ms", Math.min(deadlineMs, LONGEST_MS));
             out.writeStringField("index", index);
             out.writeFieldName("documents");
             write(out, documents);
