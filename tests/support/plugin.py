@@ -27,7 +27,7 @@ Fault = Callable[[Callable[[], Reply]], Reply]
 
 
 def built(product: str) -> Path:
-    """Return the zip for a product; both are built (and Java tests run) unless that has been done since the last change.
+    """Return the zip for a product; both are built, and Java tests run, unless that was done since the last change.
 
     The test is skipped where no Maven or no JDK is to be had, which fails on CI.
     """
@@ -49,8 +49,6 @@ def sidecar_address() -> Iterator["Sidecar"]:
 
 def _build() -> None:
     """Build both plugins, that for Elasticsearch with the jars of an installation."""
-    cache = Settings().cache_dir
-    elasticsearch = ElasticsearchDistribution().install(account.base_folder(cache, account.run_as()), ignore)
     maven = shutil.which("mvn")
     try:
         home = java.find(jdk=True).home
@@ -58,6 +56,8 @@ def _build() -> None:
         _cannot(str(error))
     if maven is None:
         _cannot("there is no mvn on the PATH")
+    cache = Settings().cache_dir
+    elasticsearch = ElasticsearchDistribution().install(account.base_folder(cache, account.run_as()), ignore)
     done = subprocess.run(
         [str(maven), "-B", "-q", "-f", str(SOURCES), "package", f"-Delasticsearch.home={elasticsearch}"],
         env={**os.environ, "JAVA_HOME": str(home)},
