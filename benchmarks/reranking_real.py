@@ -12,6 +12,7 @@ found from what its reranker made of it. `llm` asks gemma-3-270m; its answers ar
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -21,6 +22,7 @@ from typing import Any, Protocol
 import click
 import matplotlib as mpl
 import numpy as np
+import orjson
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -65,6 +67,10 @@ SEEDS = 20
 LLM_QUERIES, LLM_BUDGET, LLM_CHARACTERS = 15, 25, 500
 
 
+Curves = dict[str, dict[str, dict[str, float]]]
+"""nDCG@10 by collection and first pass, method and budget."""
+
+
 class Reranker(Protocol):
     """Gives the reranker of one query of a collection."""
 
@@ -91,8 +97,21 @@ class Spectral:
         return OfQuery(self, query)
 
 
-@dataclass(frozen=True, slots=True)
-class OfQuery:
+class Scoring(ABC):
+    """A reranker that scores documents, and so can put them in order too."""
+
+    @abstractmethod
+    async def scores(self, documents: Sequence[int]) -> list[float]:
+        """Return the documents' scores."""
+
+    async def order(self, documents: Sequence[int]) -> list[int]:
+        """Return the documents by their scores."""
+        by_document = dict(zip(documents, await self.scores(documents), strict=True))
+        return sorted(documents, key=lambda document: -by_document[document])
+
+
+@dataclass(frozen=True)
+class OfQuery(Scoring):
     """Spectral retrieval for one query."""
 
     reranker: Spectral
@@ -118,42 +137,57 @@ def main() -> None:
 
 
 _chosen = click.option("--collection", "names", multiple=True, type=click.Choice(COLLECTIONS), help="Some of them.")
+_methods = click.option(
+    "--method", "methods", multiple=True, type=click.Choice(list(SCORED)), help="Some methods, RR beside them."
+)
 
 
 @main.command()
 @_chosen
+@_methods
 @click.option("--encoder", default="minilm", show_default=True, help="Spectral retrieval judges with it.")
-@click.option("--out", type=click.Path(path_type=Path), help="Draw the curves here.")
-def spectral(names: tuple[str, ...], encoder: str, out: Path | None) -> None:
+@click.option("--curves", "curves_file", type=click.Path(path_type=Path), help="Keep nDCG@10 here, run after run.")
+@click.option("--out", type=click.Path(path_type=Path), help="Draw what has been kept, or this run's.")
+def spectral(
+    names: tuple[str, ...], methods: tuple[str, ...], encoder: str, curves_file: Path | None, out: Path | None
+) -> None:
     """Budgets of 25 to 200 over two first passes, with spectral retrieval as the reranker."""
     _head(f"Spectral retrieval ({encoder}) as the reranker", names)
-    curves: dict[str, dict[tuple[str, int], float]] = {}
+    kept = curves_file is not None and curves_file.exists()
+    curves: Curves = orjson.loads(curves_file.read_bytes()) if curves_file is not None and kept else {}
+    chosen = _of(methods)
+    versus = [one for one in ("RGS", "GAR", "SlideGAR") if one in chosen]
     for ready in _collections(names):
         reranker = _judging(ready, encoder)
         rows = []
         for first, started in _first_passes(ready):
             for budget in BUDGETS:
-                values = {name: run(started, method, reranker, budget) for name, method in SCORED.items()}
+                values = {name: run(started, method, reranker, budget) for name, method in chosen.items()}
                 for name, value in values.items():
-                    curves.setdefault(f"{ready.collection.name}, {first}", {})[name, budget] = value[0].mean()
+                    panel = curves.setdefault(f"{ready.collection.name}, {first}", {})
+                    panel.setdefault(name, {})[str(budget)] = float(value[0].mean())
                 for place, metric in enumerate(METRICS):
                     cells = [f"{value[place].mean():.3f}" for value in values.values()]
-                    differences = [difference(values[one][place], values["RR"][place]) for one in ("RGS", "GAR")]
+                    differences = [difference(values[one][place], values["RR"][place]) for one in versus]
                     rows.append((ready.collection.name, first, metric, budget, *cells, *differences))
-        print(
-            table(("collection", "first pass", "metric", "budget", *SCORED, "RGS - RR", "GAR - RR"), rows), flush=True
-        )
+        columns = ("collection", "first pass", "metric", "budget", *chosen, *(f"{one} - RR" for one in versus))
+        print(table(columns, rows), flush=True)
+    if curves_file is not None:
+        curves_file.write_bytes(orjson.dumps(curves))
     if out is not None:
         draw(curves).savefig(out, metadata={"Date": None})
 
 
 @main.command()
 @_chosen
-def perturbed(names: tuple[str, ...]) -> None:
+@_methods
+def perturbed(names: tuple[str, ...], methods: tuple[str, ...]) -> None:
     """The paper's study: first pass, graph or reranker spoiled by noise; spectral retrieval judges."""
     _head(f"Spoiled, spectral retrieval (minilm) as the reranker, budget {AT}", names)
     generator = np.random.default_rng(SEED)
-    columns = ("collection", "spoiled", "w", *SCORED, "RGS - RR")
+    chosen = _of(methods)
+    versus = [one for one in ("RGS", "SlideGAR") if one in chosen]
+    columns = ("collection", "spoiled", "w", *chosen, *(f"{one} - RR" for one in versus))
     for ready in _collections(names):
         sound = Spectral(ready.features, ready.queries)
         vectors = np.stack([query.vectors[0] for query in ready.queries])
@@ -171,15 +205,17 @@ def perturbed(names: tuple[str, ...]) -> None:
                 odd = noisy(vectors, weight, generator)
                 queries = [replace(one, vectors=odd[at : at + 1]) for at, one in enumerate(ready.queries)]
                 reranker = Spectral(ready.features, queries)
-            values = {name: run(started, method, reranker, AT)[0] for name, method in SCORED.items()}
+            values = {name: run(started, method, reranker, AT)[0] for name, method in chosen.items()}
             cells = [f"{value.mean():.3f}" for value in values.values()]
-            rows.append((ready.collection.name, spoiled, weight, *cells, difference(values["RGS"], values["RR"])))
+            differences = [difference(values[one], values["RR"]) for one in versus]
+            rows.append((ready.collection.name, spoiled, weight, *cells, *differences))
         print(table(columns, rows), flush=True)
 
 
 @main.command()
 @_chosen
-def why(names: tuple[str, ...]) -> None:
+@_methods
+def why(names: tuple[str, ...], methods: tuple[str, ...]) -> None:
     """What the graph can give, and at which step it is lost: meeting relevant documents, or putting them first."""
     _head(f"Why, spectral retrieval (minilm) as the reranker, budget {AT}", names)
     reach, steps = [], []
@@ -187,7 +223,7 @@ def why(names: tuple[str, ...]) -> None:
         reranker = Spectral(ready.features, ready.queries)
         for first, started in _first_passes(ready):
             reach.append((ready.collection.name, first, *reachable(started)))
-            for name, method in SCORED.items():
+            for name, method in _of(methods).items():
                 walks = asyncio.run(walks_of(started, method, reranker, AT))
                 steps.append((ready.collection.name, first, name, *parted(started, walks)))
     print(table(REACH, reach))
@@ -242,7 +278,11 @@ def run(ready: Ready, method: Judged, reranker: Reranker, budget: int) -> NDArra
 
 async def walks_of(ready: Ready, method: Judged, reranker: Reranker, budget: int) -> dict[str, Walk]:
     """Return each query's walk."""
-    return {name: await method(ready, at, reranker.of(at), budget) for at, name in enumerate(ready.names)}
+    walks = {name: await method(ready, at, reranker.of(at), budget) for at, name in enumerate(ready.names)}
+    failure = next((one.failure for one in walks.values() if one.failure is not None), None)
+    if failure is not None:
+        raise failure
+    return walks
 
 
 REACH = (
@@ -298,7 +338,7 @@ def parted(ready: Ready, walks: Mapping[str, Walk]) -> tuple[str, ...]:
     return f"{recall:.3f}", f"{possible:.3f}", f"{reached:.3f}", f"{reached / possible:.2f}"
 
 
-def draw(curves: Mapping[str, Mapping[tuple[str, int], float]]) -> Figure:
+def draw(curves: Curves) -> Figure:
     """Return the figure: nDCG@10 by budget, one panel a collection and first pass."""
     style: Any = {"svg.fonttype": "none", "svg.hashsalt": "es-ttc", "font.family": "sans-serif", "font.size": 10}
     colours = {"RR": "#8a96a3", "GAR": "#d97706", "RGS": "#1769aa", "best-first": "#2f855a", "SlideGAR": "#9b2c6f"}
@@ -307,7 +347,9 @@ def draw(curves: Mapping[str, Mapping[tuple[str, int], float]]) -> Figure:
         figure = Figure(figsize=(9.2, 0.8 + 2.2 * rows), layout="constrained")
         for axes, (name, values) in zip(figure.subplots(rows, 2, squeeze=False).flat, curves.items(), strict=True):
             for method, colour in colours.items():
-                means = [values[method, budget] for budget in BUDGETS]
+                if method not in values:
+                    continue
+                means = [values[method][str(budget)] for budget in BUDGETS]
                 axes.plot(BUDGETS, means, marker="o", markersize=3.5, color=colour, label=method)
             axes.set_title(name, loc="left", fontsize=10)
             axes.set_xscale("log", base=2)
@@ -320,6 +362,10 @@ def draw(curves: Mapping[str, Mapping[tuple[str, int], float]]) -> Figure:
         figure.supxlabel("documents that the reranker may see", fontsize=10)
         figure.supylabel("nDCG@10", fontsize=10)
     return figure
+
+
+def _of(methods: Sequence[str]) -> dict[str, Judged]:
+    return {name: method for name, method in SCORED.items() if not methods or name in (*methods, "RR")}
 
 
 def _head(title: str, names: Sequence[str]) -> None:
@@ -351,8 +397,8 @@ def _judging(ready: Ready, name: str) -> Spectral:
     return Spectral(features, encode_queries(list(ready.collection.queries.values()), encoder, tokens=False))
 
 
-@dataclass(frozen=True, slots=True)
-class _Rated:
+@dataclass(frozen=True)
+class _Rated(Scoring):
     """A reranker that reads texts, for one query."""
 
     calls: PointwiseCalls

@@ -3,6 +3,6 @@
 from es_ttc.graph.build import GraphParams, build
 from es_ttc.graph.neighbours import ABSENT, NeighbourGraph
 from es_ttc.graph.statistics import GraphStatistics, statistics
-from es_ttc.graph.update import update
+from es_ttc.graph.update import takers_of, update
 
-__all__ = ["ABSENT", "GraphParams", "GraphStatistics", "NeighbourGraph", "build", "statistics", "update"]
+__all__ = ["ABSENT", "GraphParams", "GraphStatistics", "NeighbourGraph", "build", "statistics", "takers_of", "update"]

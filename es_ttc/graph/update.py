@@ -23,6 +23,7 @@ def update(
     deleted: Sequence[int] = (),
     params: GraphParams | None = None,
     near: Numbers | None = None,
+    takers: Numbers | None = None,
 ) -> tuple[NeighbourGraph, Numbers]:
     """Return the graph after a change, and the documents whose neighbours are other than before.
 
@@ -37,6 +38,8 @@ def update(
         params: As the graph was built.
         near: ``(m, k)`` for each written document, in the order of their numbers, the documents nearest to it;
             :data:`ABSENT` where there are fewer. Found here, by comparing with every other, where None.
+        takers: Numbers of the documents that written ones are offered to as neighbours, as :func:`takers_of` gives
+            them; written ones take each other always. All in ``near`` where None.
     """
     params = params or GraphParams()
     gone, fresh = np.unique(np.asarray(deleted, np.int32)), np.unique(np.asarray(written, np.int32))
@@ -55,9 +58,30 @@ def update(
             near = others[places]
         else:
             near = np.where(np.isin(near, gone), ABSENT, near)[kept]
-        _join(table, vectors, fresh, near, params)
+        _join(table, vectors, fresh, near, params, None if takers is None else np.union1d(takers, fresh))
     changed = np.flatnonzero((table != before).any(axis=1)).astype(np.int32)
     return NeighbourGraph(table), changed
+
+
+def takers_of(near: Numbers, written: Numbers, vectors: Float32, farthest: Numbers) -> Numbers:
+    """Return the documents that may take a written one as neighbour; the others need not be looked at.
+
+    RobustPrune goes through candidates by distance and stops when it has R. So a document with R neighbours, none of
+    which occludes another, takes nothing that is farther than the farthest of them.
+
+    Args:
+        near: ``(m, k)`` as for :func:`update`.
+        written: ``(m,)`` whose nearest they are.
+        vectors: ``(n, d)`` float32; rows of documents that stand nowhere here are not read.
+        farthest: ``(n,)`` each document's farthest neighbour; :data:`ABSENT` where it has less than R, or may lose one.
+    """
+    at, place = np.nonzero(near != ABSENT)
+    hosts = near[at, place]
+    last = farthest[hosts]
+    offered = np.einsum("md,md->m", vectors[hosts], vectors[written[at]])
+    kept = np.einsum("md,md->m", vectors[hosts], vectors[np.where(last == ABSENT, hosts, last)])
+    takers: Numbers = np.unique(hosts[(last == ABSENT) | (offered >= kept)])
+    return takers
 
 
 def _leave(table: Numbers, vectors: Float32, leaving: Numbers, params: GraphParams) -> None:
@@ -77,10 +101,19 @@ def _leave(table: Numbers, vectors: Float32, leaving: Numbers, params: GraphPara
     table[leaving] = ABSENT
 
 
-def _join(table: Numbers, vectors: Float32, fresh: Numbers, candidates: Numbers, params: GraphParams) -> None:
+def _join(
+    table: Numbers,
+    vectors: Float32,
+    fresh: Numbers,
+    candidates: Numbers,
+    params: GraphParams,
+    takers: Numbers | None,
+) -> None:
     """Give new documents neighbours among their candidates, and offer them to these."""
     table[fresh] = robust_prune(vectors, fresh, candidates, params.degree, params.alpha)
     offers: dict[int, list[int]] = {}
+    if takers is not None:
+        candidates = np.where(np.isin(candidates, takers), candidates, ABSENT)
     for document, row in zip(fresh.tolist(), candidates.tolist(), strict=True):
         for other in row:
             if other not in (ABSENT, document):

@@ -1,14 +1,15 @@
 """Mending a graph after documents were written, changed or deleted, from what is near to the change alone.
 
 What was written is found by `_seq_no` from the graph's checkpoint on. The engine's own kNN finds the documents nearest
-to each; with their neighbours, and those of documents that have lost one, they make a small corpus, in which
-:func:`es_ttc.graph.update` mends the surroundings. Nothing else is read or written. That documents are gone shows in
-the numbers only: where these differ, the graph's ids are compared with the index's.
+to each. Most of these have R neighbours that are nearer still, and stay as they are; the others, and the documents that
+have lost a neighbour, make a small corpus with all their neighbours, in which :func:`es_ttc.graph.update` mends the
+surroundings. Nothing else is read or written. That documents are gone shows in the numbers only: where these differ,
+the graph's ids are compared with the index's.
 """
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +17,12 @@ import numpy as np
 from es_ttc.attach.source import settled_writes
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.graph import ABSENT, NeighbourGraph, update
+from es_ttc.graph import ABSENT, NeighbourGraph, takers_of, update
+from es_ttc.graph.neighbours import Numbers
 from es_ttc.mappings.graph import GraphMeta
 from es_ttc.neighbours.corpus import Corpus, Document
 from es_ttc.neighbours.stored import Node, leading_to, nodes, pages, save, serving_graph, write_nodes
+from es_ttc.vectors.tokens import Float32
 
 _TOGETHER = 256
 """Changed documents that are mended at once."""
@@ -196,51 +199,110 @@ class _Mender:
         bereft: Mapping[str, Node],
         near: Sequence[Sequence[str]],
     ) -> list[Node]:
-        """Mend in a small corpus: what is near to the change, and its neighbours."""
-        hosts = {one for row in near for one in row}
-        rows = {**bereft, **await nodes(self._engine, self._graph, hosts - bereft.keys()), **had}
-        outer = {one for node in rows.values() for one in node.neighbours} - rows.keys()
-        rows_needed = [*rows, *sorted(outer)]
-        known = await nodes(self._engine, self._graph, rows_needed, vectors=True)
-        self._mended.read += len(known)
-        ids = list(dict.fromkeys([*known, *(one.id for one in fresh)]))
-        number = {identifier: at for at, identifier in enumerate(ids)}
-        dims = self._corpus.held.spec.encoder.dims
-        vectors = np.zeros((len(ids), dims), np.float32)
-        for identifier, node in known.items():
-            if node.vector is not None:
-                vectors[number[identifier]] = node.vector
-        for one in fresh:
-            vectors[number[one.id]] = one.vector
+        """Mend in a small corpus: what is near to the change, and the neighbours of what may change with it."""
         params = self._meta.params
-        table = np.full((len(ids), params.degree), ABSENT, np.int32)
-        for identifier, node in rows.items():
-            if identifier in number:
-                row = [number[one] for one in node.neighbours if one in number][: params.degree]
-                table[number[identifier], : len(row)] = row
-        order = sorted(range(len(fresh)), key=lambda at: number[fresh[at].id])
-        candidates = np.full((len(fresh), max(1, params.candidates)), ABSENT, np.int32)
-        for place, at in enumerate(order):
-            row = [number[one] for one in near[at] if one in number][: params.candidates]
-            candidates[place, : len(row)] = row
+        small = _Small(self._corpus.held.spec.encoder.dims, params.degree)
+        hosts = {one for row in near for one in row}
+        await self._read(small, hosts | bereft.keys() | had.keys())
+        await self._read(small, {row[-1] for one in hosts if (row := small.rows.get(one, ()))})
+        for one in fresh:
+            small.put(one)
+        by_number = sorted(zip(fresh, near, strict=True), key=lambda pair: small.number(pair[0].id))
+        written = np.array([small.number(one.id) for one, _ in by_number], np.int32)
+        candidates = small.table([row for _, row in by_number], max(1, params.candidates))
+        losing = bereft.keys() | had.keys()
+        takers = takers_of(candidates, written, small.vectors, small.farthest(hosts - losing))
+        mending = {small.ids[at] for at in takers.tolist()} | losing
+        await self._read(small, {neighbour for one in mending for neighbour in small.rows.get(one, ())})
+        self._mended.read += len(small.rows)
+        table = small.table([small.rows.get(one, ()) if one in mending else () for one in small.ids], params.degree)
         mended, changed = await asyncio.to_thread(
             update,
             NeighbourGraph(table),
-            vectors,
-            written=[number[one.id] for one in fresh],
-            deleted=[number[one] for one in gone if one in number],
+            small.vectors,
+            written=written.tolist(),
+            deleted=[small.number(one) for one in gone],
             params=params,
             near=candidates,
+            takers=takers,
         )
-        hashes = {identifier: node.hash for identifier, node in known.items()} | {
-            one.id: str(one.hash) for one in fresh
-        }
+        wanted = np.union1d(changed, written)
         lost = set(gone)
-        wanted = {ids[at] for at in changed.tolist()} | {one.id for one in fresh}
-        return [
-            Node(one, hashes[one], tuple(ids[other] for other in mended.of(number[one]).tolist()), vectors[number[one]])
-            for one in sorted(wanted - lost)
-        ]
+        return [small.node(at, mended) for at in wanted.tolist() if small.ids[at] not in lost]
+
+    async def _read(self, small: "_Small", ids: Collection[str]) -> None:
+        """Read those of some documents that have not been read yet."""
+        found = await nodes(self._engine, self._graph, set(ids) - small.rows.keys(), vectors=True)
+        small.add(found.values())
+
+
+class _Small:
+    """Some documents of a graph as arrays, which are numbered as they come.
+
+    Args:
+        dims: Components of a vector.
+        degree: R.
+    """
+
+    def __init__(self, dims: int, degree: int) -> None:
+        self.ids: list[str] = []
+        self.rows: dict[str, tuple[str, ...]] = {}
+        self._numbers: dict[str, int] = {}
+        self._hashes: dict[str, str] = {}
+        self._vectors: list[Float32] = []
+        self._nothing = np.zeros(dims, np.float32)
+        self._degree = degree
+
+    @property
+    def vectors(self) -> Float32:
+        """The vectors, ``(n, d)``; those that are not kept are zero."""
+        return np.stack(self._vectors)
+
+    def add(self, some: Iterable[Node]) -> None:
+        """Take in documents as the graph has them."""
+        for node in some:
+            self.rows[node.id] = node.neighbours
+            self._place(node.id, node.hash, node.vector)
+
+    def put(self, document: Document) -> None:
+        """Take in a document as it is now."""
+        self._place(document.id, str(document.hash), document.vector)
+
+    def number(self, identifier: str) -> int:
+        """Return a document's number."""
+        return self._numbers[identifier]
+
+    def table(self, rows: Sequence[Sequence[str]], width: int) -> Numbers:
+        """Return ids as numbers, those alone that are here."""
+        table = np.full((len(rows), width), ABSENT, np.int32)
+        for place, row in enumerate(rows):
+            known = [self._numbers[one] for one in row if one in self._numbers][:width]
+            table[place, : len(known)] = known
+        return table
+
+    def farthest(self, hosts: Collection[str]) -> Numbers:
+        """Return the last neighbour of those of some documents that have R, :data:`ABSENT` for all others."""
+        last = np.full(len(self.ids), ABSENT, np.int32)
+        for host in hosts:
+            row = self.rows.get(host, ())
+            if len(row) == self._degree and row[-1] in self._numbers:
+                last[self._numbers[host]] = self._numbers[row[-1]]
+        return last
+
+    def node(self, number: int, graph: NeighbourGraph) -> Node:
+        """Return a document with the neighbours that it has in a graph of these numbers."""
+        identifier = self.ids[number]
+        neighbours = tuple(self.ids[other] for other in graph.of(number).tolist())
+        return Node(identifier, self._hashes[identifier], neighbours, self._vectors[number])
+
+    def _place(self, identifier: str, content: str, vector: Float32 | None) -> None:
+        if identifier not in self._numbers:
+            self._numbers[identifier] = len(self.ids)
+            self.ids.append(identifier)
+            self._vectors.append(self._nothing)
+        self._hashes[identifier] = content
+        if vector is not None:
+            self._vectors[self._numbers[identifier]] = vector
 
 
 def _is_known(document: Document, had: Mapping[str, Node]) -> bool:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from es_ttc.graph import ABSENT, GraphParams, NeighbourGraph, build, statistics, update
+from es_ttc.graph import ABSENT, GraphParams, NeighbourGraph, build, statistics, takers_of, update
 from es_ttc.graph.nearest import approximate, exact
 from es_ttc.graph.prune import robust_prune
 from es_ttc.graph.statistics import reachable
@@ -155,6 +155,23 @@ def test_a_mended_graph_is_as_good_as_a_new_one() -> None:
     anew = np.full((612, 12), ABSENT, np.int32)
     anew[living] = numbers[rebuilt.table]
     assert recall(mended, vectors, living) > recall(NeighbourGraph(anew), vectors, living) - 0.01
+
+
+@pytest.mark.parametrize("degree", [4, 12])
+def test_who_can_take_no_newcomer_need_not_be_looked_at(degree: int) -> None:
+    params = GraphParams(degree=degree, candidates=40)
+    vectors = corpus(612)
+    graph = build(vectors[:600], params)
+    written = np.arange(600, 612, dtype=np.int32)
+    near, _ = exact(vectors, params.candidates, rows=written)
+    farthest = np.full(612, ABSENT, np.int32)
+    farthest[:600] = np.where(graph.degrees == degree, graph.table[:, -1], ABSENT)
+    takers = takers_of(near, written, vectors, farthest)
+    assert len(takers) < 0.8 * len(np.unique(near))
+    whole, touched = update(graph, vectors, written=written.tolist(), params=params, near=near)
+    mended, same = update(graph, vectors, written=written.tolist(), params=params, near=near, takers=takers)
+    np.testing.assert_array_equal(mended.table, whole.table)
+    np.testing.assert_array_equal(same, touched)
 
 
 def test_mending_with_nothing_to_do_changes_nothing() -> None:
