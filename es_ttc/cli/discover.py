@@ -1,6 +1,7 @@
 """`es-ttc discover`: search for programs on your own data, look at what was found, serve what you trust."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -321,9 +322,13 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
     if not yes and (as_json or not stderr.is_terminal):
         raise InvalidRequest("a person promotes a program: read its source (`es-ttc discover show`), then say --yes")
     with interruptible(), stages(search.name) as progress:
-        tasks = load_tasks(plan, cached_encoder(Settings(encoder=plan.encoder)), held=True, progress=progress)
+        encoder = cached_encoder(Settings(encoder=plan.encoder))
+        tasks = load_tasks(plan, encoder, held=True, progress=progress)
+        samples = promotion.samples(plan, encoder)
         limits = Limits(plan.seconds, plan.memory_mb, plan.most_cost)
-        promotion.require_alone(record, tasks[0], limits)
+        calibrated = promotion.is_calibrated(record, tasks[0], samples[0], limits)
+        if calibrated:  # as it will be served: by the sample, not by the queries that are asked beside one
+            tasks = [replace(task, sample=sample) for task, sample in zip(tasks, samples, strict=True)]
         report = promotion.held_out(record, Evaluator(tasks, limits, Settings().cache_dir / _LOCK))
     if not as_json:
         console = _console()
@@ -333,12 +338,13 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
         stderr.print(record.proposal.source, highlight=False, markup=False, soft_wrap=True)
         click.confirm(f"Serve it as [{chosen}]?", abort=True, err=True)
     target.mkdir(parents=True, exist_ok=True)
-    path = promotion.write(record, plan, chosen, report, target)
+    path = promotion.write(record, plan, chosen, report, target, calibrated=calibrated)
     if as_json:
         print_json({"name": chosen, "file": str(path), "held_out": [one.as_json() for one in report]})
     else:
         lines = (
             f"written: {path}",
+            *(["the index needs a sample of its queries: es-ttc calibrate INDEX --queries FILE"] if calibrated else []),
             f"serve it: es-ttc serve --programs {target}   (a gateway that runs reads the folder when it starts)",
             f'ask for it: "ttc": {{"method": "program", "params": {{"name": "{chosen}"}}}}',
         )

@@ -12,14 +12,18 @@ import numpy as np
 import orjson
 
 from es_ttc.discovery.evaluator import Evaluator
+from es_ttc.discovery.planning import collections
 from es_ttc.discovery.records import Plan, Record
 from es_ttc.discovery.sandbox.parent import Limits, run
 from es_ttc.discovery.tasks import METRIC, Task
+from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.evaluation.bootstrap import Comparison, compare, resampled_means
+from es_ttc.evaluation.features import encode_queries
 from es_ttc.evaluation.provenance import now
 from es_ttc.evaluation.report import replace
 from es_ttc.rescorers.programs.promoted import SERVED, Manifest, check_name, digest
+from es_ttc.vectors.tokens import Float32
 
 _TOGETHER = 8
 _ALIKE = 0.99
@@ -89,17 +93,42 @@ def require_servable(record: Record, name: str) -> None:
         raise InvalidRequest(f"[{record.name}] reads [{min(unknown)}], which no index holds: it cannot be served")
 
 
-def require_alone(record: Record, task: Task, limits: Limits) -> None:
-    """Refuse a program whose scores of a query depend on the other queries: the gateway has one at a time.
+def samples(plan: Plan, encoder: Encoder) -> list[Float32]:
+    """Return the vectors of the queries that the search saw, by task: they stand for those that an index is asked."""
+    return [
+        np.stack(
+            [query.vectors[0] for query in encode_queries(list(one.queries.values()), encoder, tokens=False)]
+        ).astype(np.float32)
+        for one in collections(plan, held=False)
+    ]
+
+
+def is_calibrated(record: Record, task: Task, sample: Float32, limits: Limits) -> bool:
+    """Return whether a program needs a sample of queries (``ctx.calibration``) to score one query as it does several.
+
+    The gateway has one query at a time. What a program takes of the others asked with it is not there, but for the
+    sample that `es-ttc calibrate` puts into an index.
 
     Args:
         record: The program.
         task: Whose first queries are asked alone and together.
+        sample: ``(m, d)`` queries that may stand for an index's own.
         limits: Of the sandbox.
 
     Raises:
-        InvalidRequest: The scores differ.
+        InvalidRequest: Its scores of a query depend on the other queries with the sample too.
     """
+    if _scores_alone(record, task, limits):
+        return False
+    if _scores_alone(record, replaced(task, sample=sample), limits):
+        return True
+    raise InvalidRequest(
+        f"[{record.name}] scores a query by the other queries that are asked with it, and the gateway has one at a "
+        "time: it cannot be served. Statistics over queries can be taken from `ctx.calibration`"
+    )
+
+
+def _scores_alone(record: Record, task: Task, limits: Limits) -> bool:
     few = replaced(
         task,
         query_texts=task.query_texts[:_TOGETHER],
@@ -110,14 +139,10 @@ def require_alone(record: Record, task: Task, limits: Limits) -> None:
         few, query_texts=few.query_texts[:1], queries=few.queries[:1], qrels=dict(list(few.qrels.items())[:1])
     )
     together, single = run(record.proposal.source, [few, alone], limits)
-    if np.isclose(together.scores[0], single.scores[0], rtol=1e-3, atol=1e-5).mean() < _ALIKE:
-        raise InvalidRequest(
-            f"[{record.name}] scores a query by the other queries that are asked with it, and the gateway has one at a "
-            "time: it cannot be served"
-        )
+    return bool(np.isclose(together.scores[0], single.scores[0], rtol=1e-3, atol=1e-5).mean() >= _ALIKE)
 
 
-def write(record: Record, plan: Plan, name: str, report: Sequence[HeldOut], folder: Path) -> Path:
+def write(record: Record, plan: Plan, name: str, report: Sequence[HeldOut], folder: Path, *, calibrated: bool) -> Path:
     """Write the two files that serve a program, and return that of its source; the manifest comes last."""
     queries = sum(one.queries for one in record.tasks.values())
     manifest = Manifest(
@@ -126,6 +151,7 @@ def write(record: Record, plan: Plan, name: str, report: Sequence[HeldOut], fold
         readings=tuple(sorted(_readings(record))),
         passes=sum(one.query_texts for one in record.tasks.values()) / queries,
         cost=round(record.cost or 1.0, 3),
+        calibrated=calibrated,
         report={
             "program": record.name,
             "origin": record.proposal.origin,

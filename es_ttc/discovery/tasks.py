@@ -52,6 +52,8 @@ class Task:
         chunks: By granularity.
         topics: ``(n, d)``: the documents' openings alone.
         encode: The frozen encoder.
+        sample: ``(m, d)`` other queries, which stand for those that an index is asked (``ctx.calibration``); None
+            where the queries themselves do, as in the paper.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Task:
     chunks: Mapping[Granularity, Pieces]
     topics: Shared
     encode: EncodeFn
+    sample: Float32 | None = None
 
     @property
     def size(self) -> tuple[int, int]:
@@ -80,6 +83,11 @@ class Task:
     def shared_documents(self) -> Shared:
         """The documents' vectors, shared."""
         return Shared.of(self.documents)
+
+    @cached_property
+    def shared_sample(self) -> Shared | None:
+        """The sample, shared."""
+        return None if self.sample is None else Shared.of(self.sample)
 
     @cached_property
     def baseline(self) -> NDArray[np.float64]:

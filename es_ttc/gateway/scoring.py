@@ -307,7 +307,13 @@ class WindowScorer:
         if Feature.ENCODER in method.rescorer.needs(method.params):
             query = replace(query, encode=encode_fn(await self._encoders.serving(key.encoder, key.index)))
         if Feature.CALIBRATION in method.rescorer.wants:
-            window = replace(window, calibration=await self._calibrations.of(key.index, key.encoder, caller))
+            sample = await self._calibrations.of(key.index, key.encoder, caller)
+            if sample is None and Feature.CALIBRATION in method.rescorer.needs(method.params):
+                raise MissingFeature(
+                    f"method [{method.rescorer.name}] needs a sample of the queries that index [{key.index}] is asked: "
+                    f"give it one with `es-ttc calibrate {key.index} --queries FILE`"
+                )
+            window = replace(window, calibration=sample)
         scored.values[places] = await self.run(method, query, window, took)
         scored.from_memory, scored.encoder = found.from_memory, encoded.key
         scored.window, scored.query = window, query

@@ -9,7 +9,7 @@ import pytest
 
 from es_ttc.cli.app import run
 from es_ttc.discovery.memory import read
-from es_ttc.discovery.promotion import require_alone
+from es_ttc.discovery.promotion import is_calibrated
 from es_ttc.discovery.records import Proposal, Record
 from es_ttc.discovery.sandbox.parent import Limits
 from es_ttc.discovery.sandbox.parent import run as sandboxed
@@ -27,6 +27,12 @@ WORDS = """import numpy as np
 from es_ttc.rescorers.programs.primitives.fusion import reciprocal_rank_fusion
 def program(Q, D, S, ctx):
     return reciprocal_rank_fusion([S, ctx.lexicon().overlap(ctx.query_texts)])
+"""
+
+CALIBRATED = """from es_ttc.rescorers.programs.primitives.moments import Moments
+from es_ttc.rescorers.programs.primitives.standardise import along_queries
+def program(Q, D, S, ctx):
+    return along_queries(S, D, ctx.calibration or Moments.of(Q))
 """
 
 BEGIN = ["--generated", "limit-style", "--documents", "12", "--queries", "6", "--seeds", "none", "--generations", "2"]
@@ -93,9 +99,11 @@ def test_what_a_query_scores_must_not_depend_on_others(tasks: list[Task]) -> Non
 
     by_batch = "def program(Q, D, S, ctx):\n    return S - S.mean(axis=0, keepdims=True)\n"
     for task in tasks:
-        require_alone(record(WORDS), task, Limits())
+        sample = task.queries[:-1]
+        assert not is_calibrated(record(WORDS), task, sample, Limits())
+        assert is_calibrated(record(CALIBRATED), task, sample, Limits())
         with pytest.raises(InvalidRequest, match="the gateway has one at a time"):
-            require_alone(record(by_batch), task, Limits())
+            is_calibrated(record(by_batch), task, sample, Limits())
 
 
 def test_a_file_that_was_changed_is_not_served(found: Path, tmp_path: Path) -> None:

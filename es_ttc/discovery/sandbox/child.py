@@ -26,6 +26,7 @@ from es_ttc.rescorers.programs.interface import (
     ProgramError,
     run,
 )
+from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.source import ENTRY, Reason, Refused, allowed_modules, compiled
 from es_ttc.vectors.chunks import GRANULARITIES, Granularity
 from es_ttc.vectors.tokens import Float32
@@ -166,6 +167,8 @@ def _run(program: Program, parent: _Parent) -> None:
     documents = shared.mapped(descriptors[1], (n, d), "float32")
     result = shared.mapped(descriptors[2], (q, n), "float32", writable=True)
 
+    sample = shared.mapped(descriptors[3], (task["sample"], d), "float32") if task["sample"] else None
+
     def encode(
         texts: Sequence[str], adapter: str = PASSAGE, dimensions: int | None = None, max_length: int | None = None
     ) -> Float32:
@@ -183,6 +186,7 @@ def _run(program: Program, parent: _Parent) -> None:
         encode,
         stored=_Stored(parent),
         views=_Views(parent),
+        calibration=None if sample is None else Moments.of(sample),
     )
     made: list[Any] = []
 

@@ -215,7 +215,10 @@ class _Process:
         q, n = task.size
         usage = Usage()
         about = {"queries": q, "documents": n, "dims": task.queries.shape[1], "query_texts": list(task.query_texts)}
-        inputs = (task.shared_queries.descriptor, task.shared_documents.descriptor, result.descriptor)
+        about["sample"] = 0 if task.sample is None else len(task.sample)
+        inputs = [task.shared_queries.descriptor, task.shared_documents.descriptor, result.descriptor]
+        if task.shared_sample is not None:
+            inputs.append(task.shared_sample.descriptor)
         try:
             wire.send(self._channel, about, inputs)
         except wire.Closed:

@@ -25,6 +25,8 @@ NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 TEXTS: Final = "texts"
 SERVED: Final = frozenset((*GRANULARITIES, "topic", "reversed", TEXTS))
 """What an index can give a program beside whole documents."""
+LONGEST_SECONDS: Final = 10.0
+"""Of one window: a program that loops for ever gives its thread back then; the request has long been answered."""
 
 _NEEDING_CHUNKS = SERVED - {"reversed"}
 
@@ -38,6 +40,7 @@ class Manifest(BaseModel):
         readings: What it reads of an index beside whole documents.
         passes: Texts that it encodes for every query; 0 where the index holds all that it needs.
         cost: Its cost ratio c, as measured.
+        calibrated: Whether it takes statistics along queries from a sample of the index's own.
         report: Where it comes from and what it gained, for people.
     """
 
@@ -48,6 +51,7 @@ class Manifest(BaseModel):
     readings: tuple[str, ...]
     passes: float
     cost: float
+    calibrated: bool = False
     report: dict[str, Any]
 
 
@@ -57,12 +61,14 @@ class PromotedRescorer(ProgramRescorer):
     readings: frozenset[str] = frozenset()
 
     def needs(self, params: ProgramParams) -> frozenset[Feature]:  # noqa: ARG002
-        """The pooled vectors; chunks and the encoder as the program reads them."""
+        """The pooled vectors; chunks, the encoder and a sample of queries as the program reads them."""
         needed = {Feature.POOLED}
         if self.readings & _NEEDING_CHUNKS:
             needed.add(Feature.CHUNKS)
         if self.entry.passes:
             needed.add(Feature.ENCODER)
+        if self.entry.calibrated:
+            needed.add(Feature.CALIBRATION)
         return frozenset(needed)
 
 
@@ -131,7 +137,7 @@ def _rescorer(path: Path) -> PromotedRescorer:
     if unknown:
         raise ConfigurationError(f"[{path}] reads [{min(unknown)}], which no index holds")
     try:
-        program = compiled(source)
+        program = compiled(source, seconds=LONGEST_SECONDS)
     except Refused as refused:
         raise ConfigurationError(f"promoted program [{path.with_suffix('.py')}] may not run: {refused}") from refused
     readings = frozenset(manifest.readings)
@@ -144,6 +150,7 @@ def _rescorer(path: Path) -> PromotedRescorer:
         passes=-int(-manifest.passes // 1),
         reads=tuple(name for name in GRANULARITIES if name in readings),
         lexical=False,
+        calibrated=manifest.calibrated,
     )
     members: dict[str, Any] = {
         "name": manifest.name,

@@ -1,0 +1,82 @@
+"""A program that cannot run for ever: every turn of a loop and every call of its own functions looks at the clock.
+
+A thread cannot be stopped from outside, so a program that is served ends itself. The look stands first in the body of
+each loop, outside whatever the body catches, so no ``except`` and no ``finally`` of the program's keeps a loop alive. A
+single call (numpy, a regular expression, arithmetic on huge integers) is not interrupted: that takes a process.
+"""
+
+import ast
+import functools
+import threading
+import time
+from typing import Any, Final
+
+from es_ttc.rescorers.programs.interface import Context, Program, ProgramError
+from es_ttc.vectors.tokens import Float32
+
+LOOK: Final = "__look__"
+"""No program can have this name: the checks refuse it."""
+
+_now = threading.local()
+
+
+class _TimeOver(BaseException):
+    """Not an Exception, which programs may catch."""
+
+
+def look() -> bool:
+    """Return True, as long as the running program has time left."""
+    if time.monotonic() > _now.end:
+        raise _TimeOver
+    return True
+
+
+def looking(tree: ast.Module) -> ast.Module:
+    """Return a program's tree with looks at the clock put in, in place."""
+    ticking: ast.Module = ast.fix_missing_locations(_Looks().visit(tree))
+    return ticking
+
+
+def limited(program: Program, seconds: float) -> Program:
+    """Return a program that ends after so many seconds, if its tree came from :func:`looking`."""
+
+    @functools.wraps(program)
+    def run(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
+        _now.end = time.monotonic() + seconds
+        try:
+            return program(Q, D, S, ctx)
+        except _TimeOver:
+            raise ProgramError(f"the program ran for more than {seconds:g} s and was ended") from None
+
+    return run
+
+
+class _Looks(ast.NodeTransformer):
+    def visit_While(self, node: ast.While) -> ast.AST:
+        return self._body(node)
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        return self._body(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._body(node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        self.generic_visit(node)
+        node.body = ast.BoolOp(ast.And(), [_look(), node.body])
+        return node
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.AST:
+        self.generic_visit(node)
+        node.ifs.insert(0, _look())
+        return node
+
+    def _body(self, node: Any) -> ast.AST:
+        self.generic_visit(node)
+        node.body.insert(0, ast.Expr(_look()))
+        found: ast.AST = node
+        return found
+
+
+def _look() -> ast.Call:
+    return ast.Call(ast.Name(LOOK, ast.Load()), [], [])
