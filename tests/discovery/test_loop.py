@@ -114,7 +114,12 @@ def test_a_search_repeats_itself_and_goes_on_as_if_never_stopped(
     whole = searched(tmp_path / "whole", evaluator, GrammarProposer(5, DISTANCE), 4, begin)
     for generations in (0, 1, 4):
         parted = searched(tmp_path / "parted", evaluator, GrammarProposer(5, DISTANCE), generations, begin)
-    assert _results(parted) == _results(whole)
+    again = searched(tmp_path / "again", evaluator, GrammarProposer(5, DISTANCE), 4, begin)
+    assert _results(parted) == _results(again) == _results(whole)
+    costs = [[one.cost for one in some if one.cost is not None] for some in (parted, again, whole)]
+    assert costs[0] == costs[1] == costs[2] != []
+    fronts = [[one.name for one in frontier(some)] for some in (parted, again, whole)]
+    assert fronts[0] == fronts[1] == fronts[2]
     assert [record.generation for record in whole] == [-1, 0, 1, 2, 3, 4]
     other = searched(tmp_path / "other", evaluator, GrammarProposer(6, DISTANCE), 2, begin)
     assert other[2].proposal.source != whole[2].proposal.source
