@@ -17,7 +17,7 @@ demo: $(VENV)/.demo ## Start a real engine, index real text, show a ranking tabl
 test: $(VENV)/.dev $(VENV)/.frameworks ## Run the whole test suite against real engines.
 	@$(BIN)/python -m pytest $(ARGS)
 
-test-vllm: $(VENV)/.dev $(VENV)/.vllm ## Run the tests of the language model's client against a real vLLM (on the processor).
+test-vllm: $(VENV)/.dev $(VENV)/.vllm ## Run the tests of language models against a real vLLM (on the processor).
 	@ES_TTC_TEST_VLLM=$(abspath $(VENV))/vllm/bin/python $(BIN)/python -m pytest -m llm tests/llm $(ARGS)
 
 check: $(VENV)/.dev ## Lint, formatting, types, import directions.
@@ -44,7 +44,7 @@ lock: $(VENV)/.uv ## Resolve the pinned requirements again (hash-checked, for ev
 	$(COMPILE) $(ARGS) --extra minilm --extra jobs pyproject.toml -c requirements/demo.txt -o requirements/gateway.txt
 	$(COMPILE) $(ARGS) --extra dev pyproject.toml -c requirements/demo.txt -c requirements/tools.txt -o requirements/dev.txt
 	$(COMPILE) $(ARGS) requirements/frameworks.in -o requirements/frameworks.txt
-	$(filter-out --universal,$(COMPILE)) $(ARGS) --override requirements/vllm.override.in requirements/vllm.in -o requirements/vllm.txt
+	$(filter-out --universal,$(COMPILE)) $(ARGS) --override requirements/vllm.override.in --extra redis pyproject.toml requirements/vllm.in -c requirements/tools.txt -o requirements/vllm.txt
 
 clean: ## Remove what the other targets made here (downloads stay in the user cache).
 	rm -rf $(VENV) dist build reports .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -69,10 +69,11 @@ $(VENV)/.dev: $(VENV)/.demo requirements/dev.txt pyproject.toml
 	@touch $@
 
 # vLLM for the processor asks for a torch that is on no public registry: an environment of its own, with the usual one.
-$(VENV)/.vllm: $(VENV)/.uv requirements/vllm.txt
+$(VENV)/.vllm: $(VENV)/.uv requirements/vllm.txt pyproject.toml
 	@echo "installing vLLM into $(VENV)/vllm (6 GB, once)"
 	@$(BIN)/uv venv -q --clear --python $(BIN)/python $(VENV)/vllm
 	@$(BIN)/uv pip install -q --python $(VENV)/vllm/bin/python --no-deps --require-hashes -r requirements/vllm.txt
+	@$(BIN)/uv pip install -q --python $(VENV)/vllm/bin/python --no-deps --no-build-isolation -e .
 	@touch $@
 
 # LangChain, LlamaIndex and Haystack want an older client than ours: they have an environment of their own.

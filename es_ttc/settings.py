@@ -61,6 +61,16 @@ class LlmSettings(_Sources):
     llm_api: Literal["chat", "completions"] = Field(
         "chat", description="How the model is asked: as an assistant, or to continue a text (for base models)."
     )
+    llm_offline: str | None = Field(
+        None,
+        description="For jobs, in place of an endpoint: folder or hub name of a model that each worker loads by vLLM "
+        "and asks in batches.",
+    )
+    llm_offline_options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Further arguments of vLLM's LLM for it as a JSON object, e.g. "
+        '{"max_model_len": 4096, "gpu_memory_utilization": 0.85}.',
+    )
     llm_json_schema: bool = Field(
         True, description="Whether the endpoint is asked to hold answers to a JSON schema where one is wanted."
     )

@@ -285,7 +285,7 @@ def _details(shown: "Shown") -> Group:
         "done": f"{progress.done:,} of {progress.total:,}, {progress.phrases:,} phrases written",
         "had for nothing": f"{progress.reused:,}, asked about before" if progress.reused else "",
         "failed": f"{progress.failed:,}" if progress.failed else "",
-        "tried again": f"{progress.deferred:,} in a while" if progress.deferred else "",
+        "tried again": f"{progress.deferred:,} in a while" if progress.deferred and not job.status.over else "",
         "without text": f"{progress.skipped:,}" if progress.skipped else "",
         "pending": f"{progress.pending:,}",
         "tokens": f"{progress.read:,} read, {progress.written:,} written" + _of_budget(shown),

@@ -1,9 +1,9 @@
 """What goes to a language model and what comes back."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, Self
 
 import orjson
 
@@ -79,3 +79,64 @@ class Reply:
     model: str
     held: bool
     seconds: float
+
+
+class LanguageModel(Protocol):
+    """A model that is asked: behind an endpoint (:class:`~es_ttc.llm.client.LlmClient`), or in this process.
+
+    Attributes:
+        api: How it is asked by those who have no form of their own.
+    """
+
+    api: Literal["chat", "completions"]
+
+    @property
+    def url(self) -> str:
+        """Where it is; for people."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+    async def models(self, *, seconds: float | None = None) -> list[str]:
+        """Return the names of the models there are; also the way to ask for a sign of life.
+
+        Raises:
+            LlmError: There is none.
+        """
+        ...
+
+    async def model(self, *, seconds: float | None = None) -> str:
+        """Return the model's name.
+
+        Raises:
+            ConfigurationError: It does not follow from the settings.
+            LlmError: Who knows it does not answer.
+        """
+        ...
+
+    async def complete(
+        self, prompt: str, *, schema: JsonSchema | None = None, seconds: float | None = None, **asked: Any
+    ) -> Reply:
+        """Let the model continue a text.
+
+        Raises:
+            LlmError: No answer, or a refusal; its ``failure`` says which.
+        """
+        ...
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        schema: JsonSchema | None = None,
+        seconds: float | None = None,
+        **asked: Any,
+    ) -> Reply:
+        """Let the model answer as an assistant.
+
+        Raises:
+            LlmError: No answer, or a refusal; its ``failure`` says which.
+        """
+        ...

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from es_ttc.llm import LlmClient, Message, Usage
+from es_ttc.llm import LanguageModel, Message, Usage
 from es_ttc.llm_enrichment.parsing import proposals
 from es_ttc.llm_enrichment.plan import SCHEMA, Plan
 
@@ -43,7 +43,7 @@ class Unreadable(Exception):
         self.usage = usage
 
 
-async def propose(llm: LlmClient, plan: Plan, text: str) -> Proposed:
+async def propose(llm: LanguageModel, plan: Plan, text: str) -> Proposed:
     """Ask for phrases, and once more where the answer holds none.
 
     Raises:

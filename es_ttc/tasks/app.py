@@ -32,6 +32,8 @@ _PRIORITIES = 10
 _QUEUED_SECONDS = 60
 """After which a message that was sent and never came is sent again."""
 _SPARE_SECONDS = 60.0
+_LOADING_SECONDS = 1800.0
+"""That a worker which has its model in its own process may take to load it, or to download it."""
 _SWEEP_SECONDS = 15
 """After which a sweep whose worker has died stands in nobody's way."""
 _SWEEP_SHARE = 4.0
@@ -49,6 +51,7 @@ def make_app(settings: Settings, broker: str, redis: str) -> Celery:
     app = Celery("es-ttc", broker=broker, set_as_current=False)
     queue = f"es-ttc-{settings.jobs_index}"
     longest = settings.jobs_turn_seconds + 2 * settings.llm_timeout * settings.llm_attempts + _SPARE_SECONDS
+    longest += _LOADING_SECONDS if settings.llm_offline is not None else 0.0
     app.conf.update(
         task_default_queue=queue,
         task_serializer="json",

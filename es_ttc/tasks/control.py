@@ -9,7 +9,7 @@ from typing import Any
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest, LlmError
-from es_ttc.llm import LlmClient, Usage
+from es_ttc.llm import Usage, model_for_jobs
 from es_ttc.llm_enrichment.document_frequency import check_tau
 from es_ttc.llm_enrichment.filtering import Filtered, filtered
 from es_ttc.llm_enrichment.plan import DEFAULT_PROMPTS, Parameters, Plan, checked_text, prompt_of
@@ -223,7 +223,7 @@ async def dry_run(engine: Engine, settings: Settings, wanted: Wanted, sample: in
     texts = [text for text in await documents.texts(chosen) if text.text] if chosen else []
     found: list[tuple[Text, tuple[str, ...], Usage, str]] = []
     seconds = 0.0
-    async with LlmClient(settings) as llm:
+    async with model_for_jobs(settings) as llm:
         for text in texts:
             begun = time.monotonic()
             try:
@@ -260,7 +260,7 @@ async def _checked(engine: Engine, settings: Settings, wanted: Wanted) -> tuple[
         prompt = prompt_of(wanted.prompt or DEFAULT_PROMPTS[settings.llm_api])
     target = await enrichable(engine, wanted.index)
     await _check_query(engine, target, wanted.query)
-    async with LlmClient(settings) as llm:
+    async with model_for_jobs(settings) as llm:
         try:
             model = await llm.model(seconds=_MODEL_SECONDS)
             if settings.llm_model is not None:

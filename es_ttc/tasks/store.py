@@ -393,7 +393,7 @@ class JobStore:
         read, written = int(found["read"]["value"]), int(found["written"]["value"])
         return Progress(
             total=max(job.total, done + failed + skipped + open_)
-            if job.continuous
+            if job.continuous or job.status is Status.CANCELLED
             else done + failed + skipped + open_,
             done=done,
             failed=failed,

@@ -21,7 +21,7 @@ from typing import Any
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, EngineError, EngineUnavailable, EsTtcError, LlmError, LlmFailure
 from es_ttc.ingest.failures import cause_of
-from es_ttc.llm import LlmClient, Usage
+from es_ttc.llm import Usage, model_for_jobs
 from es_ttc.llm_enrichment.filtering import filtered
 from es_ttc.llm_enrichment.proposing import Unreadable, propose
 from es_ttc.llm_enrichment.relevance import relevance_of
@@ -184,14 +184,14 @@ class _Turn:
                 self.job.id, lambda job: job if job.started else job.model_copy(update={"started": now()})
             )
         try:
-            client = LlmClient(self.settings)
+            client = model_for_jobs(self.settings)
         except ConfigurationError as error:
             await self._tell(str(error))
             return End.OUTAGE
         async with client as llm:
             self.llm = llm
             self.limits = Limits(
-                self.redis,
+                self.redis if self.settings.llm_offline is None else None,  # there is nothing to share
                 llm.url,
                 concurrency=self.settings.llm_total_concurrency,
                 per_minute=self.settings.llm_requests_per_minute,

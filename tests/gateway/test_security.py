@@ -22,6 +22,7 @@ from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import ConfigurationError
 from es_ttc.gateway.server import running_gateway
 from es_ttc.graph import GraphParams
+from es_ttc.mappings.enrichment import add_enrichment
 from es_ttc.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.neighbours import build_graph
 from es_ttc.neighbours.stored import nodes, write_nodes
@@ -30,6 +31,7 @@ from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from tests.gateway.client import Reply, call
 from tests.gateway.conftest import Behind, corpus, fill
 from tests.gateway.test_rescore import CATS, EVERYTHING, ours
+from tests.support.llm import scripted_model_beside
 from tests.support.secured import PASSWORD, SUPERUSER, SecuredElasticsearch, basic
 
 INDEX = "creatures"
@@ -269,6 +271,46 @@ async def _chain(url: str, neighbours: dict[str, tuple[str, ...]]) -> None:
         chained = [replace(one, neighbours=neighbours.get(one.id, ())) for one in kept.values()]
         await write_nodes(engine, graph, chained)
         await engine.refresh(graph)
+    finally:
+        await engine.close()
+
+
+def test_jobs_are_in_the_callers_name(secured: Behind, encoder: Encoder) -> None:
+    """Who may read and write the records decides the engine; who may do neither learns nothing of them."""
+    as_admin = secured.engine.replace("//", f"//{SUPERUSER}:{PASSWORD}@")
+    asyncio.run(_enrichable(as_admin))
+    may_run = [{"names": ["ttc-jobs*"], "privileges": ["all"]}, {"names": [INDEX], "privileges": ["read", "manage"]}]
+    may_look = [{"names": ["ttc-jobs*"], "privileges": ["read", "maintenance", "view_index_metadata"]}, may_run[1]]
+    operator, onlooker = (api_key(secured.engine, {"one": {"indices": rights}}) for rights in (may_run, may_look))
+    wrong = {**basic(SUPERUSER, "wrong")}
+    with scripted_model_beside(lambda _: "{}") as model:
+        settings = GatewaySettings(engine=secured.engine, port=0, llm_url=model.url)
+        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+
+            def status(headers: dict[str, str], method: str, target: str, **body: Any) -> int:
+                reply = call(gateway, method, f"/_ttc/jobs{target}", body or None, headers)
+                if reply.status in (401, 403):
+                    assert reply.json()["error"]["type"] == "security_exception"
+                return reply.status
+
+            assert [status(one, "POST", "", index=INDEX) for one in ({}, wrong, ANN)] == [401, 401, 403]
+            submitted = call(gateway, "POST", "/_ttc/jobs", {"index": INDEX}, operator)
+            assert submitted.status == 200, submitted.body
+            job = submitted.json()["id"]
+            for headers, seen, changed in (({}, 401, 401), (wrong, 401, 401), (ANN, 403, 403), (onlooker, 200, 403)):
+                assert [status(headers, "GET", target) for target in ("", f"/{job}")] == [seen, seen]
+                for change in ("_pause", "_cancel"):
+                    assert status(headers, "POST", f"/{job}/{change}") == changed
+                assert status(headers, "POST", "", index=INDEX) == changed
+            assert call(gateway, "GET", f"/_ttc/jobs/{job}", headers=operator).json()["state"] == "running"
+            assert status(operator, "POST", f"/{job}/_cancel") == 200
+            assert not model.asked
+
+
+async def _enrichable(url: str) -> None:
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        await add_enrichment(engine, INDEX)
     finally:
         await engine.close()
 

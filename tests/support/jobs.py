@@ -42,6 +42,7 @@ class Workplace:
         folder: For logs.
         redis: Address of a Redis; None lets each worker run its own.
         more: Further settings of workers.
+        python: Runs workers.
     """
 
     engine: str
@@ -51,6 +52,7 @@ class Workplace:
     redis: str | None = None
     api: str = "completions"
     more: dict[str, str] = field(default_factory=dict)
+    python: str = sys.executable
 
     @property
     def environment(self) -> dict[str, str]:
@@ -81,7 +83,7 @@ class Worker:
 
     def __init__(self, place: Workplace, processes: int = 2) -> None:
         self._log = (place.folder / f"worker-{time.monotonic_ns()}.log").open("wb")
-        command = [sys.executable, "-m", "es_ttc", "worker", "--processes", str(processes), "--verbose"]
+        command = [place.python, "-m", "es_ttc", "worker", "--processes", str(processes), "--verbose"]
         self.process = subprocess.Popen(
             command, env={**os.environ, **place.environment}, stdout=self._log, stderr=self._log, start_new_session=True
         )

@@ -1,8 +1,11 @@
-"""A real vLLM server with a tiny Llama of random weights, from an environment of its own (`make test-vllm`).
+"""A real vLLM with a tiny Llama of random weights, from an environment of its own (`make test-vllm`).
 
-Run by that environment's Python with a folder, this file makes the model there; imported, it starts the server.
+Run by that environment's Python, this file makes the model, or asks it in that very process; imported, it starts the
+first, or a server.
 """
 
+import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -12,6 +15,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,14 @@ _START_SECONDS = 900
 _CHAT = "{% for one in messages %}{{ one.role }}: {{ one.content }}\n{% endfor %}assistant:"
 _NAME = "all-MiniLM-L6-v2"  # what an encoder of that name asks for; clients of the other server take what there is
 _FLAGS = ("--enforce-eager", "--dtype", "float32", "--max-num-seqs", "8")
+OPTIONS = {"max_model_len": CONTEXT, "enforce_eager": True, "dtype": "float32", "max_num_seqs": 8}
+"""The same for a model in the worker's own process."""
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""Of its processes."""
 
 
 def make_model(folder: str) -> None:
@@ -53,6 +65,47 @@ def make_model(folder: str) -> None:
     LlamaForCausalLM(config).save_pretrained(folder)
 
 
+def answer(folder: str, questions: str, answers: str) -> None:
+    """Ask the model in this process, all questions of a file at the same time, and write the answers to another."""
+    from es_ttc.errors import LlmError
+    from es_ttc.llm.base import JsonSchema, Message, Reply
+    from es_ttc.llm.offline import OfflineLlm
+    from es_ttc.settings import LlmSettings
+
+    async def one(llm: OfflineLlm, question: dict[str, Any]) -> dict[str, Any]:
+        schema = JsonSchema("answer", question.pop("schema")) if "schema" in question else None
+        try:
+            if "chat" in question:
+                turns = [Message("user", question.pop("chat"))]
+                reply: Reply = await llm.chat(turns, schema=schema, **question)
+            else:
+                reply = await llm.complete(question.pop("text"), schema=schema, **question)
+        except LlmError as error:
+            return {"failure": error.failure, "told": str(error)}
+        return asdict(reply)
+
+    asked = json.loads(Path(questions).read_text())
+
+    async def everything() -> list[dict[str, Any]]:
+        async with OfflineLlm(LlmSettings(llm_offline=folder, llm_offline_options=OPTIONS)) as llm:
+            return await asyncio.gather(*(one(llm, question) for question in asked))
+
+    Path(answers).write_text(json.dumps(asyncio.run(everything())))
+
+
+@contextmanager
+def made_model(python: str) -> Iterator[str]:
+    """Make a tiny model and give its folder.
+
+    Args:
+        python: Of the environment that has vLLM.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        model = str(Path(folder) / "tiny-llama")
+        subprocess.run([python, __file__, "make", model], check=True, capture_output=True)
+        yield model
+
+
 @contextmanager
 def vllm(python: str) -> Iterator[str]:
     """Make a tiny model, serve it, and give the base URL.
@@ -60,11 +113,8 @@ def vllm(python: str) -> Iterator[str]:
     Args:
         python: Of the environment that has vLLM.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        model = str(Path(folder) / "tiny-llama")
-        subprocess.run([python, __file__, model], check=True, capture_output=True)
-        with serving(python, model, "--max-model-len", str(CONTEXT)) as url:
-            yield url
+    with made_model(python) as model, serving(python, model, "--max-model-len", str(CONTEXT)) as url:
+        yield url
 
 
 @contextmanager
@@ -80,10 +130,11 @@ def serving(python: str, model: str, *flags: str) -> Iterator[str]:
         port = taken.getsockname()[1]
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--host", "127.0.0.1"]
     command += ["--port", str(port), "--served-model-name", _NAME, *_FLAGS, *flags]
-    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     with (
         tempfile.NamedTemporaryFile() as log,
-        subprocess.Popen(command, env=os.environ | settings, stdout=log, stderr=log, start_new_session=True) as server,
+        subprocess.Popen(
+            command, env=os.environ | ENVIRONMENT, stdout=log, stderr=log, start_new_session=True
+        ) as server,
     ):
         try:
             _wait_for(f"http://127.0.0.1:{port}/health", server, Path(log.name))
@@ -104,4 +155,7 @@ def _wait_for(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
 
 
 if __name__ == "__main__":
-    make_model(sys.argv[1])
+    if sys.argv[1] == "make":
+        make_model(sys.argv[2])
+    else:
+        answer(*sys.argv[2:])

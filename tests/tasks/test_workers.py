@@ -19,7 +19,8 @@ from tests.support.chaos import survive
 from tests.support.jobs import Workplace, census, connected, fill, make_index, model_process, worker_at
 from tests.support.own_node import OwnNode
 
-pytestmark = pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
+on_one_engine = pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
+"""For what does not depend on the product."""
 
 
 @pytest.fixture
@@ -39,6 +40,24 @@ def told(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return command
 
 
+async def test_a_worker_enriches_every_document_once(
+    engine: Engine, engine_url: str, index_name: str, tmp_path: Path
+) -> None:
+    await make_index(engine, index_name, 12)
+    with model_process(tmp_path) as (model, _, asked):
+        place = Workplace(engine_url, index_name, model, tmp_path)
+        job = (await control.submit(engine, place.settings, Wanted(index=index_name, tau=0.5, lanes=2))).job.id
+        with worker_at(place) as worker:
+            deadline = time.monotonic() + 120
+            while (shown := await control.shown(engine, place.settings, job)).state == "running":
+                assert time.monotonic() < deadline, worker.log.read_text()[-3000:]
+                await asyncio.sleep(0.3)
+        counted = await census(engine, place, job)
+        assert (shown.state, counted.once, counted.notes, counted.doubled) == ("completed", 12, 12, 0)
+        assert sorted(asked.read_text().split()) == sorted(map(str, range(12)))
+
+
+@on_one_engine
 async def test_commands_and_two_workers_on_one_redis(
     engine: Engine, engine_url: str, index_name: str, tmp_path: Path, told: Callable[..., Any]
 ) -> None:
@@ -83,6 +102,7 @@ async def test_commands_and_two_workers_on_one_redis(
         assert "no document was written. The whole: 65 documents" in tried
 
 
+@on_one_engine
 async def test_a_job_survives_everything(engine_url: str, index_name: str, tmp_path: Path) -> None:
     """Every document enriched exactly once and counted, whatever was killed: see benchmarks/jobs_chaos.py for more."""
     node = await asyncio.to_thread(OwnNode, "chaos")
@@ -118,6 +138,7 @@ async def test_a_job_survives_everything(engine_url: str, index_name: str, tmp_p
     assert (survived.kills, survived.redis_kills) == (2, 1)
 
 
+@on_one_engine
 async def test_a_hundred_thousand_documents_are_counted_not_loaded(
     engine: Engine, engine_url: str, index_name: str, tmp_path: Path
 ) -> None:

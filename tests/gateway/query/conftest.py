@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +61,7 @@ class Rewritten:
 def rewritten(engine_url: str, encoder: Encoder) -> Iterator[Rewritten]:
     """Of one engine after the other."""
     name = f"test-query-{uuid.uuid4().hex[:8]}"
-    asyncio.run(_fill(engine_url, name, encoder))
+    asyncio.run(fill(engine_url, name, encoder))
     answers: dict[str, Answer | Callable[[], Answer]] = {}
 
     def answer(body: dict[str, Any]) -> Answer:
@@ -81,16 +81,24 @@ def rewritten(engine_url: str, encoder: Encoder) -> Iterator[Rewritten]:
             call(engine_url, "DELETE", f"/{name}")
 
 
-async def _fill(url: str, name: str, encoder: Encoder) -> None:
+async def fill(
+    url: str,
+    name: str,
+    encoder: Encoder,
+    documents: Sequence[Mapping[str, Any]] = DOCUMENTS,
+    enrichment: Mapping[str, Sequence[str]] = ENRICHMENT,
+) -> None:
     engine = await connect(EngineSettings(engine=url))
     try:
         await create_index(engine, name, IndexSpec(encoder.identity, tokens="none"), IndexOptions(shards=1, replicas=0))
         properties = {"ttc": {"properties": {"enrichment": {"type": "text", "analyzer": "english", "norms": False}}}}
         await engine.request("PUT", f"/{name}/_mapping", body={"properties": properties})
-        for number, document in enumerate(DOCUMENTS, 1):
-            phrases = ENRICHMENT.get(str(number))
-            body = document | ({"ttc": {"enrichment": phrases}} if phrases else {})
-            await engine.request("PUT", f"/{name}/_doc/{number}", body=body)
+        lines: list[bytes] = []
+        for number, document in enumerate(documents, 1):
+            phrases = enrichment.get(str(number))
+            body = {**document, **({"ttc": {"enrichment": phrases}} if phrases else {})}
+            lines += [orjson.dumps({"index": {"_id": str(number)}}), orjson.dumps(body)]
+        assert all(item.ok for item in await engine.bulk(name, lines))
         await engine.refresh(name)
     finally:
         await engine.close()

@@ -1,0 +1,266 @@
+"""A language model inside this process, by vLLM's offline batches: for large corpora, without a server between.
+
+:class:`OfflineLlm` is asked as :class:`~es_ttc.llm.client.LlmClient` is, one question a call. Questions that are there
+at the same time go to vLLM as one batch, and those that come meanwhile make the next one. The model is loaded once a
+process, when it is first asked, and stays.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, Protocol
+
+import orjson
+
+from es_ttc.errors import ConfigurationError, LlmError, LlmFailure
+from es_ttc.llm.base import JsonSchema, Message, Reply, Usage
+from es_ttc.settings import LlmSettings
+
+logger = logging.getLogger(__name__)
+
+_GATHER_SECONDS = 0.05
+"""After the first question of a batch, for those that come with it."""
+_IN_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
+
+
+class Generator(Protocol):
+    """What is used of ``vllm.LLM``."""
+
+    def generate(self, prompts: Any, sampling_params: Any, *, use_tqdm: bool) -> list[Any]:
+        """Continue texts."""
+        ...
+
+    def chat(self, messages: Any, sampling_params: Any, *, use_tqdm: bool, chat_template_kwargs: Any) -> list[Any]:
+        """Answer conversations."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model in memory.
+
+    Attributes:
+        generator: The model.
+        sampling: Makes vLLM's sampling parameters of our own and a schema.
+        refusals: What it raises at a question that it does not take; all else means that it is broken.
+    """
+
+    generator: Generator
+    sampling: Callable[[Mapping[str, Any], JsonSchema | None], Any]
+    refusals: tuple[type[Exception], ...] = (ValueError,)
+
+
+@dataclass(slots=True)
+class _Question:
+    """One question that waits for its batch.
+
+    Attributes:
+        asked: A text to be continued, or a conversation.
+        params: vLLM's sampling parameters.
+        held: Whether the answer is held to a schema.
+        begun: When it was asked.
+        answer: What is waited for.
+    """
+
+    asked: str | list[dict[str, str]]
+    params: Any
+    held: bool
+    begun: float
+    answer: "asyncio.Future[Reply]"
+
+    @property
+    def kind(self) -> Literal["generate", "chat"]:
+        """Which of vLLM's methods takes it."""
+        return "generate" if isinstance(self.asked, str) else "chat"
+
+
+class OfflineLlm:
+    """One model in this process. An async context manager; to be used in one event loop.
+
+    Args:
+        settings: The model (``llm_offline``), vLLM's own options, the way to ask.
+        load: Loads a model by name and options, given as JSON; for tests of faults.
+
+    Raises:
+        ConfigurationError: No model is set.
+    """
+
+    def __init__(self, settings: LlmSettings, load: Callable[[str, bytes], Loaded] | None = None) -> None:
+        if settings.llm_offline is None:
+            raise ConfigurationError("no model to load is set: set ES_TTC_LLM_OFFLINE (llm_offline) to one")
+        self.api: Literal["chat", "completions"] = settings.llm_api
+        self._path = settings.llm_offline
+        self._name = settings.llm_model or settings.llm_offline
+        self._options = orjson.dumps(settings.llm_offline_options, option=orjson.OPT_SORT_KEYS)
+        self._schemas = settings.llm_json_schema
+        self._extra = dict(settings.llm_extra_body)
+        self._template = self._extra.pop("chat_template_kwargs", None)
+        self._load = load or load_vllm
+        self._loading: asyncio.Task[Loaded] | None = None
+        self._waiting: list[_Question] = []
+        self._working: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """What stands in messages where a client has its endpoint's address."""
+        return f"vllm:{self._name}"
+
+    async def __aenter__(self) -> "OfflineLlm":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._working is not None:  # a batch cannot be broken off; those who asked may have gone
+            await asyncio.gather(self._working, return_exceptions=True)
+
+    async def models(self, *, seconds: float | None = None) -> list[str]:
+        """Return the model's name."""
+        return [await self.model(seconds=seconds)]
+
+    async def model(self, *, seconds: float | None = None) -> str:
+        """Return the model's name; nothing is loaded for it."""
+        del seconds
+        return self._name
+
+    async def complete(
+        self, prompt: str, *, schema: JsonSchema | None = None, seconds: float | None = None, **asked: Any
+    ) -> Reply:
+        """Let the model continue a text; ``asked`` are vLLM's sampling parameters.
+
+        Raises:
+            ConfigurationError: The model cannot be loaded.
+            LlmError: No answer, or a refusal; its ``failure`` says which.
+        """
+        del seconds  # a batch takes what it takes
+        return await self._asked(prompt, schema, asked)
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        schema: JsonSchema | None = None,
+        seconds: float | None = None,
+        **asked: Any,
+    ) -> Reply:
+        """Let the model answer as an assistant; see :meth:`complete`."""
+        del seconds
+        return await self._asked([{"role": one.role, "content": one.content} for one in messages], schema, asked)
+
+    async def _asked(
+        self, asked: str | list[dict[str, str]], schema: JsonSchema | None, params: Mapping[str, Any]
+    ) -> Reply:
+        begun = time.monotonic()
+        schema = schema if self._schemas else None
+        if self._loading is None:
+            self._loading = asyncio.create_task(asyncio.to_thread(self._load, self._path, self._options))
+        loaded = await asyncio.shield(self._loading)  # for all who ask, also when this one leaves
+        try:
+            sampling = loaded.sampling({**self._extra, **params}, schema)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"vLLM's sampling does not take [llm_extra_body] as it is: {error}") from error
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Question(asked, sampling, schema is not None, begun, answer))
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._work(loaded))
+        return await answer
+
+    async def _work(self, loaded: Loaded) -> None:
+        """Answer what waits, batch after batch, until nothing does."""
+        while self._waiting:
+            await asyncio.sleep(_GATHER_SECONDS)
+            batch, self._waiting = self._waiting, []
+            for kind in ("generate", "chat"):
+                questions = [question for question in batch if question.kind == kind]
+                if questions:
+                    await self._answer(loaded, questions)
+
+    async def _answer(self, loaded: Loaded, questions: Sequence[_Question]) -> None:
+        try:
+            outputs = await asyncio.to_thread(self._outputs, loaded.generator, questions)
+        except loaded.refusals as error:
+            # One that vLLM refuses (longer than the model reads) ends the batch: each is asked by itself.
+            if len(questions) > 1:
+                for question in questions:
+                    await self._answer(loaded, [question])
+            else:
+                reason = f"the model [{self._name}] refuses a question: {type(error).__name__}"
+                _fail(questions, LlmError(reason, LlmFailure.REFUSED))
+        except Exception as error:  # noqa: BLE001 - whatever vLLM or a driver raises, those who asked must hear of it
+            logger.warning("a batch of %s questions failed: %s", len(questions), type(error).__name__)
+            self._loading = None
+            load_vllm.cache_clear()  # what has failed once is not asked again
+            reason = f"the model [{self._name}] failed: {type(error).__name__}; its worker's log may say more"
+            _fail(questions, LlmError(reason, LlmFailure.SERVER))
+        else:
+            for question, output in zip(questions, outputs, strict=True):
+                if not question.answer.done():
+                    question.answer.set_result(self._reply(question, output))
+
+    def _outputs(self, generator: Generator, questions: Sequence[_Question]) -> list[Any]:
+        asked, params = [question.asked for question in questions], [question.params for question in questions]
+        if questions[0].kind == "generate":
+            outputs = generator.generate(asked, params, use_tqdm=False)
+        else:
+            outputs = generator.chat(asked, params, use_tqdm=False, chat_template_kwargs=self._template)
+        if len(outputs) != len(questions):  # whose answers are they?
+            raise RuntimeError(f"{len(outputs)} answers to {len(questions)} questions")
+        return outputs
+
+    def _reply(self, question: _Question, output: Any) -> Reply:
+        answer = output.outputs[0]
+        return Reply(
+            text=answer.text,
+            finish=str(answer.finish_reason or "stop"),
+            usage=Usage(len(output.prompt_token_ids or ()), len(answer.token_ids)),
+            model=self._name,
+            held=question.held,
+            seconds=time.monotonic() - question.begun,
+        )
+
+
+def _fail(questions: Sequence[_Question], error: LlmError) -> None:
+    for question in questions:
+        if not question.answer.done():
+            question.answer.set_exception(error)
+
+
+@lru_cache(maxsize=1)
+def load_vllm(path: str, options: bytes) -> Loaded:
+    """Load a model by vLLM; the same again for the same arguments.
+
+    Args:
+        path: A folder, or a name on the hub.
+        options: Further arguments of ``vllm.LLM``, as JSON.
+
+    Raises:
+        ConfigurationError: vLLM is not installed, or cannot load the model.
+    """
+    # The model computes in this very process: killed with the worker, it leaves no process behind that holds a GPU.
+    os.environ.setdefault(_IN_PROCESS, "0")
+    try:
+        from vllm import LLM, SamplingParams
+        from vllm.exceptions import VLLMValidationError
+        from vllm.sampling_params import StructuredOutputsParams
+    except ImportError as error:
+        raise ConfigurationError(
+            "a model in the worker's own process needs vLLM: pip install 'es-ttc[vllm,redis]' in an environment of "
+            "its own, or ask an endpoint by ES_TTC_LLM_URL"
+        ) from error
+
+    def sampling(asked: Mapping[str, Any], schema: JsonSchema | None) -> Any:
+        held = {} if schema is None else {"structured_outputs": StructuredOutputsParams(json=dict(schema.schema))}
+        return SamplingParams(**asked, **held)
+
+    begun = time.monotonic()
+    try:
+        generator = LLM(model=path, **orjson.loads(options))
+    except Exception as error:  # whatever vLLM, the hub's client or a driver raises
+        raise ConfigurationError(
+            f"vLLM cannot load the model [{path}], see [llm_offline] and [llm_offline_options]: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    logger.info("vLLM has loaded the model in %.0f s", time.monotonic() - begun)
+    return Loaded(generator, sampling, (ValueError, VLLMValidationError))

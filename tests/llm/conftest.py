@@ -1,0 +1,5 @@
+import os
+
+from tests.support.vllm import VARIABLE
+
+collect_ignore = [] if os.environ.get(VARIABLE) else ["vllm"]  # `make test-vllm` has an environment with vLLM
