@@ -40,7 +40,8 @@ def told(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return command
 
 
-async def test_a_worker_enriches_every_document_once(
+@pytest.mark.parametrize("engine_url", ["elasticsearch"], indirect=True)
+async def test_a_worker_enriches_every_document_once_on_the_other_product(
     engine: Engine, engine_url: str, index_name: str, tmp_path: Path
 ) -> None:
     await make_index(engine, index_name, 12)
