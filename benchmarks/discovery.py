@@ -2,7 +2,7 @@
 
 In steps; the first may be stopped and goes on where it was::
 
-    python -m benchmarks.discovery search FOLDER [--generations 150] [--llm URL]
+    python -m benchmarks.discovery search FOLDER [--generations 150] [--llm local]
     python -m benchmarks.discovery transfer FOLDER
     python -m benchmarks.discovery report FOLDER
 
@@ -13,6 +13,7 @@ fared, and draws the picture.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from es_ttc.discovery.summary import shares
 from es_ttc.discovery.tasks import task_of
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.evaluation.bootstrap import compare, resampled_means
+from es_ttc.llm.local import running_llm
 from es_ttc.settings import LlmSettings, Settings
 
 SEED = 2026
@@ -46,10 +48,10 @@ GENERATED = {"limit-style": (50, 60), "stdlib": (50, 25)}
 """Queries and documents of each task, at most."""
 UNSEEN = ("limit-small", "hotpotqa-train-hipporag", "cranfield", "npl-vaswani")
 SIZES: dict[str, tuple[int | None, int | None]] = {
-    "hotpotqa-train-hipporag": (60, 200),
-    "cranfield": (30, 250),
-    "npl-vaswani": (20, 400),
-    "limit-small": (200, None),
+    "hotpotqa-train-hipporag": (100, 500),
+    "cranfield": (100, 700),
+    "npl-vaswani": (60, 1500),
+    "limit-small": (500, None),
 }
 """Queries, and documents that are ranked: all judged ones among them."""
 TRANSFER = "transfer.json"
@@ -64,7 +66,7 @@ def main() -> None:
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--generations", type=int, default=150, show_default=True)
 @click.option("--seed", type=int, default=SEED, show_default=True)
-@click.option("--llm", help="Base URL of a language model that proposes; asked by completions.")
+@click.option("--llm", help="Base URL of a language model that proposes, asked by completions; local: gemma-3-270m.")
 def search(folder: Path, generations: int, seed: int, llm: str | None) -> None:
     """Search, or go on."""
     encoder = _encoder()
@@ -85,14 +87,14 @@ def search(folder: Path, generations: int, seed: int, llm: str | None) -> None:
         plan = memory.plan
         assert plan is not None
         evaluator = Evaluator(load_tasks(plan, encoder), _limits(plan), folder / "compute.lock")
-        proposer: Proposer = GrammarProposer(plan.seed, plan.distance)
-        if llm:
-            settings = LlmSettings(llm_url=llm, llm_api="completions", llm_timeout=300)
-            proposer = LlmProposer(settings, plan.seed, characters=2_700, tokens=200)
-        for record in generations_of(
-            memory, evaluator, proposer, generations, seeds=seeds(cheap=plan.seeds == "cheap"), distance=plan.distance
-        ):
-            click.echo(f"{record.name} {record.verdict} {record.mean} {record.cost} {record.reason}", err=True)
+        with running_llm() if llm == "local" else nullcontext(llm) as url:
+            proposer: Proposer = GrammarProposer(plan.seed, plan.distance)
+            if url:
+                settings = LlmSettings(llm_url=url, llm_api="completions", llm_timeout=300)
+                proposer = LlmProposer(settings, plan.seed, characters=2_700, tokens=200)
+            begin = seeds(cheap=plan.seeds == "cheap")
+            for one in generations_of(memory, evaluator, proposer, generations, seeds=begin, distance=plan.distance):
+                click.echo(f"{one.name} {one.verdict} {one.mean} {one.cost} {one.reason}", err=True)
 
 
 @main.command()

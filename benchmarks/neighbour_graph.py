@@ -1,6 +1,7 @@
 """The neighbour graph in an engine: building, mending, reading it, and what 100,000 vectors cost.
 
-    python -m benchmarks.neighbour_graph --engine URL [--collection npl-vaswani]
+    python -m benchmarks.neighbour_graph --engine URL [--collection npl-vaswani] [--part mending ...]
+    python -m benchmarks.neighbour_graph --part made-up
 
 The collection is indexed with token vectors (its encodings come from the cache where they were made before), its graph
 built by each builder, a growing share of it changed and mended, and searches walk through it. The 100,000 vectors are
@@ -37,7 +38,8 @@ from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from es_ttc.vectors.tokens import Float32
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
-SHARES = (0.0003, 0.0006, 0.0025, 0.01, 0.02)
+SHARES = (0.0003, 0.0025, 0.01)
+PARTS = ("builders", "walking", "mending", "made-up")
 MADE_UP = 100_000
 NEAREST = 10
 
@@ -45,11 +47,12 @@ NEAREST = 10
 @click.command()
 @click.option("--engine", "url", default="", metavar="URL", help="The engine; of no use for the made-up vectors.")
 @click.option("--collection", default="npl-vaswani", show_default=True, help="Which folder of data.")
-@click.option("--made-up", "only_made_up", is_flag=True, help="The 100,000 vectors alone.")
+@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Some parts; all where left out.")
 @click.option("--queries", default=60, show_default=True, help="Searches that walk.")
-def main(url: str, collection: str, queries: int, *, only_made_up: bool) -> None:
+def main(url: str, collection: str, queries: int, parts: tuple[str, ...]) -> None:
     """Print the tables."""
-    if only_made_up:
+    parts = parts or PARTS
+    if parts == ("made-up",):
         print(heading("A graph of many vectors", data=f"{MADE_UP:,} made-up vectors", packages=("numpy", "usearch")))
         made_up()
         return
@@ -63,22 +66,29 @@ def main(url: str, collection: str, queries: int, *, only_made_up: bool) -> None
             packages=("numpy", "usearch"),
         )
     )
-    asyncio.run(measured(url, found, encoder, queries))
-    made_up()
+    asyncio.run(measured(url, found, encoder, queries, parts))
+    if "made-up" in parts:
+        made_up()
 
 
-async def measured(url: str, collection: Collection, encoder: Encoder, queries: int) -> None:
+async def measured(url: str, collection: Collection, encoder: Encoder, queries: int, parts: Sequence[str]) -> None:
     """Measure what an engine is needed for."""
     engine = await connect(EngineSettings(engine=url))
     name = f"bench-graph-{uuid.uuid4().hex[:8]}"
-    spec = IndexSpec(encoder.identity, text_fields=("title", "text") if collection.documents[0].title else ("text",))
+    fields = ("title", "text") if collection.documents[0].title else ("text",)
+    spec = IndexSpec(encoder.identity, text_fields=fields, tokens="packed" if "walking" in parts else "none")
     try:
         product = await engine.capabilities()
         await index_collection(engine, name, collection, spec, encoder)
         print(f"engine: {product.product} {'.'.join(map(str, product.version))}\n")
-        await builders(engine, name)
-        await asyncio.to_thread(walking, url, name, collection, encoder, queries)
-        await mending(engine, name)
+        if "builders" in parts:
+            await builders(engine, name)
+        else:
+            await build_graph(engine, name)
+        if "walking" in parts:
+            await asyncio.to_thread(walking, url, name, collection, encoder, queries)
+        if "mending" in parts:
+            await mending(engine, name)
     finally:
         await delete_graphs(engine, name)
         await engine.delete_index(name)

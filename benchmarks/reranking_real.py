@@ -24,6 +24,7 @@ import matplotlib as mpl
 import numpy as np
 import orjson
 from matplotlib.figure import Figure
+from matplotlib.ticker import MultipleLocator
 from numpy.typing import NDArray
 
 from benchmarks.common import heading, table
@@ -64,6 +65,8 @@ SEED = 2026
 AT = 100
 """The budget of every table but the curves."""
 SEEDS = 20
+SPAN = 0.07
+"""nDCG@10 from the lower to the upper end of every panel."""
 LLM_QUERIES, LLM_BUDGET, LLM_CHARACTERS = 15, 25, 500
 
 
@@ -351,6 +354,11 @@ def draw(curves: Curves) -> Figure:
                     continue
                 means = [values[method][str(budget)] for budget in BUDGETS]
                 axes.plot(BUDGETS, means, marker="o", markersize=3.5, color=colour, label=method)
+            heights = [one for curve in values.values() for one in curve.values()]
+            middle = (min(heights) + max(heights)) / 2
+            axes.set_ylim(middle - SPAN / 2, middle + SPAN / 2)  # alike, so that panels compare
+            axes.yaxis.set_major_locator(MultipleLocator(0.02))
+            axes.yaxis.set_major_formatter("{x:.2f}")
             axes.set_title(name, loc="left", fontsize=10)
             axes.set_xscale("log", base=2)
             axes.set_xticks(BUDGETS, list(map(str, BUDGETS)))
