@@ -98,20 +98,24 @@ class GraphNeighbourhood:
         if new and not self._closed:
             self._ahead.update(dict.fromkeys(new, self._started(self._edges_of(new))))
 
-    async def require(self, documents: Sequence[int]) -> None:
+    async def require(self, window: Sequence[int], first: int) -> None:
         """Wait until it is known whether there is a graph at all.
 
+        Args:
+            window: The documents that the walk begins with.
+            first: How many of them are asked about.
+
         Raises:
-            MissingFeature: No index of the documents has one, nor one that is being built.
+            MissingFeature: No index of the window has one, nor one that is being built.
         """
         began = time.perf_counter()
-        self.begin(documents)
-        reading = {self._ahead[document] for document in documents if document in self._ahead}
+        self.begin(window[:first])
+        reading = {self._ahead[document] for document in window[:first]}
         with suppress(EsTtcError, TimeoutError, LookupError, TypeError, ValueError):  # told by whoever reads neighbours
             async with asyncio.timeout(max(0.0, self._end - time.monotonic())):
                 await asyncio.gather(*map(asyncio.shield, reading))
         self.waited += time.perf_counter() - began
-        indices = {self._documents.identity(document)[0] for document in documents}
+        indices = {self._documents.identity(document)[0] for document in window}
         if indices and indices <= self.absent:
             raise MissingFeature(missing_graph(min(indices)))
 

@@ -227,7 +227,7 @@ class Walks:
             if asked.strategy.walks:
                 graph.begin(window[:_AHEAD])
                 if not self._known(documents.identity(document)[0] for document in window):
-                    await graph.require(window[:_AHEAD])
+                    await graph.require(window, _AHEAD)
             walk = await asked.strategy.run(params, window, graph, judge, nearness)
         except EsTtcError as error:  # of nearness; the judge keeps a failure of its own
             failures.append(error)
