@@ -36,6 +36,7 @@ class Entrance:
         self._metrics = metrics
         self._limit = limit
         self._in_flight = 0
+        metrics.in_flight.set_function(lambda: self._in_flight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -43,12 +44,10 @@ class Entrance:
         answer = _Answer(send, request_id(incoming.header(b"x-request-id"), incoming.header(b"x-opaque-id")))
         started = time.perf_counter()
         self._in_flight += 1
-        self._metrics.in_flight.inc()
         try:
             outcome = await self._answered(incoming, answer)
         finally:
             self._in_flight -= 1
-            self._metrics.in_flight.dec()
         seconds = time.perf_counter() - started
         self._metrics.answered(outcome.kind, outcome.status, seconds, applied=outcome.applied)
         if outcome.kind != "passthrough" or outcome.status >= 500:

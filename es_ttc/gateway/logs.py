@@ -1,9 +1,9 @@
 """Structured logs: JSON lines, or colours on a terminal. Never a body, a query string or a credential."""
 
 import logging
+import os
 import re
 import sys
-import uuid
 
 import structlog
 
@@ -45,8 +45,8 @@ def configure_logs(log_format: str, level: int = logging.INFO) -> None:
 
 def request_id(*candidates: str) -> str:
     """Return the first id that a caller gave, cut to what a log line can hold, or a new one."""
-    for candidate in candidates:
+    for candidate in filter(None, candidates):
         fit = _UNFIT.sub("", candidate)[:_LONGEST_ID]
         if fit:
             return fit
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()

@@ -43,6 +43,7 @@ class Metrics:
             "es_ttc_fallbacks", "Searches answered with the engine's own ranking.", ("reason",), registry=self.registry
         )
         self.in_flight = Gauge("es_ttc_in_flight_requests", "Requests being answered.", registry=self.registry)
+        self._known: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
 
     def answered(self, kind: str, status: int, seconds: float, *, applied: bool = True) -> None:
         """Count a request that is over.
@@ -59,8 +60,13 @@ class Metrics:
             outcome = "error" if status >= 500 else "client_error"
         else:
             outcome = "ok" if applied else "fallback"
-        self.requests.labels(kind, outcome).inc()
-        self.request_seconds.labels(kind).observe(seconds)
+        known = self._known.get((kind, outcome))
+        if known is None:  # looking labels up takes longer than counting
+            known = self._known[kind, outcome] = (
+                self.requests.labels(kind, outcome), self.request_seconds.labels(kind)
+            )  # fmt: skip
+        known[0].inc()
+        known[1].observe(seconds)
 
     def watch_cache(self, cache: LruCache[Any, Any]) -> None:
         """Report what a cache of features holds whenever the metrics are read."""

@@ -366,6 +366,10 @@ class SearchHandler:
             text = dict(params).get("source", "").encode(errors="surrogateescape")
         return body, text, params
 
+    async def passed(self, incoming: Incoming, send: Send) -> Outcome:
+        """Answer a search that has nothing of ours: the engine answers it as it came."""
+        return await self._pass(incoming, send, await incoming.read(self._max_body))
+
     async def _pass(self, incoming: Incoming, send: Send, body: bytes) -> Outcome:
         return Outcome("passthrough", await forward(self._upstream, incoming, send, body=body))
 

@@ -16,6 +16,7 @@ from es_ttc.gateway import jsonio
 from es_ttc.gateway.captured import Captured, add_summary, send_joined, with_text
 from es_ttc.gateway.hook import Found, HookHandler, Params
 from es_ttc.gateway.incoming import Incoming
+from es_ttc.gateway.knn.clauses import MARKS as ANY_MARK
 from es_ttc.gateway.knn.clauses import put_at
 from es_ttc.gateway.knn.handler import KnnHandler
 from es_ttc.gateway.query.clauses import QueryClause, clauses_of
@@ -41,6 +42,18 @@ class QueryHandler(HookHandler[QueryClause, Rewritten]):
         super().__init__(searches, knn)
         self._knn = knn
         self._rewriting = rewriting
+
+    async def search(self, incoming: Incoming, send: Send) -> Outcome:
+        """Answer one `_search`; most have nothing of ours, whatever the hook, and are not looked at again."""
+        if await self._may_be_ours(incoming):
+            return await super().search(incoming, send)
+        return await self._searches.passed(incoming, send)
+
+    async def msearch(self, incoming: Incoming, send: Send) -> Outcome:
+        """Answer one `_msearch`."""
+        if await self._may_be_ours(incoming):
+            return await super().msearch(incoming, send)
+        return await self._searches.passed(incoming, send)
 
     async def template(self, incoming: Incoming, send: Send) -> Outcome:
         """Answer one `_search/template`."""
@@ -82,6 +95,10 @@ class QueryHandler(HookHandler[QueryClause, Rewritten]):
             applied = applied and others.applied
         pretty = dict(params).get("pretty", "false") in ("", "true")
         return Outcome("msearch", await send_joined(send, parts, applied=applied, pretty=pretty), applied)
+
+    async def _may_be_ours(self, incoming: Incoming) -> bool:
+        text = (await self._searches.read(incoming))[1]
+        return text is not None and any(mark in text for mark in ANY_MARK)
 
     def clauses_of(self, body: Mapping[str, Any]) -> list[QueryClause]:
         """Return the queries of ours in a body."""
