@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,25 @@ def test_so_many_documents() -> None:
     whole = solve(Dictionary.of(rows), query, chosen.penalty)
     assert set(outcome.documents[chosen.support]) == set(whole.support)
     assert len(select(Dictionary.of(rows), query, 6, l2=params.l2).support) == len(chosen.support)
+
+
+class ShortSighted(MemorySearch):
+    """Looks at a few of the nearest documents only, however many are asked for, and says so."""
+
+    sight = 3
+
+    async def nearest(self, vectors: Float32, k: int, **how: Any) -> list[Neighbours]:
+        return [replace(one, complete=False) for one in await super().nearest(vectors, min(k, self.sight), **how)]
+
+
+def test_a_search_that_gives_up_certifies_nothing_that_it_has_not_seen() -> None:
+    random = np.random.default_rng(4)
+    rows, query = unit(np.abs(random.standard_normal((60, 24)))), unit(np.abs(random.standard_normal(24)))
+    whole = search_over(rows)
+    assert generated(query, whole, NnnRetrieverParams(l1=0.02)).stop == "certified"
+    short = ShortSighted(whole._matrices, whole._windows)
+    few = generated(query, short, NnnRetrieverParams(l1=0.02), Effort(candidates=10, batch=3, rounds=1, exact=True))
+    assert (few.stop, few.gap > 0) == ("rounds", True)
 
 
 def test_what_it_returns() -> None:

@@ -1,0 +1,71 @@
+"""How many neighbours are looked at where the source has the last word."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from es_ttc.gateway.knn.engine_search import enough, neighbours
+from es_ttc.gateway.knn.ground import Side
+from es_ttc.retrievers.base import Neighbours
+
+
+def side(documents: int, matching: int) -> Side:
+    return Side("shop", "ttc-1-shop", documents, matching)
+
+
+@pytest.mark.parametrize(
+    ("documents", "matching", "k", "expected"),
+    [
+        (1000, 1000, 10, 10),  # nothing is hidden
+        (1000, 1200, 10, 10),  # some documents have no vectors yet
+        (1000, 100, 10, 150),  # one in ten: half as many again as would be expected to do
+        (10**6, 20, 100, 10_000),
+        (1000, 0, 10, 10_000),
+    ],
+)
+def test_the_first_look_expects_as_many_to_match_as_the_filter_lets_through(
+    documents: int, matching: int, k: int, expected: int
+) -> None:
+    assert side(documents, matching).first_count(k) == expected
+
+
+@pytest.mark.parametrize(
+    ("documents", "matching", "count", "first"),
+    [
+        (10**6, 900, 10, True),
+        (1500, 900, 10, False),  # most match anyway
+        (10**6, 5000, 150, False),
+        (10**6, 5000, 10_000, True),  # no more neighbours to be had afterwards
+        (10**6, 50_000, 10_000, False),
+    ],
+)
+def test_few_documents_are_asked_for_first(documents: int, matching: int, count: int, first: bool) -> None:
+    assert side(documents, matching).filter_first(count) is first
+
+
+@pytest.mark.parametrize(
+    ("hidden", "corpus", "looks", "found", "complete"),
+    [
+        (0, 50_000, [5], 5, True),
+        (17, 50_000, [5, 20, 80], 5, True),
+        (50_000, 50_000, [5, 20, 80, 320, 1280, 5120, 10_000], 0, False),
+        (28, 30, [5, 20, 80], 2, True),
+    ],
+)
+def test_more_are_looked_at_until_enough_may_be_given(
+    hidden: int, corpus: int, looks: list[int], found: int, complete: bool
+) -> None:
+    """The nearest ones are hidden."""
+    looked = []
+
+    async def find(count: int) -> tuple[Neighbours, bool]:
+        looked.append(count)
+        given = list(range(hidden, min(count, corpus)))
+        return neighbours(given, [1 - number / 1e5 for number in given]), count > corpus
+
+    got = asyncio.run(enough(find, 5, first=5))
+    assert looked == looks
+    assert got.documents.tolist() == list(range(hidden, hidden + found))
+    assert got.complete is complete
+    assert np.all(np.diff(got.cosines) <= 0)
