@@ -30,7 +30,7 @@ from es_ttc.settings import Settings
 if TYPE_CHECKING:
     from es_ttc.training.data import Task
     from es_ttc.training.loop import LoopOptions, Progressed, Report
-    from es_ttc.training.session import Outcome, Trainable
+    from es_ttc.training.session import Outcome, Sides, Trainable
 
 T = TypeVar("T")
 
@@ -122,6 +122,14 @@ def _hidden(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     )
 
 
+def _tune(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--tune", type=click.Choice(["adapters", "encoder"]), default="adapters", show_default=True,
+        help=f"What is learned: small networks over frozen vectors; or {what}, all of its weights (for accelerators: "
+        "take a learning rate of some 1e-5 and a small batch).",
+    )  # fmt: skip
+
+
 @train.command()
 @data_argument
 @_common(epochs=40, batch=512, learning_rate=3e-3, patience=4)
@@ -130,14 +138,17 @@ def _hidden(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     "--temperature", type=click.FloatRange(0, min_open=True), default=0.05, show_default=True, help="Of InfoNCE."
 )
 @metric_option
-def dense(data: Path, hidden: int, temperature: float, metric: str, **common: Any) -> None:
+@_tune("for both roles a copy of the encoder")
+def dense(data: Path, hidden: int, temperature: float, metric: str, tune: str, **common: Any) -> None:
     """Fit cosines to judged queries: an adapter for queries and one for documents, InfoNCE in the batch."""
     from es_ttc.training.recipes.dense import DenseRecipe
 
-    def recipe(tasks: "Sequence[Task]") -> "Trainable":
-        return DenseRecipe(tasks[0], hidden=hidden, temperature=temperature, metric=metric)
+    def recipe(tasks: "Sequence[Task]", side: "Sides") -> "Trainable":
+        [task] = tasks
+        own = {} if tune == "adapters" else {"queries": side(task, "query"), "documents": side(task, "document")}
+        return DenseRecipe(task, hidden=hidden, temperature=temperature, metric=metric, **own)
 
-    options = {"hidden": hidden, "temperature": temperature, "metric": metric}
+    options = {"tune": tune, "hidden": hidden, "temperature": temperature, "metric": metric}
     _train("dense", (data,), recipe, options, None, common)
 
 
@@ -184,16 +195,18 @@ def dense(data: Path, hidden: int, temperature: float, metric: str, **common: An
 )
 @click.option("--nearest", type=click.IntRange(1), default=50, show_default=True, help="How many of them a query.")
 @metric_option
-def nnn(data: Path, start: Path | None, **options: Any) -> None:
+@_tune("for queries a copy of the encoder, beside the adapter for documents")
+def nnn(data: Path, start: Path | None, tune: str, **options: Any) -> None:
     """Fit what the method `nnn` selects: adapters trained through the unrolled solver (NNN-Tr)."""
     from es_ttc.training.recipes.nnn import NnnOptions, NnnRecipe
 
     chosen, common = _parted(NnnOptions, options)
 
-    def recipe(tasks: "Sequence[Task]") -> "Trainable":
-        return NnnRecipe(tasks[0], chosen)
+    def recipe(tasks: "Sequence[Task]", side: "Sides") -> "Trainable":
+        [task] = tasks
+        return NnnRecipe(task, chosen, queries=None if tune == "adapters" else side(task, "query"))
 
-    _train("nnn", (data,), recipe, asdict(chosen), start, common)
+    _train("nnn", (data,), recipe, {"tune": tune, **asdict(chosen)}, start, common)
 
 
 @train.command()
@@ -227,7 +240,7 @@ def colt(data: Path, start: Path | None, **options: Any) -> None:
 
     chosen, common = _parted(ColtOptions, options)
 
-    def recipe(tasks: "Sequence[Task]") -> "Trainable":
+    def recipe(tasks: "Sequence[Task]", _: "Sides") -> "Trainable":
         return ColtRecipe(tasks[0], chosen)
 
     _train("colt", (data,), recipe, asdict(chosen), start, common)
@@ -258,7 +271,7 @@ def head(data: tuple[Path, ...], **options: Any) -> None:
 
     chosen, common = _parted(HeadOptions, options)
 
-    def recipe(tasks: "Sequence[Task]") -> "Trainable":
+    def recipe(tasks: "Sequence[Task]", _: "Sides") -> "Trainable":
         return HeadRecipe(tasks, chosen)
 
     _train("head", data, recipe, asdict(chosen), None, common)
@@ -274,7 +287,7 @@ def _parted(kind: type[T], options: dict[str, Any]) -> tuple[T, dict[str, Any]]:
 def _train(
     kind: str,
     data: Sequence[Path],
-    recipe: "Callable[[Sequence[Task]], Trainable]",
+    recipe: "Callable[[Sequence[Task], Sides], Trainable]",
     options: dict[str, Any],
     start: Path | None,
     common: dict[str, Any],

@@ -147,6 +147,18 @@ def shipped_adapters(name: str, *, cache_dir: Path | None = None) -> list[str]:
     return adapters.shipped(_files(parsed.model, "torch", cache_dir or Settings().cache_dir).folder)
 
 
+def model_folder(name: str, *, cache_dir: Path | None = None) -> Path:
+    """Return the folder of an encoder's model for torch: what it is fine-tuned from.
+
+    Raises:
+        ConfigurationError: There is none, or the name has an adapter.
+    """
+    parsed = parse_name(name)
+    if parsed.adapter is not None or trained.is_trained(Path(parsed.model).expanduser()):
+        raise ConfigurationError(f"encoder [{name}] is no model by itself: name one without an adapter")
+    return _files(parsed.model, "torch", cache_dir or Settings().cache_dir).folder
+
+
 class EncoderName(NamedTuple):
     """The parts of an encoder's name; None for what it leaves open."""
 

@@ -127,14 +127,23 @@ def _halve_products(model: SentenceTransformer) -> None:
             module.to(torch.bfloat16)
 
 
-def _load(folder: Path, device: torch.device, adapter: Path | None) -> SentenceTransformer:
+def load_model(folder: Path, device: torch.device) -> SentenceTransformer:
+    """Load a model's own library's object, in float32.
+
+    Raises:
+        ConfigurationError: It cannot be loaded.
+    """
     try:
         with _no_progress_bars():
-            model = SentenceTransformer(
+            return SentenceTransformer(
                 str(folder), device=str(device), local_files_only=True, model_kwargs={"dtype": torch.float32}
             )
     except Exception as error:  # whatever a model's files make the library raise
         raise ConfigurationError(f"model folder [{folder}] could not be loaded: {error}") from error
+
+
+def _load(folder: Path, device: torch.device, adapter: Path | None) -> SentenceTransformer:
+    model = load_model(folder, device)
     if adapter is not None:
         from es_ttc.encoders.lora import merge  # peft is an extra of its own
 

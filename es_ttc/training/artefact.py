@@ -1,6 +1,6 @@
 """The folder that training leaves: weights, a card for programs, a page for people; the card comes last."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ def write(
     base_name: str,
     base: EncoderIdentity,
     heads: Mapping[Role, Head],
+    models: Sequence[Role],
     params: Mapping[str, Mapping[str, Any]],
     about: Mapping[str, Any],
     cache_dir: Path,
@@ -42,6 +43,7 @@ def write(
         base_name: What the encoder under it is loaded by.
         base: That encoder's identity.
         heads: Each role's.
+        models: Roles whose fine-tuned model stands in the folder already.
         params: Parameters that go with it, by method.
         about: Data, options, course and figures, for people.
         cache_dir: Of file hashes.
@@ -55,7 +57,7 @@ def write(
         "name": folder.resolve().name,
         "base": {"name": base_name, "identity": base.as_dict()},
         "heads": {role: heads[role].kinds for role in ROLES},
-        "models": [],
+        "models": list(models),
         "params": params,
         **about,
         "versions": provenance.versions(PACKAGES),

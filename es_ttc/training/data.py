@@ -15,6 +15,7 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.evaluation.datasets import Collection, load_collection, only, sample, splits
 from es_ttc.evaluation.features import encode_corpus, encode_queries
 from es_ttc.evaluation.searcher import Progress, silent
+from es_ttc.ingest.compose import compose
 from es_ttc.mappings.spec import IndexSpec
 
 TRAIN, VALID, TEST = "train", ("valid", "dev", "validation"), "test"
@@ -69,6 +70,7 @@ class Task:
         valid: What chooses the epoch; never test queries.
         test: What figures are reported on; None where there is no such split.
         held_out: Whether ``valid`` was a part of the train split.
+        texts: The documents' texts as they are encoded; empty where vectors alone are at hand.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Task:
     valid: Questions
     test: Questions | None = None
     held_out: bool = False
+    texts: Sequence[str] = ()
 
     @property
     def dims(self) -> int:
@@ -99,13 +102,20 @@ class Task:
 
 
 def load_task(
-    folder: Path, encoder: Encoder, *, seed: int, most_queries: int | None = None, progress: Progress = silent
+    folder: Path,
+    encoder: Encoder,
+    *,
+    seed: int,
+    train_split: str = TRAIN,
+    most_queries: int | None = None,
+    progress: Progress = silent,
 ) -> Task:
     """Read a BEIR folder and encode it.
 
     Args:
         folder: With a train split.
         encoder: The frozen encoder.
+        train_split: Its name; for cross-validation, which a benchmark sees to, the only one that there is.
         seed: Of what is held out and of samples.
         most_queries: Take so many train queries at most, drawn at random.
         progress: Told about every batch.
@@ -114,11 +124,11 @@ def load_task(
         ConfigurationError: There is no train split, or too little in it.
     """
     found = splits(folder) if folder.is_dir() else []
-    if folder.is_dir() and found and TRAIN not in found:
+    if folder.is_dir() and found and train_split not in found:
         raise ConfigurationError(
-            f"[{folder}] has no split [{TRAIN}] to learn from: it has {', '.join(found)} (qrels/{TRAIN}.tsv)"
+            f"[{folder}] has no split [{train_split}] to learn from: it has {', '.join(found)} (qrels/{TRAIN}.tsv)"
         )
-    train = load_collection(folder, TRAIN)
+    train = load_collection(folder, train_split)
     if most_queries is not None:
         train = sample(train, most_queries, seed)
     named = next((name for name in VALID if name in found), None)
@@ -126,14 +136,14 @@ def load_task(
         train, valid = held_out(train, seed)
     else:
         valid = load_collection(folder, named)
-    features, texts = _corpus(train, encoder, progress)
-    place = {document: number for number, document in enumerate(texts)}
+    features, ids, texts = _corpus(train, encoder, progress)
+    place = {document: number for number, document in enumerate(ids)}
 
     def questions(collection: Collection) -> Questions:
         return _questions(collection, place, encoder, progress)
 
-    test = questions(load_collection(folder, TEST)) if TEST in found else None
-    task = Task(train.name, features, questions(train), questions(valid), test, held_out=named is None)
+    test = questions(load_collection(folder, TEST)) if TEST in found and train_split != TEST else None
+    task = Task(train.name, features, questions(train), questions(valid), test, named is None, texts)
     if not len(task.train) or not len(task.valid):
         raise ConfigurationError(f"[{folder}] has too few judged train queries: {len(train.queries)}")
     return task
@@ -141,17 +151,34 @@ def load_task(
 
 def held_out(collection: Collection, seed: int, share: float = HELD_OUT) -> tuple[Collection, Collection]:
     """Return a collection parted into what is learned from and what chooses, drawn at random."""
-    order = np.random.default_rng(seed).permutation(sorted(collection.queries)).tolist()
-    chosen = set(order[: max(1, round(share * len(order)))])
-    return only(collection, set(collection.queries) - chosen), only(collection, chosen)
+    queries = sorted(collection.queries)
+    _, places = held_out_places(len(queries), seed, share)
+    chosen = {queries[place] for place in places}
+    return only(collection, set(queries) - chosen), only(collection, chosen)
 
 
-def _corpus(collection: Collection, encoder: Encoder, progress: Progress) -> tuple[Float32, list[str]]:
+def held_out_places(count: int, seed: int, share: float = HELD_OUT) -> tuple[Places, Places]:
+    """Return places of what is learned from and of what chooses, drawn at random."""
+    order: Places = np.random.default_rng(seed).permutation(count)
+    first = max(1, round(share * count))
+    return np.sort(order[first:]), np.sort(order[:first])
+
+
+def questions_of(collection: Collection, encoder: Encoder, progress: Progress = silent) -> tuple[Questions, Float32]:
+    """Return a collection's queries, and its documents' vectors, ``(n, d)``."""
+    documents, ids, _ = _corpus(collection, encoder, progress)
+    place = {document: number for number, document in enumerate(ids)}
+    return _questions(collection, place, encoder, progress), documents
+
+
+def _corpus(collection: Collection, encoder: Encoder, progress: Progress) -> tuple[Float32, list[str], list[str]]:
+    """Return the documents' vectors, ids and texts."""
     titled = any(document.title for document in collection.documents)
     fields = ("title", "text") if titled else ("text",)
     spec = IndexSpec(encoder.identity, text_fields=fields, tokens="none")
     features = encode_corpus(collection.documents, spec, encoder, progress)
-    return features.pooled, list(features.ids)
+    texts = [compose(document.source, fields)[0] for document in collection.documents]
+    return features.pooled, list(features.ids), texts
 
 
 def _questions(collection: Collection, place: Mapping[str, int], encoder: Encoder, progress: Progress) -> Questions:

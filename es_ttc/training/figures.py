@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from es_ttc.encoders.base import Role
-from es_ttc.encoders.heads import Head
 from es_ttc.evaluation.metrics import score
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
 from es_ttc.rescorers.nnn.rescorer import scores
@@ -50,17 +48,20 @@ def figures(questions: Questions, documents: Float32, penalty: Penalty | None = 
     return {metric: float(np.mean(found)) for metric, found in values.items()}
 
 
-def before_and_after(
-    task: Task, heads: Mapping[Role, Head], params: Mapping[str, Any] | None
-) -> dict[str, dict[str, float]]:
-    """Return figures of the frozen encoder and the trained one; with the method `nnn` too where it has parameters."""
-    after = task.mapped(heads)
+def before_and_after(before: Task, after: Task, params: Mapping[str, Any] | None) -> dict[str, dict[str, float]]:
+    """Return figures before and after training; by the method `nnn` too where it has parameters.
+
+    Args:
+        before: The collection through the encoder as it was.
+        after: The same through the trained one.
+        params: Of `nnn`.
+    """
     found = {}
-    for name, plain, trained in (("valid", task.valid, after.valid), ("test", task.test, after.test)):
+    for name, plain, trained in (("valid", before.valid, after.valid), ("test", before.test, after.test)):
         if plain is None or trained is None:
             continue
-        found[f"{name}, dense, frozen"] = figures(plain, task.documents)
-        found[f"{name}, dense, trained"] = figures(trained, after.documents)
+        found[f"{name}, dense, before"] = figures(plain, before.documents)
+        found[f"{name}, dense, after"] = figures(trained, after.documents)
         if params is not None:
-            found[f"{name}, nnn, trained"] = figures(trained, after.documents, Penalty(params["l1"], params["l2"]))
+            found[f"{name}, nnn, after"] = figures(trained, after.documents, Penalty(params["l1"], params["l2"]))
     return found

@@ -1,6 +1,7 @@
 """One training from BEIR folders to an artefact: what `es-ttc train` does."""
 
 import hashlib
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,15 +11,19 @@ import numpy as np
 import torch
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Role
+from es_ttc.encoders.cache import cached
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.heads import Head
-from es_ttc.encoders.trained import CARD, ROLES, Card, heads_in, identity_of, is_trained
+from es_ttc.encoders.registry import load_encoder, model_folder
+from es_ttc.encoders.trained import CARD, ROLES, Card, TrainedEncoder, heads_in, identity_of, is_trained
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.evaluation.searcher import Progress, silent
 from es_ttc.training import artefact
 from es_ttc.training.data import Task, load_task
 from es_ttc.training.figures import before_and_after
 from es_ttc.training.loop import LoopOptions, Progressed, Recipe, Report, train
+from es_ttc.training.sides import DOCUMENTS, TRAIN, VALID
+from es_ttc.training.tuned_side import TunedSide
 
 _OF_NO_INFLUENCE = ("device", "threads", "save_seconds")
 
@@ -30,9 +35,33 @@ class Trainable(Recipe, Protocol):
         """Return both roles' heads, as they are now."""
         ...
 
+    @property
+    def tuned(self) -> Mapping[Role, TunedSide]:
+        """Sides whose encoder itself is learned."""
+        ...
+
     def params(self) -> dict[str, float] | None:
         """Return the parameters of the method `nnn` that go with it; None where it is no matter of that method."""
         ...
+
+
+@dataclass(frozen=True)
+class Start:
+    """What training begins from.
+
+    Attributes:
+        heads: Each role's, over the encoder; none without an artefact.
+        models: Folders of fine-tuned models, by the role that has one.
+        identity: The artefact's; None without one.
+    """
+
+    heads: Mapping[Role, Head]
+    models: Mapping[Role, Path] = field(default_factory=dict)
+    identity: str | None = None
+
+
+Sides = Callable[[Task, Role], TunedSide]
+"""Makes a side whose encoder is learned."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +72,7 @@ class Request:
         kind: nnn, colt, dense or head.
         data: BEIR folders.
         out: Where the artefact goes.
-        recipe: Makes the recipe from the tasks.
+        recipe: Makes the recipe from the tasks, and from what makes sides whose encoder is learned.
         options: The recipe's own, JSON-ready, for the card.
         loop: How it is trained.
         start: An artefact that it begins from.
@@ -54,7 +83,7 @@ class Request:
     kind: str
     data: Sequence[Path]
     out: Path
-    recipe: Callable[[Sequence[Task]], Trainable]
+    recipe: Callable[[Sequence[Task], Sides], Trainable]
     options: Mapping[str, Any]
     loop: LoopOptions
     start: Path | None = None
@@ -104,28 +133,49 @@ def run(
     """
     checkpoint = _claim(request)
     loop = request.loop
+    start = _start(request.start, encoder.identity, cache_dir)
+    below = _below(encoder, start, cache_dir)
     tasks = [
-        load_task(folder, encoder, seed=loop.seed, most_queries=request.most_queries, progress=progress)
+        load_task(folder, below, seed=loop.seed, most_queries=request.most_queries, progress=progress)
         for folder in request.data
     ]
-    before, started = _start(request.start, encoder.identity, cache_dir)
+    before = start.heads
     about = {
         "kind": request.kind,
         "encoder": encoder.identity.key,
-        "start": started,
+        "start": start.identity,
         "data": {task.name: _digest(task) for task in tasks},
         "options": dict(request.options),
         "loop": {name: value for name, value in asdict(loop).items() if name not in _OF_NO_INFLUENCE},
     }
     torch.manual_seed(loop.seed)
-    recipe = request.recipe([task.mapped(before) for task in tasks])
+
+    def side(task: Task, role: Role) -> TunedSide:
+        if before[role].layers:
+            raise InvalidRequest(
+                f"[{request.start}] has an adapter for the role [{role}]: begin from one that was trained with --tune "
+                "encoder, or from none"
+            )
+        folder = start.models.get(role) or model_folder(base_name, cache_dir=cache_dir)
+        texts = {DOCUMENTS: task.texts} if role == "document" else {TRAIN: task.train.texts, VALID: task.valid.texts}
+        return TunedSide(folder, role, texts)
+
+    recipe = request.recipe([task.mapped(before) for task in tasks], side)
     course = train(recipe, loop, file=checkpoint, about=about, resume=request.resume, report=report)
     learned, params = recipe.heads(), recipe.params()
     heads = {role: Head((*before[role].layers, *learned[role].layers)) for role in ROLES}
+    models = _models(request.out, start, recipe.tuned)
+    after = tasks
+    if recipe.tuned:
+        below = _below(encoder, Start(start.heads, models), cache_dir)
+        after = [
+            load_task(folder, below, seed=loop.seed, most_queries=request.most_queries, progress=progress)
+            for folder in request.data
+        ]
     metrics = {
         f"{task.name}: {what}" if len(tasks) > 1 else what: found
-        for task in tasks
-        for what, found in before_and_after(task, heads, params).items()
+        for task, changed in zip(tasks, after, strict=True)
+        for what, found in before_and_after(task, changed.mapped(heads), params).items()
     }
     methods: dict[str, dict[str, float]] = {} if params is None else {"nnn": params}
     identity = artefact.write(
@@ -134,6 +184,7 @@ def run(
         base_name=base_name,
         base=encoder.identity,
         heads=heads,
+        models=sorted(models),
         params=methods,
         about=_about(request, tasks, about, course, metrics),
         cache_dir=cache_dir,
@@ -158,10 +209,10 @@ def _claim(request: Request) -> Path:
     return checkpoint
 
 
-def _start(folder: Path | None, base: EncoderIdentity, cache_dir: Path) -> tuple[dict[Role, Head], str | None]:
-    """Return the heads that training begins from, and their identity."""
+def _start(folder: Path | None, base: EncoderIdentity, cache_dir: Path) -> Start:
+    """Return what training begins from."""
     if folder is None:
-        return {role: Head() for role in ROLES}, None
+        return Start({role: Head() for role in ROLES})
     if not is_trained(folder):
         raise ConfigurationError(f"[{folder}] is no folder that `es-ttc train` has finished: name one with {CARD}")
     card = Card.read(folder)
@@ -170,7 +221,33 @@ def _start(folder: Path | None, base: EncoderIdentity, cache_dir: Path) -> tuple
             f"[{folder}] was trained on [{card.base.encoder_identity.key}], and the encoder is [{base.key}]: give the "
             "same --encoder"
         )
-    return heads_in(folder, card), identity_of(folder, card, FileHashes(cache_dir)).key
+    models = {role: folder / role for role in card.models}
+    return Start(heads_in(folder, card), models, identity_of(folder, card, FileHashes(cache_dir)).key)
+
+
+def _below(encoder: Encoder, start: Start, cache_dir: Path) -> Encoder:
+    """Return what gives the vectors under the heads: the encoder, or fine-tuned models in its place."""
+    if not start.models:
+        return encoder
+    bases: dict[Role, Encoder] = dict.fromkeys(ROLES, encoder)
+    for role, folder in start.models.items():
+        bases[role] = cached(load_encoder(f"{folder}@torch", cache_dir=cache_dir), cache_dir / "encodings")
+    return TrainedEncoder(bases, {role: Head() for role in ROLES}, encoder.identity)
+
+
+def _models(out: Path, start: Start, tuned: Mapping[Role, TunedSide]) -> dict[Role, Path]:
+    """Write the fine-tuned models of each role, new ones and those that training began from."""
+    found: dict[Role, Path] = {}
+    for role in ROLES:
+        folder = out / role
+        if role in tuned:
+            tuned[role].write(folder)
+        elif role in start.models:
+            shutil.copytree(start.models[role], folder, dirs_exist_ok=True)
+        else:
+            continue
+        found[role] = folder
+    return found
 
 
 def _about(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -32,6 +33,11 @@ class FrozenSide(nn.Module):
         vectors: Tensor = getattr(self, f"_{what}")
         rows: Tensor = self.head(vectors if places is None else vectors[torch.from_numpy(places)])
         return rows
+
+    def each(self, what: str, places: Places) -> Tensor:
+        """Return unit rows at places that may repeat, each of them mapped once."""
+        distinct, where = np.unique(places, return_inverse=True)
+        return self.rows(what, distinct)[torch.from_numpy(where)]
 
     def served(self) -> Head:
         """Return the head as it is served."""

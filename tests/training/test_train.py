@@ -36,7 +36,7 @@ def test_what_is_learned_is_an_encoder(
     assert course["losses"][-1] < course["losses"][0] / 2
     assert course["valid"][course["best_epoch"]] == max(course["valid"])
     found = trained(capsys, "nnn", str(data), "--start", str(dense), "--out", str(nnn), *NNN)
-    assert {"valid, dense, frozen", "test, dense, trained", "test, nnn, trained"} <= found["metrics"].keys()
+    assert {"valid, dense, before", "test, dense, after", "test, nnn, after"} <= found["metrics"].keys()
     assert sorted(path.name for path in nnn.iterdir()) == ["README.md", "card.json", "heads.safetensors", "nnn.json"]
 
     served = load_encoder(str(nnn), cache_dir=tmp_path)
@@ -60,7 +60,7 @@ def test_the_figures_are_those_of_an_evaluation(data: Path, tmp_path: Path, caps
     out = tmp_path / "made"
     found = trained(capsys, "nnn", str(data), "--out", str(out), *NNN, "--epochs", "2")
     arguments = ["evaluate", str(data), "--methods", "dense,nnn", "--tuned", str(out / "nnn.json"), "--json"]
-    for encoder, expected in ((str(out), "trained"), (NAME, "frozen")):
+    for encoder, expected in ((str(out), "after"), (NAME, "before")):
         assert run([*arguments, "--encoder", encoder]) == 0, capsys.readouterr().err
         methods = json.loads(capsys.readouterr().out)["data"]["tools"]["methods"]
         for method in ("dense", "nnn"):
@@ -171,5 +171,27 @@ def test_a_head_is_learned_from_several_collections(
     served = load_encoder(str(out), cache_dir=tmp_path)
     query, document = (served.encode(["weather"], role=role, tokens=False).pooled for role in ("query", "document"))
     np.testing.assert_array_equal(query, document)
-    assert {"tools: test, dense, trained", "more: valid, dense, frozen"} <= found["metrics"].keys()
+    assert {"tools: test, dense, after", "more: valid, dense, before"} <= found["metrics"].keys()
     assert bool(found["losses"]) == (family != "whiten")
+
+
+def test_the_encoder_itself_is_tuned_where_that_is_asked_for(
+    data: Path, tmp_path: Path, encoder: Encoder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dense, nnn = tmp_path / "dense", tmp_path / "nnn"
+    options = ("--tune", "encoder", "--learning-rate", "1e-4", "--epochs", "1", "--batch", "8", "--metric", "ndcg@10")
+    trained(capsys, "dense", str(data), "--out", str(dense), *options)
+    found = trained(capsys, "nnn", str(data), "--start", str(dense), "--out", str(nnn), *options, "--hidden", "16")
+    assert {path.name for path in nnn.iterdir() if path.is_dir()} == {"query", "document"}
+    assert not list(nnn.rglob("*.bin"))
+    served = load_encoder(str(nnn), cache_dir=tmp_path)
+    assert served.identity.key == found["encoder"]
+    texts = list(TOOLS.values())
+    for role in ("query", "document"):
+        before, after = (one.encode(texts, role=role, tokens=False).pooled for one in (encoder, served))
+        assert 0.5 < (before * after).sum(axis=1).min() < 0.9999
+    arguments = ["evaluate", str(data), "--methods", "dense", "--encoder", str(nnn), "--json"]
+    assert run(arguments) == 0, capsys.readouterr().err
+    methods = json.loads(capsys.readouterr().out)["data"]["tools"]["methods"]
+    for metric, value in found["metrics"]["test, dense, after"].items():
+        assert methods["dense"][metric] == pytest.approx(value, abs=1e-6)

@@ -23,6 +23,7 @@ from es_ttc.encoders.heads import Head, Table
 from es_ttc.training.data import Places, Task
 from es_ttc.training.losses import cross_view, listwise_multi_label
 from es_ttc.training.measures import measure
+from es_ttc.training.tuned_side import TunedSide
 
 Edges = NDArray[np.intp]
 
@@ -112,6 +113,11 @@ class ColtRecipe:
         """Return what is served: queries as they are, documents by the table."""
         learned = self._final().detach().cpu().numpy()
         return {"query": Head(), "document": Head((Table(self._task.documents, learned),))}
+
+    @property
+    def tuned(self) -> dict[Role, TunedSide]:
+        """No encoder is learned."""
+        return {}
 
     def params(self) -> None:
         """Nothing of the method `nnn`."""

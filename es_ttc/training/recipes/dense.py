@@ -1,6 +1,7 @@
 """The dense baseline (NNN decoding, appendix B.2): a side for queries and one for documents, InfoNCE in the batch."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from es_ttc.training.heads import MixedMlp
 from es_ttc.training.losses import info_nce
 from es_ttc.training.measures import measure
 from es_ttc.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, queries_of
+from es_ttc.training.tuned_side import TunedSide
 
 
 class DenseRecipe:
@@ -26,14 +28,25 @@ class DenseRecipe:
         hidden: Width of the adapters.
         temperature: Of InfoNCE.
         metric: What validation measures.
+        queries: Their side, where it is not an adapter over frozen vectors.
+        documents: Theirs, likewise.
     """
 
-    def __init__(self, task: Task, *, hidden: int, temperature: float = 0.05, metric: str = "comp@5") -> None:
+    def __init__(
+        self,
+        task: Task,
+        *,
+        hidden: int,
+        temperature: float = 0.05,
+        metric: str = "comp@5",
+        queries: FrozenSide | TunedSide | None = None,
+        documents: FrozenSide | TunedSide | None = None,
+    ) -> None:
         self._task = task
         self._temperature = temperature
         self._metric = metric
-        self.queries = FrozenSide(queries_of(task), MixedMlp(task.dims, hidden))
-        self.documents = FrozenSide({DOCUMENTS: task.documents}, MixedMlp(task.dims, hidden))
+        self.queries = queries or FrozenSide(queries_of(task), MixedMlp(task.dims, hidden))
+        self.documents = documents or FrozenSide({DOCUMENTS: task.documents}, MixedMlp(task.dims, hidden))
         self.learned: nn.Module = nn.ModuleList([self.queries, self.documents])
         self._pairs = pairs_of(task)
         self._valid = task.valid.mask(len(task.documents))
@@ -46,7 +59,7 @@ class DenseRecipe:
         """Return InfoNCE of some pairs."""
         queries, documents = self._pairs[batch].T
         excluded = known_positives(self._task.train.relevant, queries, documents)
-        rows, positives = self.queries.rows(TRAIN, queries), self.documents.rows(DOCUMENTS, documents)
+        rows, positives = self.queries.each(TRAIN, queries), self.documents.each(DOCUMENTS, documents)
         return info_nce(rows, positives, self._temperature, excluded.to(rows.device))
 
     def validate(self) -> float:
@@ -57,6 +70,12 @@ class DenseRecipe:
     def heads(self) -> dict[Role, Head]:
         """Return what is served."""
         return {"query": self.queries.served(), "document": self.documents.served()}
+
+    @property
+    def tuned(self) -> dict[Role, TunedSide]:
+        """Sides whose encoder itself was learned."""
+        sides: dict[Role, Any] = {"query": self.queries, "document": self.documents}
+        return {role: side for role, side in sides.items() if isinstance(side, TunedSide)}
 
     def params(self) -> None:
         """Nothing of the method `nnn`."""

@@ -15,6 +15,7 @@ from es_ttc.training.heads import LinearHead, LowRank, ResidualMlp, whitening
 from es_ttc.training.losses import info_nce
 from es_ttc.training.measures import measure
 from es_ttc.training.recipes.dense import known_positives
+from es_ttc.training.tuned_side import TunedSide
 
 Family = Literal["whiten", "linear", "low-rank", "mlp"]
 
@@ -101,6 +102,11 @@ class HeadRecipe:
         """Return what is served: the same for both roles."""
         head = Head((self.head.layer(),))
         return {"query": head, "document": head}
+
+    @property
+    def tuned(self) -> dict[Role, TunedSide]:
+        """No encoder is learned."""
+        return {}
 
     def params(self) -> None:
         """Nothing of the method `nnn`."""

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from es_ttc.training.heads import MixedMlp
 from es_ttc.training.losses import set_loss
 from es_ttc.training.measures import measure
 from es_ttc.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, queries_of
+from es_ttc.training.tuned_side import TunedSide
 
 _BLOCK = 512
 """Validation queries decoded at once."""
@@ -84,12 +86,13 @@ class NnnRecipe:
     Args:
         task: The collection.
         options: What it is told.
+        queries: Their side, where it is not an adapter over frozen vectors: the paper tunes the query encoder.
     """
 
-    def __init__(self, task: Task, options: NnnOptions) -> None:
+    def __init__(self, task: Task, options: NnnOptions, *, queries: FrozenSide | TunedSide | None = None) -> None:
         self._task = task
         self._options = options
-        self.queries = FrozenSide(queries_of(task), MixedMlp(task.dims, options.hidden))
+        self.queries = queries or FrozenSide(queries_of(task), MixedMlp(task.dims, options.hidden))
         self.documents = FrozenSide({DOCUMENTS: task.documents}, MixedMlp(task.dims, options.hidden))
         self.penalties = Penalties(options)
         self.learned: nn.Module = nn.ModuleList([self.queries, self.documents, self.penalties])
@@ -131,6 +134,12 @@ class NnnRecipe:
     def heads(self) -> dict[Role, Head]:
         """Return what is served."""
         return {"query": self.queries.served(), "document": self.documents.served()}
+
+    @property
+    def tuned(self) -> dict[Role, TunedSide]:
+        """Sides whose encoder itself was learned."""
+        sides: dict[Role, Any] = {"query": self.queries, "document": self.documents}
+        return {role: side for role, side in sides.items() if isinstance(side, TunedSide)}
 
     def params(self) -> dict[str, float]:
         """Return the parameters of the method `nnn` that it was trained with."""
