@@ -48,9 +48,9 @@ METRICS = ("recall@3", "recall@5", "comp@3", "comp@5")
 OBJECTIVE = "comp@5"
 METHODS = ("frozen", "dense", "MMR", "COLT", "NNN-Fix", "NNN-Tr")
 FOLDS = 5
-MOST_TUNING = 800
+MOST_TUNING = 500
 LAMBDAS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
-PENALTIES = tuple((l1, l2) for l1 in (0.02, 0.05, 0.1, 0.2) for l2 in (0.05, 0.2, 1.0))
+PENALTIES = tuple((l1, l2) for l1 in (0.02, 0.05, 0.1, 0.2, 0.3) for l2 in (0.05, 0.5, 2.0, 5.0))
 FAMILIES = ("whiten", "linear", "low-rank", "mlp")
 LEARNED_FROM = ("scifact", "toollens", "qmsum-meetings")
 JUDGED_ON = (*LEARNED_FROM, "cranfield", "npl-vaswani", "hotpotqa-train-hipporag")
@@ -76,7 +76,7 @@ def plan(seed: int) -> Plan:
     base = LoopOptions(seed=seed, threads=torch.get_num_threads())
     hidden = 512
     return Plan(
-        dense=replace(base, epochs=20, batch=1024, learning_rate=3e-3, patience=3),
+        dense=replace(base, epochs=40, batch=1024, learning_rate=3e-3, patience=4),
         nnn=replace(base, epochs=8, batch=128, learning_rate=1e-3, patience=3),
         colt=replace(base, epochs=40, batch=2048, learning_rate=1e-3, weight_decay=1e-7, patience=6),
         hidden=hidden,

@@ -184,7 +184,8 @@ def dense(data: Path, hidden: int, temperature: float, metric: str, tune: str, *
     type=click.FloatRange(0),
     default=1.0,
     show_default=True,
-    help="Weight of how far unselected documents are from being selected; 0 leaves them without a gradient.",
+    help="Weight of how far a relevant document that is left out is from being selected; 0 leaves it without a "
+    "gradient, as in the paper.",
 )
 @click.option(
     "--dictionary",

@@ -70,14 +70,22 @@ def lacking(documents: Tensor, queries: Tensor, x: Tensor, l1: Tensor | float) -
 
 
 def selection_scores(
-    documents: Tensor, queries: Tensor, x: Tensor, l1: Tensor | float, *, slack: float = 1.0
+    documents: Tensor, queries: Tensor, x: Tensor, l1: Tensor | float, relevant: Tensor, *, slack: float = 1.0
 ) -> Tensor:
-    """Return what the set loss compares: coefficients, and for unselected documents what they lack times ``slack``.
+    """Return what the set loss compares: coefficients; for relevant documents left out, what they lack times ``slack``.
 
     A coefficient of 0 has no gradient, so a relevant document that the solver left out could never be pulled in; what
     it lacks has one. ``slack = 0`` is the loss on coefficients alone, as the paper writes it.
+
+    Args:
+        documents: ``(n, d)``.
+        queries: ``(b, d)``.
+        x: ``(b, n)`` coefficients.
+        l1: The threshold.
+        relevant: ``(b, n)`` bool.
+        slack: Weight of what is lacking.
     """
     if slack == 0:
         return x
     lack = lacking(documents, queries, x, l1).clamp(max=0)
-    return torch.where(x > 0, x, slack * lack)
+    return torch.where((x == 0) & relevant, slack * lack, x)

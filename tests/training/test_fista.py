@@ -42,10 +42,11 @@ def test_its_gradient_is_the_numerical_one(kind: str) -> None:
     penalties = torch.tensor([0.03, 0.07], dtype=torch.float64, requires_grad=True)
     scales = torch.tensor([1.0, 0.9, 1.1, 1.0], dtype=torch.float64, requires_grad=True)
     bound = lipschitz(documents, 0.07)
+    relevant = torch.arange(6).expand(3, 6) % 2 == 0
 
     def solved(d: torch.Tensor, q: torch.Tensor, p: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         x = unrolled(d, q, p[0], p[1], steps=4, bound=bound, scales=s)
-        return selection_scores(d, q, x, p[0])
+        return selection_scores(d, q, x, p[0], relevant)
 
     assert torch.autograd.gradcheck(solved, (documents, queries, penalties, scales))
 
@@ -79,7 +80,10 @@ def test_what_is_not_selected_lacks_something_and_can_be_pulled_in() -> None:
         documents.grad = None
         x = unrolled(documents, queries[:1], 0.1, 0.1, steps=50)
         out = int(torch.nonzero(x[0] == 0)[0])
-        selection_scores(documents, queries[:1], x, 0.1, slack=slack)[0, out].backward()  # type: ignore[no-untyped-call]
+        relevant = torch.arange(30)[None] == out
+        scores = selection_scores(documents, queries[:1], x, 0.1, relevant, slack=slack)
+        assert ((x == 0) & ~relevant == (scores == 0) & ~relevant).all()
+        scores[0, out].backward()  # type: ignore[no-untyped-call]
         gradient: torch.Tensor | None = documents.grad
         assert gradient is not None
         assert bool(gradient.any()) == pulled

@@ -119,8 +119,9 @@ class NnnRecipe:
         with torch.autocast(queries.device.type, enabled=False):
             queries, documents = queries.float(), documents.float()
             x = unrolled(documents, queries, l1, l2, steps=options.steps, scales=self.penalties.scales)
-            scores = selection_scores(documents, queries, x, l1, slack=options.slack)
-            return set_loss(scores, relevant.to(scores.device), margin=options.margin, temperature=options.temperature)
+            wanted = relevant.to(x.device)
+            scores = selection_scores(documents, queries, x, l1, wanted, slack=options.slack)
+            return set_loss(scores, wanted, margin=options.margin, temperature=options.temperature)
 
     def validate(self) -> float:
         """Return the mean measure of the validation queries; not a number where the solver selects nothing at all."""
