@@ -41,7 +41,7 @@ from es_ttc.training.loop import LoopOptions, Progressed, train
 from es_ttc.training.recipes.colt import ColtOptions, ColtRecipe
 from es_ttc.training.recipes.dense import DenseRecipe
 from es_ttc.training.recipes.head import HeadOptions, HeadRecipe
-from es_ttc.training.recipes.nnn import NnnOptions, NnnRecipe
+from es_ttc.training.recipes.nnn import GRID, NnnOptions, NnnRecipe
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 METRICS = ("recall@3", "recall@5", "comp@3", "comp@5")
@@ -50,7 +50,6 @@ METHODS = ("frozen", "dense", "MMR", "COLT", "NNN-Fix", "NNN-Tr")
 FOLDS = 5
 MOST_TUNING = 500
 LAMBDAS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
-PENALTIES = tuple((l1, l2) for l1 in (0.02, 0.05, 0.1, 0.2, 0.3) for l2 in (0.05, 0.5, 2.0, 5.0))
 FAMILIES = ("whiten", "linear", "low-rank", "mlp")
 LEARNED_FROM = ("scifact", "toollens", "qmsum-meetings")
 JUDGED_ON = (*LEARNED_FROM, "cranfield", "npl-vaswani", "hotpotqa-train-hipporag")
@@ -132,7 +131,7 @@ def compared(task: Task, how: Plan) -> dict[str, Any]:
     found["values"]["COLT"] = values(moved.test, by_cosine(moved.test, moved.documents))
 
     begun = time.process_time()
-    l1, l2 = best((one, comp(choosing, by_nnn(choosing, tuned.documents, *one))) for one in PENALTIES)
+    l1, l2 = best((one, comp(choosing, by_nnn(choosing, tuned.documents, *one))) for one in GRID)
     found["values"]["NNN-Fix"] = values(tuned.test, by_nnn(tuned.test, tuned.documents, l1, l2))
     found["chosen"]["NNN-Fix"] = {"l1": l1, "l2": l2}
     note("NNN-Fix", begun)

@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -157,8 +157,8 @@ def dense(data: Path, hidden: int, temperature: float, metric: str, tune: str, *
 @_common(epochs=20, batch=64, learning_rate=1e-3, patience=3)
 @start_option
 @_hidden(768)
-@click.option("--l1", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="As of the method nnn.")
-@click.option("--l2", type=click.FloatRange(0, 1000), default=0.1, show_default=True, help="As of the method nnn.")
+@click.option("--l1", type=click.FloatRange(0, 1), help="As of the method nnn. Default: chosen on validation queries.")
+@click.option("--l2", type=click.FloatRange(0, 1000), help="Likewise; give both or neither.")
 @click.option("--learn-penalty", is_flag=True, help="Learn both, from these on; the paper fixes them.")
 @click.option("--steps", type=click.IntRange(1), default=20, show_default=True, help="Steps of the unrolled solver.")
 @click.option("--learn-steps", is_flag=True, help="Learn the length of each step; the paper's is 1/L.")
@@ -175,7 +175,7 @@ def dense(data: Path, hidden: int, temperature: float, metric: str, tune: str, *
 @click.option(
     "--temperature",
     type=click.FloatRange(0, min_open=True),
-    default=0.05,
+    default=0.02,
     show_default=True,
     help="Of the loss's smooth minimum and maximum.",
 )
@@ -199,15 +199,21 @@ def dense(data: Path, hidden: int, temperature: float, metric: str, tune: str, *
 @_tune("for queries a copy of the encoder, beside the adapter for documents")
 def nnn(data: Path, start: Path | None, tune: str, **options: Any) -> None:
     """Fit what the method `nnn` selects: adapters trained through the unrolled solver (NNN-Tr)."""
-    from es_ttc.training.recipes.nnn import NnnOptions, NnnRecipe
+    from es_ttc.training.recipes.nnn import NnnOptions, NnnRecipe, choose_penalty
 
-    chosen, common = _parted(NnnOptions, options)
+    if (options["l1"] is None) != (options["l2"] is None):
+        raise click.UsageError("--l1 and --l2 go together: give both or neither")
+    searched = options["l1"] is None
+    chosen, common = _parted(NnnOptions, given(**options))
 
     def recipe(tasks: "Sequence[Task]", side: "Sides") -> "Trainable":
         [task] = tasks
-        return NnnRecipe(task, chosen, queries=None if tune == "adapters" else side(task, "query"))
+        l1, l2 = choose_penalty(task, chosen.metric) if searched else (chosen.l1, chosen.l2)
+        queries = None if tune == "adapters" else side(task, "query")
+        return NnnRecipe(task, replace(chosen, l1=l1, l2=l2), queries=queries)
 
-    _train("nnn", (data,), recipe, {"tune": tune, **asdict(chosen)}, start, common)
+    told = asdict(chosen) | ({"l1": "chosen", "l2": "chosen"} if searched else {})
+    _train("nnn", (data,), recipe, {"tune": tune, **told}, start, common)
 
 
 @train.command()
@@ -298,7 +304,7 @@ def _train(
         raise ConfigurationError("training needs torch: pip install 'es-ttc[train]'")
     from es_ttc.training.session import Request, run
 
-    settings = adapted(Settings(**given(encoder=common["encoder"])), common["adapter"])
+    settings = adapted(Settings(**given(encoder=common.get("encoder"))), common.get("adapter"))
     request = Request(
         kind=kind,
         data=data,
@@ -307,7 +313,7 @@ def _train(
         options=options,
         loop=_loop(common),
         start=start,
-        most_queries=common["queries"],
+        most_queries=common.get("queries"),
         resume=common["resume"],
     )
     with interruptible():
@@ -372,7 +378,7 @@ def _show(out: Path, outcome: "Outcome") -> None:
     sentence = (
         f"best epoch {course.best} of {len(course.losses)}"
         if course.best
-        else "no epoch did better than none: the vectors stay nearly as they were"
+        else "no epoch did better than none: the vectors stay as they were"
     )
     console.print(sentence, highlight=False, soft_wrap=True)
     tuned = f" --tuned {out / TUNED}" if "nnn" in outcome.params else ""

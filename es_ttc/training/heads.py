@@ -11,7 +11,7 @@ from es_ttc.encoders.base import Float32
 from es_ttc.encoders.heads import Layer, Linear, Mlp
 
 FIRST_MIX = 0.1
-"""The mixing coefficient at the start: "close to the frozen baseline" (the paper's own value is lost)."""
+"""The mixing coefficient at the start (the paper's own value is lost)."""
 
 
 class HeadModule(Protocol):
@@ -29,6 +29,8 @@ class HeadModule(Protocol):
 class MixedMlp(nn.Module):
     """NNN-Tr's adapter (B.5): ``norm((1 - a) e + a MLP(e))``, two layers, GELU, a learned.
 
+    "Training begins close to the frozen baseline": here at it, for the outer layer begins with zeros.
+
     Args:
         dims: Components d.
         hidden: Width of the hidden layer.
@@ -36,8 +38,7 @@ class MixedMlp(nn.Module):
 
     def __init__(self, dims: int, hidden: int) -> None:
         super().__init__()
-        self.inner = nn.Linear(dims, hidden)
-        self.outer = nn.Linear(hidden, dims)
+        self.inner, self.outer = _network(dims, hidden)
         self.mix = nn.Parameter(torch.tensor(FIRST_MIX))
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -56,10 +57,7 @@ class ResidualMlp(nn.Module):
 
     def __init__(self, dims: int, hidden: int) -> None:
         super().__init__()
-        self.inner = nn.Linear(dims, hidden)
-        self.outer = nn.Linear(hidden, dims)
-        nn.init.zeros_(self.outer.weight)
-        nn.init.zeros_(self.outer.bias)
+        self.inner, self.outer = _network(dims, hidden)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Map rows."""
@@ -118,6 +116,14 @@ def whitening(rows: Float32, *, ridge: float = 1e-3) -> Linear:
     values, directions = np.linalg.eigh(centred.T @ centred / len(rows))
     scale = 1 / np.sqrt(np.maximum(values, 0) + ridge * values[-1])
     return Linear((directions * scale).T.astype(np.float32), mean.astype(np.float32))
+
+
+def _network(dims: int, hidden: int) -> tuple[nn.Linear, nn.Linear]:
+    """Return the layers of a network that gives zeros at the start."""
+    inner, outer = nn.Linear(dims, hidden), nn.Linear(hidden, dims)
+    nn.init.zeros_(outer.weight)
+    nn.init.zeros_(outer.bias)
+    return inner, outer
 
 
 def _mlp(inner: nn.Linear, outer: nn.Linear, keep: float, take: float) -> Mlp:

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from es_ttc.errors import InvalidRequest
+
 
 def found_at(scores: Tensor, relevant: Tensor, k: int) -> Tensor:
     """Return how many relevant documents are among the first k, ``(b,)``.
@@ -39,6 +41,12 @@ MEASURES = {"comp": comp_at, "recall": recall_at, "ndcg": ndcg_at}
 
 
 def measure(name: str, scores: Tensor, relevant: Tensor) -> Tensor:
-    """Return a measure by its name, e.g. ``comp@5``, ``(b,)``."""
+    """Return a measure by its name, e.g. ``comp@5``, ``(b,)``.
+
+    Raises:
+        InvalidRequest: There is no such measure.
+    """
     family, _, cutoff = name.partition("@")
+    if family not in MEASURES or not (cutoff.isascii() and cutoff.isdigit() and int(cutoff) > 0):
+        raise InvalidRequest(f"unknown metric [{name}]: take comp@k, recall@k or ndcg@k, e.g. comp@5")
     return MEASURES[family](scores, relevant, int(cutoff))

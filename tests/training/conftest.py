@@ -46,6 +46,13 @@ def write(folder: Path, *splits: str) -> Path:
     return folder
 
 
+def write_seen(folder: Path) -> Path:
+    """Write one whose validation queries are its train queries, so that learning shows in a few epochs."""
+    write(folder, "train", "test")
+    (folder / "qrels" / "valid.tsv").write_text((folder / "qrels" / "train.tsv").read_text())
+    return folder
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return write(tmp_path / "tools", "train", "test")

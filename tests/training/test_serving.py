@@ -29,7 +29,7 @@ from es_ttc.vectors.quantise import dequantise
 from tests.attach.conftest import put, remove_traces
 from tests.gateway.client import search
 from tests.support.encoders import Watched
-from tests.training.conftest import ASKED, NAME, TOOLS, write
+from tests.training.conftest import ASKED, NAME, TOOLS, write_seen
 
 PENALTY = Penalty(0.05, 0.2)
 
@@ -38,11 +38,29 @@ PENALTY = Penalty(0.05, 0.2)
 def made(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Path:
     """A trained encoder."""
     folder = tmp_path_factory.mktemp("trained")
-    data, patch = write(folder / "tools", "train", "test"), pytest.MonkeyPatch()
+    data, patch = write_seen(folder / "tools"), pytest.MonkeyPatch()
     patch.setenv("ES_TTC_CACHE_DIR", str(folder / "cache"))
-    options = ["--l1", "0.05", "--l2", "0.2", "--epochs", "3", "--hidden", "64", "--steps", "10", "--batch", "4"]
+    options = [
+        "--metric",
+        "ndcg@10",
+        "--learning-rate",
+        "0.01",
+        "--l1",
+        "0.05",
+        "--l2",
+        "0.2",
+        "--epochs",
+        "3",
+        "--hidden",
+        "64",
+        "--steps",
+        "10",
+        "--batch",
+        "4",
+    ]
     assert run(["train", "nnn", str(data), "--out", str(folder / "made"), "--encoder", NAME, *options]) == 0
     patch.undo()
+    assert json.loads((folder / "made" / "card.json").read_bytes())["course"]["best_epoch"] > 0
     return folder / "made"
 
 

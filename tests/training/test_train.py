@@ -17,10 +17,14 @@ from es_ttc.encoders import Encoder, load_encoder
 from es_ttc.encoders.cache import cached
 from es_ttc.errors import ConfigurationError
 from es_ttc.rescorers.tuned import Tuned
-from tests.training.conftest import NAME, TOOLS, write
+from es_ttc.training.recipes.nnn import GRID
+from tests.training.conftest import NAME, TOOLS, write, write_seen
 
-DENSE = ("--epochs", "12", "--batch", "8", "--hidden", "32", "--patience", "12", "--learning-rate", "0.01")
-NNN = ("--epochs", "4", "--batch", "4", "--hidden", "32", "--steps", "10", "--decode-steps", "30", "--l2", "0.2")
+HALF = ("--precision", "bfloat16")
+BY_NDCG = ("--metric", "ndcg@10", "--learning-rate", "0.01")
+DENSE = (*HALF, *BY_NDCG, "--epochs", "12", "--batch", "8", "--hidden", "32", "--patience", "12")
+PENALTY = ("--l1", "0.1", "--l2", "0.2")
+NNN = (*PENALTY, "--epochs", "4", "--batch", "4", "--hidden", "32", "--steps", "10", "--decode-steps", "30")
 
 
 def trained(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -28,13 +32,11 @@ def trained(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_what_is_learned_is_an_encoder(
-    data: Path, tmp_path: Path, encoder: Encoder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    dense, nnn = tmp_path / "dense", tmp_path / "tools-nnn"
+def test_what_is_learned_is_an_encoder(tmp_path: Path, encoder: Encoder, capsys: pytest.CaptureFixture[str]) -> None:
+    data, dense, nnn = write_seen(tmp_path / "tools"), tmp_path / "dense", tmp_path / "tools-nnn"
     course = trained(capsys, "dense", str(data), "--out", str(dense), *DENSE)
     assert course["losses"][-1] < course["losses"][0] / 2
-    assert course["valid"][course["best_epoch"]] == max(course["valid"])
+    assert course["valid"][course["best_epoch"]] == max(course["valid"]) > course["valid"][0]
     found = trained(capsys, "nnn", str(data), "--start", str(dense), "--out", str(nnn), *NNN)
     assert {"valid, dense, before", "test, dense, after", "test, nnn, after"} <= found["metrics"].keys()
     assert sorted(path.name for path in nnn.iterdir()) == ["README.md", "card.json", "heads.safetensors", "nnn.json"]
@@ -117,6 +119,8 @@ def test_what_will_not_do_is_refused(data: Path, tmp_path: Path, capsys: pytest.
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     assert "is no empty folder (it holds mine.txt)" in refused("dense", str(data), "--out", str(tmp_path / "full"))
+    metric = refused("dense", str(data), "--out", str(out), "--metric", "map@3")
+    assert "unknown metric [map@3]: take comp@k, recall@k or ndcg@k" in metric
     assert "device [cdua] can't be used" in refused("dense", str(data), "--out", str(out), "--device", "cdua")
     trained(capsys, "dense", str(data), "--out", str(out), "--epochs", "1", "--hidden", "4")
     assert "holds a trained encoder already" in refused("dense", str(data), "--out", str(out))
@@ -145,7 +149,7 @@ def test_colt_learns_a_vector_a_document_from_sets(
     data: Path, tmp_path: Path, encoder: Encoder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "colt"
-    found = trained(capsys, "colt", str(data), "--out", str(out), "--epochs", "15", "--patience", "15")
+    found = trained(capsys, "colt", str(data), "--out", str(out), "--epochs", "15", *HALF)
     assert found["losses"][-1] < found["losses"][0]
     served = load_encoder(str(out), cache_dir=tmp_path)
     texts = [f"{tool}: {text}" for tool, text in TOOLS.items()]
@@ -182,6 +186,7 @@ def test_the_encoder_itself_is_tuned_where_that_is_asked_for(
     options = ("--tune", "encoder", "--learning-rate", "1e-4", "--epochs", "1", "--batch", "8", "--metric", "ndcg@10")
     trained(capsys, "dense", str(data), "--out", str(dense), *options)
     found = trained(capsys, "nnn", str(data), "--start", str(dense), "--out", str(nnn), *options, "--hidden", "16")
+    assert tuple(found["params"]["nnn"].values()) in GRID
     assert {path.name for path in nnn.iterdir() if path.is_dir()} == {"query", "document"}
     assert not list(nnn.rglob("*.bin"))
     served = load_encoder(str(nnn), cache_dir=tmp_path)

@@ -89,6 +89,11 @@ class ColtRecipe:
 
     def loss(self, batch: Places, random: np.random.Generator) -> Tensor:
         """Return the list-wise loss of some queries, and the contrastive loss of their views."""
+        # Sparse products are there in full precision alone.
+        with torch.autocast(self._vectors.documents.device.type, enabled=False):
+            return self._loss(batch, random)
+
+    def _loss(self, batch: Places, random: np.random.Generator) -> Tensor:
         options = self._options
         by_document, by_scene, documents, scenes, scenes_alone = self._propagated(self._graphs)
         listed, labels = self._lists(batch, random)
