@@ -113,9 +113,12 @@ class AttachedFeatures:
 
         That an index has a side index is expected again of the next search for the same.
         """
-        if any(_own_key(hit) and changed_inside(hit) for hit in hits):
-            return True
-        indices = {str(hit["_index"]) for hit in hits if _own_key(hit) is None}
+        indices: set[str] = set()
+        for hit in hits:
+            if not _has_own(hit):
+                indices.add(str(hit["_index"]))
+            elif changed_inside(hit):
+                return True
         found = await asyncio.gather(*(self._marks(index, [], caller) for index in sorted(indices)))
         needed = any(marks is not None for marks in found)
         if needed:
@@ -356,11 +359,15 @@ def _judge(
 
 def _own_key(hit: Mapping[str, Any]) -> DocumentKey | None:
     """Return what identifies the features that a hit carries itself, or None where it has none."""
-    fields = hit.get("fields") or {}
-    encoder, content = fields.get(ENCODER), fields.get(HASH)
-    if not encoder or not content:
+    if not _has_own(hit):
         return None
-    return DocumentKey(hit["_index"], encoder[0], content[0])
+    fields = hit["fields"]
+    return DocumentKey(hit["_index"], fields[ENCODER][0], fields[HASH][0])
+
+
+def _has_own(hit: Mapping[str, Any]) -> bool:
+    fields = hit.get("fields")
+    return bool(fields and fields.get(ENCODER) and fields.get(HASH))
 
 
 def _seq_no(hit: Mapping[str, Any]) -> int | None:

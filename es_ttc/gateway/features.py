@@ -171,15 +171,22 @@ class FeatureStore:
     def _held(self, keys: Sequence[DocumentKey], wanted: Sequence[Feature]) -> _Held:
         """Return what is in memory of some documents."""
         held = _Held([], {}, set(), 0)
-        for key in keys:
-            cached = {feature: self.cache.get(_cache_key(key, feature)) for feature in wanted}
-            unknown = [feature for feature, value in cached.items() if value is None]
-            if unknown:
+        get, absent = self.cache.get, _ABSENT.value
+        for key in keys:  # hundreds a search
+            known: Stored = {}
+            lacks = False
+            for feature in wanted:
+                value = get((key.index, key.encoder, key.hash, feature))
+                if value is None:
+                    lacks = True
+                    held.lacking.add(feature)
+                elif value is not absent:
+                    known[feature] = value
+            if lacks:
                 held.missing[key] = None
-                held.lacking.update(unknown)
             else:
                 held.complete += 1
-            held.known.append({feature: value for feature, value in cached.items() if value is not None})
+            held.known.append(known)
         return held
 
     def _done(self, read: asyncio.Task[Fetched]) -> None:
@@ -344,10 +351,10 @@ def _features_of(
 
 def _completed(held: _Held, keys: Sequence[DocumentKey], fetched: Fetched) -> WindowFeatures:
     """Return what was in memory with what was read, as far as the documents have it."""
-    for key, stored in zip(keys, held.known, strict=True):
-        stored.update({feature: read.value for feature, read in fetched.get(key, {}).items()})
-        for feature in [feature for feature, value in stored.items() if value is _ABSENT.value]:
-            del stored[feature]
+    for key, stored in zip(keys, held.known, strict=True) if fetched else ():
+        for feature, read in fetched.get(key, {}).items():
+            if read.value is not _ABSENT.value:
+                stored[feature] = read.value
     return WindowFeatures(held.known, held.complete)
 
 

@@ -287,19 +287,17 @@ class WindowScorer:
     ) -> Scored:
         """Fill in the scores of the documents that have what the method needs; there is one or more."""
         took.encode = encoded.seconds * 1000
-        found = candidates.found
+        found, needs = candidates.found, method.needs
         present = [place for place, key in enumerate(candidates.keys) if key is not None]
         complete = [
-            (place, stored)
-            for place, stored in zip(present, found.documents, strict=True)
-            if method.needs <= stored.keys()
+            (place, stored) for place, stored in zip(present, found.documents, strict=True) if needs <= stored.keys()
         ]
         places = np.array([place for place, _ in complete], dtype=np.intp)
         documents = [stored for _, stored in complete]
         window = Window(
             [candidates.ids[place] for place in places],
             candidates.first_pass[places],
-            **columns(documents, method.needs | method.wants),
+            **columns(documents, needs | method.wants),
         )
         scored.mask[places] = True
         query = encoded.query
@@ -419,7 +417,8 @@ def _nothing_to_score() -> NothingToScore:
 
 def _any_complete(found: WindowFeatures, method: Method) -> bool:
     """Whether a document has all that the method needs."""
-    return any(method.needs <= stored.keys() for stored in found.documents)
+    needs = method.needs
+    return any(needs <= stored.keys() for stored in found.documents)
 
 
 def _has_moved(located: Located, found: WindowFeatures) -> bool:
