@@ -74,7 +74,7 @@ DEFAULT_ENRICHMENT_TAU = 0.02
 SHARES = (0.3, 0.5, 0.7)
 """Of all phrases, those that the encoder finds most similar to their documents."""
 PICKED = 5
-PICKS = 20
+PICKS = 10
 _FILTERED = 100
 _BULK = 500
 _BEGINNING = 100  # characters of a document that tell it from others
