@@ -1,6 +1,8 @@
-"""OpenSearch with its Java agent, as the official archive starts it: what a plugin may reach, its policy must grant.
+"""OpenSearch with its Java agent, as the official archive starts it: it refuses what policies do not grant.
 
-The agent has no release of our node's version; the nearest one runs, as with other parts of the node.
+The agent has no release of our node's version; the nearest one runs, as with other parts of the node. Of connections it
+asks nothing that Java's own HTTP client makes, for that connects on threads where no plugin's code stands: a plugin
+without its policy connects just as well (seen by hand), while a plain socket is refused.
 """
 
 import dataclasses
