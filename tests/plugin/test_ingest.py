@@ -114,9 +114,11 @@ def test_documents_are_encoded_before_they_are_indexed(plugged: Plugged, index: 
 
 
 def test_without_waiting_they_are_pending(plugged: Plugged, index: str) -> None:
-    stale = [document | {"ttc": {"hash": "of another text", "state": "ready"}} for document in corpus()[:5]]
+    stale = [document | {"ttc": {"hash": "of another text", "state": "ready"}} for document in corpus()[:3]]
+    stale += [document | {"ttc.hash": "of another text", "ttc.state": "ready"} for document in corpus()[3:5]]
     assert write(plugged, "pending", stale).json()["errors"] is False
     assert states(plugged) == {"pending": 5}
+    assert [list(fields) for fields in hits(plugged, ["d0", "d4"]).values()] == [["ttc.state"], ["ttc.state"]]
     reply = search(plugged.url, index, {"query": EVERYTHING, "rescore": ours()})
     assert reply.headers["x-ttc-applied"] == "false; reason=no_features"
 

@@ -19,6 +19,7 @@ public final class HitFeatures implements FeatureSource {
 
     private final Search search;
     private final List<Hit> hits;
+    private final boolean asked;
     private final Map<String, Hit> byHash = new HashMap<>();
 
     /**
@@ -51,16 +52,22 @@ public final class HitFeatures implements FeatureSource {
         List<Found> documents(String index, List<String> ids, List<String> blobs, boolean stored, Budget budget);
     }
 
-    public HitFeatures(Search search, List<Hit> hits) {
+    /**
+     * @param search asks for documents
+     * @param hits the first pass, best first
+     * @param asked whether the first pass was asked for hashes: a hit that says none has none
+     */
+    public HitFeatures(Search search, List<Hit> hits, boolean asked) {
         this.search = search;
         this.hits = hits;
+        this.asked = asked;
     }
 
     /** The hits as candidates; where they do not say their hashes, these are looked up. */
     public List<Candidate> candidates() {
         Map<String, List<String>> unknown = new LinkedHashMap<>();
         for (Hit hit : hits) {
-            if (hit.hash() == null) {
+            if (hit.hash() == null && !asked) {
                 unknown.computeIfAbsent(hit.index(), index -> new ArrayList<>()).add(hit.id());
             }
         }

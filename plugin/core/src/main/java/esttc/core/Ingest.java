@@ -14,6 +14,7 @@ public final class Ingest {
     /** The processor's name. */
     public static final String TYPE = Section.NAME;
 
+    private static final String DOTTED = Section.NAME + ".";
     private static final String PENDING = "pending";
     private static final String FAIL = "fail";
 
@@ -33,6 +34,9 @@ public final class Ingest {
 
         /** Sets what stands below {@code ttc}. */
         void put(Map<String, Object> ours);
+
+        /** Takes away the field of exactly this name, dots and all. */
+        void remove(String name);
     }
 
     private Ingest(boolean wait, boolean fails, double timeoutMs, Content content, Supplier<EncodingQueue> queue) {
@@ -100,6 +104,10 @@ public final class Ingest {
     /** Takes what is ours out of the source; returns whether there is nothing left to do. */
     private boolean stamped(Document document, Map<String, Object> source) {
         Object own = source.remove(Section.NAME);
+        for (String name : source.keySet().stream().filter(key -> key.startsWith(DOTTED)).toList()) {
+            source.remove(name); // engines would index it as if it stood inside the object
+            document.remove(name);
+        }
         String hash = content == null ? null : content.hash(source);
         if (content != null && content.isReady(own, hash)) {
             return true;

@@ -138,7 +138,8 @@ final class RescoreFilter implements MappedActionFilter {
         if (Arrays.stream(hits).anyMatch(hit -> Float.isNaN(hit.getScore()))) {
             throw new IllegalArgumentException("Cannot use [sort] option in conjunction with [ext.ttc].");
         }
-        HitFeatures features = new HitFeatures(new FeatureSearch(sidecar.engine(), sidecar.patience()), FeatureSearch.told(hits));
+        FeatureSearch search = new FeatureSearch(sidecar.engine(), sidecar.patience());
+        HitFeatures features = new HitFeatures(search, FeatureSearch.told(hits), true);
         List<Candidate> candidates = features.candidates();
         Attempt attempt = sidecar.asked(() -> sidecar.client().attempt(section, page.block(), candidates, features));
         Answer.Ranking ranking = attempt.ranking();

@@ -81,5 +81,10 @@ final class IngestProcessor extends AbstractProcessor {
         public void put(Map<String, Object> ours) {
             document.setFieldValue(Section.NAME, ours);
         }
+
+        @Override
+        public void remove(String name) {
+            document.getSourceAndMetadata().remove(name);
+        }
     }
 }

@@ -96,7 +96,8 @@ final class RescoreProcessor extends AbstractProcessor implements SearchResponse
         }
         Section section = section(request);
         Page page = pageOf(context, response);
-        HitFeatures features = new HitFeatures(new FeatureSearch(sidecar.engine(), sidecar.patience()), FeatureSearch.told(hits));
+        FeatureSearch search = new FeatureSearch(sidecar.engine(), sidecar.patience());
+        HitFeatures features = new HitFeatures(search, FeatureSearch.told(hits), WindowProcessor.pageOf(context) != null);
         List<Candidate> candidates = features.candidates();
         Attempt attempt = sidecar.asked(() -> sidecar.client().attempt(section, page.block(), candidates, features));
         Answer.Ranking ranking = attempt.ranking();
