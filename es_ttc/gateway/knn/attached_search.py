@@ -138,7 +138,7 @@ class AttachedSearch(EngineSearch):
     async def _all_matching(self, side: Side) -> dict[OfSource, Hit]:
         """Return the hits of all documents that the source returns to the caller under his filter; asked once."""
         if side.source not in self._matching:
-            self._matching[side.source] = await self._ask_source(side, [], MOST_CANDIDATES)
+            self._matching[side.source] = await self._ask_source(side, [], side.matching)
         return self._matching[side.source]
 
     async def _ask_source(self, side: Side, queries: Sequence[Any], size: int) -> dict[OfSource, Hit]:
