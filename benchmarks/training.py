@@ -202,7 +202,8 @@ def best(tried: Iterable[tuple[Any, float]]) -> Any:
 def crossed(folder: Path, encoder: Encoder, seed: int) -> dict[str, Any]:
     """Return the same of a collection without train queries: each fifth by what was learned from the others."""
     whole = load_task(folder, encoder, seed=seed, train_split="test")
-    questions = joined(whole.train, whole.valid)
+    both = joined(whole.train, whole.valid)
+    questions = both.part(np.argsort(np.array(both.texts)))  # the same order for every seed
     fold = fold_of(len(questions), FOLDS, seed)
     order = np.concatenate([np.flatnonzero(fold == one) for one in range(FOLDS)])
     parts = []

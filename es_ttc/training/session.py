@@ -181,7 +181,7 @@ def run(
     identity = artefact.write(
         request.out,
         kind=request.kind,
-        base_name=base_name,
+        base_name=str(Path(base_name).resolve()) if Path(base_name).is_dir() else base_name,
         base=encoder.identity,
         heads=heads,
         models=sorted(models),
