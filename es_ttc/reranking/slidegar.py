@@ -52,8 +52,9 @@ async def slidegar(
         if not fresh:
             window = ordered
             break
-        window, beaten = [*ordered[:step], *fresh], [*ordered[step:], *beaten]
-    return walked([*window, *beaten], first_pass, judge, found_from)
+        window, beaten = [*ordered[:step], *fresh], [*beaten, *ordered[step:]]
+    # All that was beaten lost to the better half as it was then; of two, the one that was found first comes first.
+    return walked([*window[:step], *beaten, *window[step:]], first_pass, judge, found_from)
 
 
 async def _nearest(documents: Sequence[int], nearness: Nearness) -> list[int]:

@@ -173,6 +173,17 @@ async def test_with_an_empty_graph_guided_search_is_retrieve_and_rerank() -> Non
     assert guided.spent == plain.spent == 40
 
 
+@pytest.mark.parametrize("budget", [40, 95, 100])
+async def test_a_window_that_agrees_with_the_first_pass_leaves_it_as_it_was(budget: int) -> None:
+    async def near(documents: Sequence[int]) -> list[float]:
+        return [0.0] * len(documents)
+
+    judge = ListwiseJudge(Counting(list(range(100, 0, -1))), budget, count="distinct")
+    found = await slidegar(range(100), Edges({}), judge, near)
+    assert list(found.documents) == list(range(100))
+    assert found.judged == budget
+
+
 async def test_what_the_list_cuts_is_not_expanded_and_ranks_below() -> None:
     edges = Edges({0: [10, 11, 12], 12: [20]})
     worth = [0.0] * 30
