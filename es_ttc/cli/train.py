@@ -375,11 +375,11 @@ def _show(out: Path, outcome: "Outcome") -> None:
     console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
     console.print(table)
     course = outcome.course
-    sentence = (
-        f"best epoch {course.best} of {len(course.losses)}"
-        if course.best
-        else "no epoch did better than none: the vectors stay as they were"
-    )
+    sentence = "no epoch did better than none: the vectors stay as they were"
+    if course.best:
+        sentence = f"best epoch {course.best} of {len(course.losses)}"
+    elif not course.losses:
+        sentence = "nothing was learned from labels"
     console.print(sentence, highlight=False, soft_wrap=True)
     tuned = f" --tuned {out / TUNED}" if "nnn" in outcome.params else ""
     console.print(

@@ -75,7 +75,8 @@ def load_encoder(
             )
 
         own = f"@{backend}{f':{named_dtype}' if named_dtype else ''}" if backend else ""
-        return trained.load_trained(folder, below, f"{model}{own}" if named_adapter else None, own, FileHashes(cache))
+        under = f"{model}{own}" if named_adapter else on_backend(trained.Card.read(folder).base.name, own)
+        return trained.load_trained(folder, below, under, FileHashes(cache))
     backend = backend or ("torch" if named_adapter else _default_backend(model))
     if backend != "torch" and named_adapter:
         raise ConfigurationError(f"encoder [{name}]: only the torch backend applies adapters, take @torch")
@@ -124,6 +125,12 @@ def _trained(name: str, model: str, adapter: str | None) -> Path | None:
         )
     folder = Path(adapter).expanduser()
     return folder if trained.is_trained(folder) else None
+
+
+def on_backend(name: str, suffix: str) -> str:
+    """Return an encoder's name with another backend, ``@onnx``, or with none for ""."""
+    parsed = parse_name(name)
+    return f"{parsed.model}{suffix}{f'+{parsed.adapter}' if parsed.adapter else ''}"
 
 
 def with_adapter(name: str, adapter: str | None) -> str:

@@ -182,23 +182,19 @@ def identity_of(folder: Path, card: Card, hashes: FileHashes) -> EncoderIdentity
     return replace(card.base.encoder_identity, adapter=f"{card.name}@{total.hexdigest()[:DIGITS]}")
 
 
-def load_trained(
-    folder: Path, load: Callable[[str], Encoder], base: str | None, backend: str, hashes: FileHashes
-) -> TrainedEncoder:
+def load_trained(folder: Path, load: Callable[[str], Encoder], name: str, hashes: FileHashes) -> TrainedEncoder:
     """Load an artefact.
 
     Args:
         folder: Where it lies.
         load: Loads an encoder by name.
-        base: Name of the encoder under it; the card's own if None.
-        backend: What follows that name, e.g. ``@onnx``, or "".
+        name: Of the encoder under it.
         hashes: For the identity.
 
     Raises:
         ConfigurationError: It is damaged, or the encoder is not the one that it was trained on.
     """
     card = Card.read(folder)
-    name = base or f"{card.base.name}{backend}"
     encoder = load(name)
     wanted = card.base.encoder_identity
     found = encoder.identity

@@ -97,7 +97,7 @@ async def test_stored_vectors_are_mapped_and_serve_with_the_scores_of_training(
     spec = IndexSpec(encoder.identity, text_fields=("text",), codec="float16", chunks=True, spans=grids)
     [source] = await sources_of(engine, shop)
     await attach_beside(engine, source, spec, encoder)
-    trained = load_encoder(str(made))
+    trained = load_encoder(f"{made}@onnx")
     assert isinstance(trained, TrainedEncoder)
 
     def none(texts: Any) -> None:
@@ -116,7 +116,7 @@ async def test_stored_vectors_are_mapped_and_serve_with_the_scores_of_training(
     await put(engine, shop, {"weather": {"text": f"weather: {TOOLS['weather']}"}})
     await attach_beside(engine, source, wanted, trained)
 
-    settings = GatewaySettings(engine=opensearch_url, encoder=str(made), port=0, default_timeout_ms=20_000)
+    settings = GatewaySettings(engine=opensearch_url, encoder=f"{made}@onnx", port=0, default_timeout_ms=20_000)
     with running_gateway(settings, load=lambda _name, _folder: trained) as gateway:
         for question in list(ASKED)[:4]:
             params = {"l1": PENALTY.l1, "l2": PENALTY.l2}
@@ -157,17 +157,17 @@ def test_an_index_is_made_filled_and_searched_with_it(
     monkeypatch.setenv("ES_TTC_ENGINE", opensearch_url)
     file = tmp_path / "tools.jsonl"
     file.write_text("\n".join(json.dumps({"_id": tool, "text": f"{tool}: {text}"}) for tool, text in TOOLS.items()))
-    create = ["index", "create", index_name, "--encoder", str(made), "--tokens", "none", "--text-fields", "text"]
+    create = ["index", "create", index_name, "--encoder", f"{made}@onnx", "--tokens", "none", "--text-fields", "text"]
     assert run(create) == 0
-    assert run(["ingest", index_name, str(file), "--encoder", str(made)]) == 0
+    assert run(["ingest", index_name, str(file), "--encoder", f"{made}@onnx"]) == 0
     capsys.readouterr()
     assert run(["index", "show", index_name, "--json"]) == 0
-    trained = load_encoder(str(made))
+    trained = load_encoder(f"{made}@onnx")
     assert json.loads(capsys.readouterr().out)["spec"]["encoder"] == trained.identity.as_dict()
     question = next(iter(ASKED))
     clause = {"ttc": {"method": "nnn", "params": {"exact": True}}, "query_text": question, "k": 8}
     settings = GatewaySettings(
-        engine=opensearch_url, encoder=str(made), port=0, default_timeout_ms=20_000, tuned=[made / "nnn.json"]
+        engine=opensearch_url, encoder=f"{made}@onnx", port=0, default_timeout_ms=20_000, tuned=[made / "nnn.json"]
     )
     with running_gateway(settings, load=lambda _name, _folder: trained) as gateway:
         answer = search(gateway, index_name, {"query": {"knn": {"ttc.vector": clause}}, "size": 8}).json()

@@ -41,10 +41,13 @@ def test_what_is_learned_is_an_encoder(tmp_path: Path, encoder: Encoder, capsys:
     assert {"valid, dense, before", "test, dense, after", "test, nnn, after"} <= found["metrics"].keys()
     assert sorted(path.name for path in nnn.iterdir()) == ["README.md", "card.json", "heads.safetensors", "nnn.json"]
 
-    served = load_encoder(str(nnn), cache_dir=tmp_path)
+    served = load_encoder(f"{nnn}@onnx", cache_dir=tmp_path)
     assert served.identity.key == found["encoder"] == Tuned.read(nnn / "nnn.json").encoder
     assert served.identity.adapter.startswith("tools-nnn@")
-    assert load_encoder(f"{NAME}+{nnn}", cache_dir=tmp_path).identity == served.identity
+    assert json.loads((nnn / "card.json").read_bytes())["base"]["name"] == "minilm"
+    for name in (f"{NAME}+{nnn}", f"{nnn}@onnx"):
+        other = load_encoder(name, cache_dir=tmp_path)
+        assert (other.identity, other.backend) == (served.identity, encoder.backend)
     texts = [*TOOLS.values(), ""]
     query, document = (served.encode(texts, role=role, tokens=False).pooled for role in ("query", "document"))
     plain = encoder.encode(texts, tokens=False).pooled
@@ -62,7 +65,7 @@ def test_the_figures_are_those_of_an_evaluation(data: Path, tmp_path: Path, caps
     out = tmp_path / "made"
     found = trained(capsys, "nnn", str(data), "--out", str(out), *NNN, "--epochs", "2")
     arguments = ["evaluate", str(data), "--methods", "dense,nnn", "--tuned", str(out / "nnn.json"), "--json"]
-    for encoder, expected in ((str(out), "after"), (NAME, "before")):
+    for encoder, expected in ((f"{out}@onnx", "after"), (NAME, "before")):
         assert run([*arguments, "--encoder", encoder]) == 0, capsys.readouterr().err
         methods = json.loads(capsys.readouterr().out)["data"]["tools"]["methods"]
         for method in ("dense", "nnn"):
@@ -142,7 +145,7 @@ def test_damaged_artefacts_are_refused(data: Path, tmp_path: Path, capsys: Any, 
     damage(card)
     (out / "card.json").write_text(json.dumps(card))
     with pytest.raises(ConfigurationError, match=message):
-        load_encoder(str(out), cache_dir=tmp_path)
+        load_encoder(f"{out}@onnx", cache_dir=tmp_path)
 
 
 def test_colt_learns_a_vector_a_document_from_sets(
@@ -151,7 +154,7 @@ def test_colt_learns_a_vector_a_document_from_sets(
     out = tmp_path / "colt"
     found = trained(capsys, "colt", str(data), "--out", str(out), "--epochs", "15", *HALF)
     assert found["losses"][-1] < found["losses"][0]
-    served = load_encoder(str(out), cache_dir=tmp_path)
+    served = load_encoder(f"{out}@onnx", cache_dir=tmp_path)
     texts = [f"{tool}: {text}" for tool, text in TOOLS.items()]
     before, after = (one.encode(texts, tokens=False).pooled for one in (encoder, served))
     changed = np.abs(before - after).max(axis=1) > 0.01
@@ -172,7 +175,7 @@ def test_a_head_is_learned_from_several_collections(
     found = trained(
         capsys, "head", str(data), str(other), "--family", family, "--out", str(out), "--epochs", "3", "--batch", "8"
     )
-    served = load_encoder(str(out), cache_dir=tmp_path)
+    served = load_encoder(f"{out}@onnx", cache_dir=tmp_path)
     query, document = (served.encode(["weather"], role=role, tokens=False).pooled for role in ("query", "document"))
     np.testing.assert_array_equal(query, document)
     assert {"tools: test, dense, after", "more: valid, dense, before"} <= found["metrics"].keys()
@@ -189,13 +192,13 @@ def test_the_encoder_itself_is_tuned_where_that_is_asked_for(
     assert tuple(found["params"]["nnn"].values()) in GRID
     assert {path.name for path in nnn.iterdir() if path.is_dir()} == {"query", "document"}
     assert not list(nnn.rglob("*.bin"))
-    served = load_encoder(str(nnn), cache_dir=tmp_path)
+    served = load_encoder(f"{nnn}@onnx", cache_dir=tmp_path)
     assert served.identity.key == found["encoder"]
     texts = list(TOOLS.values())
     for role in ("query", "document"):
         before, after = (one.encode(texts, role=role, tokens=False).pooled for one in (encoder, served))
         assert 0.5 < (before * after).sum(axis=1).min() < 0.9999
-    arguments = ["evaluate", str(data), "--methods", "dense", "--encoder", str(nnn), "--json"]
+    arguments = ["evaluate", str(data), "--methods", "dense", "--encoder", f"{nnn}@onnx", "--json"]
     assert run(arguments) == 0, capsys.readouterr().err
     methods = json.loads(capsys.readouterr().out)["data"]["tools"]["methods"]
     for metric, value in found["metrics"]["test, dense, after"].items():
