@@ -66,7 +66,9 @@ async def test_every_document_ends_with_the_features_of_its_own_text(
                 lines = [{"delete": {"_id": identifier}}]
                 written.pop(identifier, None)
             elif identifier in written and rng.random() < 0.5:
-                lines = [{"update": {"_id": identifier}}, {"doc": {"body": document["body"]}}]
+                # Features may be written between its read and its write.
+                update = {"_id": identifier, "retry_on_conflict": 5}
+                lines = [{"update": update}, {"doc": {"body": document["body"]}}]
                 written[identifier] = written[identifier] | {"body": document["body"]}
             else:
                 lines = [{"index": {"_id": identifier}}, document]
