@@ -1,12 +1,45 @@
 """Documents of one index by their ids, all of them or an error."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineUnavailable
 
 _MOST_HITS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A document that was read in order to be written again, unless another write comes in between.
+
+    Attributes:
+        id: Its id.
+        routing: Its routing, None where its id routes it.
+        seq_no: The `_seq_no` that was read.
+        term: The `_primary_term` that was read.
+        source: The user's own fields, as far as they were read.
+    """
+
+    id: str
+    routing: str | None
+    seq_no: int
+    term: int
+    source: Mapping[str, Any]
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """What identifies the document in its index."""
+        return self.id, self.routing
+
+    @property
+    def target(self) -> dict[str, Any]:
+        """What a bulk's action names it by: the version that was read, and no other."""
+        target: dict[str, Any] = {"_id": self.id, "if_seq_no": self.seq_no, "if_primary_term": self.term}
+        if self.routing is not None:
+            target["routing"] = self.routing
+        return target
 
 
 async def hits_by_id(engine: Engine, index: str, ids: Sequence[str], asked: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ import orjson
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.ingest.by_id import hits_by_id
+from es_ttc.ingest.by_id import Read, hits_by_id
 from es_ttc.ingest.encode import span_features, span_objects
 from es_ttc.mappings.fields import carried, kept_in_source
 from es_ttc.mappings.readers import reader_of
@@ -42,29 +42,14 @@ _NO_PIPELINE = "_none"
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(Read):
     """A document with all that stands below ``ttc``.
 
     Attributes:
-        id: Its id.
-        routing: Its routing, None where its id routes it.
-        seq_no: The `_seq_no` that was read.
-        term: The `_primary_term` that was read.
-        source: The user's own fields.
         ours: What stands below ``ttc``, ready to be written again.
     """
 
-    id: str
-    routing: str | None
-    seq_no: int
-    term: int
-    source: Mapping[str, Any]
     ours: Mapping[str, Any]
-
-    @property
-    def key(self) -> tuple[str, str | None]:
-        """What identifies the document in its index."""
-        return self.id, self.routing
 
     def lines(self, added: Mapping[str, Any]) -> tuple[bytes, bytes]:
         """Return the two lines of a bulk that write it again, with something more below ``ttc``.
@@ -72,11 +57,8 @@ class Whole:
         Raises:
             TypeError: The source holds a value that has no JSON form here (an integer beyond 64 bits).
         """
-        target: dict[str, Any] = {"_id": self.id, "if_seq_no": self.seq_no, "if_primary_term": self.term}
-        if self.routing is not None:
-            target["routing"] = self.routing
         # The source has been through the index's default pipeline already.
-        action = {"index": {**target, "pipeline": _NO_PIPELINE}}
+        action = {"index": {**self.target, "pipeline": _NO_PIPELINE}}
         document = {**self.source, ROOT: {**self.ours, **added}}
         return orjson.dumps(action), orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 

@@ -11,43 +11,25 @@ from typing import Any
 import orjson
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.ingest.by_id import hits_by_id
+from es_ttc.ingest.by_id import Read, hits_by_id
 from es_ttc.mappings.attached import VERSION
 from es_ttc.mappings.spec import ROOT
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Part(Read):
     """A document as far as it is read to be updated.
 
     Attributes:
-        id: Its id.
-        routing: Its routing, None where its id routes it.
-        seq_no: The `_seq_no` that was read.
-        term: The `_primary_term` that was read.
-        source: The user's own text fields.
         marks: What must change with the document, so that its features stay valid.
     """
 
-    id: str
-    routing: str | None
-    seq_no: int
-    term: int
-    source: Mapping[str, Any]
     marks: Mapping[str, Any]
-
-    @property
-    def key(self) -> tuple[str, str | None]:
-        """What identifies the document in its index."""
-        return self.id, self.routing
 
     def lines(self, added: Mapping[str, Any]) -> tuple[bytes, bytes]:
         """Return the two lines of a bulk that put something below ``ttc``, in place of what is there of it."""
-        target: dict[str, Any] = {"_id": self.id, "if_seq_no": self.seq_no, "if_primary_term": self.term}
-        if self.routing is not None:
-            target["routing"] = self.routing
         changed = {"doc": {ROOT: {**added, **self.marks}}, "detect_noop": False}
-        return orjson.dumps({"update": target}), orjson.dumps(changed)
+        return orjson.dumps({"update": self.target}), orjson.dumps(changed)
 
 
 class Updater:
