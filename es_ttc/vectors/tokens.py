@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 Float32 = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class TokenVectors:
     """The token vectors of one document.
 
@@ -43,7 +43,7 @@ class TokenVectors:
         return self.values.nbytes + (0 if self.scales is None else self.scales.nbytes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class ScaleNorms:
     """Row norms of one document's smoothed token matrices; they do not depend on the query, so ingest stores them.
 

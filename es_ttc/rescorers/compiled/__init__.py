@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from es_ttc.vectors.tokens import TokenVectors
+from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 
 _lock = threading.Lock()
 _prepared = False
@@ -62,10 +62,10 @@ def _try_all() -> None:
         TokenVectors(np.ones((2, 2), dtype=np.float16)),
         TokenVectors(np.ones((2, 2), dtype=np.int8), np.ones(2, dtype=np.float32)),
     )
-    norms, spectra = np.ones((1, 2), dtype=np.float32), np.ones((1, 2, 4), dtype=np.float32)
+    norms, spectra = ScaleNorms((2.0,), np.ones((1, 2), dtype=np.float32)), np.ones((1, 2, 4), dtype=np.float32)
     out = np.empty((1, 1), dtype=np.float32)
     for tokens in kinds:
-        table = window.Table([tokens], [norms], lambda _: spectra)
+        table = window.Table([tokens], [norms], norms.scales, lambda *_: norms.values, lambda _: spectra)
         window.greatest_cosines(
             table, slice(0, 1), vector, out, identity=True, smoothing=1, mean=False, floor=np.float32(1)
         )

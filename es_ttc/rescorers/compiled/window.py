@@ -2,74 +2,141 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from struct import Struct
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.rescorers.compiled import loops
 from es_ttc.rescorers.scratch import Scratch
-from es_ttc.vectors.tokens import Float32, TokenVectors
+from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 _FLOAT16 = np.dtype(np.float16)
 _KINDS = {np.dtype(np.float32): loops.FLOAT32, np.dtype(np.int16): loops.FLOAT16, np.dtype(np.int8): loops.INT8}
+NormsOfScales = Callable[[TokenVectors, ScaleNorms | None, Sequence[float]], Float32]
 
+_PACKED = Struct(f"={loops.COLUMNS}q")
 
 _scratch = Scratch()
 
 
 class Table:
-    """The addresses of some documents' arrays, which it keeps alive.
+    """The addresses of a window's documents that have tokens, in the order of their lengths; it keeps them alive.
 
     Args:
-        tokens: k documents of one token or more.
-        norms: For each ``(s, n)`` float32, the norms of the scales to be read at; nothing where none are needed.
+        tokens: The documents.
+        norms: Their stored norms; None where there are none.
+        scales: s scales but 1, whose norms are to be read.
+        norms_of_scales: Gives a document's norms of these scales, ``(s, n)`` float32, stored or from its tokens.
         spectra: Gives the paired spectra of the kernels of a document's length; None where there are no kernels.
 
     Attributes:
-        rows: ``(k, loops.COLUMNS)`` int64.
+        places: ``(k,)`` which documents these are.
+        rows: ``(k, loops.COLUMNS)`` int64. The arrays behind the addresses live as long as the table.
         lengths: ``(k,)`` int64, their numbers of tokens.
     """
 
     def __init__(
-        self, tokens: Sequence[TokenVectors], norms: Sequence[Float32], spectra: Callable[[int], Float32] | None
+        self,
+        tokens: Sequence[TokenVectors],
+        norms: Sequence[ScaleNorms] | None,
+        scales: tuple[float, ...],
+        norms_of_scales: NormsOfScales,
+        spectra: Callable[[int], Float32] | None,
     ) -> None:
-        values, factors = [_known(document.values) for document in tokens], [document.scales for document in tokens]
-        lengths = list(map(len, values))
-        self.rows: NDArray[np.int64] = np.zeros((len(tokens), loops.COLUMNS), dtype=np.int64)
-        rows, kept = self.rows, [values, factors, norms]
-        rows[:, loops.VALUES] = [_address(array, kept) for array in values]
-        rows[:, loops.FACTORS] = [0 if array is None else _address(array, kept) for array in factors]
-        rows[:, loops.LENGTH] = lengths
-        rows[:, loops.KIND] = [_KINDS[array.dtype] for array in values]
-        if norms:
-            rows[:, loops.NORMS] = [_address(array, kept) for array in norms]
+        self._kept: list[Any] = [tokens, norms]
+        read = _rows_of(tokens, [None] * len(tokens) if norms is None else norms, scales, norms_of_scales, self._kept)
+        order = np.argsort(read[:, loops.LENGTH], kind="stable")
+        self.places: NDArray[np.intp] = order[np.count_nonzero(read[:, loops.LENGTH] == 0) :]
+        self.rows = read[self.places]
+        self.lengths = self.rows[:, loops.LENGTH]
         if spectra is not None:
-            made = {length: _transforming(spectra(length), kept) for length in set(lengths)}
-            rows[:, [loops.SPECTRA, loops.TWIDDLES, loops.SIZE]] = [made[length] for length in lengths]
-        self.lengths = rows[:, loops.LENGTH]
-        self._kept = kept
+            lengths = self.lengths.tolist()
+            made = {length: _transforming(spectra(length), self._kept) for length in set(lengths)}
+            for number, column in enumerate((loops.SPECTRA, loops.TWIDDLES, loops.SIZE)):
+                self.rows[:, column] = [made[length][number] for length in lengths]
 
 
-def _known(values: NDArray[Any]) -> NDArray[Any]:
-    """Return an array of a kind that numba knows: float16 as the bits that it is made of."""
-    return values.view(np.int16) if values.dtype == _FLOAT16 else values
+class _Row(NamedTuple):
+    """A document's row, all but what belongs to its length; it holds as long as the document and its norms do."""
+
+    norms: "ref[ScaleNorms] | None"
+    scales: tuple[float, ...]
+    row: bytes
+
+    def serves(self, norms: ScaleNorms | None, scales: tuple[float, ...]) -> bool:
+        """Whether the row holds the addresses of these norms; where no scale is read, it need not."""
+        if not scales:
+            return True
+        return self.scales == scales and self.norms is not None and norms is not None and self.norms() is norms
+
+
+_rows: WeakKeyDictionary[TokenVectors, _Row] = WeakKeyDictionary()
+"""The rows made last: asking for an address takes half a microsecond, and a window has hundreds of them."""
+
+
+def _rows_of(
+    tokens: Sequence[TokenVectors],
+    norms: Sequence[ScaleNorms | None],
+    scales: tuple[float, ...],
+    norms_of_scales: NormsOfScales,
+    kept: list[Any],
+) -> NDArray[np.int64]:
+    """Return a row for every document; what they hold the addresses of besides the documents' own is kept."""
+    rows = bytearray()
+    for document, stored in zip(tokens, norms, strict=True):
+        known = _rows.get(document)
+        if known is not None and known.serves(stored, scales):
+            rows += known.row
+        else:
+            rows += _made(document, stored, scales, norms_of_scales, kept)
+    return np.frombuffer(rows, dtype=np.int64).reshape(-1, loops.COLUMNS)
+
+
+def _made(
+    document: TokenVectors,
+    stored: ScaleNorms | None,
+    scales: tuple[float, ...],
+    norms_of_scales: NormsOfScales,
+    kept: list[Any],
+) -> bytes:
+    """Return a document's row, and remember it where all that it holds is the document's own."""
+    own: list[Any] = []
+    values = document.values.view(np.int16) if document.values.dtype == _FLOAT16 else document.values
+    row = [0] * loops.COLUMNS
+    row[loops.VALUES] = _address(values, own)
+    row[loops.LENGTH] = len(values)
+    row[loops.KIND] = _KINDS[values.dtype]
+    if document.scales is not None:
+        row[loops.FACTORS] = _address(document.scales, own)
+    if scales and len(values):
+        read = norms_of_scales(document, stored, scales)
+        row[loops.NORMS] = _address(read, own)
+        if stored is None or not np.shares_memory(read, stored.values):
+            own.append(read)
+    packed = _PACKED.pack(*row)
+    if own:
+        kept += own
+    else:
+        _rows[document] = _Row(ref(stored) if stored is not None and scales else None, scales, packed)
+    return packed
 
 
 def _address(array: NDArray[Any], kept: list[Any]) -> int:
     """Return where an array's data begins; that of a contiguous copy, which is kept, where the array has gaps."""
-    try:
-        return loops.address(array)  # type: ignore[no-any-return]
-    except TypeError:  # no address of such an array is compiled
-        kept.append(np.ascontiguousarray(array))
-        return loops.address(kept[-1])  # type: ignore[no-any-return]
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+        kept.append(array)
+    return array.ctypes.data
 
 
 def _transforming(spectra: Float32, kept: list[Any]) -> tuple[int, int, int]:
     """Return the addresses of spectra and twiddles, and the transform's size."""
     size = spectra.shape[-1]
     kept += (spectra, twiddles(size))
-    return loops.address(spectra), loops.address(kept[-1]), size
+    return spectra.ctypes.data, kept[-1].ctypes.data, size
 
 
 def greatest_cosines(

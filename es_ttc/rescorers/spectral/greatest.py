@@ -59,18 +59,17 @@ def _compiled(
     smoothing = beyond[: len(beyond) - int(mean)]
     require_dims(tokens, vectors)
     # Transforms of one size side by side, and equal lengths, so that spectra are read from the cache.
-    places = sorted((place for place, document in enumerate(tokens) if len(document)), key=lambda at: len(tokens[at]))
-    if not places:
-        return
     table = window.Table(
-        [tokens[place] for place in places],
-        [norms_of_scales(tokens[place], None if norms is None else norms[place], beyond) for place in places]
-        if beyond
-        else (),
+        tokens,
+        norms,
+        beyond,
+        norms_of_scales,
         (lambda length: paired_spectra(length, smoothing, transform_size(length))) if smoothing else None,
     )
+    if not len(table.places):
+        return
     queries = np.ascontiguousarray(vectors, dtype=np.float32)
-    found = np.empty((len(places), len(vectors)), dtype=np.float32)
+    found = np.empty((len(table.places), len(vectors)), dtype=np.float32)
 
     def work(part: slice) -> None:
         window.greatest_cosines(
@@ -78,7 +77,7 @@ def _compiled(
         )
 
     share(work, _parts(np.cumsum(table.lengths), vectors.size))
-    best[places] = found
+    best[table.places] = found
 
 
 def _parts(ends: NDArray[np.int64], components: int) -> list[slice]:

@@ -120,6 +120,42 @@ def test_a_document_scores_the_same_in_any_company() -> None:
     np.testing.assert_array_equal(together, np.array(alone, dtype=np.float32))
 
 
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_documents_that_come_again_are_read_anew(data: st.DataObject) -> None:
+    """What is remembered of a document is what it was: other norms, none, other scales and other documents count."""
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    documents = random_documents(random, [40, 7, 23], 32, data.draw(st.sampled_from(["float32", "int8"])))
+    query = query_of(unit_rows(random, 1, 32))
+    for _ in range(6):
+        turn = data.draw(st.sampled_from(["stored", "halved", "none", "maxsim", "replaced"]))
+        scales = data.draw(st.sampled_from(GRIDS))
+        window = window_of(documents, None if turn == "none" else scales)
+        if turn == "halved":
+            assert window.norms is not None
+            halved = [ScaleNorms(each.scales, each.values * np.float32(2)) for each in window.norms]
+            window = Window(window.ids, window.first_pass, tokens=documents, norms=halved)
+        if turn == "replaced":
+            documents[1:] = random_documents(random, [7, 30], 32, "float32")
+            window = window_of(documents, scales)
+        rescorer, params = (MAXSIM, MaxSimParams()) if turn == "maxsim" else (SPECTRAL, SpectralParams(scales=scales))
+        np.testing.assert_allclose(*both(rescorer, query, window, params), rtol=0, atol=1e-6)
+
+
+def test_nothing_is_remembered_of_a_document_that_is_gone() -> None:
+    random = np.random.default_rng(8)
+    query = query_of(unit_rows(random, 1, 32))
+    assert compiled.prepare()
+    from es_ttc.rescorers.compiled import window
+
+    documents = random_documents(random, [20] * 50, 32, "int8")
+    before = len(window._rows)
+    SPECTRAL.score(query, window_of(documents, DEFAULT_SCALES), SpectralParams())
+    assert len(window._rows) == before + 50
+    del documents
+    assert len(window._rows) == before
+
+
 @pytest.mark.parametrize("lengths", [[], [0, 0]])
 def test_without_any_token_there_is_nothing_to_do(lengths: list[int]) -> None:
     random = np.random.default_rng(5)
