@@ -2,9 +2,10 @@
 
     python -m benchmarks.growth --engine http://127.0.0.1:9200
 
-The kernel is timed alone in this process; what it adds to a search, and how many searches a second clients get, is
-measured through a gateway whose memory holds the features. Documents carry random int8 token vectors of 384
-components; a window wider than 500 documents repeats their matrices (49 MB of them, more than the cores' own caches).
+The kernel is timed alone in this process, by compiled loops where numba is installed; what it adds to a search, and how
+many searches a second clients get, is measured through a gateway whose memory holds the features. Documents carry random
+int8 token vectors of 384 components; a window wider than 500 documents repeats their matrices (49 MB of them, more than
+the cores' own caches).
 """
 
 import argparse
@@ -33,6 +34,7 @@ from benchmarks.served import (
     opened,
     query,
 )
+from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams, SpectralRescorer, scale_norms
 from es_ttc.vectors.quantise import dequantise, quantise
@@ -70,6 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="http://127.0.0.1:9200")
     arguments = parser.parse_args()
+    loops = "compiled loops" if compiled.prepare() else "numpy"
     random = np.random.default_rng(0)
     window, tokens, scales = by_window(random), by_tokens(random), by_scales(random)
     asyncio.run(_prepare(arguments.engine))
@@ -80,7 +83,7 @@ def main() -> None:
     finally:
         asyncio.run(_clear(arguments.engine))
     growth = Growth(window, served, tokens, scales, clients)
-    print(heading("How spectral rescoring grows", data=f"random int8 vectors of {DIMS} components, loopback"))
+    print(heading("How spectral rescoring grows", data=f"random int8 vectors of {DIMS} components, {loops}, loopback"))
     for title, columns, rows in _tables(growth):
         print(f"{title}\n\n{table(columns, rows)}")
     draw(growth)

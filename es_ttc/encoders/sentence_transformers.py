@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 from es_ttc.encoders.adapters import Adapter
 from es_ttc.encoders.base import Role
 from es_ttc.encoders.batches import Batch, fixed_batches
+from es_ttc.encoders.devices import device_of
 from es_ttc.encoders.options import Dtype, identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowModel, WindowVectors
@@ -48,7 +49,7 @@ def load_torch(
     Raises:
         ConfigurationError: The model can't be loaded, or gives no token vectors in the space of its pooled ones.
     """
-    place = _device(device)
+    place = device_of(device, mps=True)
     name = choose_dtype(place) if dtype == "auto" else dtype
     folders: dict[Role, Path | None] = {"query": None, "document": None, **(adapter.folders if adapter else {})}
     # A role of its own adapter has weights of its own; nothing is switched while texts of both roles are encoded.
@@ -89,19 +90,6 @@ def choose_dtype(device: torch.device, cpuinfo: Path = Path("/proc/cpuinfo")) ->
         return "float32"
     flags = next((line.split() for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), [])
     return "bfloat16" if {"amx_bf16", "avx512_bf16"} & set(flags) else "float32"
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigurationError(f"device [{name}] can't be used: {' '.join(str(error).split())[:200]}") from error
-    return device
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from es_ttc.encoders.devices import device_of
 from es_ttc.errors import ConfigurationError
 from es_ttc.training import checkpoint
 from es_ttc.training.data import Places
@@ -123,7 +124,7 @@ def train(
         ConfigurationError: The checkpoint is of another run, or the loss is not finite.
     """
     report = report or _untold
-    device = device_of(options.device)
+    device = device_of(options.device, mps=False)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     recipe.learned.to(device)
@@ -173,7 +174,7 @@ def _epoch(
     order = np.random.default_rng([options.seed, where.epoch]).permutation(recipe.examples)
     recipe.begin_epoch(np.random.default_rng([options.seed, where.epoch, 1]))
     saved = time.monotonic()
-    kind = device_of(options.device).type
+    kind = device_of(options.device, mps=False).type
     while where.step < steps:
         batch = order[where.step * options.batch : (where.step + 1) * options.batch]
         random = np.random.default_rng([options.seed, where.epoch, 2, where.step])
@@ -198,22 +199,6 @@ def _epoch(
 
 def _untold(where: Progressed, steps: int) -> None:
     """Tell nobody."""
-
-
-def device_of(name: str) -> torch.device:
-    """Return a device by name; ``auto`` is CUDA where there is some.
-
-    Raises:
-        ConfigurationError: It cannot be used.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigurationError(f"device [{name}] can't be used: {' '.join(str(error).split())[:200]}") from error
-    return device
 
 
 @torch.no_grad()
