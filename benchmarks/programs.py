@@ -465,14 +465,14 @@ def written(summaries: Sequence[Summary], cells: Sequence[dict[str, Any]]) -> No
     (docs / "reference" / "programs-measured.md").write_text(f"{_INTERVALS}\n{by_collection(cells)}", encoding="utf-8")
     plotted(summaries, docs / "images" / "programs.svg")
     _between(docs / "how-to" / "choose-a-program.md", f"{markdown(summaries, len(cells))}\n{on_the_front(programs)}\n")
-    _between(docs / "results.md", f"{by_cell(cells)}\n{comparisons(cells)}\n{encodings(cells)}")
+    _between(docs / "results" / "programs.md", f"{by_cell(cells)}\n{comparisons(cells)}\n{encodings(cells)}")
 
 
 _INTERVALS = """# Programs, measured
 
 Every method of `python -m benchmarks.programs` against dense retrieval, collection by collection: mean nDCG@10, the
 mean difference with its 95 % interval (paired bootstrap over queries, 10,000 resamples), and the queries above, within
-and below .001. What was run is in [results](../results.md#ttc-programs).
+and below .001. What was run is in [results](../results/programs.md#ttc-programs).
 """
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.walk_figure
 
 The query is the one whose nDCG@10 the walk raises most over retrieve and rerank with the same reranker and budget. It
-is chosen to show how a walk works, not how well: docs/results.md has the averages.
+is chosen to show how a walk works, not how well: docs/results/reranking.md has the averages.
 """
 
 import asyncio
