@@ -2,10 +2,10 @@
 
     python -m benchmarks.growth --engine http://127.0.0.1:9200
 
-The kernel is timed alone in this process, by compiled loops where numba is installed; what it adds to a search, and how
-many searches a second clients get, is measured through a gateway whose memory holds the features. Documents carry random
-int8 token vectors of 384 components; a window wider than 500 documents repeats their matrices (49 MB of them, more than
-the cores' own caches).
+The kernel is timed alone in this process, by compiled loops where numba is installed. What it adds to a search, and
+how many searches a second clients get, is measured through a gateway whose memory holds the features. Documents carry
+random int8 token vectors of 384 components; a window wider than 500 documents repeats their matrices (49 MB of them,
+more than the cores' own caches).
 """
 
 import argparse

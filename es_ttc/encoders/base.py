@@ -85,6 +85,11 @@ def name_in(key: str) -> str:
     return f"{model}+{adapter[1]}" if adapter else model
 
 
+def or_folder(key: str) -> str:
+    """Return what a message adds to :func:`name_in`: a key does not tell an adapter from what was trained here."""
+    return ", or the folder that `es-ttc train` wrote, if it did" if _ADAPTER_IN_KEY.search(key) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Encodings:
     """The encodings of n texts, in the order given.

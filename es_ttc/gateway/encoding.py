@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, name_in
+from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, name_in, or_folder
 from es_ttc.errors import EncoderError, EncoderMismatch
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.lru import LruCache
@@ -100,7 +100,7 @@ class Encoders:
             ours.append(encoder.identity.key)
         raise EncoderMismatch(
             f"index [{index}] was encoded by [{key}] and this gateway has [{', '.join(ours)}]: start it with "
-            f"`es-ttc serve --encoder {name_in(key)}`"
+            f"`es-ttc serve --encoder {name_in(key)}`{or_folder(key)}"
         )
 
     async def encode(self, encoder: Encoder, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:

@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from es_ttc.encoders import CachedEncoder, Encoder, load_encoder, packages
 from es_ttc.encoders.adapters import WEIGHTS, shipped
-from es_ttc.encoders.base import name_in
+from es_ttc.encoders.base import name_in, or_folder
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes
 from es_ttc.errors import ConfigurationError
 from es_ttc.mappings.encoder import load_encoder_for
@@ -74,6 +74,8 @@ def test_the_identity_names_the_adapter_by_its_content(
     assert len({encoder.identity.key for encoder in (float32, law, medicine)}) == 3
     assert law.identity.key == f"{float32.identity.key}+{law.identity.adapter}"
     assert name_in(law.identity.key) == "all-MiniLM-L6-v2+law"
+    assert "es-ttc train" in or_folder(law.identity.key)
+    assert or_folder(float32.identity.key) == ""
     assert name_in(float32.identity.key) == "all-MiniLM-L6-v2"
     copy = shutil.copytree(adapters / "law", tmp_path / "law")
     assert load_encoder(NAME, adapter=str(copy)).identity == law.identity
