@@ -17,7 +17,7 @@ from es_ttc.rescorers.threads import cores, share
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 _PARTS_A_CORE = 1  # so that cores end at about the same time
-_LEAST_PART = 2**19  # components: less is done sooner than another thread wakes up
+_LEAST_PART = 3 * 2**19  # components, some 300 us: less is done sooner than another thread wakes up and is waited for
 
 
 def greatest_cosines(
