@@ -152,7 +152,7 @@ class MemorySearcher:
         with asyncio.Runner() as runner:
 
             def retrieve(query: Query) -> Ranking:
-                search = MemorySearch(matrices, windows)
+                search = MemorySearch(matrices, windows, details=False)
                 found = runner.run(retriever.retrieve(query, search, self._depth, method.params))
                 scores = shown_similarity(found.scores) if retriever.similarity else found.scores
                 return Ranking(found.documents, scores)

@@ -66,7 +66,14 @@ class Search(Protocol):
     Attributes:
         seconds_left: What is left of the time for retrieving, 0 or more. A retriever that can end early with an honest
             answer does so before it is over; one that cannot is cut off then.
+        details: Whether what can be shown about each document is asked for; else it need not be computed, and the ids
+            of windows mean nothing.
     """
+
+    @property
+    def details(self) -> bool:
+        """Whether what can be shown about each document is asked for."""
+        ...
 
     @property
     def seconds_left(self) -> float:
@@ -132,7 +139,7 @@ class Retrieved:
         documents: ``(m,)`` best first, each once; m is at most the k that was asked for.
         scores: ``(m,)`` float32, non-increasing: cosines where the retriever's ``similarity`` says so, else not
             negative.
-        details: What can be shown about each document (JSON-ready); empty where nothing.
+        details: What can be shown about each document (JSON-ready); empty where nothing, or where nobody asks.
         summary: What is to be said about the retrieval as a whole (JSON-ready), whether or not detail is asked for:
             rounds, certificates.
     """

@@ -47,6 +47,7 @@ class MemorySearch:
         windows: Gives stored features of documents.
         eligible: ``(n,)`` which documents match the caller's filter; None for all.
         seconds: The time for retrieving.
+        details: Whether what can be shown about each document is asked for.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class MemorySearch:
         *,
         eligible: NDArray[np.bool_] | None = None,
         seconds: float = math.inf,
+        details: bool = True,
     ) -> None:
+        self.details = details
         self._matrices = matrices
         self._windows = windows
         self._eligible = eligible

@@ -65,6 +65,8 @@ class SpectralRetriever:
         scores = await search.compute(_rescorer.score, query, known.window, params)
         places, kept = best(np.arange(len(known.documents)), scores, k)
         documents = known.documents[places]
+        if not search.details:
+            return Retrieved(documents, kept, summary=summary)
         evidence = await search.compute(_rescorer.detail, query, _part(known.window, places), params)
         details = [shown | _ranks(found, one) for shown, one in zip(evidence, documents.tolist(), strict=True)]
         return Retrieved(documents, kept, details, summary)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from es_ttc.errors import EngineError
+from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.gateway.attached import MARK_FIELDS, AttachedFeatures, Mark, identity_of, mark_of
 from es_ttc.gateway.attached import Identity as OfSource
 from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored
@@ -37,6 +37,8 @@ from es_ttc.retrievers.base import Neighbours, together
 from es_ttc.vectors.tokens import Float32
 
 _MARKS: Body = {"stored_fields": "_none_", "docvalue_fields": [*MARK_FIELDS]}
+_OF_THE_DELETED = (404, 500, 503)
+"""How a search ends whose index is deleted under way: its context is gone, its reader is closed, its shards are."""
 _SEEN: Body = {"_source": False, "docvalue_fields": [SEQ_NO], "track_total_hits": False}
 
 
@@ -57,6 +59,7 @@ class AttachedSearch(EngineSearch):
         features: The documents' features.
         attached: Tells whether they are of the text that a document has now.
         pool: Where computations run.
+        details: Whether what can be shown about each document is asked for.
     """
 
     def __init__(
@@ -68,8 +71,10 @@ class AttachedSearch(EngineSearch):
         features: FeatureStore,
         attached: AttachedFeatures,
         pool: BoundedPool,
+        *,
+        details: bool = True,
     ) -> None:
-        super().__init__(clause, frame, asks, features, attached, pool)
+        super().__init__(clause, frame, asks, features, attached, pool, details=details)
         self._ground = ground
         self._uuids: dict[str, str | None] = {}
         self._matching: dict[str, dict[OfSource, Hit]] = {}
@@ -98,10 +103,10 @@ class AttachedSearch(EngineSearch):
             most = len(matching)
         count = min(count, most)
         [answer] = await self._asks.beside([(side.name, {**self._body(vector, count, how, filters), **_MARKS})])
+        if answer.get("status") in _OF_THE_DELETED or not answer.get("_shards", {"total": 1})["total"]:
+            raise SideMoved(f"the side index of [{side.source}] was removed or replaced while it was searched")
         require_whole(answer)
         hits = answer["hits"]["hits"]
-        if not answer["_shards"]["total"]:
-            raise SideMoved(f"the side index of [{side.source}] was removed or replaced while it was searched")
         marked = [(hit, found) for hit in hits if (found := mark_of(hit)) is not None]
         await self._judge(side, dict(found for _, found in marked))
         judged = [(self._judged[side.source, document], hit["_score"]) for hit, (document, _) in marked]
@@ -153,7 +158,14 @@ class AttachedSearch(EngineSearch):
         return self._uuids[index]
 
     async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> list[Stored]:
-        found = await super()._read(keys, features)
+        try:
+            found = await super()._read(keys, features)
+        except EngineUnavailable:
+            raise
+        except EngineError as error:  # what is being deleted fails before it is gone
+            if any(key.side for key in keys):
+                raise SideMoved(f"features beside an index could not be read: {error}") from error
+            raise
         if any(key.side and not stored for key, stored in zip(keys, found, strict=True)):
             raise SideMoved("features beside an index were replaced while they were read")
         return found

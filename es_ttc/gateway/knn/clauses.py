@@ -16,7 +16,7 @@ import numpy as np
 from es_ttc.engine.protocol import Product
 from es_ttc.errors import InvalidRequest
 from es_ttc.gateway.section import KEY, Section, parse_section
-from es_ttc.mappings.spec import ROOT, VECTOR
+from es_ttc.mappings.spec import HASH, ROOT, VECTOR
 from es_ttc.validation import shown, unknown_field
 from es_ttc.vectors.tokens import Float32
 
@@ -177,26 +177,31 @@ def put_in_place(body: Mapping[str, Any], queries: Sequence[tuple[Clause, dict[s
 
 
 def with_scores(
-    ids: Sequence[tuple[str, str]], scores: Sequence[float], filters: Sequence[Any] = (), *, name: str | None = None
+    documents: Sequence[tuple[str, str]],
+    scores: Sequence[float],
+    filters: Sequence[Any] = (),
+    *,
+    by_content: bool = False,
+    name: str | None = None,
 ) -> dict[str, Any]:
     """Return the native query that matches some documents and gives each its score.
 
     Args:
-        ids: Index and id of each document.
+        documents: Index and id of each document.
         scores: Their scores, not negative.
+        by_content: Whether their contents' hashes stand in place of ids.
         filters: What a document must still match.
         name: The clause's ``_name``.
     """
-    if not ids:
+    if not documents:
         return {"match_none": {}}
     by_index: dict[str, list[str]] = {}
-    for index, identifier in ids:
+    for index, identifier in documents:
         by_index.setdefault(index, []).append(identifier)
-    several = len(by_index) > 1
-    matching = [_documents(index, identifiers, several=several) for index, identifiers in by_index.items()]
+    matching = [_documents(index, identifiers, by_content) for index, identifiers in by_index.items()]
     functions = [
-        {"filter": _documents(index, [identifier], several=several), "weight": score}
-        for (index, identifier), score in zip(ids, scores, strict=True)
+        {"filter": _documents(index, [identifier], by_content), "weight": score}
+        for (index, identifier), score in zip(documents, scores, strict=True)
     ]
     query = matching[0] if len(matching) == 1 else {"bool": {"should": matching}}
     query = {"bool": {"filter": [query, *filters]}} if filters else query
@@ -208,9 +213,10 @@ def with_scores(
     }  # fmt: skip
 
 
-def _documents(index: str, identifiers: Sequence[str], *, several: bool) -> dict[str, Any]:
-    ids = {"ids": {"values": [*identifiers]}}
-    return {"bool": {"filter": [ids, {"term": {"_index": index}}]}} if several else ids
+def _documents(index: str, identifiers: Sequence[str], by_content: bool) -> dict[str, Any]:
+    """Return what matches some documents of one index; another one that is searched may have the same ids."""
+    named = {"terms": {HASH: [*identifiers]}} if by_content else {"ids": {"values": [*identifiers]}}
+    return {"bool": {"filter": [named, {"term": {"_index": index}}]}}
 
 
 def _found(body: Mapping[str, Any]) -> Iterator[tuple[Place, Standing, Mapping[str, Any]]]:

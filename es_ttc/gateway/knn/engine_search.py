@@ -20,6 +20,7 @@ from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored, brought
 from es_ttc.gateway.knn.clauses import Clause, all_of
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.scoring import columns
+from es_ttc.gateway.split import marks_of
 from es_ttc.gateway.upstream import Caller
 from es_ttc.mappings.attached import VERSION
 from es_ttc.mappings.fields import FEATURES
@@ -36,10 +37,11 @@ Body = dict[str, Any]
 Answer = Mapping[str, Any]
 Hit = Mapping[str, Any]
 Identity = tuple[str, str, str | None]
-"""A document's index, id and routing."""
+"""A document's index, id and routing; without ids its index and the hash of its content, which no other one has."""
 
 _ANYWHERE = {"ignore_unmapped": True}
 """For queries over several indices: one of them may have no such vectors."""
+_WITHOUT_IDS: Body = {"stored_fields": "_none_"}
 _FURTHER = 4
 """How many times as many neighbours are asked for where too many of the first ones may not be given."""
 
@@ -97,6 +99,10 @@ class Frame:
     end: float
 
 
+class IdsNeeded(Exception):
+    """Documents cannot be told apart by their contents: two are equal, or one may have changed."""
+
+
 @dataclass(frozen=True, slots=True)
 class How:
     """How a kNN search goes about it; see :meth:`es_ttc.retrievers.base.Search.nearest`."""
@@ -117,9 +123,15 @@ class EngineSearch:
         features: The documents' features.
         attached: Tells whether they are of the text that a document has now.
         pool: Where computations run.
+        named: Whether documents are asked for by their ids, which makes the engine read whatever else it stores of
+            them; else they go by the hashes of their contents, as long as no two are equal.
+        details: Whether what can be shown about each document is asked for.
 
     Attributes:
-        ids: By number the index and id of each document found.
+        named: As given.
+        details: As given.
+        ids: By number the index and id of each document found; its content's hash in place of the id where they are
+            not named.
         fields: By number the fields that its offsets' ordinals stand for, where offsets were read.
         feature_ms: Time that reading features took.
     """
@@ -132,7 +144,12 @@ class EngineSearch:
         features: FeatureStore,
         attached: AttachedFeatures,
         pool: BoundedPool,
+        *,
+        named: bool = True,
+        details: bool = True,
     ) -> None:
+        self.named = named
+        self.details = details
         self.ids: list[tuple[str, str]] = []
         self.fields: dict[int, tuple[str, ...]] = {}
         self.feature_ms = 0.0
@@ -204,7 +221,11 @@ class EngineSearch:
         return await enough(partial(self._own, vector, how), k, first=k)
 
     async def _own(self, vector: Float32, how: How, count: int) -> tuple[Neighbours, bool]:
-        """Search the vectors that the searched documents have themselves; see :func:`enough`."""
+        """Search the vectors that the searched documents have themselves; see :func:`enough`.
+
+        Raises:
+            IdsNeeded: They are not named, and have to be.
+        """
         body = self._body(vector, count, how, self._clause.filters)
         stored = [FEATURES[feature].name for feature in sorted(how.features)]
         [answer] = await self._asks.searched(
@@ -212,13 +233,15 @@ class EngineSearch:
                 {
                     **self._frame.shared,
                     **body,
-                    "_source": False,
+                    **({"_source": False} if stored or self.named else _WITHOUT_IDS),
                     "docvalue_fields": [HASH, ENCODER, VERSION],
                     "version": True,
                     **({"stored_fields": stored} if stored else {}),
                 }
             ]
         )
+        if not self.named:
+            _require_distinct(answer["hits"]["hits"])
         hits = await self._current(answer["hits"]["hits"])
         numbers = [self._number(hit) for hit in hits]
         if how.features:
@@ -257,7 +280,8 @@ class EngineSearch:
                 f"index [{hit['_index']}] holds vectors of [{encoder}] beside those of [{self._frame.encoder}]: search "
                 "one of them at a time, or ingest one of them again"
             )
-        return self._numbered(identity(hit), DocumentKey(str(hit["_index"]), encoder, content))
+        key = DocumentKey(str(hit["_index"]), encoder, content)
+        return self._numbered(identity(hit) if self.named else (key.index, content, None), key)
 
     def _numbered(self, document: Identity, key: DocumentKey) -> int:
         """Return a document's number; a new document gets the next one."""
@@ -293,6 +317,17 @@ def neighbours(numbers: Sequence[int], scores: Sequence[float]) -> Neighbours:
     """Return documents with the cosines that an engine's scores stand for."""
     cosines = np.array([2 * score - 1 for score in scores], np.float32)
     return Neighbours(np.array(numbers, np.intp), np.clip(cosines, -1, 1))
+
+
+def _require_distinct(hits: Sequence[Hit]) -> None:
+    """Check that contents tell documents apart.
+
+    Raises:
+        IdsNeeded: They do not.
+    """
+    marks = marks_of(hits)
+    if any(mark is None or mark[2] for mark in marks) or any(map(changed_inside, hits)):
+        raise IdsNeeded
 
 
 def identity(hit: Hit) -> Identity:

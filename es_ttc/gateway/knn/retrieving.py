@@ -18,7 +18,7 @@ from es_ttc.gateway.field_caps import mapped_fields
 from es_ttc.gateway.knn.asking import Doors, LineRounds, asks_of
 from es_ttc.gateway.knn.attached_search import AttachedSearch, SideMoved
 from es_ttc.gateway.knn.clauses import Clause, with_scores
-from es_ttc.gateway.knn.engine_search import FIELDS, Asks, EngineSearch, Frame
+from es_ttc.gateway.knn.engine_search import FIELDS, Asks, EngineSearch, Frame, IdsNeeded
 from es_ttc.gateway.knn.ground import Ground, ground_of
 from es_ttc.gateway.knn.rounds import Member, Rounds
 from es_ttc.gateway.logs import log
@@ -97,13 +97,15 @@ class _Ranked:
     """Documents found, as they are shown.
 
     Attributes:
-        ids: Index and id, best first.
+        ids: Index and id, best first; the content's hash in place of the id where they are not `named`.
+        named: Whether they are named by their ids.
         scores: Not negative, never rising.
         details: What is shown about a document.
         told: What is said about the retrieval.
     """
 
     ids: list[tuple[str, str]]
+    named: bool
     scores: list[float]
     details: Mapping[tuple[str, str], dict[str, Any]]
     told: Mapping[str, Any]
@@ -252,8 +254,10 @@ class Retrieving:
             summary = _summary(method, {"reason": str(outcome)}, encoder, took, applied=False)
             return Replacement(clause, native, summary, applied=False)
         told = {"retrieved": len(outcome.ids), **outcome.told}
-        kept = clause.filters if ground.sides else ()
-        query_with_scores = with_scores(outcome.ids, outcome.scores, kept, name=clause.given.get("_name"))
+        kept = clause.filters if ground.sides or not outcome.named else ()
+        query_with_scores = with_scores(
+            outcome.ids, outcome.scores, kept, by_content=not outcome.named, name=clause.given.get("_name")
+        )
         summary = _summary(method, told, encoder, took, applied=True)
         return Replacement(clause, query_with_scores, summary, details=outcome.details)
 
@@ -272,20 +276,51 @@ class Retrieving:
         asks: Asks,
         took: _Took,
     ) -> _Ranked | EsTtcError:
-        """Return what the method found, or the reason why it found nothing."""
+        """Return what the method found, or the reason why it found nothing.
+
+        Documents that hold their own vectors are not named, as long as nothing needs it.
+        """
+        section = question.clause.section
+        details = section is not None and section.detail
+        named = details or bool(ground.sides) or self._attached.expects_ids(question.caller)
+        try:
+            return await self._searched(question, method, query, frame, ground, asks, took, named=named)
+        except IdsNeeded:
+            return await self._searched(question, method, query, frame, ground, asks, took, named=True)
+
+    async def _searched(
+        self,
+        question: Question,
+        method: _Method,
+        query: Query,
+        frame: Frame,
+        ground: Ground,
+        asks: Asks,
+        took: _Took,
+        *,
+        named: bool,
+    ) -> _Ranked | EsTtcError:
+        """Do so.
+
+        Raises:
+            IdsNeeded: Documents have to be named.
+        """
         clause, section = question.clause, question.clause.section
+        details = section is not None and section.detail
         search = (
-            AttachedSearch(clause, frame, ground, asks, self._features, self._attached, self._pool)
+            AttachedSearch(clause, frame, ground, asks, self._features, self._attached, self._pool, details=details)
             if ground.sides
-            else EngineSearch(clause, frame, asks, self._features, self._attached, self._pool)
+            else EngineSearch(
+                clause, frame, asks, self._features, self._attached, self._pool, named=named, details=details
+            )
         )
         began = time.perf_counter()
         try:
             async with asyncio.timeout(search.seconds_left):
                 found = await method.retriever.retrieve(query, search, clause.k(question.size), method.params)
                 found = await _similar_only(found, search, query, clause.similarity)
-            return _shown(found, search, clause, method, detail=section is not None and section.detail)
-        except InvalidRequest:
+            return _shown(found, search, clause, method)
+        except (InvalidRequest, IdsNeeded):
             raise
         except TimeoutError:
             return DeadlineExceeded(f"retrieval took longer than its budget of {(frame.end - began) * 1000:.0f} ms")
@@ -402,7 +437,7 @@ async def _similar_only(found: Retrieved, search: EngineSearch, query: Query, le
     return Retrieved(found.documents[kept], found.scores[kept], details, found.summary)
 
 
-def _shown(found: Retrieved, search: EngineSearch, clause: Clause, method: _Method, *, detail: bool) -> _Ranked:
+def _shown(found: Retrieved, search: EngineSearch, clause: Clause, method: _Method) -> _Ranked:
     """Return what was found as it is shown.
 
     Raises:
@@ -416,14 +451,14 @@ def _shown(found: Retrieved, search: EngineSearch, clause: Clause, method: _Meth
         raise ScoringError(f"method [{method.retriever.name}] returned a negative score, which engines do not allow")
     ids = [search.ids[document] for document in found.documents]
     details: dict[tuple[str, str], dict[str, Any]] = {}
-    if detail:
+    if search.details:
         told: Sequence[Mapping[str, Any]] = found.details or [{} for _ in ids]
         for rank, (document, identity, one) in enumerate(zip(found.documents.tolist(), ids, told, strict=True), 1):
             named = with_field_name(dict(one), search.fields.get(document, ()))
             details[identity] = {"retrieval_rank": rank, **named}
     boosted = scores * np.float32(clause.boost)
     summary = {**found.summary, **({"stale": search.stale} if search.stale else {})}
-    return _Ranked(ids, [shortest(score) for score in boosted], details, summary)
+    return _Ranked(ids, search.named, [shortest(score) for score in boosted], details, summary)
 
 
 def _summary(method: _Method, told: Mapping[str, Any], encoder: str, took: _Took, *, applied: bool) -> dict[str, Any]:

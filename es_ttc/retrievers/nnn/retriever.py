@@ -71,7 +71,7 @@ class NnnRetriever:
         first = params.candidates if params.rest == "none" else max(k, params.candidates)
         effort = Effort(first, params.batch, params.rounds, params.exact)
         outcome = await column_generation(mean, search, solver(params), effort)
-        return _retrieved(outcome, mean, k, params)
+        return _retrieved(outcome, mean, k, params, shown=search.details)
 
 
 def solver(params: NnnParams) -> Solver:
@@ -85,7 +85,7 @@ def solver(params: NnnParams) -> Solver:
     return solve_at
 
 
-def _retrieved(outcome: Outcome, query: Float64, k: int, params: NnnRetrieverParams) -> Retrieved:
+def _retrieved(outcome: Outcome, query: Float64, k: int, params: NnnRetrieverParams, *, shown: bool) -> Retrieved:
     x = outcome.solution.x
     by_cosine = np.argsort(-(outcome.rows @ query), kind="stable")
     ordered = scores(x[by_cosine])
@@ -93,8 +93,9 @@ def _retrieved(outcome: Outcome, query: Float64, k: int, params: NnnRetrieverPar
     if params.rest == "none":
         order = order[x[by_cosine[order]] > 0]
     places = by_cosine[order]
-    shown = details(outcome.solution, outcome.rows, query, outcome.ids)
-    return Retrieved(outcome.documents[places], ordered[order], [shown[place] for place in places], _summary(outcome))
+    known = details(outcome.solution, outcome.rows, query, outcome.ids) if shown else ()
+    told = [known[place] for place in places] if shown else ()
+    return Retrieved(outcome.documents[places], ordered[order], told, _summary(outcome))
 
 
 def _summary(outcome: Outcome) -> dict[str, object]:

@@ -254,6 +254,65 @@ def test_detail(spanned: Behind) -> None:
     assert all("_ttc" not in hit for hit in asked(spanned, ours("nnn")).json()["hits"]["hits"])
 
 
+@pytest.mark.parametrize("method", ["dense", "nnn", "spectral", "softcentroid"])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_what_is_found_does_not_depend_on_what_is_shown(spanned: Behind, method: str, filtered: bool) -> None:
+    """Without details documents go by their contents, with them by their ids."""
+    clause = {"k": 20} | ({"filter": GROUP} if filtered else {})
+    shown = asked(spanned, ours(method, ttc={"detail": True}, **clause), size=20)
+    plain = asked(spanned, ours(method, **clause), size=20)
+    assert (plain.ids, plain.scores) == (shown.ids, shown.scores)
+    assert plain.json()["hits"]["total"] == shown.json()["hits"]["total"]
+
+
+def test_ids_are_read_of_what_is_shown_alone(spanned: Behind, through_relay: str, relayed: Any) -> None:
+    """An engine reads all that it stores of a document, token vectors too, to tell its id."""
+    relayed.passed.clear()
+    reply = search(through_relay, spanned.index, {"knn": ours("nnn", k=40), "size": 3})
+    assert len(reply.ids) == 3
+    lines = [
+        json.loads(line) for one in relayed.passed if one.target.endswith("_msearch") for line in one.body.splitlines()
+    ]
+    searches = [line for line in lines if line.get("size")]
+    assert searches
+    assert all(line["stored_fields"] == "_none_" for line in searches)
+
+
+def test_equal_documents_are_told_apart(spanned: Behind, encoder: Encoder) -> None:
+    name = f"{spanned.index}-twins"
+    twins = [{"_id": f"twin{number}", "text": "a cat drinks milk", "group": f"g{number % 2}"} for number in range(4)]
+    others = [{"_id": f"other{number}", "text": f"an owl hunts {number} mice"} for number in range(4)]
+    asyncio.run(fill(spanned.engine, name, IndexSpec(encoder.identity), encoder, [*twins, *others]))
+    try:
+        both = [search(spanned.gateway, name, {"knn": ours("dense", k=k)}) for k in (8, 4)]
+        assert sorted(both[0].ids) == sorted(one["_id"] for one in [*twins, *others])
+        assert sorted(both[1].ids) == [one["_id"] for one in twins]
+        filtered = search(spanned.gateway, name, {"knn": ours("dense", filter={"term": {"group.keyword": "g1"}})})
+        assert sorted(filtered.ids) == ["twin1", "twin3"]
+        for method in ("dense", "nnn", "softcentroid"):
+            plain, shown = (
+                search(spanned.gateway, name, {"knn": ours(method, k=6, ttc={"detail": detail})})
+                for detail in (False, True)
+            )
+            assert (plain.ids, plain.scores) == (shown.ids, shown.scores)
+    finally:
+        call(spanned.engine, "DELETE", f"/{name}")
+
+
+def test_another_index_may_have_the_same_ids(spanned: Behind, encoder: Encoder) -> None:
+    name = f"{spanned.index}-other"
+    far = [{"_id": one["_id"], "text": f"invoice number {place}"} for place, one in enumerate(corpus())]
+    asyncio.run(fill(spanned.engine, name, IndexSpec(encoder.identity), encoder, far))
+    try:
+        for detail in (False, True):
+            clause = ours("dense", k=5, ttc={"detail": detail})
+            reply = search(spanned.gateway, f"{spanned.index},{name}", {"knn": clause})
+            assert {hit["_index"] for hit in reply.json()["hits"]["hits"]} == {spanned.index}
+            assert reply.ids == asked(spanned, ours("dense", k=5)).ids
+    finally:
+        call(spanned.engine, "DELETE", f"/{name}")
+
+
 def test_a_rescorer_after_it(spanned: Behind) -> None:
     section = {"method": "maxsim", "detail": True}
     reply = asked(spanned, ours("nnn", k=20), size=20, rescore={"window_size": 20, "ttc": section})
