@@ -258,7 +258,7 @@ def test_detail(spanned: Behind) -> None:
 @pytest.mark.parametrize("filtered", [False, True])
 def test_what_is_found_does_not_depend_on_what_is_shown(spanned: Behind, method: str, filtered: bool) -> None:
     """Without details documents go by their contents, with them by their ids."""
-    clause = {"k": 20} | ({"filter": GROUP} if filtered else {})
+    clause: dict[str, Any] = {"k": 20} | ({"filter": GROUP} if filtered else {})
     shown = asked(spanned, ours(method, ttc={"detail": True}, **clause), size=20)
     plain = asked(spanned, ours(method, **clause), size=20)
     assert (plain.ids, plain.scores) == (shown.ids, shown.scores)
