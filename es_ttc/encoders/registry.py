@@ -75,8 +75,9 @@ def load_encoder(
             )
 
         own = f"@{backend}{f':{named_dtype}' if named_dtype else ''}" if backend else ""
-        under = f"{model}{own}" if named_adapter else on_backend(trained.Card.read(folder).base.name, own)
-        return trained.load_trained(folder, below, under, FileHashes(cache))
+        card = trained.Card.read(folder)
+        under = f"{model}{own}" if named_adapter else on_backend(card.base.name, own)
+        return trained.load_trained(folder, card, below, under, FileHashes(cache))
     backend = backend or ("torch" if named_adapter else _default_backend(model))
     if backend != "torch" and named_adapter:
         raise ConfigurationError(f"encoder [{name}]: only the torch backend applies adapters, take @torch")

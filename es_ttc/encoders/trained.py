@@ -182,11 +182,14 @@ def identity_of(folder: Path, card: Card, hashes: FileHashes) -> EncoderIdentity
     return replace(card.base.encoder_identity, adapter=f"{card.name}@{total.hexdigest()[:DIGITS]}")
 
 
-def load_trained(folder: Path, load: Callable[[str], Encoder], name: str, hashes: FileHashes) -> TrainedEncoder:
+def load_trained(
+    folder: Path, card: Card, load: Callable[[str], Encoder], name: str, hashes: FileHashes
+) -> TrainedEncoder:
     """Load an artefact.
 
     Args:
         folder: Where it lies.
+        card: Its card.
         load: Loads an encoder by name.
         name: Of the encoder under it.
         hashes: For the identity.
@@ -194,7 +197,6 @@ def load_trained(folder: Path, load: Callable[[str], Encoder], name: str, hashes
     Raises:
         ConfigurationError: It is damaged, or the encoder is not the one that it was trained on.
     """
-    card = Card.read(folder)
     encoder = load(name)
     wanted = card.base.encoder_identity
     found = encoder.identity
