@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import cbor2
 
-from es_ttc.errors import EngineError
+from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.codebooks import CodebookStore
 from es_ttc.gateway.incoming import RawHeaders
@@ -101,6 +101,10 @@ class _Held:
     complete: int
 
 
+class SideUnreadable(EngineError):
+    """Features beside an index could not be read: what is being deleted fails before it is gone."""
+
+
 class FeatureStore:
     """Reads features in the caller's name, and keeps them by content hash.
 
@@ -132,7 +136,7 @@ class FeatureStore:
             caller: In whose name documents are read.
 
         Raises:
-            EngineError: The engine refused the read.
+            EngineError: The engine refused the read; SideUnreadable where it was of features beside an index.
             EngineUnavailable: It does not answer.
         """
         held = self._held(keys, tuple(wanted))
@@ -208,7 +212,16 @@ class FeatureStore:
                 self.cache.put(_cache_key(key, feature), read.value, read.nbytes)
 
     async def _read(self, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller) -> Fetched:
-        door = self._side_door(caller) if keys[0].side else caller
+        if not keys[0].side:
+            return await self._read_through(caller, keys, features)
+        try:
+            return await self._read_through(self._side_door(caller), keys, features)
+        except EngineUnavailable:
+            raise
+        except EngineError as error:
+            raise SideUnreadable(str(error), upstream_status=error.upstream_status) from error
+
+    async def _read_through(self, door: Caller, keys: Sequence[DocumentKey], features: Sequence[Feature]) -> Fetched:
         path, query_string = door.path([keys[0].index], "_search"), door.query_string()
         body = read_request(keys, features)
         if door.pit is not None:

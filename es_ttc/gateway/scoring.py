@@ -9,11 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.errors import EncoderMismatch, EngineError, EngineUnavailable, EsTtcError, MissingFeature
+from es_ttc.errors import EncoderMismatch, EsTtcError, MissingFeature
 from es_ttc.gateway.attached import AttachedFeatures, Located
 from es_ttc.gateway.calibrations import CalibrationStore
 from es_ttc.gateway.encoding import EncodedQuery, Encoders, ignore_failure
-from es_ttc.gateway.features import DocumentKey, FeatureStore, Missing, SentBlobs, Stored, WindowFeatures
+from es_ttc.gateway.features import (
+    DocumentKey,
+    FeatureStore,
+    Missing,
+    SentBlobs,
+    SideUnreadable,
+    Stored,
+    WindowFeatures,
+)
 from es_ttc.gateway.field_caps import mapped_fields
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.upstream import Caller, Upstream
@@ -210,13 +218,9 @@ class WindowScorer:
         try:
             found, encoded = await self._read(located, method, texts, begun, caller, took)
             moved = _has_moved(located, found)
-        except EngineUnavailable:
-            raise
-        except EngineError:
-            moved = any(key.side for key in located.keys if key is not None)
-            if not moved:
-                raise
-        if moved:  # to another side index, while we read; what is being deleted fails before it is gone
+        except SideUnreadable:
+            moved = True
+        if moved:  # to another side index, while we read
             located = await self._located(hits, caller, method, took)
             found, encoded = await self._read(located, method, texts, begun, caller, took)
         await self._require(_any_complete(found, method), method.needs, hits, located, caller, method)

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from es_ttc.errors import EngineError, EngineUnavailable
+from es_ttc.errors import EngineError
 from es_ttc.gateway.attached import MARK_FIELDS, AttachedFeatures, Mark, identity_of, mark_of
 from es_ttc.gateway.attached import Identity as OfSource
-from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored
+from es_ttc.gateway.features import DocumentKey, FeatureStore, SideUnreadable, Stored
 from es_ttc.gateway.knn.clauses import Clause
 from es_ttc.gateway.knn.engine_search import (
     Asks,
@@ -103,7 +103,7 @@ class AttachedSearch(EngineSearch):
             most = len(matching)
         count = min(count, most)
         [answer] = await self._asks.beside([(side.name, {**self._body(vector, count, how, filters), **_MARKS})])
-        if answer.get("status") in _OF_THE_DELETED or not answer.get("_shards", {"total": 1})["total"]:
+        if answer.get("status") in _OF_THE_DELETED if "error" in answer else not answer["_shards"]["total"]:
             raise SideMoved(f"the side index of [{side.source}] was removed or replaced while it was searched")
         require_whole(answer)
         hits = answer["hits"]["hits"]
@@ -160,12 +160,8 @@ class AttachedSearch(EngineSearch):
     async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> list[Stored]:
         try:
             found = await super()._read(keys, features)
-        except EngineUnavailable:
-            raise
-        except EngineError as error:  # what is being deleted fails before it is gone
-            if any(key.side for key in keys):
-                raise SideMoved(f"features beside an index could not be read: {error}") from error
-            raise
+        except SideUnreadable as error:
+            raise SideMoved(f"features beside an index could not be read: {error}") from error
         if any(key.side and not stored for key, stored in zip(keys, found, strict=True)):
             raise SideMoved("features beside an index were replaced while they were read")
         return found
