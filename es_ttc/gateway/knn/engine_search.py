@@ -233,10 +233,10 @@ class EngineSearch:
                 {
                     **self._frame.shared,
                     **body,
-                    **({"_source": False} if stored or self.named else _WITHOUT_IDS),
+                    "_source": False,
                     "docvalue_fields": [HASH, ENCODER, VERSION],
                     "version": True,
-                    **({"stored_fields": stored} if stored else {}),
+                    **({"stored_fields": stored} if stored else {} if self.named else _WITHOUT_IDS),
                 }
             ]
         )

@@ -280,58 +280,47 @@ class Retrieving:
 
         Documents that hold their own vectors are not named, as long as nothing needs it.
         """
-        section = question.clause.section
+        clause, section = question.clause, question.clause.section
+        means = self._features, self._attached, self._pool
         details = section is not None and section.detail
-        named = details or bool(ground.sides) or self._attached.expects_ids(question.caller)
+        if ground.sides:
+            beside = AttachedSearch(clause, frame, ground, asks, *means, details=details)
+            return await self._searched(question, method, query, beside, took)
+        named = details or self._attached.expects_ids(question.caller)
         try:
-            return await self._searched(question, method, query, frame, ground, asks, took, named=named)
+            search = EngineSearch(clause, frame, asks, *means, named=named, details=details)
+            return await self._searched(question, method, query, search, took)
         except IdsNeeded:
-            return await self._searched(question, method, query, frame, ground, asks, took, named=True)
+            search = EngineSearch(clause, frame, asks, *means, details=details)
+            return await self._searched(question, method, query, search, took)
 
     async def _searched(
-        self,
-        question: Question,
-        method: _Method,
-        query: Query,
-        frame: Frame,
-        ground: Ground,
-        asks: Asks,
-        took: _Took,
-        *,
-        named: bool,
+        self, question: Question, method: _Method, query: Query, search: EngineSearch, took: _Took
     ) -> _Ranked | EsTtcError:
-        """Do so.
+        """Return what the method finds by a search, or the reason why it finds nothing.
 
         Raises:
-            IdsNeeded: Documents have to be named.
+            IdsNeeded: The search does not name documents, and has to.
         """
-        clause, section = question.clause, question.clause.section
-        details = section is not None and section.detail
-        search = (
-            AttachedSearch(clause, frame, ground, asks, self._features, self._attached, self._pool, details=details)
-            if ground.sides
-            else EngineSearch(
-                clause, frame, asks, self._features, self._attached, self._pool, named=named, details=details
-            )
-        )
+        clause, seconds = question.clause, search.seconds_left
         began = time.perf_counter()
         try:
-            async with asyncio.timeout(search.seconds_left):
+            async with asyncio.timeout(seconds):
                 found = await method.retriever.retrieve(query, search, clause.k(question.size), method.params)
                 found = await _similar_only(found, search, query, clause.similarity)
             return _shown(found, search, clause, method)
         except (InvalidRequest, IdsNeeded):
             raise
         except TimeoutError:
-            return DeadlineExceeded(f"retrieval took longer than its budget of {(frame.end - began) * 1000:.0f} ms")
+            return DeadlineExceeded(f"retrieval took longer than its budget of {seconds * 1000:.0f} ms")
         except EsTtcError as error:
             return error
         except Exception as error:  # noqa: BLE001 - whatever fails of ours, the engine's own kNN is there to answer
             log.error("retrieval failed", method=method.retriever.name, exc_info=error)
             return ScoringError(f"retrieval failed: {type(error).__name__}: {error}")
         finally:
-            took.features = search.feature_ms
-            took.search = (time.perf_counter() - began) * 1000 - search.feature_ms
+            took.features += search.feature_ms
+            took.search += (time.perf_counter() - began) * 1000 - search.feature_ms
 
     async def _query(
         self, question: Question, method: _Method | None, asks: Asks, took: _Took

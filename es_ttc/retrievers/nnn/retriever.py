@@ -1,6 +1,6 @@
 """NNN decoding of the whole corpus ("Non-negative Elastic Net Decoding for Information Retrieval")."""
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -93,8 +93,10 @@ def _retrieved(outcome: Outcome, query: Float64, k: int, params: NnnRetrieverPar
     if params.rest == "none":
         order = order[x[by_cosine[order]] > 0]
     places = by_cosine[order]
-    known = details(outcome.solution, outcome.rows, query, outcome.ids) if shown else ()
-    told = [known[place] for place in places] if shown else ()
+    told: list[dict[str, Any]] = []
+    if shown:
+        known = details(outcome.solution, outcome.rows, query, outcome.ids)
+        told = [known[place] for place in places]
     return Retrieved(outcome.documents[places], ordered[order], told, _summary(outcome))
 
 
