@@ -36,7 +36,11 @@ class _Sources(BaseSettings):
 class EngineSettings(_Sources):
     """Where the engine is and how to sign in, as the engines' own clients take it."""
 
-    engine: str = Field("http://127.0.0.1:9200", description="The engine's URL; may hold user:password@.")
+    engine: str = Field(
+        "http://127.0.0.1:9200",
+        description="The engine's URL, which may hold user:password@; several URLs of one cluster separated by "
+        "commas, tried in turn; or a cloud id of Elastic's.",
+    )
     username: str | None = Field(None, description="User name for basic authentication.")
     password: SecretStr | None = Field(None, description="Password for basic authentication.")
     api_key: SecretStr | None = Field(None, description="API key, encoded as the engine gave it.")
@@ -181,6 +185,40 @@ class GatewaySettings(Settings):
         (), description="Files of `es-ttc tune`: parameters for requests that give none of their own."
     )
     max_body_mb: int = Field(100, ge=1, description="Greatest `_search` body that is read for our section, in MiB.")
+    max_bodies_mb: int = Field(
+        512, ge=1, description="Memory for bodies of requests that are being read, in MiB; then 429 is answered."
+    )
+    max_ttc_body_mb: int = Field(10, ge=1, description="Greatest body of a search with a `ttc` section, in MiB.")
+    max_request_values: int = Field(500_000, ge=100, description="Values in a search with a `ttc` section.")
+    max_request_objects: int = Field(
+        50_000, ge=100, description="Keys, objects and arrays in a search with a `ttc` section."
+    )
+    max_request_depth: int = Field(100, ge=10, description="How deep a search with a `ttc` section may be nested.")
+    max_msearch_items: int = Field(1000, ge=1, description="Searches in an `_msearch` with a `ttc` section.")
+    max_ttc_clauses: int = Field(64, ge=1, description="Clauses of the `knn` or of the `query` hook in one search.")
+    max_query_chars: int = Field(32_768, ge=1, description="Characters of a query's text that is to be encoded.")
+    max_section_values: int = Field(5000, ge=10, description="Values in a `ttc` section, those of lists included.")
+    max_target_kb: int = Field(
+        4,
+        ge=1,
+        description="Greatest path and query string of a request, in KiB: the engine's own "
+        "`http.max_initial_line_length`.",
+    )
+    max_header_kb: int = Field(
+        16, ge=1, description="All headers of a request together, in KiB: the engine's own `http.max_header_size`."
+    )
+    max_connections: int = Field(4096, ge=1, description="Connections of clients that are open at a time.")
+    header_timeout: float = Field(
+        20.0, gt=0, description="Seconds from the first byte of a request to the end of its headers."
+    )
+    idle_timeout: int = Field(75, gt=0, description="Seconds that a connection may stay open without a request.")
+    body_timeout: float = Field(
+        600.0, gt=0, description="Seconds that a client may take to send a body, those apart when the engine is slow."
+    )
+    min_body_rate: int = Field(
+        500, ge=0, description="Bytes a second that a client must send of a body, seen over 5 seconds at a time."
+    )
+    send_timeout: float = Field(60.0, gt=0, description="Seconds that a client may take nothing of its answer.")
     side_credentials: SideCredentials = Field(
         "caller",
         description="In whose name side indices of attached indices are read: the caller's, or the gateway's own "

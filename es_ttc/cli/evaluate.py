@@ -310,8 +310,8 @@ def _command(context: click.Context, data: Sequence[Path]) -> str:
 
 def _word(name: str, value: Any) -> str:
     if name == "engine" and value != MEMORY:
-        from es_ttc.engine.http import base_url
+        from es_ttc.engine.addresses import engine_addresses
         from es_ttc.settings import EngineSettings
 
-        return base_url(EngineSettings(engine=value))
+        return ",".join(address.url for address in engine_addresses(EngineSettings(engine=value)))
     return orjson.dumps(value).decode() if isinstance(value, Mapping) else str(value)

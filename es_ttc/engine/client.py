@@ -11,7 +11,7 @@ from urllib.parse import quote
 import orjson
 import stamina
 
-from es_ttc.engine.http import base_url
+from es_ttc.engine.addresses import engine_addresses
 from es_ttc.engine.protocol import BulkItem, Capabilities, Product
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
 from es_ttc.settings import EngineSettings
@@ -51,11 +51,13 @@ class Unreachable(Exception):
     Args:
         reason: Why, in the client's words.
         may_repeat: Whether asking again is worth it: not when the time is spent, nor when its certificate is refused.
+        unsent: Whether nothing was sent, since no connection was made: even a write may then go to another node.
     """
 
-    def __init__(self, reason: str, *, may_repeat: bool) -> None:
+    def __init__(self, reason: str, *, may_repeat: bool, unsent: bool = False) -> None:
         super().__init__(reason)
         self.may_repeat = may_repeat
+        self.unsent = unsent
 
 
 class ClientEngine(ABC):
@@ -71,7 +73,7 @@ class ClientEngine(ABC):
     """Version since which hits can be ordered by shard and position, which costs nothing."""
 
     def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
-        self._url = base_url(settings)
+        self._urls = [address.url for address in engine_addresses(settings)]
         self._timeout = settings.request_timeout
         self._info = info
         self._capabilities: Capabilities | None = None
@@ -79,8 +81,13 @@ class ClientEngine(ABC):
 
     @property
     def url(self) -> str:
-        """Address without credentials, for messages."""
-        return self._url
+        """Address without credentials, for messages; several are separated by commas."""
+        return ",".join(self._urls)
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"the engine at {self.url}"
 
     @abstractmethod
     async def _exchange(
@@ -252,15 +259,16 @@ class ClientEngine(ABC):
     ) -> Answer:
         """Send a request, reads again where that may help, and turn every failure into an EngineError."""
         repeatable = method in ("GET", "HEAD") or (method == "POST" and path.rpartition("/")[2] in READ_POSTS)
+        other_nodes = len(self._urls) > 1
 
         def worth_repeating(error: Exception) -> bool:
             if isinstance(error, Unreachable):
-                return error.may_repeat
-            return isinstance(error, EngineUnavailable)
+                return error.may_repeat and (repeatable or (error.unsent and other_nodes))
+            return repeatable and isinstance(error, EngineUnavailable)
 
         attempts = stamina.retry_context(
             on=worth_repeating,
-            attempts=ATTEMPTS if repeatable else 1,
+            attempts=ATTEMPTS if repeatable or other_nodes else 1,
             timeout=seconds,
             wait_initial=FIRST_WAIT_SECONDS,
             wait_max=LONGEST_WAIT_SECONDS,
@@ -274,11 +282,11 @@ class ClientEngine(ABC):
                         raise _failure(method, path, answer)
                     return answer
         except Unreachable as error:
-            raise EngineUnavailable(f"the engine at {self.url} cannot be reached: {error}") from error
+            raise EngineUnavailable(f"{self.name} cannot be reached: {error}") from error
         raise AssertionError("stamina ends in an answer or in an error")
 
     def _not_json(self, method: str, path: str) -> EngineError:
-        return EngineError(f"the engine at {self.url} answered {method} {path} with something that is not JSON")
+        return EngineError(f"{self.name} answered {method} {path} with something that is not JSON")
 
 
 def version_numbers(info: Mapping[str, Any]) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+import aiohttp
 import elastic_transport
 from elasticsearch import AsyncElasticsearch
 from elasticsearch.serializer import OrjsonSerializer
@@ -41,10 +42,10 @@ class ElasticsearchEngine(ClientEngine):
         if settings.ca_certs is not None:
             tls["ca_certs"] = str(settings.ca_certs)
         self._client = AsyncElasticsearch(
-            self.url,
+            self._urls,
             connections_per_node=CONNECTIONS,
             serializer=OrjsonSerializer(),
-            **(tls if self.url.startswith("https:") else {}),
+            **(tls if any(url.startswith("https:") for url in self._urls) else {}),
         )
         self._headers = service_headers(settings)
 
@@ -74,7 +75,8 @@ class ElasticsearchEngine(ClientEngine):
         except elastic_transport.SerializationError as error:
             raise self._not_json(method, path) from error
         except elastic_transport.TransportError as error:
-            raise Unreachable(error.message, may_repeat=True) from error
+            unsent = any(isinstance(cause, aiohttp.ClientConnectorError) for cause in error.errors)
+            raise Unreachable(error.message, may_repeat=True, unsent=unsent) from error
         return Answer(meta.status, answer)
 
     async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Capabilities:

@@ -1,37 +1,30 @@
 """Plain HTTP to the engine, for what its own clients cannot do: pass-through, CBOR, a caller's own credentials."""
 
 import base64
-import re
 import ssl
 from collections.abc import Mapping
 
 import aiohttp
-from yarl import URL
 
+from es_ttc.engine.addresses import engine_addresses, engine_urls
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import EngineSettings
 
 _AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _KEEPALIVE_SECONDS = 30
 _LONGEST_HEADER = 64 * 1024
+_CONNECT_SECONDS = 3.0
+_MAY_BE_UNREAD = frozenset({400, 408, 413, 414, 417, 431})
+"""Statuses of an engine that may not have read the request to its end: what came next on that connection would wait."""
 
 
 def base_url(settings: EngineSettings) -> str:
-    """Return the engine's address without credentials and without a slash at its end.
+    """Return the engine's first address without credentials and without a slash at its end.
 
     Raises:
         ConfigurationError: It is no http or https URL.
     """
-    try:
-        url = URL(settings.engine)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"[engine] is no URL, got [{_without_credentials(settings.engine)}]: {error}"
-        ) from error
-    if url.scheme not in ("http", "https") or not url.host:
-        shown = _without_credentials(settings.engine)
-        raise ConfigurationError(f"[engine] must be an http or https URL such as http://127.0.0.1:9200, got [{shown}]")
-    return str(url.with_user(None).with_query(None).with_fragment(None)).rstrip("/")
+    return engine_addresses(settings)[0].url
 
 
 def service_headers(settings: EngineSettings) -> dict[str, str]:
@@ -40,7 +33,8 @@ def service_headers(settings: EngineSettings) -> dict[str, str]:
         return {"Authorization": f"ApiKey {settings.api_key.get_secret_value()}"}
     if settings.bearer_token is not None:
         return {"Authorization": f"Bearer {settings.bearer_token.get_secret_value()}"}
-    url = URL(settings.engine)
+    urls = engine_urls(settings.engine)
+    url = next((url for url in urls if url.user is not None), urls[0])
     user = settings.username or url.user
     password = settings.password.get_secret_value() if settings.password else url.password
     if user is None:
@@ -61,7 +55,8 @@ def open_session(settings: EngineSettings, *, connections: int = 100) -> aiohttp
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         skip_auto_headers=_AUTOMATIC,
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.request_timeout),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds(settings)),
+        response_class=_EngineResponse,
         max_line_size=_LONGEST_HEADER,
         max_field_size=_LONGEST_HEADER,
     )
@@ -69,7 +64,13 @@ def open_session(settings: EngineSettings, *, connections: int = 100) -> aiohttp
 
 def request_timeout(settings: EngineSettings) -> aiohttp.ClientTimeout:
     """Return the timeout of a call of our own."""
-    return aiohttp.ClientTimeout(total=settings.request_timeout)
+    return aiohttp.ClientTimeout(total=settings.request_timeout, sock_connect=connect_seconds(settings))
+
+
+def connect_seconds(settings: EngineSettings) -> float:
+    """Return how long connecting to a node may take: not long where another node can be tried."""
+    several = len(engine_addresses(settings)) > 1
+    return min(settings.request_timeout, _CONNECT_SECONDS) if several else settings.request_timeout
 
 
 def is_elasticsearch(headers: Mapping[str, str]) -> bool:
@@ -77,8 +78,21 @@ def is_elasticsearch(headers: Mapping[str, str]) -> bool:
     return "X-Elastic-Product" in headers
 
 
-def _without_credentials(url: str) -> str:
-    return re.sub(r"^([^/]*//)?[^/]*@", r"\1", url)
+class _EngineResponse(aiohttp.ClientResponse):
+    """An answer whose connection is not used again where the engine may not have read the whole request.
+
+    Netty refuses a request with too long a header by a 400, leaves the connection open and drops whatever follows.
+    """
+
+    async def start(self, connection: aiohttp.connector.Connection) -> "_EngineResponse":
+        """Read the answer's status and headers."""
+        protocol = connection.protocol
+        await super().start(connection)
+        if self.status in _MAY_BE_UNREAD and protocol is not None:
+            protocol.force_close()  # once the body is read
+            if connection.protocol is None:  # it has been, and the connection is back in the pool
+                protocol.close()
+        return self
 
 
 def _tls(settings: EngineSettings) -> ssl.SSLContext | bool:

@@ -26,9 +26,9 @@ class OpenSearchEngine(ClientEngine):
 
     def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
         super().__init__(settings, info)
-        secure = self.url.startswith("https:")
+        secure = any(url.startswith("https:") for url in self._urls)
         self._client = AsyncOpenSearch(
-            self.url,
+            self._urls,
             use_ssl=secure,
             verify_certs=settings.verify_certs,
             ca_certs=str(settings.ca_certs) if settings.ca_certs else None,
@@ -52,7 +52,10 @@ class OpenSearchEngine(ClientEngine):
         except opensearchpy.ConnectionTimeout as error:
             raise Unreachable(f"no answer within {seconds:g} seconds", may_repeat=False) from error
         except opensearchpy.ConnectionError as error:
-            raise Unreachable(str(error.info), may_repeat=not isinstance(error.info, TLS_ERRORS)) from error
+            unsent = isinstance(error.info, aiohttp.ClientConnectorError)
+            raise Unreachable(
+                str(error.info), may_repeat=not isinstance(error.info, TLS_ERRORS), unsent=unsent
+            ) from error
         except opensearchpy.TransportError as error:
             return Answer(int(error.status_code), error.info)
         except opensearchpy.SerializationError as error:

@@ -27,6 +27,7 @@ from es_ttc.gateway.frames import MEDIA_TYPE, PROTOCOL_VERSION
 from es_ttc.gateway.jobs import JobsDoor
 from es_ttc.gateway.knn.handler import KnnHandler
 from es_ttc.gateway.knn.retrieving import Retrieving
+from es_ttc.gateway.limits import request_limits
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import CONTENT_TYPE, Metrics
 from es_ttc.gateway.pool import BoundedPool
@@ -92,6 +93,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         upstream,
         Rescoring(scorer, walks, settings.default_timeout_ms, tuned, metrics),
         attached,
+        request_limits(settings),
         max_body=settings.max_body_mb * 2**20,
         max_window=settings.max_window,
     )
@@ -155,6 +157,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
             with suppress(asyncio.CancelledError):
                 await loading
         await rerankers.close()
+        searches.offload.close()
         encoding.close()
         scoring.close()
 
@@ -176,7 +179,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         exception_handlers={HTTPException: _not_found},
         lifespan=lifespan,
     )
-    return _Doors(addresses, Entrance(upstream, queries, metrics, settings.max_concurrent_requests))
+    return _Doors(addresses, Entrance(upstream, queries, metrics, settings))
 
 
 class _Doors:
@@ -229,7 +232,7 @@ class _OwnPages:
             {
                 "name": "es-ttc gateway",
                 "version": __version__,
-                "engine": {"url": self._upstream.url, "product": product},
+                "engine": {"product": product},
                 "methods": sorted([*registry.names(), *STRATEGIES]),
                 "rerankers": sorted(self._settings.rerankers),
                 "rewriters": rewriters.names(),

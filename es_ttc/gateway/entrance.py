@@ -2,11 +2,14 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from starlette.types import Message, Receive, Scope, Send
 
-from es_ttc.errors import EsTtcError, TooManyRequests
+from es_ttc.errors import EsTtcError, InvalidRequest, TooManyRequests
 from es_ttc.gateway import jsonio
+from es_ttc.gateway.body_memory import BodyMemory
 from es_ttc.gateway.incoming import Disconnected, Incoming
 from es_ttc.gateway.logs import log, request_id
 from es_ttc.gateway.metrics import GONE, Metrics
@@ -14,8 +17,10 @@ from es_ttc.gateway.proxy import end_answer, forward, json_headers, start_answer
 from es_ttc.gateway.query.handler import QueryHandler
 from es_ttc.gateway.search import Outcome
 from es_ttc.gateway.upstream import Upstream
+from es_ttc.settings import GatewaySettings
 
 _GONE = Outcome("passthrough", GONE)
+_READ_AHEAD = 2**16  # bytes; most requests are shorter, and the engine hears of them only when all is there
 _UNWATCHED_SECONDS = 0.05  # most answers are complete by then, and a task to watch the client would be for nothing
 _KINDS = {"_search": "search", "_msearch": "msearch"}
 
@@ -27,27 +32,26 @@ class Entrance:
         upstream: The engine.
         queries: Answers `_search`, `_msearch` and their templates; hands on what has no query of ours.
         metrics: Told about every request.
-        limit: Requests in flight before 429 is answered.
+        settings: How many requests are in flight, and how much of their bodies is in memory.
     """
 
-    def __init__(self, upstream: Upstream, queries: QueryHandler, metrics: Metrics, limit: int) -> None:
+    def __init__(self, upstream: Upstream, queries: QueryHandler, metrics: Metrics, settings: GatewaySettings) -> None:
         self._upstream = upstream
         self._queries = queries
         self._metrics = metrics
-        self._limit = limit
-        self._in_flight = 0
-        metrics.in_flight.set_function(lambda: self._in_flight)
+        self._memory = BodyMemory(settings.max_bodies_mb * 2**20)
+        self._room = Room(settings.max_concurrent_requests)
+        metrics.in_flight.set_function(lambda: self._room.taken)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        incoming = Incoming(scope, receive)
+        incoming = Incoming(scope, receive, self._memory)
         answer = _Answer(send, request_id(incoming.header(b"x-request-id"), incoming.header(b"x-opaque-id")))
         started = time.perf_counter()
-        self._in_flight += 1
         try:
             outcome = await self._answered(incoming, answer)
         finally:
-            self._in_flight -= 1
+            incoming.forget()
         seconds = time.perf_counter() - started
         self._metrics.answered(outcome.kind, outcome.status, seconds, applied=outcome.applied)
         if outcome.kind != "passthrough" or outcome.status >= 500:
@@ -73,9 +77,10 @@ class Entrance:
 
         later = asyncio.get_running_loop().call_later(_UNWATCHED_SECONDS, watch)
         try:
-            if self._in_flight > self._limit:
-                raise TooManyRequests(f"the gateway answers {self._limit} requests at a time: try again")
-            return await self._dispatch(incoming, answer)
+            require_forwardable(incoming)
+            whole = await incoming.read_ahead(_READ_AHEAD)  # until then it costs the engine nothing
+            with self._room.taken_by(upload=not whole):
+                return await self._dispatch(incoming, answer)
         except Disconnected:
             return _GONE
         except asyncio.CancelledError:
@@ -110,6 +115,42 @@ class Entrance:
                 return Outcome("passthrough", await forward(self._upstream, incoming, answer))
 
 
+class Room:
+    """How many requests are in flight towards the engine.
+
+    Uploads, whose bodies are still arriving while they are passed on, may take half of the room, so that slow clients
+    cannot keep everybody else out.
+
+    Args:
+        limit: Most of them.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._most_uploads = max(1, limit // 2)
+        self._uploads = 0
+        self.taken = 0
+
+    @contextmanager
+    def taken_by(self, *, upload: bool) -> Iterator[None]:
+        """Take a place while a request is answered.
+
+        Raises:
+            TooManyRequests: There is none.
+        """
+        if self.taken >= self._limit:
+            raise TooManyRequests(f"the gateway answers {self._limit} requests at a time: try again")
+        if upload and self._uploads >= self._most_uploads:
+            raise TooManyRequests(f"the gateway takes {self._most_uploads} long bodies at a time: try again")
+        self.taken += 1
+        self._uploads += upload
+        try:
+            yield
+        finally:
+            self.taken -= 1
+            self._uploads -= upload
+
+
 class _Answer:
     """Sends an answer with the request's id, and knows whether it has begun."""
 
@@ -123,6 +164,20 @@ class _Answer:
             self.begun = True
             message["headers"] = [*message["headers"], (b"x-request-id", self.id.encode())]
         await self._send(message)
+
+
+def require_forwardable(incoming: Incoming) -> None:
+    """Refuse a request target that is neither a path nor `*`.
+
+    Raises:
+        InvalidRequest: It is something else.
+    """
+    target = incoming.raw_path
+    if target == b"*" and incoming.method == "OPTIONS":
+        incoming.raw_path = incoming.target = b"/*"  # to the engines the same
+    elif not target.startswith(b"/"):
+        shown = ascii(target[:80].decode("latin-1"))[1:-1]
+        raise InvalidRequest(f"the request target [{shown}] is not a path: it must begin with [/]")
 
 
 def error_body(error: EsTtcError) -> bytes:

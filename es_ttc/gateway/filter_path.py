@@ -1,11 +1,16 @@
-"""The engines' `filter_path`, for answers that we put together: dotted patterns, `*`, `**`, `-` to exclude."""
+"""The engines' `filter_path`, for answers that we put together: dotted patterns, `*`, `**`, `-` to exclude.
 
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
+All patterns are followed at once, as one set of states: the time is linear in the answer, whatever the patterns are.
+"""
+
 from typing import Any
 
 _NOTHING = object()
-Pattern = tuple[str, ...]
+State = tuple[str, ...]
+"""The parts of a pattern that are still to be matched."""
+States = frozenset[State]
+
+_ANY_DEPTH = "**"
 
 
 def filtered(data: Any, filter_path: str, *, keep_empty: bool) -> Any:
@@ -18,57 +23,91 @@ def filtered(data: Any, filter_path: str, *, keep_empty: bool) -> Any:
             Elasticsearch, and does not in OpenSearch.
     """
     patterns = [pattern.strip() for pattern in filter_path.split(",") if pattern.strip()]
-    included = [_split(pattern) for pattern in patterns if not pattern.startswith("-")]
-    excluded = [_split(pattern[1:]) for pattern in patterns if pattern.startswith("-")]
-    kept = _include(data, included) if included else data
-    kept = _exclude(kept, excluded, keep_empty=keep_empty) if excluded and kept is not _NOTHING else kept
+    included = frozenset(_parts(pattern) for pattern in patterns if not pattern.startswith("-"))
+    excluded = frozenset(_parts(pattern[1:]) for pattern in patterns if pattern.startswith("-"))
+    steps = _Steps()
+    kept = _include(data, included, steps) if included else data
+    kept = _exclude(kept, excluded, steps, keep_empty=keep_empty) if excluded and kept is not _NOTHING else kept
     return {} if kept is _NOTHING else kept
 
 
-def _include(data: Any, patterns: Sequence[Pattern]) -> Any:
-    if any(not pattern or pattern == ("**",) for pattern in patterns):
+class _Steps(dict[tuple[str, States], States]):
+    """What is left of patterns behind a key; each key is matched once, however often it occurs."""
+
+    def after(self, key: str, states: States) -> States:
+        """Return what remains of each pattern that matches a key; `**` matches any number of keys."""
+        found = self.get((key, states))
+        if found is None:
+            found = self[key, states] = frozenset(rest for state in states for rest in _after(key, state))
+        return found
+
+
+def _include(data: Any, states: States, steps: _Steps) -> Any:
+    if _complete(states):
         return data
     if isinstance(data, list):
-        kept_items = [kept for kept in (_include(item, patterns) for item in data) if kept is not _NOTHING]
+        kept_items = [kept for kept in (_include(item, states, steps) for item in data) if kept is not _NOTHING]
         return kept_items or _NOTHING
-    if isinstance(data, dict):
-        pairs = ((key, _include(value, _after(key, patterns))) for key, value in data.items())
+    if isinstance(data, dict) and states:
+        pairs = ((key, _include(value, steps.after(key, states), steps)) for key, value in data.items())
         kept_pairs = {key: kept for key, kept in pairs if kept is not _NOTHING}
         return kept_pairs or _NOTHING
     return _NOTHING
 
 
-def _exclude(data: Any, patterns: Sequence[Pattern], *, keep_empty: bool) -> Any:
-    if not patterns:
+def _exclude(data: Any, states: States, steps: _Steps, *, keep_empty: bool) -> Any:
+    if not states:
         return data
-    if any(not pattern or pattern == ("**",) for pattern in patterns):
+    if _complete(states):
         return _NOTHING
     if isinstance(data, list):
-        items = (_exclude(item, patterns, keep_empty=keep_empty) for item in data)
+        items = (_exclude(item, states, steps, keep_empty=keep_empty) for item in data)
         kept_items = [kept for kept in items if kept is not _NOTHING]
         return kept_items if kept_items or (keep_empty and not data) else _NOTHING
     if isinstance(data, dict):
-        pairs = ((key, _exclude(value, _after(key, patterns), keep_empty=keep_empty)) for key, value in data.items())
+        pairs = (
+            (key, _exclude(value, steps.after(key, states), steps, keep_empty=keep_empty))
+            for key, value in data.items()
+        )
         kept_pairs = {key: kept for key, kept in pairs if kept is not _NOTHING}
         return kept_pairs if kept_pairs or (keep_empty and not data) else _NOTHING
     return data
 
 
-def _after(key: str, patterns: Sequence[Pattern]) -> list[Pattern]:
-    """Return what remains of each pattern that matches a key; `**` matches any number of keys."""
-    rest: list[Pattern] = []
-    for pattern in patterns:
-        if not pattern:
-            continue
-        if pattern[0] == "**":
-            rest.append(pattern)
-            rest += _after(key, [pattern[1:]])
-        elif fnmatchcase(key, pattern[0]):
-            rest.append(pattern[1:])
-    return rest
+def _complete(states: States) -> bool:
+    """Whether a pattern has matched all the way down to here."""
+    return () in states or (_ANY_DEPTH,) in states
 
 
-def _split(pattern: str) -> Pattern:
-    """Split at the dots that are not escaped."""
-    parts = pattern.replace("\\.", "\0").split(".")
-    return tuple(part.replace("\0", ".").replace("[", "[[]") for part in parts)
+def _after(key: str, state: State) -> list[State]:
+    if not state:
+        return []
+    if state[0] == _ANY_DEPTH:
+        return [state, *_after(key, state[1:])]
+    return [state[1:]] if glob_matches(state[0], key) else []
+
+
+def glob_matches(pattern: str, name: str) -> bool:
+    """Whether a pattern, in which `*` stands for any text, matches a name; in linear time."""
+    first, *middle = pattern.split("*")
+    if not middle:
+        return pattern == name
+    last = middle.pop()
+    if not name.startswith(first):
+        return False
+    place = len(first)
+    for part in middle:
+        found = name.find(part, place)
+        if found < 0:
+            return False
+        place = found + len(part)
+    return len(name) - place >= len(last) and name.endswith(last)
+
+
+def _parts(pattern: str) -> State:
+    """Split at the dots that are not escaped; several `**` in a row are one."""
+    parts: list[str] = []
+    for part in pattern.replace("\\.", "\0").split("."):
+        if part != _ANY_DEPTH or parts[-1:] != [_ANY_DEPTH]:
+            parts.append(part.replace("\0", "."))
+    return tuple(parts)

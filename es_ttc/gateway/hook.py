@@ -17,7 +17,7 @@ from es_ttc.errors import EsTtcError
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.captured import NOTHING, Captured, is_refusal, refused
 from es_ttc.gateway.incoming import Incoming
-from es_ttc.gateway.search import Outcome, SearchHandler, items_of, require_json_answer
+from es_ttc.gateway.search import Outcome, SearchHandler, require_json_answer
 
 C = TypeVar("C")
 A = TypeVar("A")
@@ -108,7 +108,7 @@ class HookHandler(ABC, Generic[C, A]):
         """Answer one `_search`."""
         started = time.perf_counter()
         _, text, params = await self._searches.read(incoming)
-        found = self._found(text)
+        found = await self._searches.offload.run(len(text or b""), self._found, text)
         if found is None:
             return await self._onward.search(incoming, send)
         return await self.answer(incoming, send, found, params, started)
@@ -117,8 +117,8 @@ class HookHandler(ABC, Generic[C, A]):
         """Answer one `_msearch`: each item on its own."""
         started = time.perf_counter()
         _, text, params = await self._searches.read(incoming)
-        items = items_of(text) if text is not None and self._marked(text) else None
-        read = [] if items is None else [self._read_item(*item) for item in items]
+        items = await self._searches.items(text) if text is not None and self._marked(text) else None
+        read = [] if items is None else await self._searches.offload.run(len(text or b""), self._read_items, items)
         if items is None or not any(read):
             return await self._onward.msearch(incoming, send)
         require_json_answer(incoming, params)
@@ -187,11 +187,14 @@ class HookHandler(ABC, Generic[C, A]):
         if text is None or not self._marked(text):
             return None
         try:
-            body = jsonio.loads(text)
+            body = self._searches.limits.decoded(text)
         except ValueError:
             return None
         clauses = self.clauses_of(body) if isinstance(body, dict) else []
         return Found(body, clauses, header) if clauses else None
+
+    def _read_items(self, items: Sequence[tuple[bytes, bytes]]) -> "list[Found[C] | EsTtcError | None]":
+        return [self._read_item(*item) for item in items]
 
     def _read_item(self, header: bytes, line: bytes) -> "Found[C] | EsTtcError | None":
         try:

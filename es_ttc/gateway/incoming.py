@@ -9,9 +9,13 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.types import Receive, Scope
 
 from es_ttc.errors import InvalidRequest, RequestTooLarge
+from es_ttc.gateway.body_memory import BodyMemory
+from es_ttc.gateway.offload import Offload
 
 _OF_THE_BODY = frozenset({b"accept-encoding", b"content-encoding", b"content-length", b"transfer-encoding"})
 _OF_THE_BODYS_PLACE = frozenset({"source", "source_content_type"})
+
+_UNKNOWN_SIZE = 2**20
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -33,7 +37,7 @@ class Incoming:
         answered: Set once the answer is complete: the end of the connection then means nothing.
     """
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive, memory: BodyMemory | None = None) -> None:
         self.method: str = scope["method"]
         self.raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
         self.target = self.raw_path
@@ -42,6 +46,8 @@ class Incoming:
         self.gone = False
         self.answered = False
         self._receive = receive
+        self._memory = (memory or BodyMemory(None)).share()
+        self._ahead: list[bytes] = []
         self._body: bytes | None = None
         self._plain: tuple[bytes | None] | None = None
         self._complete = asyncio.Event()
@@ -63,21 +69,62 @@ class Incoming:
             for name, value in self.headers
         )
 
+    @property
+    def whole_body(self) -> bytes | None:
+        """The body where all of it has been read, else None."""
+        return self._body
+
+    async def read_ahead(self, size: int) -> bool:
+        """Read a body that is short, or the beginning of a longer one, and return whether all of it is there.
+
+        Args:
+            size: Bytes after which the rest is left to :meth:`chunks`.
+
+        Raises:
+            Disconnected: The client went away in the middle.
+            TooManyRequests: Too many bytes of bodies are in memory.
+        """
+        if self._body is None:
+            length = sum(map(len, self._ahead))
+            while not self._complete.is_set() and length <= size:
+                chunk = await self._next()
+                length += len(chunk)
+                self._ahead.append(chunk)
+            if self._complete.is_set():
+                self._body = b"".join(self._ahead)
+                self._ahead = []
+        return self._body is not None
+
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives.
+        """Yield the body as it arrives; what was read ahead comes first.
 
         Raises:
             Disconnected: The client went away in the middle.
         """
+        ahead, self._ahead = self._ahead, []
+        for chunk in ahead:
+            yield chunk
         while not self._complete.is_set():
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                self.gone = True
-                raise Disconnected
-            if not message.get("more_body", False):
-                self._complete.set()
-            if message.get("body"):
-                yield message["body"]
+            chunk = await self._next(held=False)
+            if chunk:
+                yield chunk
+
+    async def _next(self, *, held: bool = True) -> bytes:
+        """Return the next part of the body.
+
+        Args:
+            held: Whether it is kept in memory with the rest, not passed on at once.
+        """
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.gone = True
+            raise Disconnected
+        if not message.get("more_body", False):
+            self._complete.set()
+        chunk: bytes = message.get("body", b"")
+        if held:
+            self._memory.take(len(chunk))
+        return chunk
 
     async def read(self, limit: int) -> bytes:
         """Return the whole body; the same one however often it is asked for.
@@ -86,22 +133,20 @@ class Incoming:
             RequestTooLarge: It is longer than ``limit`` bytes.
             Disconnected: The client went away in the middle.
         """
-        if self._body is not None:
-            return self._body
-        parts: list[bytes] = []
-        size = 0
-        async for chunk in self.chunks():
-            size += len(chunk)
-            if size > limit:
-                raise _too_large(limit)
-            parts.append(chunk)
-        self._body = parts[0] if len(parts) == 1 else b"".join(parts)
-        return self._body
+        if not await self.read_ahead(limit):
+            raise _too_large(limit)
+        body = self.whole_body or b""
+        if len(body) > limit:
+            raise _too_large(limit)
+        return body
 
-    async def plain(self, limit: int) -> bytes | None:
+    async def plain(self, limit: int, offload: Offload) -> bytes | None:
         """Return the whole body as it was before its Content-Encoding; see :func:`decompressed`."""
         if self._plain is None:
-            self._plain = (decompressed(await self.read(limit), self.header(b"content-encoding"), limit),)
+            body, encoding = await self.read(limit), self.header(b"content-encoding")
+            size = _UNKNOWN_SIZE if encoding else 0  # a few bytes may become many
+            self._plain = (await offload.run(size, decompressed, body, encoding, limit),)
+            self._memory.take(len(self._plain[0] or b"") if encoding else 0)
         return self._plain[0]
 
     def replace_body(self, body: bytes) -> None:
@@ -122,6 +167,10 @@ class Incoming:
         part.raw_path = part.target = raw_path
         part.replace_body(body)
         return part
+
+    def forget(self) -> None:
+        """Give back the memory of the body once the request is answered."""
+        self._memory.give_back()
 
     async def watch(self, owner: "asyncio.Task[None]") -> None:
         """Cancel the task that answers as soon as the client has gone away."""

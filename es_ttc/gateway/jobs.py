@@ -148,6 +148,11 @@ class CallersEngine(ClientEngine):
         self._upstream = upstream
         self._headers = [*callers(headers), (b"accept", b"application/json")]
 
+    @property
+    def name(self) -> str:
+        """What messages call it: its address is not the caller's business."""
+        return "the engine"
+
     async def close(self) -> None:
         """Nothing: the connections are the gateway's."""
 

@@ -17,7 +17,7 @@ async def forward(upstream: Upstream, incoming: Incoming, send: Send, *, body: b
         upstream: The engine.
         incoming: The request.
         send: Where the answer goes.
-        body: The request's body where it has been read already; otherwise it is streamed.
+        body: A body in the place of the request's own; that is streamed where it has not been read as a whole.
     """
     headers = forwarded(incoming.headers)
     vendor = asks_vendor_type(headers) and await upstream.product() == "opensearch"
@@ -25,10 +25,8 @@ async def forward(upstream: Upstream, incoming: Incoming, send: Send, *, body: b
         headers = plain_types(headers)
     data: bytes | AsyncIterator[bytes] | None = body
     if body is None and incoming.has_body:
-        data = incoming.chunks()
-    else:
-        async for _ in incoming.chunks():  # nothing but the end of a request without a body
-            pass
+        whole = incoming.whole_body
+        data = incoming.chunks() if whole is None else whole
     async with upstream.send(incoming.method, incoming.raw_path, incoming.query_string, headers, data) as response:
         await start_answer(send, response.status, answer_headers(end_to_end(response.raw_headers), vendor=vendor))
         chunk = await response.content.readany()

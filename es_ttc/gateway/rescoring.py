@@ -94,8 +94,13 @@ class Rescoring:
         self._tuned = tuned
         self._metrics = metrics
 
-    def begin(self, plan: SearchPlan, started: float) -> Search | WalkSearch:
+    def begin(self, plan: SearchPlan, started: float, *, encode: bool = True) -> Search | WalkSearch:
         """Check the method's name and parameters, and start to encode the query.
+
+        Args:
+            plan: The request, taken apart.
+            started: `time.perf_counter` when the request came in.
+            encode: Whether the query is encoded beside the first pass, not after it.
 
         Raises:
             InvalidRequest: There is no such method, or it has no such parameters.
@@ -107,7 +112,7 @@ class Rescoring:
         params, tuned = self._tuned.parse(rescorer, plan.section.params)
         method = Method(rescorer, params, plan.section.detail)
         search = Search(plan, method, tuned, started)
-        if plan.page.fetch:
+        if plan.page.fetch and encode:
             search.begun = self._scorer.begin_encoding(method, plan.texts)
         return search
 

@@ -11,9 +11,12 @@ from starlette.types import Send
 
 from es_ttc.errors import EngineError, EsTtcError, InvalidRequest
 from es_ttc.gateway import jsonio
+from es_ttc.gateway.accepted import Accepted
 from es_ttc.gateway.attached import AttachedFeatures
 from es_ttc.gateway.filter_path import filtered
 from es_ttc.gateway.incoming import Incoming, RawHeaders
+from es_ttc.gateway.limits import RequestLimits
+from es_ttc.gateway.offload import Offload
 from es_ttc.gateway.proxy import answer_headers, end_answer, forward, start_answer
 from es_ttc.gateway.rescoring import Rescoring, Search, WalkSearch, add_groups, add_to_first_pass, groups_beyond, hide
 from es_ttc.gateway.search_body import MARK, SearchPlan, parse_params, plan_search
@@ -26,6 +29,8 @@ _OUR_HEADERS = frozenset({b"content-length", b"content-encoding", b"accept-encod
 _NAMING_PARAMS = frozenset({"allow_no_indices", "expand_wildcards", "ignore_unavailable"})
 _SCORED_AT_ONCE = 8  # searches of one _msearch
 _RENDERED_AT_ONCE = 8  # templates of one _msearch/template
+_BEGUN_AT_ONCE = 20  # searches of one _msearch, before others have a turn
+_LONG_WORK = 2**20  # whatever is filtered may be long
 _JSON_ACCEPTED = ("", "*/*", "application/*")
 _NDJSON = b"application/x-ndjson"
 _JSON = b"application/json"
@@ -78,13 +83,24 @@ class SearchHandler:
         upstream: The engine.
         rescoring: Puts answers into a method's order.
         attached: Finds the features of attached indices.
+        limits: What a search with a section of ours may hold.
         max_body: Bytes of a body that are read.
         max_window: Greatest window that may be asked for.
     """
 
     def __init__(
-        self, upstream: Upstream, rescoring: Rescoring, attached: AttachedFeatures, *, max_body: int, max_window: int
+        self,
+        upstream: Upstream,
+        rescoring: Rescoring,
+        attached: AttachedFeatures,
+        limits: RequestLimits,
+        *,
+        max_body: int,
+        max_window: int,
     ) -> None:
+        self.limits = limits
+        self.offload = Offload()
+        self._accepted = Accepted()
         self._upstream = upstream
         self._rescoring = rescoring
         self._attached = attached
@@ -95,8 +111,7 @@ class SearchHandler:
         """Answer one `_search`."""
         started = time.perf_counter()
         body, text, params = await self.read(incoming)
-        data = _marked_object(text)
-        plan = None if data is None else plan_search(data, engines_params(params), max_window=self._max_window)
+        plan = await self.offload.run(len(text or b""), self._plan, text, engines_params(params))
         if plan is None:
             return await self._pass(incoming, send, body)
         return await self._answer(incoming, send, plan, params, started)
@@ -113,7 +128,7 @@ class SearchHandler:
         """
         started = time.perf_counter()
         body, _, params = await self.read(incoming)
-        plan = None if rendered is None else plan_search(rendered, engines_params(params), max_window=self._max_window)
+        plan = None if rendered is None else self._planned(rendered, engines_params(params))
         if plan is None:
             return await self._pass(incoming, send, body)
         incoming.target = without_template(incoming.raw_path)
@@ -125,7 +140,7 @@ class SearchHandler:
         Only the engine knows what a stored template holds, so each of them is rendered first; one that stands in the
         request is where it could hold something of ours.
         """
-        data = _object(text or b"")
+        data = await self.offload.run(len(text or b""), self._template, text or b"")
         if data is None or data.get("simulate") or ("id" not in data and KEY.encode() not in (text or b"")):
             return None
         asked: dict[str, Any] = {key: data[key] for key in ("id", "params", "source") if key in data}
@@ -140,7 +155,8 @@ class SearchHandler:
     ) -> Outcome:
         """Answer a search that carries a section of ours."""
         require_json_answer(incoming, params)
-        search = self._rescoring.begin(plan, started)
+        known = (incoming.headers, incoming.target) in self._accepted
+        search = self._rescoring.begin(plan, started, encode=known)
         rescored: Rescored | Answer | None = None
         if isinstance(search, Search) and can_split(plan):
             expects_ids = self._attached.expects_ids(caller_of(incoming, plan.body))
@@ -163,6 +179,7 @@ class SearchHandler:
         if first.status != 200:
             return first
         answer = jsonio.loads(first.body)
+        self._remember(incoming, answer)
         applied = await self._rescoring.finish(search, answer, caller_of(incoming, search.plan.body), first.ms)
         return Rescored(first.headers, answer, applied)
 
@@ -173,6 +190,7 @@ class SearchHandler:
         if first.status != 200:
             return first
         answer = jsonio.loads(first.body)
+        self._remember(incoming, answer)
         window = answer["hits"]["hits"]
         if await self._attached.needs_ids(window, caller_of(incoming, plan.body)):
             return None
@@ -201,12 +219,13 @@ class SearchHandler:
         """Answer one `_msearch`: every item on its own, errors of ours included."""
         started = time.perf_counter()
         body, text, params = await self.read(incoming)
-        items = None if text is None or MARK not in text else items_of(text)
+        items = None if text is None or MARK not in text else await self.items(text)
         if items is None:
             return await self._pass(incoming, send, body)
-        searches = [self._begin_item(_marked_object(line), started) for _, line in items]
-        if not any(searches):
+        plans = await self.offload.run(len(text or b""), self._plan_items, [line for _, line in items])
+        if not any(plans):
             return await self._pass(incoming, send, body)
+        searches = await self._begin_items(incoming, items, plans, started)
         asked = [number for number, search in enumerate(searches) if not isinstance(search, EsTtcError)]
         return await self._answer_items(incoming, send, items, searches, [(incoming.target, asked)], params, started)
 
@@ -236,14 +255,15 @@ class SearchHandler:
         """
         started = time.perf_counter()
         body, text, params = await self.read(incoming)
-        items = None if text is None else items_of(text)
+        items = None if text is None else await self.items(text)
         if items is None:
             return await self._pass(incoming, send, body)
         if bodies is None:
             bodies = await self.rendered_items(incoming, items)
-        searches = [self._begin_item(data, started) for data in bodies]
-        if not any(searches):
+        plans = [self._plan_item(data) for data in bodies]
+        if not any(plans):
             return await self._pass(incoming, send, body)
+        searches = await self._begin_items(incoming, items, plans, started)
         incoming.target = without_template(incoming.raw_path)
         ours = [number for number, search in enumerate(searches) if isinstance(search, Search | WalkSearch)]
         others = [number for number, search in enumerate(searches) if search is None]
@@ -293,6 +313,7 @@ class SearchHandler:
             if search is None or "hits" not in response:
                 return response, True
             header = items[number][0]
+            self._remember(incoming, response, header)
             async with room:
                 try:
                     applied = await self._rescoring.finish(
@@ -358,13 +379,27 @@ class SearchHandler:
         return None
 
     async def read(self, incoming: Incoming) -> tuple[bytes, bytes | None, list[tuple[str, str]]]:
-        """Return the body as it came, the request's text (None where only the engine can read it), the parameters."""
+        """Return the body as it came, the request's text (None where only the engine can read it), the parameters.
+
+        Raises:
+            InvalidRequest: The text may carry a section of ours and holds more than such a request may.
+        """
         body = await incoming.read(self._max_body)
-        text = await incoming.plain(self._max_body)
+        text = await incoming.plain(self._max_body, self.offload)
         params = parse_params(incoming.query_string.decode("latin-1"))
         if text is not None and not text.strip():
             text = dict(params).get("source", "").encode(errors="surrogateescape")
+        if text is not None and not await self.offload.run(len(text), self.limits.admits, text):
+            text = None
         return body, text, params
+
+    async def items(self, text: bytes) -> list[tuple[bytes, bytes]] | None:
+        """Return an `_msearch` body's pairs of header and search; None where they are the engine's to read.
+
+        Raises:
+            InvalidRequest: There are more than an `_msearch` with a section of ours may have.
+        """
+        return await self.offload.run(len(text), items_of, text) if self.limits.admits_items(text) else None
 
     async def passed(self, incoming: Incoming, send: Send) -> Outcome:
         """Answer a search that has nothing of ours: the engine answers it as it came."""
@@ -373,20 +408,70 @@ class SearchHandler:
     async def _pass(self, incoming: Incoming, send: Send, body: bytes) -> Outcome:
         return Outcome("passthrough", await forward(self._upstream, incoming, send, body=body))
 
-    def _begin_item(self, data: dict[str, Any] | None, started: float) -> Search | WalkSearch | EsTtcError | None:
-        if data is None:
-            return None
+    def _template(self, text: bytes) -> dict[str, Any] | None:
+        """Decode a template's request; None for anything else, and for what is too long to be one of ours."""
         try:
-            plan = plan_search(data, [], max_window=self._max_window)
-            return None if plan is None else self._rescoring.begin(plan, started)
+            self.limits.check_text(text)
+            return _object(text, self.limits)
+        except InvalidRequest:
+            return None
+
+    def _plan(self, text: bytes | None, params: Sequence[tuple[str, str]]) -> SearchPlan | None:
+        """Return the plan of a search that carries our section in `rescore`, or None."""
+        data = None if text is None or MARK not in text else _object(text, self.limits)
+        return None if data is None else self._planned(data, params)
+
+    def _planned(self, data: Mapping[str, Any], params: Sequence[tuple[str, str]]) -> SearchPlan | None:
+        return plan_search(data, params, max_window=self._max_window, limits=self.limits)
+
+    def _plan_items(self, lines: Sequence[bytes]) -> list[SearchPlan | EsTtcError | None]:
+        """Return the plan of each search of an `_msearch`, what is wrong with it, or None where it is the engine's."""
+        plans: list[SearchPlan | EsTtcError | None] = []
+        for line in lines:
+            try:
+                plans.append(self._plan(line, []))
+            except EsTtcError as error:
+                plans.append(error)
+        return plans
+
+    def _plan_item(self, data: Mapping[str, Any] | None) -> SearchPlan | EsTtcError | None:
+        try:
+            return None if data is None else self._planned(data, [])
         except EsTtcError as error:
             return error
+
+    def _remember(self, incoming: Incoming, answer: Mapping[str, Any], header: bytes = b"") -> None:
+        """Encode the caller's next search of the same target beside the engine's first pass."""
+        if answer["hits"]["hits"]:
+            self._accepted.add(incoming.headers, incoming.target + header)
+
+    async def _begin_items(
+        self,
+        incoming: Incoming,
+        items: Sequence[tuple[bytes, bytes]],
+        plans: Sequence[SearchPlan | EsTtcError | None],
+        started: float,
+    ) -> list[Search | WalkSearch | EsTtcError | None]:
+        """Begin the searches of an `_msearch`, with a pause for others after every few."""
+        searches: list[Search | WalkSearch | EsTtcError | None] = []
+        for number, ((header, _), plan) in enumerate(zip(items, plans, strict=True), 1):
+            if isinstance(plan, SearchPlan):
+                known = (incoming.headers, incoming.target + header) in self._accepted
+                try:
+                    searches.append(self._rescoring.begin(plan, started, encode=known))
+                except EsTtcError as error:
+                    searches.append(error)
+            else:
+                searches.append(plan)
+            if number % _BEGUN_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return searches
 
     async def _rendered(self, answer: dict[str, Any], params: Sequence[tuple[str, str]]) -> bytes:
         url = dict(params)
         if url.get("filter_path"):
             keep_empty = await self._upstream.product() == "elasticsearch"
-            answer = filtered(answer, url["filter_path"], keep_empty=keep_empty)
+            answer = await self.offload.run(_LONG_WORK, filtered, answer, url["filter_path"], keep_empty=keep_empty)
         return jsonio.dumps(answer, pretty=url.get("pretty", "false") in ("", "true"))
 
     async def _ask(
@@ -430,15 +515,14 @@ def _joined(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _marked_object(text: bytes | None) -> dict[str, Any] | None:
-    """Decode a body that may carry our section; None where it cannot, or where the engine will say what is wrong."""
-    return None if text is None or MARK not in text else _object(text)
+def _object(raw: bytes, limits: RequestLimits | None = None) -> dict[str, Any] | None:
+    """Decode a JSON object; None for anything else.
 
-
-def _object(raw: bytes) -> dict[str, Any] | None:
-    """Decode a JSON object; None for anything else."""
+    Raises:
+        InvalidRequest: It is nested more deeply than the limits allow.
+    """
     try:
-        data = jsonio.loads(raw)
+        data = jsonio.loads(raw) if limits is None else limits.decoded(raw)
     except ValueError:
         return None
     return data if isinstance(data, dict) else None

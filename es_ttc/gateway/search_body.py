@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.gateway.collapse import Collapse, parse_collapse
+from es_ttc.gateway.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.gateway.query_text import texts_of
 from es_ttc.gateway.section import KEY, Section, milliseconds, parse_section
 from es_ttc.mappings.attached import VERSION
@@ -96,13 +97,20 @@ class SearchPlan:
         return [entry for entry in self.body["docvalue_fields"] if _field_name(entry) == self.collapse.field]
 
 
-def plan_search(body: Mapping[str, Any], params: Sequence[tuple[str, str]], *, max_window: int) -> SearchPlan | None:
+def plan_search(
+    body: Mapping[str, Any],
+    params: Sequence[tuple[str, str]],
+    *,
+    max_window: int,
+    limits: RequestLimits = DEFAULT_LIMITS,
+) -> SearchPlan | None:
     """Take a search apart, or return None where it carries no section of ours.
 
     Args:
         body: The decoded request body; it is not changed.
         params: The decoded URL parameters; they win over the body, as the engines have it.
         max_window: Greatest window that may be asked for.
+        limits: How long the query's texts may be, and how much `params` may hold.
 
     Raises:
         InvalidRequest: Our part of the request cannot be meant as it stands.
@@ -112,7 +120,7 @@ def plan_search(body: Mapping[str, Any], params: Sequence[tuple[str, str]], *, m
     if found is None:
         return None
     natives, item = found
-    section = parse_section(item[KEY])
+    section = parse_section(item[KEY], limits)
     rest = dict(body)
     url = dict(params)
     collapse = None if rest.get("collapse") is None else parse_collapse(rest.pop("collapse"))
@@ -122,6 +130,7 @@ def plan_search(body: Mapping[str, Any], params: Sequence[tuple[str, str]], *, m
     if collapse is not None:
         page = replace(page, fetch=min(page.block, page.fetch))  # the groups beyond it are the engine's
     texts = _query_texts(section, rest, url)
+    limits.check_query(texts)
     hide_ids = _take_none_fields(rest, url)
     hidden = _ask_for_doc_values(rest, url)
     hidden_marks = _ask_for_version(rest, url)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from es_ttc.errors import InvalidRequest
+from es_ttc.gateway.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.validation import shown, validated
 
 KEY = "ttc"
@@ -78,18 +79,24 @@ class Section(BaseModel):
         return None if self.timeout is None else milliseconds(self.timeout)
 
 
-def parse_section(data: Any) -> Section:
+def parse_section(data: Any, limits: RequestLimits = DEFAULT_LIMITS) -> Section:
     """Validate a ``ttc`` section.
+
+    Args:
+        data: The decoded section.
+        limits: How long its texts may be, and how much it may hold.
 
     Raises:
         InvalidRequest: Not an object, an unknown key (the nearest valid one is named), a wrong type or value; both
-            ``query_text`` and ``query_texts``.
+            ``query_text`` and ``query_texts``; more than the limits allow.
     """
     if not isinstance(data, dict):
         raise InvalidRequest(f'[{KEY}] must be an object such as {{"method": "spectral"}}, got {shown(data)}')
+    limits.check_section(data)
     section = validated(Section, data, KEY)
     if section.query_text is not None and section.query_texts is not None:
         raise InvalidRequest(f"[{KEY}] takes [query_text] or [query_texts], not both")
+    limits.check_query(section.query_texts or (section.query_text or "",))
     return section
 
 

@@ -13,10 +13,10 @@ from starlette.types import ASGIApp
 from es_ttc.errors import ConfigurationError
 from es_ttc.gateway.app import create_app
 from es_ttc.gateway.encoding import Loader
+from es_ttc.gateway.http_protocol import http_limits, limited_protocol
 from es_ttc.settings import GatewaySettings
 
 _DRAIN_SECONDS = 30
-_KEEPALIVE_SECONDS = 75
 _BACKLOG = 2048
 
 
@@ -53,7 +53,7 @@ def address_of(listening: socket.socket) -> str:
 
 def serve(settings: GatewaySettings, listening: socket.socket) -> None:
     """Answer requests until SIGINT or SIGTERM, then finish what has begun (30 s at most)."""
-    _server(create_app(settings)).run(sockets=[listening])
+    _server(create_app(settings), settings).run(sockets=[listening])
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def running_gateway(settings: GatewaySettings, *, load: Loader | None = None) ->
     """
     app = create_app(settings, load=load, wait_for_encoder=True)
     with bind(settings) as listening:
-        server = _server(app)
+        server = _server(app, settings)
         thread = threading.Thread(target=server.run, args=([listening],), name="es-ttc-gateway", daemon=True)
         thread.start()
         try:
@@ -96,11 +96,12 @@ class _Server(uvicorn.Server):
             self.ready.set()
 
 
-def _server(app: ASGIApp) -> _Server:
+def _server(app: ASGIApp, settings: GatewaySettings) -> _Server:
     logging.getLogger("uvicorn.access").disabled = True  # its lines hold query strings; ours say the rest
     return _Server(
         uvicorn.Config(
             app,
+            http=limited_protocol(http_limits(settings)),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -108,7 +109,7 @@ def _server(app: ASGIApp) -> _Server:
             server_header=False,  # answers carry the engine's headers, and no others than ours
             date_header=False,
             proxy_headers=False,
-            timeout_keep_alive=_KEEPALIVE_SECONDS,
+            timeout_keep_alive=settings.idle_timeout,
             timeout_graceful_shutdown=_DRAIN_SECONDS,
         )
     )

@@ -1,6 +1,7 @@
 """The engine as the gateway sees it: raw requests, nothing re-encoded, the caller's own credentials."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,12 +11,14 @@ from urllib.parse import quote, unquote, urlencode
 
 import aiohttp
 from multidict import CIMultiDict
-from yarl import URL
 
-from es_ttc.engine.http import base_url, is_elasticsearch, open_session, request_timeout, service_headers
+from es_ttc.engine.addresses import NodePool, engine_addresses
+from es_ttc.engine.client import READ_POSTS
+from es_ttc.engine.http import is_elasticsearch, open_session, request_timeout, service_headers
 from es_ttc.engine.protocol import Product
 from es_ttc.errors import EngineUnavailable
 from es_ttc.gateway.incoming import RawHeaders
+from es_ttc.gateway.logs import log
 from es_ttc.settings import GatewaySettings
 
 _HOP_BY_HOP = frozenset(
@@ -28,6 +31,10 @@ _NOT_FORWARDED = frozenset({b"host", b"expect"})
 _OF_THE_BODY = frozenset({b"content-length", b"content-encoding", b"content-type", b"accept", b"accept-encoding"})
 _READ_AHEAD = 2**24  # bytes of an answer that we read as a whole: the default, 64 KiB, would stop the engine every time
 _PASS_ON = 2**16
+_NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_LOG_SECONDS = 5.0
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+_NOT_READY = frozenset({502, 503, 504})
 _VENDOR = b"application/vnd.elasticsearch+"
 
 
@@ -71,17 +78,20 @@ class Caller:
 
 
 class Upstream:
-    """Sends requests to the engine. Use as an async context manager.
+    """Sends requests to the engine's nodes, and to nothing else. Use as an async context manager.
 
     Args:
-        settings: The engine's address, certificates and timeouts.
+        settings: The engine's addresses, certificates and timeouts.
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
-        self.url = base_url(settings)
+        self._nodes = NodePool(engine_addresses(settings))
+        self.url = ", ".join(address.url for address in self._nodes.addresses)
         self._settings = settings
+        self._timeout = request_timeout(settings)
         self._session: aiohttp.ClientSession | None = None
         self._product: Product | None = None
+        self._next_log = 0.0
 
     async def __aenter__(self) -> "Upstream":
         self._session = open_session(self._settings, connections=self._settings.max_concurrent_requests)
@@ -104,6 +114,8 @@ class Upstream:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send one request and give its answer, not yet read.
 
+        A node that cannot be reached is left alone for a while, and the next one is asked.
+
         Args:
             method: The HTTP method.
             raw_path: The path, percent-encoded.
@@ -114,19 +126,14 @@ class Upstream:
                 as long as he waits.
 
         Raises:
-            EngineUnavailable: The engine cannot be reached, or breaks off.
+            EngineUnavailable: No node can be reached, or the one that was asked breaks off.
+            InvalidRequest: The path cannot be sent to an engine.
         """
         if self._session is None:
             raise RuntimeError("the upstream is not open")
         try:
-            async with self._session.request(
-                method,
-                URL(self._target(raw_path, query_string), encoded=True),
-                headers=_as_text(headers),
-                data=data,
-                allow_redirects=False,
-                timeout=request_timeout(self._settings) if ours else None,
-                read_bufsize=_READ_AHEAD if ours else _PASS_ON,
+            async with await self._answer(
+                self._session, method, raw_path, query_string, headers, data, ours=ours
             ) as response:
                 if is_elasticsearch(response.headers):
                     self._product = "elasticsearch"
@@ -134,8 +141,62 @@ class Upstream:
                     self._product = "opensearch"
                 yield response
         except (aiohttp.ClientError, TimeoutError) as error:
-            why = "did not answer in time" if isinstance(error, TimeoutError) else f"gave no answer ({error})"
-            raise EngineUnavailable(f"the engine at [{self.url}] {why}") from error
+            late = isinstance(error, TimeoutError)
+            self._log_silence(error)
+            raise EngineUnavailable(
+                "the engine did not answer in time" if late else "the engine gave no answer: the gateway's log says why"
+            ) from error
+
+    async def _answer(
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        raw_path: bytes,
+        query_string: bytes,
+        headers: RawHeaders,
+        data: bytes | AsyncIterator[bytes] | None,
+        *,
+        ours: bool,
+    ) -> aiohttp.ClientResponse:
+        """Return the answer of the first node that gives one.
+
+        What changes nothing in the engine goes to another node when one breaks off or is not ready.
+        """
+        nodes = self._nodes.order()
+        again = _changes_nothing(method, raw_path) and (data is None or isinstance(data, bytes))
+        for node in nodes:
+            last = node is nodes[-1]
+            try:
+                response = await session.request(
+                    method,
+                    node.target(raw_path, query_string),
+                    headers=_as_text(headers),
+                    data=data,
+                    allow_redirects=False,
+                    timeout=self._timeout if ours else None,
+                    read_bufsize=_READ_AHEAD if ours else _PASS_ON,
+                )
+            except _NOT_CONNECTED:  # nothing of the request was sent
+                self._nodes.failed(node)
+                if last:
+                    raise
+            except aiohttp.ClientConnectionError:
+                self._nodes.failed(node)
+                if last or not again:
+                    raise
+            else:
+                if response.status not in _NOT_READY or last or not again:
+                    self._nodes.answered(node)
+                    return response
+                response.close()
+        raise AssertionError("the last node answers or raises")
+
+    def _log_silence(self, error: Exception) -> None:
+        """Log why the engine gives no answer: once in a while, for every request meets it."""
+        now = time.monotonic()
+        if now >= self._next_log:
+            self._next_log = now + _LOG_SECONDS
+            log.warning("engine gives no answer", engine=self.url, error=f"{type(error).__name__}: {error}")
 
     async def product(self) -> Product:
         """Return which of the two products the engine is.
@@ -163,10 +224,6 @@ class Upstream:
                 return response.status < 500
         except (EngineUnavailable, TimeoutError):
             return False
-
-    def _target(self, raw_path: bytes, query_string: bytes) -> str:
-        target = self.url + raw_path.decode("latin-1").replace("#", "%23")
-        return f"{target}?{query_string.decode('latin-1')}" if query_string else target
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
@@ -202,6 +259,11 @@ def _plain(value: bytes) -> bytes:
         return value
     subtype = value[len(_VENDOR) :].partition(b";")[0].strip()
     return b"application/" + subtype
+
+
+def _changes_nothing(method: str, raw_path: bytes) -> bool:
+    """Whether a request may be sent twice."""
+    return method in _READS or (method == "POST" and raw_path.rpartition(b"/")[2].decode("latin-1") in READ_POSTS)
 
 
 def _as_text(headers: RawHeaders) -> CIMultiDict[str]:

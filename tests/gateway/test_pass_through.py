@@ -200,7 +200,7 @@ def test_no_engine_is_a_503_in_the_engines_shape() -> None:
     with gateway_to(nobody) as gateway:
         reply = call(gateway, "GET", "/_cat/indices")
         assert reply.status == 503
-        assert nobody in reply.reason
+        assert nobody.removeprefix("http://").encode() not in reply.body
         assert reply.json()["error"]["type"] == "ttc_engine_unavailable_exception"
         head = call(gateway, "HEAD", "/index")
         assert (head.status, head.body) == (503, b"")
@@ -242,7 +242,7 @@ def test_a_search_body_beyond_the_limit_is_a_413(behind: Behind) -> None:
 
 def test_the_gateways_own_pages(behind: Behind) -> None:
     info = call(behind.gateway, "GET", "/_ttc/").json()
-    assert info["engine"]["url"] == behind.engine
+    assert info["engine"] == {"product": behind.product}  # its address is nobody's business
     assert "spectral" in info["methods"]
     assert call(behind.gateway, "GET", "/_ttc/ready").json() == {"ready": True, "engine": True, "encoder": True}
     metrics = call(behind.gateway, "GET", "/_ttc/metrics")

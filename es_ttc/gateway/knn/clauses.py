@@ -15,14 +15,13 @@ import numpy as np
 
 from es_ttc.engine.protocol import Product
 from es_ttc.errors import InvalidRequest
+from es_ttc.gateway.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.gateway.section import KEY, Section, parse_section
 from es_ttc.mappings.spec import HASH, ROOT, VECTOR
 from es_ttc.validation import shown, unknown_field
 from es_ttc.vectors.tokens import Float32
 
 TEXT = "query_text"
-MARKS = (b'"ttc"', b'"query_text"')
-"""A body without any of these bytes has no clause of ours."""
 
 Place = tuple[str | int, ...]
 """Keys and positions from the body to a ``knn`` object."""
@@ -127,20 +126,23 @@ class Clause:
         return {"knn": {"field": self.field, **body} if product == "elasticsearch" else {self.field: body}}
 
 
-def clauses_of(body: Mapping[str, Any], *, most: int) -> list[Clause]:
+def clauses_of(body: Mapping[str, Any], *, most: int, limits: RequestLimits = DEFAULT_LIMITS) -> list[Clause]:
     """Return the kNN clauses of ours in a search body.
 
     Args:
         body: The decoded body.
         most: Greatest ``k`` of a clause with a section.
+        limits: How many there may be, and what each may hold.
 
     Raises:
         InvalidRequest: One cannot be meant as it stands.
     """
     try:
-        return [_read(place, standing, value, most) for place, standing, value in _found(body)]
+        found = list(_found(body))
     except RecursionError:
         raise InvalidRequest("[query] is nested too deeply") from None
+    limits.check_clauses(len(found), "knn")
+    return [_read(place, standing, value, most, limits) for place, standing, value in found]
 
 
 def put_in_place(body: Mapping[str, Any], queries: Sequence[tuple[Clause, dict[str, Any]]]) -> dict[str, Any]:
@@ -252,13 +254,14 @@ def _is_ours(value: Any) -> bool:
     return len(fields) == 1 and isinstance(fields[0], dict) and (TEXT in fields[0] or KEY in fields[0])
 
 
-def _read(place: Place, standing: Standing, value: Mapping[str, Any], most: int) -> Clause:
+def _read(place: Place, standing: Standing, value: Mapping[str, Any], most: int, limits: RequestLimits) -> Clause:
     elasticsearchs = TEXT in value or KEY in value
     form: Product = "elasticsearch" if elasticsearchs else "opensearch"
     [(field, given)] = [(value.get("field", VECTOR), value)] if elasticsearchs else list(value.items())
     where = "knn" if elasticsearchs else f"knn.{field}"
-    section = parse_section(given[KEY]) if KEY in given else None
+    section = parse_section(given[KEY], limits) if KEY in given else None
     texts, vector = _question(given, section, form, where)
+    limits.check_query(texts)
     if section is None and not str(field).startswith(f"{ROOT}."):
         raise InvalidRequest(
             f"[{where}.{TEXT}] is encoded for the vectors that es-ttc keeps, and [{field}] is none of them: search "

@@ -17,8 +17,9 @@ from es_ttc.gateway import jsonio
 from es_ttc.gateway.captured import add_summary, with_text
 from es_ttc.gateway.hook import Found, HookHandler, Params
 from es_ttc.gateway.incoming import Incoming
-from es_ttc.gateway.knn.clauses import MARKS, Clause, clauses_of, put_in_place
+from es_ttc.gateway.knn.clauses import Clause, clauses_of, put_in_place
 from es_ttc.gateway.knn.retrieving import Question, Replacement, Retrieving
+from es_ttc.gateway.limits import MARKS
 from es_ttc.gateway.search import Outcome, SearchHandler, caller_of, without_template
 from es_ttc.gateway.search_body import DEFAULT_SIZE, own_timeout
 
@@ -56,7 +57,7 @@ class KnnHandler(HookHandler[Clause, Replacement]):
 
     def clauses_of(self, body: Mapping[str, Any]) -> list[Clause]:
         """Return the kNN clauses of ours in a body."""
-        return clauses_of(body, most=self._max_window)
+        return clauses_of(body, most=self._max_window, limits=self._searches.limits)
 
     async def answers(
         self, incoming: Incoming, asked: Sequence[Found[Clause]], params: Params, started: float

@@ -11,6 +11,7 @@ import numpy as np
 
 from es_ttc.engine.protocol import Product
 from es_ttc.errors import DeadlineExceeded, EngineError, EsTtcError, InvalidRequest, MissingFeature
+from es_ttc.gateway.accepted import Accepted
 from es_ttc.gateway.attached import AttachedFeatures
 from es_ttc.gateway.encoding import Encoders
 from es_ttc.gateway.features import FeatureStore
@@ -160,6 +161,7 @@ class Retrieving:
         self._tuned = tuned
         self._default_timeout_ms = default_timeout_ms
         self._max_window = max_window
+        self._accepted = Accepted()
 
     async def answer(
         self, questions: Sequence[Question], path: bytes, query_string: bytes
@@ -333,12 +335,15 @@ class Retrieving:
         """
         clause = question.clause
         tokens = method is not None and Feature.QUERY_TOKENS in method.retriever.needs(method.params)
-        begun = self._encoders.begin(clause.texts, tokens=tokens) if clause.texts else None
+        search = (question.caller.headers, question.caller.indices.encode())
+        known = search in self._accepted
+        begun = self._encoders.begin(clause.texts, tokens=tokens) if clause.texts and known else None
         try:
             ground = await ground_of(asks, clause.filters, _shared(question.body))
             await self._require_fields(question, method, ground)
             if ground.encoder is None:
                 return ground, None
+            self._accepted.add(*search)
             if clause.vector is not None:
                 if tokens:
                     raise InvalidRequest("the method reads the query's tokens: give [query_text] in place of a vector")

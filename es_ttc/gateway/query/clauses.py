@@ -6,6 +6,7 @@ from typing import Any
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.gateway.knn.clauses import Place
+from es_ttc.gateway.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.gateway.section import KEY, Section, parse_section
 
 _OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight")
@@ -26,8 +27,12 @@ class QueryClause:
     text: str
 
 
-def clauses_of(body: Mapping[str, Any]) -> list[QueryClause]:
+def clauses_of(body: Mapping[str, Any], *, limits: RequestLimits = DEFAULT_LIMITS) -> list[QueryClause]:
     """Return the queries of ours in a search body.
+
+    Args:
+        body: The decoded body.
+        limits: How many there may be, and what each may hold.
 
     Raises:
         InvalidRequest: One cannot be meant as it stands.
@@ -36,7 +41,8 @@ def clauses_of(body: Mapping[str, Any]) -> list[QueryClause]:
         found = [*_below(body.get("query"), ("query",)), *_below(body.get("retriever"), ("retriever",))]
     except RecursionError:
         raise InvalidRequest("[query] is nested too deeply") from None
-    return [_read(place, value) for place, value in found]
+    limits.check_clauses(len(found), "query")
+    return [_read(place, value, limits) for place, value in found]
 
 
 def _below(value: Any, place: Place) -> Iterator[tuple[Place, Mapping[str, Any]]]:
@@ -59,11 +65,11 @@ def _is_ours(value: Mapping[str, Any], place: Place) -> bool:
     return place == ("query",) or (isinstance(value[KEY], dict) and "method" in value[KEY])
 
 
-def _read(place: Place, value: Mapping[str, Any]) -> QueryClause:
+def _read(place: Place, value: Mapping[str, Any], limits: RequestLimits) -> QueryClause:
     for key in value:
         if key != KEY:
             raise InvalidRequest(f"[query] holds [{key}] beside [{KEY}]: join the two by a [bool] query")
-    section = parse_section(value[KEY])
+    section = parse_section(value[KEY], limits)
     for key in _OF_RESCORE:
         if getattr(section, key) != Section.model_fields[key].default:
             raise InvalidRequest(f"[{KEY}.{key}] belongs to [rescore]: in [query] give [{KEY}.params] a weight")

@@ -16,12 +16,12 @@ from es_ttc.gateway import jsonio
 from es_ttc.gateway.captured import Captured, add_summary, send_joined, with_text
 from es_ttc.gateway.hook import Found, HookHandler, Params
 from es_ttc.gateway.incoming import Incoming
-from es_ttc.gateway.knn.clauses import MARKS as ANY_MARK
 from es_ttc.gateway.knn.clauses import put_at
 from es_ttc.gateway.knn.handler import KnnHandler
+from es_ttc.gateway.limits import MARKS as ANY_MARK
 from es_ttc.gateway.query.clauses import QueryClause, clauses_of
 from es_ttc.gateway.query.rewriting import RewriteQuestion, Rewriting, Rewritten, show_matches
-from es_ttc.gateway.search import Outcome, SearchHandler, caller_of, items_of, require_json_answer, without_template
+from es_ttc.gateway.search import Outcome, SearchHandler, caller_of, require_json_answer, without_template
 from es_ttc.gateway.search_body import MARK, own_timeout
 
 _REWRITTEN_AT_ONCE = 8  # items of one `_msearch`
@@ -69,7 +69,7 @@ class QueryHandler(HookHandler[QueryClause, Rewritten]):
     async def msearch_template(self, incoming: Incoming, send: Send) -> Outcome:
         """Answer one `_msearch/template`: what renders to clauses of ours as an `_msearch`, and the rest as it came."""
         _, text, params = await self._searches.read(incoming)
-        items = None if text is None else items_of(text)
+        items = None if text is None else await self._searches.items(text)
         if items is None:
             return await self._searches.msearch_template(incoming, send)
         bodies = await self._searches.rendered_items(incoming, items)
@@ -102,7 +102,7 @@ class QueryHandler(HookHandler[QueryClause, Rewritten]):
 
     def clauses_of(self, body: Mapping[str, Any]) -> list[QueryClause]:
         """Return the queries of ours in a body."""
-        return clauses_of(body)
+        return clauses_of(body, limits=self._searches.limits)
 
     async def answers(
         self, incoming: Incoming, asked: Sequence[Found[QueryClause]], params: Params, started: float

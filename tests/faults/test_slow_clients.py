@@ -1,0 +1,129 @@
+"""Clients that send slowly, or nothing at all, keep nobody else out."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+import orjson
+import pytest
+
+from es_ttc.gateway.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.gateway.client import call
+from tests.gateway.conftest import Behind
+from tests.support.raw_http import connect, is_closed, receive, status_of
+
+AT_ONCE = 8
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def gateway(behind: Behind) -> Iterator[str]:
+    settings = GatewaySettings(
+        engine=behind.engine,
+        port=0,
+        max_concurrent_requests=AT_ONCE,
+        max_connections=40,
+        header_timeout=1,
+        idle_timeout=2,
+        body_timeout=2,
+        send_timeout=2,
+    )
+    with running_gateway(settings, load=_no_encoder) as url:
+        yield url
+
+
+def _no_encoder(*_: object) -> NoReturn:
+    raise RuntimeError("no test here encodes anything")
+
+
+@pytest.mark.parametrize("path", ["_search", "_bulk"])
+def test_bodies_that_do_not_come_take_no_place(behind: Behind, gateway: str, path: str) -> None:
+    head = f"POST /{behind.index}/{path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    with ExitStack() as stack:
+        stuck = [stack.enter_context(connect(gateway)) for _ in range(3 * AT_ONCE)]
+        for connection in stuck:
+            connection.sendall(f"{head}content-length: 1000\r\n\r\n{{".encode())
+        assert call(gateway, "GET", f"/{behind.index}/_count").status == 200
+        answers = [receive(connection) for connection in stuck]
+    assert {status_of(answer) for answer in answers} == {408}
+    assert all(b"ttc_request_timeout_exception" in answer for answer in answers)
+
+
+def test_long_bodies_that_do_not_come_leave_room_for_others(behind: Behind, gateway: str) -> None:
+    """Beyond what is read ahead a body is passed on as it comes, and holds a place; but not every place."""
+    head = f"POST /{behind.index}/_bulk HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
+    with ExitStack() as stack:
+        stuck = [stack.enter_context(connect(gateway)) for _ in range(2 * AT_ONCE)]
+        for connection in stuck:
+            connection.sendall(f"{head}content-length: 1000000\r\n\r\n".encode() + b"\n" * 100_000)
+        time.sleep(0.3)
+        assert call(gateway, "GET", f"/{behind.index}/_count").status == 200
+        statuses = [status_of(receive(connection)) for connection in stuck]
+    assert statuses.count(429) == len(stuck) - AT_ONCE // 2
+    assert statuses.count(408) == AT_ONCE // 2
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET / HTTP/1.1\r\nhost: x\r\nx-a: "])
+def test_connections_without_a_whole_request_end(gateway: str, sent: bytes) -> None:
+    with connect(gateway) as connection:
+        connection.sendall(sent)
+        for _ in range(3):  # more bytes do not start the clock anew
+            time.sleep(0.3)
+            connection.sendall(b"\r\n" if sent == b"\r\n" else b"a" if sent else b"")
+        assert is_closed(connection, 10)
+
+
+def test_a_connection_that_is_used_no_more_ends(gateway: str) -> None:
+    with connect(gateway) as connection:
+        connection.sendall(b"GET /_ttc/health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert is_closed(connection, 10)
+
+
+def test_more_connections_than_allowed_are_refused(gateway: str) -> None:
+    with ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(connect(gateway))
+        refused = stack.enter_context(connect(gateway))
+        assert status_of(receive(refused)) == 503
+    assert _answers(gateway)
+
+
+def test_a_client_that_does_not_take_its_answer_is_left(behind: Behind, gateway: str) -> None:
+    body = orjson.dumps({"ids": ["d1"] * 60_000})  # an answer longer than all buffers between the two
+    head = f"POST /{behind.index}/_mget HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    parts = urlsplit(gateway)
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(30)
+        connection.connect((parts.hostname, parts.port))
+        connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        time.sleep(5)
+        received = receive(connection)
+    assert len(received) < len(call(gateway, "POST", f"/{behind.index}/_mget", body, JSON).body) / 2
+
+
+def test_a_slow_body_that_keeps_coming_is_read(behind: Behind, gateway: str, index_name: str) -> None:
+    body = b'{"index":{"_id":"1"}}\n{"number":1}\n' * 100
+    head = f"POST /{index_name}/_bulk HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
+    with connect(gateway) as connection:
+        connection.sendall(f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode())
+        for start in range(0, len(body), 1000):
+            connection.sendall(body[start : start + 1000])
+            time.sleep(0.3)
+        assert status_of(receive(connection)) == 200
+
+
+def _answers(gateway: str) -> bool:
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        try:
+            if call(gateway, "GET", "/_ttc/health").status == 200:
+                return True
+        except OSError:
+            time.sleep(0.1)
+    return False
