@@ -40,7 +40,10 @@ class OpenSearchEngine(ClientEngine):
 
     async def close(self) -> None:
         """Close connections."""
+        pool = self._client.transport.connection_pool
         await self._client.close()
+        for connection in getattr(pool, "orig_connections", ()):  # the client forgets those that failed
+            await connection.close()
 
     async def _exchange(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str, seconds: float

@@ -62,6 +62,12 @@ class Cluster:
         """The first node's address."""
         return self._first.url
 
+    @property
+    def second(self) -> str:
+        """The second node's address; it runs."""
+        assert self._second is not None
+        return self._second.url
+
     def start_second(self) -> None:
         """Start the second node, with the data that it had, unless it runs."""
         if self._second is not None:

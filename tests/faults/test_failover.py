@@ -1,0 +1,94 @@
+"""A node that the gateway is pointed at dies while others of its cluster live: everything goes on through those."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.addresses import EngineAddress, NodePool
+from es_ttc.engine.connect import connect
+from es_ttc.gateway.server import running_gateway
+from es_ttc.settings import EngineSettings, GatewaySettings
+from tests.gateway.client import call
+from tests.gateway.conftest import make_index
+from tests.support.cluster import Cluster
+
+INDEX = "test-failover"
+SEARCH = {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": {"method": "spectral", "timeout": "30s"}}}
+
+
+@pytest.fixture(scope="module")
+def cluster(encoder: Encoder) -> Iterator[Cluster]:
+    running = Cluster("opensearch")
+    try:
+        running.start_second()
+        make_index(running.first, INDEX, encoder)
+        call(running.first, "PUT", f"/{INDEX}/_settings", {"index": {"number_of_replicas": 1}})
+        running.wait(status="green")
+        yield running
+    finally:
+        running.remove()
+
+
+def test_the_death_of_a_node_is_not_noticed(cluster: Cluster, encoder: Encoder) -> None:
+    engine = f"{cluster.second},{cluster.first}"
+    with (
+        running_gateway(GatewaySettings(engine=engine, port=0), load=lambda *_: encoder) as gateway,
+        running_gateway(GatewaySettings(engine=cluster.second, port=0), load=lambda *_: encoder) as alone,
+    ):
+        before = call(gateway, "POST", f"/{INDEX}/_search", SEARCH)
+        assert before.json()["ttc"]["applied"] is True
+        _kill(cluster.second)
+        assert call(alone, "GET", "/").status == 503
+        for number in range(20):
+            after = call(gateway, "POST", f"/{INDEX}/_search", SEARCH)
+            assert (after.ids, after.scores) == (before.ids, before.scores)
+            assert after.json()["ttc"]["applied"] is True
+            assert call(gateway, "PUT", f"/{INDEX}/_doc/new{number}", {"number": number}).status == 201
+            assert call(gateway, "GET", f"/{INDEX}/_count").status == 200
+        assert call(gateway, "GET", "/_ttc/ready").json()["engine"] is True
+        asyncio.run(_through_the_client(engine))
+
+
+async def _through_the_client(engine: str) -> None:
+    """The command line's client writes and reads through the node that is left, too."""
+    client = await connect(EngineSettings(engine=engine))
+    try:
+        for number in range(6):
+            await client.request("PUT", f"/{INDEX}/_doc/more{number}", body={"number": number})
+        await client.refresh(INDEX)
+        assert await client.count(INDEX) >= 66
+    finally:
+        await client.close()
+
+
+def _kill(url: str) -> None:
+    port = int(url.rpartition(":")[2])
+    [process] = {
+        found.pid for found in psutil.net_connections("tcp") if found.laddr.port == port and found.status == "LISTEN"
+    }
+    assert process is not None
+    os.kill(process, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(process)] if psutil.pid_exists(process) else [], timeout=10)
+
+
+def test_nodes_that_failed_rest_longer_each_time_and_are_last() -> None:
+    now = 100.0
+    one, two = EngineAddress("http", "one", 9200), EngineAddress("http", "two", 9200)
+    pool = NodePool([one, two], clock=lambda: now)
+    assert {pool.order()[0], pool.order()[0]} == {one, two}  # in turn
+    pool.failed(one)
+    assert [pool.order()[0] for _ in range(4)] == [two] * 4
+    assert pool.order()[1] == one  # still tried where no other answers
+    now += 1.5
+    assert one in {pool.order()[0], pool.order()[0]}
+    pool.failed(one)
+    pool.failed(one)
+    now += 3
+    assert [pool.order()[0] for _ in range(2)] == [two] * 2
+    pool.answered(one)
+    assert one in {pool.order()[0], pool.order()[0]}
