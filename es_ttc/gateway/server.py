@@ -98,6 +98,7 @@ class _Server(uvicorn.Server):
 
 def _server(app: ASGIApp, settings: GatewaySettings) -> _Server:
     logging.getLogger("uvicorn.access").disabled = True  # its lines hold query strings; ours say the rest
+    logging.getLogger("uvicorn.error").addFilter(_not_of_a_request)
     return _Server(
         uvicorn.Config(
             app,
@@ -113,3 +114,8 @@ def _server(app: ASGIApp, settings: GatewaySettings) -> _Server:
             timeout_graceful_shutdown=_DRAIN_SECONDS,
         )
     )
+
+
+def _not_of_a_request(record: logging.LogRecord) -> bool:
+    """Drop lines that any client could fill the log with."""
+    return not record.getMessage().startswith(("Invalid HTTP request", "Unsupported upgrade", "No supported WebSocket"))

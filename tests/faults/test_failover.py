@@ -69,7 +69,9 @@ async def _through_the_client(engine: str) -> None:
 def _kill(url: str) -> None:
     port = int(url.rpartition(":")[2])
     [process] = {
-        found.pid for found in psutil.net_connections("tcp") if found.laddr.port == port and found.status == "LISTEN"
+        found.pid
+        for found in psutil.net_connections("tcp")
+        if found.laddr and found.laddr.port == port and found.status == "LISTEN"
     }
     assert process is not None
     os.kill(process, signal.SIGKILL)
