@@ -14,8 +14,9 @@ FOLDER = Path(__file__).parent
 _PARTS = frozenset({"__init__", "__main__", "common", "figures", "recorded_llm", "served"})
 WITH_ENGINE = frozenset(
     {
-        "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill", "knn_retrieval", "neighbour_graph", "sira",
-        "storage",
+        "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill", "knn_retrieval", "loop_hold",
+        "neighbour_graph",
+        "sira", "storage",
     }
 )  # fmt: skip
 

@@ -48,6 +48,7 @@ from es_ttc.reranking import STRATEGIES
 from es_ttc.rescorers import compiled, registry
 from es_ttc.rescorers.programs import promoted
 from es_ttc.rescorers.tuned import TunedDefaults
+from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.settings import GatewaySettings
@@ -297,11 +298,12 @@ class _JobPages:
 
 
 async def _prepare(encoders: Encoders, *, compile_loops: bool) -> None:
-    """Load what the first search needs: the rescorers' code, compiled where it can be, and the encoder."""
+    """Load what the first search needs: the methods' code, compiled where it can be, and the encoder."""
     if compile_loops:
         await asyncio.to_thread(_compile)
-    for name, problem in (await asyncio.to_thread(registry.problems)).items():
-        log.warning("rescorer cannot be used", name=name, problem=problem)
+    for kind, group in (("rescorer", registry), ("retriever", retrievers), ("rewriter", rewriters)):
+        for name, problem in (await asyncio.to_thread(group.problems)).items():  # imports what the first use would
+            log.warning(f"{kind} cannot be used", name=name, problem=problem)
     try:
         encoder = await encoders.first()
     except Exception as error:  # noqa: BLE001 - any backend may fail in any way; searches say so again

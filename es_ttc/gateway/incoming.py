@@ -10,12 +10,15 @@ from starlette.types import Receive, Scope
 
 from es_ttc.errors import InvalidRequest, RequestTooLarge
 from es_ttc.gateway.body_memory import BodyMemory
+from es_ttc.gateway.limits import RequestLimits
 from es_ttc.gateway.offload import Offload
 
 _OF_THE_BODY = frozenset({b"accept-encoding", b"content-encoding", b"content-length", b"transfer-encoding"})
 _OF_THE_BODYS_PLACE = frozenset({"source", "source_content_type"})
 
 _UNKNOWN_SIZE = 2**20
+_PIECE = 2**20
+_KEY_LENGTH = 64  # of a section's name with spaces up to its colon
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -140,12 +143,12 @@ class Incoming:
             raise _too_large(limit)
         return body
 
-    async def plain(self, limit: int, offload: Offload) -> bytes | None:
+    async def plain(self, limit: int, limits: RequestLimits, offload: Offload) -> bytes | None:
         """Return the whole body as it was before its Content-Encoding; see :func:`decompressed`."""
         if self._plain is None:
             body, encoding = await self.read(limit), self.header(b"content-encoding")
             size = _UNKNOWN_SIZE if encoding else 0  # a few bytes may become many
-            self._plain = (await offload.run(size, decompressed, body, encoding, limit),)
+            self._plain = (await offload.run(size, decompressed, body, encoding, limit, limits),)
             self._memory.take(len(self._plain[0] or b"") if encoding else 0)
         return self._plain[0]
 
@@ -181,27 +184,41 @@ class Incoming:
             owner.cancel()
 
 
-def decompressed(body: bytes, encoding: str, limit: int) -> bytes | None:
-    """Return a body as it was before its Content-Encoding, or None for an encoding that we leave to the engine.
+def decompressed(body: bytes, encoding: str, limit: int, limits: RequestLimits | None = None) -> bytes | None:
+    """Return a body as it was before its Content-Encoding; None where it is left to the engine.
+
+    It is for an encoding that we do not know, and where the body is longer than a search of ours may be and is none.
+    The body is decompressed piece by piece, so that no other thread waits for the whole.
 
     Raises:
         InvalidRequest: It is not what its Content-Encoding says.
-        RequestTooLarge: It is longer than ``limit`` bytes once decompressed.
+        RequestTooLarge: It is longer than ``limit`` bytes once decompressed, or than a search of ours may be.
     """
     if encoding.strip().lower() in ("", "identity"):
         return body
     if encoding.strip().lower() not in ("gzip", "x-gzip"):
         return None
     inflate = zlib.decompressobj(wbits=31)
+    pieces: list[bytes] = []
+    length, before = 0, b""
     try:
-        plain = inflate.decompress(body, limit + 1)
+        while body and not inflate.eof:
+            piece = inflate.decompress(body, _PIECE)
+            body = inflate.unconsumed_tail
+            length += len(piece)
+            if length > limit:
+                raise _too_large(limit)
+            if limits is None or length <= limits.body_bytes:
+                pieces.append(piece)
+            elif limits.names_section(b"".join([*pieces, before, piece])):
+                raise limits.too_long()
+            else:
+                pieces, before = [], piece[-_KEY_LENGTH:]
     except zlib.error as error:
         raise InvalidRequest(f"the body is not the gzip that its Content-Encoding says: {error}") from error
-    if len(plain) > limit:
-        raise _too_large(limit)
     if not inflate.eof:
         raise InvalidRequest("the body's gzip stream ends too early")
-    return plain
+    return b"".join(pieces) if limits is None or length <= limits.body_bytes else None
 
 
 def _too_large(limit: int) -> RequestTooLarge:

@@ -42,6 +42,22 @@ class RequestLimits:
     query_chars: int = 32_768
     section_values: int = 5000
 
+    @property
+    def body_bytes(self) -> int:
+        """Greatest size of the body, in bytes."""
+        return self.body_mb * 2**20
+
+    def too_long(self) -> RequestTooLarge:
+        """Return the error for a body that is longer."""
+        return RequestTooLarge(
+            f"a search with a [ttc] section may be at most {self.body_mb} MiB long: send less, or raise "
+            "[max_ttc_body_mb]"
+        )
+
+    def names_section(self, text: bytes) -> bool:
+        """Return whether a body, or a piece of one, has the section's name as a key."""
+        return _OUR_KEY.search(text) is not None
+
     def admits(self, text: bytes) -> bool:
         """Return whether a body is to be looked at for a section of ours; one without the section's name always is.
 
@@ -54,7 +70,7 @@ class RequestLimits:
         try:
             self.check_text(text)
         except InvalidRequest:
-            if _OUR_KEY.search(text):
+            if self.names_section(text):
                 raise
             return False
         return True
@@ -66,11 +82,8 @@ class RequestLimits:
             RequestTooLarge: It is longer than allowed.
             InvalidRequest: It holds more than allowed; the message names the limit.
         """
-        if len(text) > self.body_mb * 2**20:
-            raise RequestTooLarge(
-                f"a search with a [ttc] section may be at most {self.body_mb} MiB long: send less, or raise "
-                "[max_ttc_body_mb]"
-            )
+        if len(text) > self.body_bytes:
+            raise self.too_long()
         containers = text.count(b"{") + text.count(b"[")
         _require(containers + text.count(b":"), self.objects, "keys, objects and arrays", "max_request_objects")
         _require(containers + text.count(b","), self.values, "values", "max_request_values")
@@ -86,7 +99,7 @@ class RequestLimits:
             InvalidRequest: One has a section of ours, and there are more than allowed.
         """
         count = text.count(b"\n") // 2
-        if count > self.items and _OUR_KEY.search(text):
+        if count > self.items and self.names_section(text):
             _require(count, self.items, "items", "max_msearch_items", what_it_is="an [_msearch]")
         return count <= self.items
 

@@ -385,7 +385,7 @@ class SearchHandler:
             InvalidRequest: The text may carry a section of ours and holds more than such a request may.
         """
         body = await incoming.read(self._max_body)
-        text = await incoming.plain(self._max_body, self.offload)
+        text = await incoming.plain(self._max_body, self.limits, self.offload)
         params = parse_params(incoming.query_string.decode("latin-1"))
         if text is not None and not text.strip():
             text = dict(params).get("source", "").encode(errors="surrogateescape")
@@ -501,7 +501,7 @@ def caller_of(incoming: Incoming, body: Mapping[str, Any], header: bytes = b"") 
     indices = "" if segments[0] in ("_search", "_msearch") else segments[0]
     params = parse_params(incoming.query_string.decode("latin-1"))
     if header.strip():
-        told = jsonio.loads(header)  # the engine has read it too
+        told = jsonio.loads_object(header, "the header of an item")
         indices = quote(_joined(told.get("index") or told.get("indices") or ""), safe=",:*") or indices
         params += [(name, _joined(value)) for name, value in told.items()]
     naming = tuple((name, value) for name, value in params if name in _NAMING_PARAMS)

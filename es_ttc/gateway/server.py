@@ -53,7 +53,7 @@ def address_of(listening: socket.socket) -> str:
 
 def serve(settings: GatewaySettings, listening: socket.socket) -> None:
     """Answer requests until SIGINT or SIGTERM, then finish what has begun (30 s at most)."""
-    _server(create_app(settings), settings).run(sockets=[listening])
+    server_of(create_app(settings), settings).run(sockets=[listening])
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def running_gateway(settings: GatewaySettings, *, load: Loader | None = None) ->
     """
     app = create_app(settings, load=load, wait_for_encoder=True)
     with bind(settings) as listening:
-        server = _server(app, settings)
+        server = server_of(app, settings)
         thread = threading.Thread(target=server.run, args=([listening],), name="es-ttc-gateway", daemon=True)
         thread.start()
         try:
@@ -96,7 +96,8 @@ class _Server(uvicorn.Server):
             self.ready.set()
 
 
-def _server(app: ASGIApp, settings: GatewaySettings) -> _Server:
+def server_of(app: ASGIApp, settings: GatewaySettings) -> _Server:
+    """Return a server that is still to be run, with the limits that the settings give."""
     logging.getLogger("uvicorn.access").disabled = True  # its lines hold query strings; ours say the rest
     logging.getLogger("uvicorn.error").addFilter(_not_of_a_request)
     return _Server(

@@ -17,7 +17,7 @@ from es_ttc.engine.client import READ_POSTS
 from es_ttc.engine.http import is_elasticsearch, open_session, request_timeout, service_headers
 from es_ttc.engine.protocol import Product
 from es_ttc.errors import EngineUnavailable
-from es_ttc.gateway.incoming import RawHeaders
+from es_ttc.gateway.incoming import Disconnected, RawHeaders
 from es_ttc.gateway.logs import log
 from es_ttc.settings import GatewaySettings
 
@@ -180,8 +180,7 @@ class Upstream:
                 self._nodes.failed(node)
                 if last:
                     raise
-            except aiohttp.ClientConnectionError:
-                self._nodes.failed(node)
+            except aiohttp.ClientConnectionError:  # it may be the request's fault: the node is not left alone
                 if last or not again:
                     raise
             else:
@@ -194,7 +193,7 @@ class Upstream:
     def _log_silence(self, error: Exception) -> None:
         """Log why the engine gives no answer: once in a while, for every request meets it."""
         now = time.monotonic()
-        if now >= self._next_log:
+        if now >= self._next_log and not isinstance(error.__cause__, Disconnected):
             self._next_log = now + _LOG_SECONDS
             log.warning("engine gives no answer", engine=self.url, error=f"{type(error).__name__}: {error}")
 

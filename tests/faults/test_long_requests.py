@@ -95,6 +95,16 @@ def test_large_searches_without_a_section_pass_as_they_are(behind: Behind) -> No
     assert len(through.json()["responses"]) == 1200
 
 
+def test_the_header_of_an_item_that_is_no_object_is_a_400(behind: Behind) -> None:
+    for line in (
+        {"query": {"ttc": {"method": "rm3", "query_text": "cat"}}},
+        {"query": {"match_all": {}}, "rescore": SECTION},
+    ):
+        for header in (b"1", b"[]", b'"x"'):
+            reply = call(behind.gateway, "POST", "/_msearch", header + b"\n" + orjson.dumps(line) + b"\n", NDJSON)
+            assert reply.status == 400
+
+
 @pytest.mark.parametrize("pattern", ["**." * 90 + "_id", "*a*a*a*a*a*a*a*a*a*a*b." * 40 + "x", "a," * 1500 + "**.b"])
 def test_a_filter_path_takes_no_time_to_speak_of(behind: Behind, pattern: str) -> None:
     body = {"query": {"match_all": {}}, "size": 50, "rescore": SECTION}
