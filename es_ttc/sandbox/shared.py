@@ -72,6 +72,21 @@ class SharedTexts:
         return cls(Shared(b"".join(encoded)), Shared.of(ends), len(texts))
 
 
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The chunks of n documents at one granularity, shared.
+
+    Attributes:
+        vectors: ``(count, d)`` float32.
+        starts: ``(n + 1,)`` int64.
+        count: How many chunks there are.
+    """
+
+    vectors: Shared
+    starts: Shared
+    count: int
+
+
 def mapped(descriptor: int, shape: Sequence[int], dtype: str, *, writable: bool = False) -> NDArray[Any]:
     """Return shared memory as an array, in the child, which may neither ask for a file's size nor copy descriptors.
 
@@ -88,7 +103,9 @@ def mapped(descriptor: int, shape: Sequence[int], dtype: str, *, writable: bool 
     os.close(descriptor)
     if address == _FAILED:
         raise MemoryError
-    block = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+    mapping = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(mapping, _munmap, address, size)  # with the last array that looks at it
+    block = memoryview(mapping).cast("B")
     values: NDArray[Any] = np.frombuffer(block, kind).reshape(tuple(shape))
     values.flags.writeable = writable
     return values
@@ -111,4 +128,7 @@ _mmap.argtypes = (
     ctypes.c_int,
     ctypes.c_long,
 )
+_munmap = _libc.munmap
+_munmap.restype = ctypes.c_int
+_munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
