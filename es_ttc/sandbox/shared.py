@@ -4,6 +4,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_MAP_POPULATE = 0x8000 if sys.platform == "linux" else 0
 _SEALED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
@@ -38,7 +40,7 @@ class Shared:
     @classmethod
     def of(cls, values: NDArray[Any], *, writable: bool = False) -> "Shared":
         """Share an array."""
-        return cls(np.ascontiguousarray(values).tobytes(), writable=writable)
+        return cls(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data, writable=writable)
 
     def read(self) -> bytes:
         """Return what it holds now."""
@@ -99,7 +101,8 @@ def mapped(descriptor: int, shape: Sequence[int], dtype: str, *, writable: bool 
         os.close(descriptor)
         return np.zeros(tuple(shape), kind)
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    address = _mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
+    # Populated at once: a fault a page costs more than the pages.
+    address = _mmap(None, size, protection, mmap.MAP_SHARED | _MAP_POPULATE, descriptor, 0)
     os.close(descriptor)
     if address == _FAILED:
         raise MemoryError
