@@ -19,7 +19,7 @@ def serve_programs(settings: GatewaySettings) -> Host:
             filtered=not settings.programs_unfiltered,
         )
     )
-    if settings.programs is not None:
-        host.require()
     promoted.serve_from(settings.programs, host.program)
+    if promoted.promoted():
+        host.require()
     return host

@@ -146,7 +146,7 @@ def packed(texts: Sequence[str]) -> bytes:
 
 
 def unpacked(payload: bytes, count: int) -> list[str]:
-    """Return the texts of :func:`packed`.
+    """Return the texts of :func:`packed`, each cut to what may be sent of it.
 
     Raises:
         Malformed: They are no such texts, or too many.
@@ -163,7 +163,7 @@ def unpacked(payload: bytes, count: int) -> list[str]:
     if any(end < start for start, end in pairwise(bounds)) or bounds[-1] != len(data):
         raise Malformed("texts that end where there are none")
     try:
-        return [str(data[start:end], "utf-8") for start, end in pairwise(bounds)]
+        return [str(data[start:end], "utf-8")[:MOST_CHARACTERS] for start, end in pairwise(bounds)]
     except UnicodeDecodeError as error:
         raise Malformed("a text that is not UTF-8") from error
 

@@ -125,8 +125,9 @@ def searched(tmp_path: Path, bees: Task) -> Callable[[list[str]], list[Record]]:
 
 @pytest.mark.usefixtures("open_wall")
 def test_a_hostile_candidate_ends_itself_and_the_search_goes_on(
-    searched: Callable[[list[str]], list[Record]],
+    searched: Callable[[list[str]], list[Record]], bees: Task
 ) -> None:
+    assert bees.inputs.size  # shared at the first use
     descriptors = sum(1 for _ in Path("/proc/self/fd").iterdir())
     tracemalloc.start()
     records = searched([*(source(body) for body, _ in HOSTILE.values()), GOOD])

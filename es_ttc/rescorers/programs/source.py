@@ -6,7 +6,7 @@ Python that has no way to files, network, processes, randomness or the interpret
 it is refused with one of the paper's constraints (section 3.2) as the reason.
 
 The checks keep a program honest and readable. Against code that means harm they are the first of two walls; the
-second is the process that :mod:`es_ttc.sandbox` runs candidates in.
+second is the process that :mod:`es_ttc.sandbox` runs them in.
 """
 
 import ast
