@@ -29,6 +29,7 @@ _BATCH = 64
 """Texts encoded between two looks at the clock."""
 _STATUS = Path("/proc/self/statm")
 _START_SECONDS = 60.0
+_STOPPING = "programs are not served any more: the gateway is stopping"
 _GIVEN_UP = "nobody waited any longer"
 
 
@@ -65,6 +66,7 @@ class Host:
         self._limits = limits
         self._lock = threading.Lock()
         self._idle: list[tuple[str, Process]] = []
+        self._busy: set[Process] = set()
         self._spare: Future[Process] | None = None
         # The kernel ends a process with the thread that started it: this one lives as long as they may.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="es-ttc-programs")
@@ -110,6 +112,8 @@ class Host:
             self._closed = True
             idle, self._idle = self._idle, []
             spare, self._spare = self._spare, None
+            for process in self._busy:  # whoever waits for one closes it
+                process.kill(_STOPPING)
         for _, process in idle:
             process.close()
         if spare is not None:
@@ -121,6 +125,10 @@ class Host:
         end = time.monotonic() + self._limits.seconds
         process = self._kept(source) or self._begun(source, call)
         try:
+            with self._lock:
+                if self._closed:
+                    raise ProgramError(_STOPPING)
+                self._busy.add(process)
             with call.ending(lambda: process.kill(_GIVEN_UP)):
                 window = _Window(queries, documents, context, call, end)
                 scores, _ = process.rank(window.inputs(), window, self._limits.seconds, context.record)
@@ -128,6 +136,8 @@ class Host:
             process.close()
             raise
         finally:
+            with self._lock:
+                self._busy.discard(process)
             self._start_spare()  # not before: it would take processor time from this window
         self._keep(source, process)
         return scores
@@ -167,7 +177,7 @@ class Host:
         """Return a process without a program: the one that was started ahead, or a new one."""
         with self._lock:
             if self._closed:
-                raise ProgramError("programs are not served any more: the gateway is stopping")
+                raise ProgramError(_STOPPING)
             starting, self._spare = self._spare or self._starter.submit(_start, self._limits.allowance), None
         either: list[Future[Any]] = [starting, call.given_up]
         done, _ = wait(either, _START_SECONDS, FIRST_COMPLETED)

@@ -182,13 +182,31 @@ def test_processes_are_kept_and_replaced(host: Host) -> None:
 
     thread = threading.Thread(target=trapped)
     thread.start()
-    while kept.cpu_times().user < 0.2 + kept.cpu_times().children_user and thread.is_alive():
+    begun = kept.cpu_times().user
+    while kept.cpu_times().user < begun + 0.2 and thread.is_alive():
         pass  # until it is in the midst of it
     giving_up.give_up()
     assert "nobody waited any longer" in str(ended.result(timeout=10))
     thread.join()
     assert kept not in children()
     assert run(program, one, one, one_query("x")).shape == (1, 1)
+
+
+def test_a_gateway_that_stops_ends_what_still_runs() -> None:
+    one = np.ones((1, 2), np.float32)
+    host = Host(HostLimits(seconds=60))
+    program = host.program(ENDLESS)
+    assert run(program, one, one, one_query("x")).shape == (1, 1)
+    [kept] = [child for child in children() if _is_kept(child)]
+    with ThreadPoolExecutor(1) as thread:
+        trapped = thread.submit(run, program, one, one, one_query(TRAP))
+        begun = kept.cpu_times().user
+        while kept.cpu_times().user < begun + 0.2 and not trapped.done():
+            pass
+        host.close()
+        with pytest.raises(ProgramError, match="the gateway is stopping"):
+            trapped.result(timeout=10)
+    assert not children()
 
 
 def test_a_call_that_nobody_waits_for_leaves_its_process_to_the_next(host: Host) -> None:
