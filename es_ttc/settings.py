@@ -181,6 +181,23 @@ class GatewaySettings(Settings):
         description="Folder of programs that `es-ttc discover promote` wrote: the method `program` serves them by "
         "name. Read once, when the gateway starts.",
     )
+    programs_seconds: float = Field(
+        10.0,
+        gt=0,
+        description="Longest time of a promoted program on one window, in seconds; its process is killed then, and at "
+        "the request's own deadline.",
+    )
+    programs_memory_mb: int = Field(
+        512, ge=64, description="Memory of a promoted program's process, beside what Python and numpy take, in MiB."
+    )
+    programs_processes: int = Field(
+        4, ge=0, description="Processes of promoted programs that are kept while they have nothing to do."
+    )
+    programs_unfiltered: bool = Field(
+        False,
+        description="Serve promoted programs without the filter of system calls, on a Linux that has no libseccomp. "
+        "What keeps them from files and networks is then the check of their text alone.",
+    )
     tuned: tuple[Path, ...] = Field(
         (), description="Files of `es-ttc tune`: parameters for requests that give none of their own."
     )

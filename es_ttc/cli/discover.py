@@ -136,10 +136,10 @@ def run(
     from es_ttc.discovery.memory import Memory
     from es_ttc.discovery.planning import load_tasks, plan_generated, plan_task
     from es_ttc.discovery.records import Plan
-    from es_ttc.discovery.sandbox.lockdown import seccomp
-    from es_ttc.discovery.sandbox.parent import Limits
+    from es_ttc.discovery.sandboxed import Limits
     from es_ttc.discovery.seeds import seeds
     from es_ttc.discovery.summary import status as summarised
+    from es_ttc.sandbox.lockdown import seccomp
 
     seccomp()  # what is missing is told before anything is encoded
     with Memory(search) as memory, interruptible():
@@ -308,7 +308,7 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
     from es_ttc.discovery.evaluator import Evaluator
     from es_ttc.discovery.memory import read
     from es_ttc.discovery.planning import load_tasks
-    from es_ttc.discovery.sandbox.parent import Limits
+    from es_ttc.discovery.sandboxed import Limits
     from es_ttc.discovery.summary import named
     from es_ttc.settings import GatewaySettings
 

@@ -51,9 +51,9 @@ def serve(
 ) -> None:
     """Stand in front of the engine: clients point here, and a `ttc` section in a search opts in."""
     from es_ttc.gateway.logs import configure_logs
+    from es_ttc.gateway.programs import serve_programs
     from es_ttc.gateway.server import address_of, bind
     from es_ttc.gateway.server import serve as run
-    from es_ttc.rescorers.programs.promoted import serve_from
     from es_ttc.rescorers.tuned import TunedDefaults
 
     first, *others = encoders or (None,)
@@ -69,7 +69,7 @@ def serve(
         )
     )
     TunedDefaults.read(settings.tuned)  # what is wrong with them is told before anything listens
-    serve_from(settings.programs)
+    serve_programs(settings)
     configure_logs(settings.log_format)
     with bind(settings) as listening:
         url = address_of(listening)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.discovery.records import OnTask
-from es_ttc.discovery.sandbox.parent import Limits, Ran, run
+from es_ttc.discovery.sandboxed import Limits, Ran, run
 from es_ttc.discovery.tasks import Task
 from es_ttc.evaluation.bootstrap import TIE
 from es_ttc.rescorers.programs.source import Reason, Refused

@@ -14,7 +14,7 @@ import orjson
 from es_ttc.discovery.evaluator import Evaluator
 from es_ttc.discovery.planning import collections
 from es_ttc.discovery.records import Plan, Record
-from es_ttc.discovery.sandbox.parent import Limits, run
+from es_ttc.discovery.sandboxed import Limits, run
 from es_ttc.discovery.tasks import METRIC, Task
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest

@@ -1,11 +1,20 @@
 """What the search says and remembers: a proposal, and a record of what became of it."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from es_ttc.rescorers.programs.source import Reason
+
+
+def _written(text: str) -> str:
+    """Return a text that a file can hold: without lone surrogates."""
+    return text.encode(errors="replace").decode()
+
+
+Text = Annotated[str, AfterValidator(_written)]
+"""What a program, or whoever proposes one, may have put anything into."""
 
 
 class _Model(BaseModel):
@@ -35,12 +44,12 @@ class Proposal(_Model):
         llm: What it cost at an endpoint.
     """
 
-    source: str
+    source: Text
     origin: str
-    title: str = ""
+    title: Text = ""
     parents: tuple[str, ...] = ()
-    novelty: str = ""
-    hypothesis: str = ""
+    novelty: Text = ""
+    hypothesis: Text = ""
     genome: Any = None
     llm: LlmUsage | None = None
 
@@ -96,7 +105,7 @@ class Record(_Model):
     proposal: Proposal
     verdict: Literal["measured", "rejected"]
     reason: Reason | None = None
-    detail: str = ""
+    detail: Text = ""
     tasks: Mapping[str, OnTask] = Field(default_factory=dict)
     mean: float | None = None
     wins: int = 0

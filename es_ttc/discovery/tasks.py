@@ -7,7 +7,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.discovery.sandbox.shared import Shared, SharedTexts
 from es_ttc.encoders.base import Encoder
 from es_ttc.evaluation.datasets import Collection
 from es_ttc.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
@@ -18,22 +17,15 @@ from es_ttc.ingest.compose import compose
 from es_ttc.mappings.spec import IndexSpec
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.rescorers.programs.interface import EncodeFn
+from es_ttc.rescorers.programs.primitives.moments import Moments
+from es_ttc.sandbox.process import Inputs, SharedMoments
+from es_ttc.sandbox.shared import Pieces, Shared, SharedTexts
 from es_ttc.vectors.chunks import GRANULARITIES, Granularity
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32
 
 METRIC = "ndcg@10"
 _DEPTH = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """The chunks of a task's documents at one granularity, shared."""
-
-    vectors: Shared
-    starts: Shared
-    texts: SharedTexts
-    count: int
 
 
 @dataclass(frozen=True)
@@ -50,6 +42,7 @@ class Task:
         documents: ``(n, d)`` float32 unit rows.
         document_texts: n texts, shared.
         chunks: By granularity.
+        chunk_texts: By granularity.
         topics: ``(n, d)``: the documents' openings alone.
         encode: The frozen encoder.
         sample: ``(m, d)`` other queries, which stand for those that an index is asked (``ctx.calibration``); None
@@ -65,6 +58,7 @@ class Task:
     documents: Float32
     document_texts: SharedTexts
     chunks: Mapping[Granularity, Pieces]
+    chunk_texts: Mapping[Granularity, SharedTexts]
     topics: Shared
     encode: EncodeFn
     sample: Float32 | None = None
@@ -75,19 +69,18 @@ class Task:
         return self.queries.shape[0], self.documents.shape[0]
 
     @cached_property
-    def shared_queries(self) -> Shared:
-        """The queries' vectors, shared."""
-        return Shared.of(self.queries)
-
-    @cached_property
-    def shared_documents(self) -> Shared:
-        """The documents' vectors, shared."""
-        return Shared.of(self.documents)
-
-    @cached_property
-    def shared_sample(self) -> Shared | None:
-        """The sample, shared."""
-        return None if self.sample is None else Shared.of(self.sample)
+    def inputs(self) -> Inputs:
+        """What programs get of it at once, shared."""
+        moments = None if self.sample is None else Moments.of(self.sample)
+        return Inputs(
+            self.query_texts,
+            Shared.of(self.queries),
+            Shared.of(self.documents),
+            (*self.size, self.queries.shape[1]),
+            None
+            if moments is None
+            else SharedMoments(Shared.of(moments.mean), Shared.of(moments.factor), len(moments.factor), moments.size),
+        )
 
     @cached_property
     def baseline(self) -> NDArray[np.float64]:
@@ -126,6 +119,7 @@ def task_of(collection: Collection, encoder: Encoder, progress: Progress = silen
         features.pooled[present].astype(np.float32),
         SharedTexts.of(texts),
         {name: _pieces(features, present, name) for name in GRANULARITIES},
+        {name: _chunk_texts(features, present, name) for name in GRANULARITIES},
         Shared.of(np.concatenate([dequantise(features.chunks[place].topic) for place in present])),
         encode_fn(encoder),
     )
@@ -135,5 +129,9 @@ def _pieces(features: CorpusFeatures, present: Sequence[int], name: Granularity)
     chunks = [features.chunks[place] for place in present]
     vectors = np.concatenate([dequantise(own.vectors[name]) for own in chunks])
     starts = np.concatenate(([0], np.cumsum([len(own.vectors[name]) for own in chunks], dtype=np.int64)))
-    texts = [own.text[start:end] for own in chunks for start, end in own.spans[name].tolist()]
-    return Pieces(Shared.of(vectors), Shared.of(starts), SharedTexts.of(texts), len(vectors))
+    return Pieces(Shared.of(vectors), Shared.of(starts), len(vectors))
+
+
+def _chunk_texts(features: CorpusFeatures, present: Sequence[int], name: Granularity) -> SharedTexts:
+    chunks = [features.chunks[place] for place in present]
+    return SharedTexts.of([own.text[start:end] for own in chunks for start, end in own.spans[name].tolist()])

@@ -31,6 +31,7 @@ from es_ttc.gateway.limits import request_limits
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import CONTENT_TYPE, Metrics
 from es_ttc.gateway.pool import BoundedPool
+from es_ttc.gateway.programs import serve_programs
 from es_ttc.gateway.proxy import json_headers
 from es_ttc.gateway.query.handler import QueryHandler
 from es_ttc.gateway.query.model import SharedModel
@@ -46,7 +47,6 @@ from es_ttc.rerankers import Rerankers
 from es_ttc.rerankers.llm import of_the_gateway as llm_rerankers
 from es_ttc.reranking import STRATEGIES
 from es_ttc.rescorers import compiled, registry
-from es_ttc.rescorers.programs import promoted
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
@@ -87,7 +87,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     metrics.watch_cache(features.cache)
     scorer = WindowScorer(upstream, features, attached, encoders, scoring)
     tuned = TunedDefaults.read(settings.tuned)
-    promoted.serve_from(settings.programs)
+    programs = serve_programs(settings)
     rerankers = Rerankers(settings.rerankers, llm_rerankers(settings))
     walks = Walks(upstream, scorer, attached, rerankers, metrics)
     searches = SearchHandler(
@@ -161,6 +161,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         searches.offload.close()
         encoding.close()
         scoring.close()
+        programs.close()
 
     own = _OwnPages(settings, upstream, encoders, reranking, sidecar, document_encoding, metrics)
     jobs = _JobPages(JobsDoor(upstream, settings, metrics))

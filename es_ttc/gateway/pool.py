@@ -4,8 +4,10 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
 
+from es_ttc.calls import Call
 from es_ttc.errors import TooManyRequests
 
 P = ParamSpec("P")
@@ -27,20 +29,27 @@ class BoundedPool:
         self._room = threading.BoundedSemaphore(threads + queue)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function on a thread of the pool; when the caller is cancelled a call that has begun runs on alone.
+        """Call a function on a thread of the pool.
+
+        When the caller is cancelled a call that has begun is given up: it runs on alone, without what it was to end.
 
         Raises:
             TooManyRequests: The queue is full.
         """
         if not self._room.acquire(blocking=False):
             raise TooManyRequests(f"too much is waiting for {self._name}: try again, or allow more threads")
+        call = Call()
         try:
-            future = self._executor.submit(function, *args, **kwargs)
+            future = self._executor.submit(call.run, partial(function, *args, **kwargs))
         except RuntimeError:
             self._room.release()
             raise
         future.add_done_callback(lambda _: self._room.release())
-        return await asyncio.wrap_future(future)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            call.give_up()
+            raise
 
     def close(self) -> None:
         """Drop what is waiting; what runs is not waited for."""

@@ -7,7 +7,7 @@ import pytest
 
 from es_ttc.demo import limit_style
 from es_ttc.discovery.evaluator import Evaluator
-from es_ttc.discovery.sandbox.parent import Limits
+from es_ttc.discovery.sandboxed import Limits
 from es_ttc.discovery.tasks import Task, task_of
 from es_ttc.encoders.base import Encoder
 from es_ttc.evaluation.datasets import Collection, Document

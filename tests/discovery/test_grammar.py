@@ -12,7 +12,7 @@ from es_ttc.discovery.grammar.render import render
 from es_ttc.discovery.grammar.trees import Tree, cross, draw, mutate
 from es_ttc.discovery.proposers.grammar import GrammarProposer
 from es_ttc.discovery.records import Proposal, Record
-from es_ttc.discovery.sandbox.parent import Limits, run
+from es_ttc.discovery.sandboxed import Limits, run
 from es_ttc.discovery.seeds import seeds
 from es_ttc.discovery.tasks import Task
 from es_ttc.rescorers.programs.catalogue import CATALOGUE

@@ -201,7 +201,7 @@ def _await_no_orphans(seconds: float) -> None:
 
 
 def _is_child(process: psutil.Process) -> bool:
-    return any("es_ttc.discovery.sandbox.child" in part for part in process.info["cmdline"] or ())
+    return any("es_ttc.sandbox.child" in part for part in process.info["cmdline"] or ())
 
 
 def _start(folder: Path, more: Sequence[str]) -> "subprocess.Popen[str]":

@@ -11,8 +11,8 @@ from es_ttc.cli.app import run
 from es_ttc.discovery.memory import read
 from es_ttc.discovery.promotion import is_calibrated
 from es_ttc.discovery.records import Proposal, Record
-from es_ttc.discovery.sandbox.parent import Limits
-from es_ttc.discovery.sandbox.parent import run as sandboxed
+from es_ttc.discovery.sandboxed import Limits
+from es_ttc.discovery.sandboxed import run as sandboxed
 from es_ttc.discovery.tasks import Task
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.gateway.app import create_app

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from es_ttc.discovery.sandbox.parent import Limits, run
+from es_ttc.discovery.sandboxed import Limits, run
 from es_ttc.discovery.tasks import Task
 from es_ttc.errors import ConfigurationError
 from es_ttc.rescorers.programs.source import Reason, Refused
@@ -64,13 +64,12 @@ def target(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_an_attack_ends_its_process_and_nothing_else(attack: str, bees: Task, target: Path) -> None:
     body, reason = ATTACKS[attack]
-    assert bees.shared_queries.size  # made at the first use
-    before = bees.shared_documents.read(), _descriptors()
+    before = bees.inputs.documents.read(), _descriptors()
     source = f"{HEAD}def program(Q, D, S, ctx):\n    {body.replace('{target!r}', repr(str(target)))}\n"
     with pytest.raises(Refused) as caught:
         run(source, [bees], LIMITS, restricted=False)
     assert caught.value.reason == reason, caught.value
-    assert (bees.shared_documents.read(), _descriptors()) == before
+    assert (bees.inputs.documents.read(), _descriptors()) == before
     assert not [one for one in psutil.Process().children() if "sandbox.child" in " ".join(one.cmdline())]
 
 
@@ -120,7 +119,7 @@ def test_a_sandbox_that_cannot_be_locked_is_no_fault_of_the_program(bees: Task) 
 
 
 def test_code_that_changes_meanwhile_ends_the_search(bees: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("es_ttc.discovery.sandbox.wire.edition", lambda: "older")
+    monkeypatch.setattr("es_ttc.sandbox.wire.edition", lambda: "older")
     with pytest.raises(ConfigurationError, match="run it again to go on"):
         run("def program(Q, D, S, ctx):\n    return S\n", [bees], LIMITS)
 

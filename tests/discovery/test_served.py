@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from es_ttc.cli.app import run
-from es_ttc.discovery.sandbox.parent import Limits
-from es_ttc.discovery.sandbox.parent import run as sandboxed
+from es_ttc.discovery.sandboxed import Limits
+from es_ttc.discovery.sandboxed import run as sandboxed
 from es_ttc.discovery.tasks import Task
 from es_ttc.encoders.base import Encoder
 from es_ttc.gateway.server import running_gateway

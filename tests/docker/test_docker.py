@@ -66,7 +66,7 @@ def test_linters_have_nothing_to_say(command: list[str]) -> None:
 
 
 def test_the_engines_are_those_that_the_tests_run() -> None:
-    engines = [load(name)["services"]["engine"]["image"] for name in COMPOSE]
+    engines = [load(name)["services"]["engine"]["image"].partition("@")[0] for name in COMPOSE]
     assert engines == [
         f"opensearchproject/opensearch:{OpenSearchDistribution().version}",
         f"elasticsearch:{ElasticsearchDistribution.version}",
@@ -162,7 +162,7 @@ def test_the_plugin_is_told_what_it_understands_and_fits_its_engine(name: str, v
     engine, gateway = compose["services"]["engine"], compose["services"]["gateway"]
     product = engine["build"]["target"]
     dockerfile = (DOCKER / engine["build"]["context"] / engine["build"]["dockerfile"]).read_text()
-    assert re.search(rf"^FROM \S+:{re.escape(version)} AS {product}$", dockerfile, re.MULTILINE)
+    assert re.search(rf"^FROM \S+:{re.escape(version)}(@\S+)? AS {product}$", dockerfile, re.MULTILINE)
     assert f"es-ttc-{product}-{version}-" in dockerfile
     sources = ROOT / "plugin" / product / "src" / "main" / "java" / "esttc" / product / "TtcSettings.java"
     known = {f"ttc.sidecar.{one}" for one in re.findall(r'"([a-z_]+(?:\.[a-z_]+)*)"', sources.read_text())}

@@ -8,7 +8,7 @@ from es_ttc.rescorers.programs.primitives.standardise import along_documents
 from es_ttc.vectors.chunks import Granularity
 from es_ttc.vectors.tokens import Float32
 
-_GRANULARITIES: tuple[Granularity, ...] = ("paragraphs", "sentences")
+BOTH: tuple[Granularity, ...] = ("paragraphs", "sentences")
 
 
 def adaptgran(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:  # noqa: ARG001
@@ -18,7 +18,7 @@ def adaptgran(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:  # n
     a maximum of them needs, and nothing depends on other queries.
     """
     channels = []
-    for granularity in _GRANULARITIES:
+    for granularity in BOTH:
         chunks = ctx.chunks(granularity)
         channels.append(along_documents(ctx.note(granularity, max_sim(Q @ chunks.vectors.T, chunks.starts))))
     return np.maximum(*channels)

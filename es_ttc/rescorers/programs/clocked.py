@@ -1,8 +1,9 @@
 """A program that cannot run for ever: every turn of a loop and every call of its own functions looks at the clock.
 
-A thread cannot be stopped from outside, so a program that is served ends itself. The look stands first in the body of
-each loop, outside whatever the body catches, so no ``except`` and no ``finally`` of the program's keeps a loop alive. A
-single call (numpy, a regular expression, arithmetic on huge integers) is not interrupted: that takes a process.
+A thread cannot be stopped from outside, so a program that runs on the caller's own ends itself. The look stands first
+in the body of each loop, outside whatever the body catches, so no ``except`` and no ``finally`` of it keeps a
+loop alive. A single call (numpy, a regular expression, arithmetic on huge integers) is not interrupted: that takes a
+process, which the gateway has.
 """
 
 import ast

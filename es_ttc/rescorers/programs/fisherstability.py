@@ -11,7 +11,7 @@ from es_ttc.rescorers.programs.primitives.fusion import reciprocal_rank_fusion
 from es_ttc.rescorers.programs.rounds import each
 from es_ttc.vectors.tokens import Float32
 
-_FEEDBACK = ("rocchio", "residual", "consensus", "contrast", "graph contrast")
+FEEDBACK = ("rocchio", "residual", "consensus", "contrast", "graph contrast")
 
 
 def fisherstability(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
@@ -29,7 +29,7 @@ def fisherstability(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32
     unlike = search.expanded(each(lambda order: diverse(order, D), orders), QUERY)
     worst = search.expanded(orders[:, -1], QUERY)
     search.add("last contrast", search.hybrid.round(contrast(np.float32(0.5) * (leading + unlike), worst)))
-    channels = {**search.hybrid(Q), **{name: search.rounds[name] for name in (*_FEEDBACK, "last contrast")}}
+    channels = {**search.hybrid(Q), **{name: search.rounds[name] for name in (*FEEDBACK, "last contrast")}}
     channels["fisher"] = ctx.note("fisher", fisher(D, *search.extremes(orders, 1 / 4)))
     channels["stability"] = ctx.note("stability", rank_stability(list(channels.values())))
     return reciprocal_rank_fusion(list(channels.values()))

@@ -9,7 +9,7 @@ from es_ttc.rescorers.programs.primitives.fusion import ranks
 from es_ttc.rescorers.programs.rounds import Search, each
 from es_ttc.vectors.tokens import Float32
 
-_ADAPTERS = (QUERY, MATCHING, CLASSIFICATION, PASSAGE)
+VIEWS = (QUERY, MATCHING, CLASSIFICATION, PASSAGE)
 
 
 def momentumprog(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
@@ -29,7 +29,7 @@ def momentum_search(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Search:
     before, after = ranks(S), ranks(search.rounds["rocchio"])
     pairs = [momentum(*row) for row in zip(orders, before, after, strict=True)]
     risen, fallen = np.array(pairs, np.intp).T
-    expansions = {adapter: search.expanded(risen, adapter) for adapter in _ADAPTERS}
+    expansions = {adapter: search.expanded(risen, adapter) for adapter in VIEWS}
     unlike = search.expanded(each(lambda order: diverse(order, D), orders), QUERY)
     for adapter, expanded in expansions.items():
         search.add_expansion(f"momentum.{adapter}", expanded)

@@ -2,12 +2,12 @@
 
 Two files a program: ``NAME.py``, its source, and ``NAME.json``, what is known of it. The folder comes from the settings
 and is read once, so no request can bring code in. A source is checked again (:mod:`.source`) and must be the one that
-was promoted, by its hash.
+was promoted, by its hash. Where it runs is the caller's choice: the gateway has processes for it (es_ttc.sandbox).
 """
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from es_ttc.errors import ConfigurationError
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, Entry
+from es_ttc.rescorers.programs.interface import Program
 from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
 from es_ttc.rescorers.programs.source import Refused, compiled
 from es_ttc.vectors.chunks import GRANULARITIES
@@ -26,7 +27,10 @@ TEXTS: Final = "texts"
 SERVED: Final = frozenset((*GRANULARITIES, "topic", "reversed", TEXTS))
 """What an index can give a program beside whole documents."""
 LONGEST_SECONDS: Final = 10.0
-"""Of one window: a program that loops for ever gives its thread back then; the request has long been answered."""
+"""Of one window, in this process: a program that loops for ever gives its thread back then."""
+
+Runner = Callable[[str], Program]
+"""Makes a function of a source, and says where it runs. It raises :class:`Refused` for a text that breaks a rule."""
 
 _NEEDING_CHUNKS = SERVED - {"reversed"}
 
@@ -80,24 +84,41 @@ def promoted() -> Mapping[str, PromotedRescorer]:
     return MappingProxyType(_served)
 
 
-def serve_from(folder: Path | None) -> None:
+def in_this_process(source: str) -> Program:
+    """Return a program that runs on the caller's own thread; its loops end, a single call that never does is not ended.
+
+    Raises:
+        Refused: Its text breaks a rule.
+    """
+    return compiled(source, seconds=LONGEST_SECONDS)
+
+
+def serve_from(folder: Path | None, runner: Runner = in_this_process) -> None:
     """Serve the programs of a folder, and no others; none where there is no folder.
+
+    Args:
+        folder: The programs.
+        runner: Where they run.
 
     Raises:
         ConfigurationError: A program is not what was promoted; the message names the file.
     """
-    found = {} if folder is None else read(folder)
+    found = {} if folder is None else read(folder, runner)
     _served.clear()
     _served.update(found)
 
 
-def read(folder: Path) -> dict[str, PromotedRescorer]:
+def read(folder: Path, runner: Runner = in_this_process) -> dict[str, PromotedRescorer]:
     """Read a folder of promoted programs.
+
+    Args:
+        folder: The programs.
+        runner: Where they run.
 
     Raises:
         ConfigurationError: See :func:`serve_from`.
     """
-    return {path.stem: _rescorer(path) for path in sorted(folder.glob("*.json"))}
+    return {path.stem: _rescorer(path, runner) for path in sorted(folder.glob("*.json"))}
 
 
 def digest(source: str) -> str:
@@ -119,7 +140,7 @@ def check_name(name: str) -> None:
         raise ConfigurationError(f"[{name}] is one of the paper's programs: give this one another name")
 
 
-def _rescorer(path: Path) -> PromotedRescorer:
+def _rescorer(path: Path, runner: Runner) -> PromotedRescorer:
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
         source = path.with_suffix(".py").read_text(encoding="utf-8")
@@ -137,7 +158,7 @@ def _rescorer(path: Path) -> PromotedRescorer:
     if unknown:
         raise ConfigurationError(f"[{path}] reads [{min(unknown)}], which no index holds")
     try:
-        program = compiled(source, seconds=LONGEST_SECONDS)
+        program = runner(source)
     except Refused as refused:
         raise ConfigurationError(f"promoted program [{path.with_suffix('.py')}] may not run: {refused}") from refused
     readings = frozenset(manifest.readings)

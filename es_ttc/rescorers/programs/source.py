@@ -6,12 +6,13 @@ Python that has no way to files, network, processes, randomness or the interpret
 it is refused with one of the paper's constraints (section 3.2) as the reason.
 
 The checks keep a program honest and readable. Against code that means harm they are the first of two walls; the
-second is the process that :mod:`es_ttc.discovery.sandbox` runs candidates in.
+second is the process that :mod:`es_ttc.sandbox` runs them in.
 """
 
 import ast
 import builtins
 import importlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import cache
@@ -19,8 +20,9 @@ from types import GenericAlias, MappingProxyType, ModuleType
 from typing import Any, Final
 
 from es_ttc.errors import EsTtcError
-from es_ttc.rescorers.programs import clocked
+from es_ttc.rescorers.programs import clocked, syntax
 from es_ttc.rescorers.programs.interface import ADAPTERS, Program
+from es_ttc.rescorers.programs.syntax import printable
 from es_ttc.validation import nearest
 from es_ttc.vectors.chunks import GRANULARITIES
 
@@ -185,19 +187,6 @@ _ATTRIBUTES = (
 
 _KNOWN_TEXTS = frozenset((*ADAPTERS, *GRANULARITIES))
 
-_STATEMENTS: tuple[type[ast.AST], ...] = (
-    ast.ClassDef,
-    ast.AsyncFunctionDef,
-    ast.AsyncFor,
-    ast.AsyncWith,
-    ast.Await,
-    ast.With,
-    ast.Match,
-    ast.Delete,
-    ast.Yield,
-    ast.YieldFrom,
-)
-
 
 def parse(source: str) -> ast.Module:
     """Return a program's syntax tree.
@@ -211,10 +200,12 @@ def parse(source: str) -> ast.Module:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         place = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
-        told = error.msg if isinstance(error, SyntaxError) else str(error)
+        told = error.msg if isinstance(error, SyntaxError) else str(error) or "nested too deeply"
         raise Refused(Reason.SYNTAX, f"{place}{told}") from None
     if sum(1 for _ in ast.walk(tree)) > MOST_NODES:
         raise Refused(Reason.SYNTAX, f"more than {MOST_NODES:,} nodes of syntax")
+    if syntax.depth(tree) > syntax.MOST_DEPTH:
+        raise Refused(Reason.SYNTAX, f"nested more than {syntax.MOST_DEPTH} levels deep")
     return tree
 
 
@@ -225,10 +216,7 @@ def check(source: str) -> ast.Module:
         Refused: The first rule that it breaks.
     """
     tree = parse(source)
-    try:
-        _Checks(tree).whole()
-    except RecursionError:
-        raise Refused(Reason.SYNTAX, "nested too deeply") from None
+    _Checks(tree).whole()
     return tree
 
 
@@ -291,8 +279,8 @@ def _iter(iterable: Iterable[Any]) -> Iterator[Any]:
 
 
 def _import(name: str, scope: Any = None, local: Any = None, names: Any = (), level: int = 0) -> ModuleType:
-    # numpy's compiled code imports parts of itself in the name of whoever calls it.
-    if level or (name not in allowed_modules() and not name.startswith("numpy.")):
+    # numpy's compiled code imports parts of itself in the name of whoever calls it; those are loaded already.
+    if level or (name not in allowed_modules() and not (name.startswith("numpy.") and name in sys.modules)):
         raise ImportError(f"programs may not import [{name}]")
     return __import__(name, scope, local, names, level)
 
@@ -315,8 +303,14 @@ class _Checks:
         self._imports()
         self._top_level()
         self._bound |= _bindings(self._tree)
+        hidden = self._bound & self._modules.keys()
+        if hidden:
+            raise Refused(Reason.FORBIDDEN, f"[{min(hidden)}] is a module: no other thing can have its name")
         for node in ast.walk(self._tree):
             self._node(node)
+        found = syntax.fault(self._tree)
+        if found is not None:
+            raise Refused(Reason.FORBIDDEN, f"line {found.line}: {found.detail}")
         self._literals()
 
     def _imports(self) -> None:
@@ -340,7 +334,7 @@ class _Checks:
                         near = nearest(alias.name, names)
                         hint = f": did you mean [{near}]?" if near else ""
                         self._refuse(
-                            Reason.EXTERNAL, node, f"[{module}] gives programs no [{_shown(alias.name)}]{hint}"
+                            Reason.EXTERNAL, node, f"[{module}] gives programs no [{printable(alias.name)}]{hint}"
                         )
                     self._bound.add(alias.asname or alias.name)
 
@@ -355,7 +349,7 @@ class _Checks:
         self._refuse(
             Reason.EXTERNAL,
             node,
-            f"imports [{_shown(name)}]: programs use numpy, the primitives and ctx.encode_fn, and nothing else",
+            f"imports [{printable(name)}]: programs use numpy, the primitives and ctx.encode_fn, and nothing else",
         )
 
     def _top_level(self) -> None:
@@ -404,8 +398,6 @@ class _Checks:
             case ast.Dict():
                 if any(isinstance(key, ast.Constant) and _is_telling(key.value) for key in node.keys):
                     self._refuse(Reason.TASK_UNIVERSAL, node, "a table by number can hold one entry a task")
-            case _ if isinstance(node, _STATEMENTS):
-                self._refuse(Reason.FORBIDDEN, node, f"[{type(node).__name__}] is not part of the programs' Python")
             case _:
                 return
 
@@ -413,19 +405,19 @@ class _Checks:
         name = node.id
         if not isinstance(node.ctx, ast.Load):
             if name.startswith("__") or name in self._modules or name == ARGUMENTS[-1]:
-                self._refuse(Reason.FORBIDDEN, node, f"[{_shown(name)}] cannot be set")
+                self._refuse(Reason.FORBIDDEN, node, f"[{printable(name)}] cannot be set")
             return
         if name in self._modules or name in self._bound:
             return
         if name in _UNSTEADY:
             self._refuse(Reason.DETERMINISTIC, node, f"[{name}] differs from process to process")
         if name not in _BUILTINS:
-            self._refuse(Reason.FORBIDDEN, node, f"[{_shown(name)}] is no name that programs may use")
+            self._refuse(Reason.FORBIDDEN, node, f"[{printable(name)}] is no name that programs may use")
 
     def _attribute(self, node: ast.Attribute) -> None:
         name = node.attr
         if not isinstance(node.ctx, ast.Load):
-            self._refuse(Reason.FORBIDDEN, node, f"[.{_shown(name)}] cannot be set")
+            self._refuse(Reason.FORBIDDEN, node, f"[.{printable(name)}] cannot be set")
         dotted = _dotted(node)
         module = self._modules.get(dotted.partition(".")[0]) if dotted else None
         if module is not None and dotted is not None:
@@ -434,11 +426,11 @@ class _Checks:
         if name in _IDENTIFIERS:
             self._refuse(Reason.TASK_UNIVERSAL, node, f"[.{name}] names the task's own texts")
         if isinstance(node.value, ast.Name) and node.value.id == "ctx" and name not in _CONTEXT:
-            self._refuse(Reason.FORBIDDEN, node, f"[ctx.{_shown(name)}]: ctx gives {', '.join(sorted(_CONTEXT))}")
+            self._refuse(Reason.FORBIDDEN, node, f"[ctx.{printable(name)}]: ctx gives {', '.join(sorted(_CONTEXT))}")
         if name.startswith("_") or name not in _ATTRIBUTES:
             near = nearest(name, _ATTRIBUTES)
             hint = f": did you mean [.{near}]?" if near else ""
-            self._refuse(Reason.FORBIDDEN, node, f"[.{_shown(name)}] is no attribute that programs may use{hint}")
+            self._refuse(Reason.FORBIDDEN, node, f"[.{printable(name)}] is no attribute that programs may use{hint}")
 
     def _library(self, node: ast.AST, module: str, path: str) -> None:
         if module == "numpy" and path.partition(".")[0] == "random":
@@ -448,7 +440,7 @@ class _Checks:
             return
         near = nearest(path, known)
         hint = f": did you mean [{near}]?" if near else ""
-        self._refuse(Reason.FORBIDDEN, node, f"[{module}.{_shown(path)}] is not one that programs may use{hint}")
+        self._refuse(Reason.FORBIDDEN, node, f"[{module}.{printable(path)}] is not one that programs may use{hint}")
 
     def _comparison(self, node: ast.Compare) -> None:
         if not any(isinstance(one, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for one in node.ops):
@@ -459,7 +451,7 @@ class _Checks:
                     self._refuse(
                         Reason.TASK_UNIVERSAL,
                         node,
-                        f"compares with [{_shown(str(part.value))}]: a rule for one task, text or size",
+                        f"compares with [{printable(str(part.value))}]: a rule for one task, text or size",
                     )
 
     def _literals(self) -> None:
@@ -551,8 +543,3 @@ def _is_telling(value: object) -> bool:
     if isinstance(value, str):
         return value not in _KNOWN_TEXTS and len(value) > 1
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) > 2
-
-
-def _shown(name: str) -> str:
-    cut = name if len(name) <= 40 else f"{name[:37]}..."
-    return "".join(char if char.isprintable() else "?" for char in cut)

@@ -1,4 +1,4 @@
-"""What runs in the sandbox: ``python -m es_ttc.discovery.sandbox.child DESCRIPTOR``.
+"""What runs in the sandbox: ``python -m es_ttc.sandbox.child DESCRIPTOR [unfiltered]``.
 
 Everything that a program may import is loaded first; then the process is locked, and only then it reads the program.
 What a program takes of a task beside the matrices (chunks, views, texts, encodings) is asked for when it is used, so
@@ -15,7 +15,6 @@ from typing import Any, overload
 
 import numpy as np
 
-from es_ttc.discovery.sandbox import lockdown, shared, wire
 from es_ttc.rescorers.programs.interface import (
     ADAPTERS,
     PASSAGE,
@@ -28,6 +27,7 @@ from es_ttc.rescorers.programs.interface import (
 )
 from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.source import ENTRY, Reason, Refused, allowed_modules, compiled
+from es_ttc.sandbox import lockdown, shared, wire
 from es_ttc.vectors.chunks import GRANULARITIES, Granularity
 from es_ttc.vectors.tokens import Float32
 
@@ -46,18 +46,17 @@ class _Parent:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
 
-    def tell(self, message: dict[str, Any]) -> None:
-        wire.send(self._channel, message)
+    def tell(self, message: dict[str, Any], payload: bytes = b"") -> None:
+        wire.send(self._channel, message, payload=payload)
 
     def next(self) -> tuple[dict[str, Any], list[int]]:
-        return wire.receive(self._channel, descriptors=True)
+        message = wire.receive(self._channel, wire.FROM_PARENT, descriptors=True)
+        return message.about, message.descriptors
 
-    def ask(self, what: str, **about: Any) -> list[Any]:
+    def ask(self, what: str, payload: bytes = b"", **about: Any) -> list[Any]:
         """Ask for arrays; an answer names the shape and type of each."""
-        self.tell({"ask": what, **about})
+        self.tell({"ask": what, **about}, payload)
         answer, descriptors = self.next()
-        if "refused" in answer:
-            raise Refused(Reason(answer["refused"]), answer["detail"])
         return [
             shared.mapped(descriptor, one["shape"], one["dtype"])
             for descriptor, one in zip(descriptors, answer["arrays"], strict=True)
@@ -133,17 +132,18 @@ class _Views(Mapping[tuple[str, int | None], Float32]):
         return len(self.KEYS)
 
 
-def main(descriptor: int) -> None:
-    """Serve one candidate."""
+def main(descriptor: int, *, filtered: bool) -> None:
+    """Run one program, on as many tasks as there are."""
     parent = _Parent(socket.socket(fileno=descriptor))
     for name in allowed_modules():
         importlib.import_module(name)
     _warm()
-    lockdown.seccomp()
+    if filtered:
+        lockdown.seccomp()
     parent.tell({"ready": wire.edition()})
     try:
         order, _ = parent.next()
-        lockdown.lock(order["memory"], order["cpu_seconds"])
+        lockdown.lock(order["memory"], order["cpu_seconds"], filtered=filtered)
         parent.tell({"locked": True})
         sys.addaudithook(_watch(parent))
         program = _program(order["source"], restricted=order["restricted"])
@@ -166,17 +166,26 @@ def _run(program: Program, parent: _Parent) -> None:
     queries = shared.mapped(descriptors[0], (q, d), "float32")
     documents = shared.mapped(descriptors[1], (n, d), "float32")
     result = shared.mapped(descriptors[2], (q, n), "float32", writable=True)
-
-    sample = shared.mapped(descriptors[3], (task["sample"], d), "float32") if task["sample"] else None
+    calibration = None
+    if task["sample"]:
+        mean = shared.mapped(descriptors[3], (d,), "float32")
+        calibration = Moments(mean, shared.mapped(descriptors[4], (task["directions"], d), "float32"), task["sample"])
 
     def encode(
         texts: Sequence[str], adapter: str = PASSAGE, dimensions: int | None = None, max_length: int | None = None
     ) -> Float32:
-        (vectors,) = parent.ask(
-            "encode", texts=list(texts), adapter=adapter, dimensions=dimensions, max_length=max_length
-        )
-        encoded: Float32 = vectors.copy()
+        whole = list(texts)
+        if not all(isinstance(text, str) for text in whole):
+            raise TypeError("encode_fn takes a list of texts")
+        about = {"adapter": adapter, "dimensions": dimensions, "max_length": max_length}
+        parts = [
+            parent.ask("encode", wire.packed(run), count=len(run), **about)[0] for run in wire.batches(whole) or [[]]
+        ]
+        encoded: Float32 = np.concatenate(parts)
         return encoded
+
+    def noted(name: str, channel: Float32) -> None:
+        parent.tell({"note": str(name)}, np.ascontiguousarray(channel, np.float32).tobytes())
 
     context = Context(
         task["query_texts"],
@@ -186,7 +195,8 @@ def _run(program: Program, parent: _Parent) -> None:
         encode,
         stored=_Stored(parent),
         views=_Views(parent),
-        calibration=None if sample is None else Moments.of(sample),
+        calibration=calibration,
+        record=noted if task["noted"] else None,
     )
     made: list[Any] = []
 
@@ -236,8 +246,10 @@ def _watch(parent: _Parent) -> Any:
 
 
 def _end(parent: _Parent, reason: Reason, detail: str) -> None:
-    parent.tell({"reason": str(reason), "detail": detail[:_TOLD]})
-    os._exit(0)
+    try:
+        parent.tell({"reason": str(reason), "detail": detail[:_TOLD].encode(errors="replace").decode()})
+    finally:  # a program may have closed the socket: its end says so
+        os._exit(0)
 
 
 def _sentence(error: BaseException) -> str:
@@ -247,8 +259,12 @@ def _sentence(error: BaseException) -> str:
         if place.tb_frame.f_code.co_filename == "<program>":
             line = place.tb_lineno
         place = place.tb_next
-    return f"{f'line {line}: ' if line else ''}{type(error).__name__}: {error}"
+    try:
+        told = str(error)
+    except Exception:  # noqa: BLE001 - anything may be raised with anything in it
+        told = "without a text"
+    return f"{f'line {line}: ' if line else ''}{type(error).__name__}: {told}"
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), filtered="unfiltered" not in sys.argv[2:])

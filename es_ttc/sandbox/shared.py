@@ -4,6 +4,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_MAP_POPULATE = 0x8000 if sys.platform == "linux" else 0
 _SEALED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
@@ -38,7 +40,7 @@ class Shared:
     @classmethod
     def of(cls, values: NDArray[Any], *, writable: bool = False) -> "Shared":
         """Share an array."""
-        return cls(np.ascontiguousarray(values).tobytes(), writable=writable)
+        return cls(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data, writable=writable)
 
     def read(self) -> bytes:
         """Return what it holds now."""
@@ -72,6 +74,21 @@ class SharedTexts:
         return cls(Shared(b"".join(encoded)), Shared.of(ends), len(texts))
 
 
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The chunks of n documents at one granularity, shared.
+
+    Attributes:
+        vectors: ``(count, d)`` float32.
+        starts: ``(n + 1,)`` int64.
+        count: How many chunks there are.
+    """
+
+    vectors: Shared
+    starts: Shared
+    count: int
+
+
 def mapped(descriptor: int, shape: Sequence[int], dtype: str, *, writable: bool = False) -> NDArray[Any]:
     """Return shared memory as an array, in the child, which may neither ask for a file's size nor copy descriptors.
 
@@ -84,11 +101,14 @@ def mapped(descriptor: int, shape: Sequence[int], dtype: str, *, writable: bool 
         os.close(descriptor)
         return np.zeros(tuple(shape), kind)
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    address = _mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
+    # Populated at once: a fault a page costs more than the pages.
+    address = _mmap(None, size, protection, mmap.MAP_SHARED | _MAP_POPULATE, descriptor, 0)
     os.close(descriptor)
     if address == _FAILED:
         raise MemoryError
-    block = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+    mapping = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(mapping, _munmap, address, size)  # with the last array that looks at it
+    block = memoryview(mapping).cast("B")
     values: NDArray[Any] = np.frombuffer(block, kind).reshape(tuple(shape))
     values.flags.writeable = writable
     return values
@@ -111,4 +131,7 @@ _mmap.argtypes = (
     ctypes.c_int,
     ctypes.c_long,
 )
+_munmap = _libc.munmap
+_munmap.restype = ctypes.c_int
+_munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value

@@ -1,0 +1,214 @@
+"""Messages between both sides: two lengths, a flat JSON object, bytes; descriptors of shared memory ride along.
+
+What comes from the child is untrusted. Reading it runs nothing (JSON, no pickle), costs little (both parts have a
+limit, which is looked at before anything is read, and nothing is nested) and ends at one deadline, however slowly it
+comes.
+"""
+
+import array
+import hashlib
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+_HEADER = struct.Struct("<II")
+_MOST_DESCRIPTORS = 8
+_PART = 1 << 20
+_ENDS = "q"
+
+
+class Limit(NamedTuple):
+    """The most bytes of a message that are read."""
+
+    about: int
+    payload: int
+
+
+FROM_PARENT = Limit(64 * 2**20, 0)
+FROM_CHILD = Limit(64 * 2**10, 8 * 2**20)
+MOST_TEXTS = 10_000
+"""Texts in one message."""
+MOST_CHARACTERS = 20_000
+"""Characters of a text that are sent; encoders read fewer."""
+_BATCH_BYTES = FROM_CHILD.payload // 2
+
+
+class Closed(Exception):
+    """The other side has gone."""
+
+
+class Malformed(Exception):
+    """The other side sent what is no message."""
+
+
+class Message(NamedTuple):
+    """What was received.
+
+    Attributes:
+        about: The JSON object.
+        payload: The bytes behind it.
+        descriptors: Open descriptors, which are the receiver's now.
+    """
+
+    about: dict[str, Any]
+    payload: bytes
+    descriptors: list[int]
+
+
+@cache
+def edition() -> str:
+    """Return a digest of both sides' code, as it was when this process first asked."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+
+
+def send(
+    channel: socket.socket,
+    about: dict[str, Any],
+    *,
+    payload: bytes = b"",
+    descriptors: Sequence[int] = (),
+    deadline: float | None = None,
+) -> None:
+    """Send a message, with open descriptors that the other side gets copies of.
+
+    Raises:
+        Closed: The other side has gone.
+        TimeoutError: It has not read the message by the deadline, a time of `time.monotonic`.
+    """
+    body = orjson.dumps(about)
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    try:
+        _until(channel, deadline)
+        channel.sendmsg([_HEADER.pack(len(body), len(payload))], ancillary)
+        for part in (body, payload):
+            view = memoryview(part)
+            while view:
+                _until(channel, deadline)
+                view = view[channel.sendmsg([view[:_PART]]) :]
+    except (BrokenPipeError, ConnectionError) as error:
+        raise Closed from error
+
+
+def receive(
+    channel: socket.socket, limit: Limit, *, descriptors: bool = False, deadline: float | None = None
+) -> Message:
+    """Return the next message and, where they are wanted, the descriptors that came with it.
+
+    Raises:
+        Closed: The other side has gone.
+        Malformed: It sent something else.
+        TimeoutError: The message is not there, whole, by the deadline, a time of `time.monotonic`.
+    """
+    header, given = _exactly(channel, _HEADER.size, descriptors, deadline)
+    sizes = _HEADER.unpack(header)
+    for size, most in zip(sizes, limit, strict=True):
+        if size > most:
+            raise Malformed(f"a message of {size:,} bytes; {most:,} are allowed")
+    body, _ = _exactly(channel, sizes[0], False, deadline)
+    payload, _ = _exactly(channel, sizes[1], False, deadline)
+    try:
+        about = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Malformed(str(error)) from error
+    if not isinstance(about, dict):
+        raise Malformed(f"a {type(about).__name__} in place of an object")
+    return Message(about, bytes(payload), given)
+
+
+def require_flat(message: Message) -> Message:
+    """Return a message whose object holds plain values alone.
+
+    Raises:
+        Malformed: There is a list or an object in it.
+    """
+    if any(isinstance(value, dict | list) for value in message.about.values()):
+        raise Malformed("a value that holds others")
+    return message
+
+
+def packed(texts: Sequence[str]) -> bytes:
+    """Return texts as bytes: where each ends, then all of them as UTF-8."""
+    encoded = [text.encode() for text in texts]
+    ends = array.array(_ENDS)
+    end = 0
+    for one in encoded:
+        end += len(one)
+        ends.append(end)
+    return ends.tobytes() + b"".join(encoded)
+
+
+def unpacked(payload: bytes, count: int) -> list[str]:
+    """Return the texts of :func:`packed`, each cut to what may be sent of it.
+
+    Raises:
+        Malformed: They are no such texts, or too many.
+    """
+    if not 0 <= count <= MOST_TEXTS:
+        raise Malformed(f"{count:,} texts in one message; {MOST_TEXTS:,} are allowed")
+    width = 8 * count
+    ends = array.array(_ENDS)
+    if len(payload) < width:
+        raise Malformed("fewer texts than it says")
+    ends.frombytes(payload[:width])
+    data = memoryview(payload)[width:]
+    bounds = [0, *ends]
+    if any(end < start for start, end in pairwise(bounds)) or bounds[-1] != len(data):
+        raise Malformed("texts that end where there are none")
+    try:
+        return [str(data[start:end], "utf-8")[:MOST_CHARACTERS] for start, end in pairwise(bounds)]
+    except UnicodeDecodeError as error:
+        raise Malformed("a text that is not UTF-8") from error
+
+
+def batches(texts: Sequence[str]) -> list[Sequence[str]]:
+    """Return texts in runs that fit one message each, each text cut to what is sent of it."""
+    runs: list[Sequence[str]] = []
+    run: list[str] = []
+    room = _BATCH_BYTES
+    for text in texts:
+        cut = text[:MOST_CHARACTERS]
+        size = 4 * len(cut) + 8
+        if run and (size > room or len(run) == MOST_TEXTS):
+            runs.append(run)
+            run, room = [], _BATCH_BYTES
+        run.append(cut)
+        room -= size
+    return [*runs, run] if run else runs
+
+
+def _exactly(
+    channel: socket.socket, size: int, descriptors: bool, deadline: float | None
+) -> tuple[bytearray, list[int]]:
+    space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4) if descriptors else 0
+    data, given = bytearray(), array.array("i")
+    while len(data) < size:
+        _until(channel, deadline)
+        try:
+            part, ancillary, *_ = channel.recvmsg(min(size - len(data), _PART), space)
+        except ConnectionError as error:
+            raise Closed from error
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                given.frombytes(content)
+        if not part:
+            raise Closed
+        data += part
+    return data, given.tolist()
+
+
+def _until(channel: socket.socket, deadline: float | None) -> None:
+    """Let the next call on a socket wait no longer than the deadline; the child, which has none, makes no call here."""
+    if deadline is None:
+        return
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    channel.settimeout(left)
