@@ -79,6 +79,10 @@ class Encoders:
         tasks = (self._loading.get(name) for name in self.names)
         return [task.result().identity.key for task in tasks if task is not None and task.done() and not _failed(task)]
 
+    def has(self, key: str) -> bool:
+        """Whether the encoder with an identity is loaded."""
+        return key in self.loaded_keys() or self._variants.has(key)
+
     async def first(self) -> Encoder:
         """Return the encoder that serves where nothing else is known.
 

@@ -154,11 +154,11 @@ class ReadTurns:
         try:
             await one.granted
         except asyncio.CancelledError:
-            if one.granted.done() and not one.granted.cancelled():
-                self.give_back(nbytes)
-            else:
+            if one.granted.cancelled():
                 self._waiting.remove(one)
                 self._grant()  # others may fit where this one did not
+            else:
+                self.give_back(nbytes)
             raise
 
     def give_back(self, nbytes: int) -> None:
@@ -172,9 +172,9 @@ class ReadTurns:
         self._grant()
 
     def _grant(self) -> None:
-        while self._waiting:
-            oldest = min(self._waiting, key=lambda one: one.search)
-            one = oldest if self._oldest_next else min(self._waiting, key=lambda one: one.left)
+        while waiting := [one for one in self._waiting if not one.granted.done()]:  # others are leaving
+            oldest = min(waiting, key=lambda one: one.search)
+            one = oldest if self._oldest_next else min(waiting, key=lambda one: one.left)
             if self.in_flight and self.in_flight + one.nbytes > self.capacity:
                 return
             self._oldest_next = not self._oldest_next

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.errors import EncoderMismatch, EngineError, EsTtcError, MissingFeature
+from es_ttc.errors import EngineError, EsTtcError, MissingFeature
 from es_ttc.gateway import faults
 from es_ttc.gateway.attached import AttachedFeatures, Located, own_key
 from es_ttc.gateway.calibrations import CalibrationStore
@@ -482,20 +482,20 @@ class WindowScorer:
         return _Agreed(encoder, left, left_out)
 
     async def _serving(self, agreed: _Agreed, caller: Caller) -> Encoder:
-        """Return the encoder of the documents.
+        """Return the encoder of the documents; one that is not at hand is loaded only where it is that of their index.
 
         Raises:
-            EncoderMismatch: It is not one of ours, and is that of their index.
-            NothingToScore: It is not one of ours, and their index has another one.
+            EncoderMismatch: It is not one of ours.
+            EncoderBusy: It is not loaded now.
+            NothingToScore: It is not at hand, and their index has another one.
         """
         known = agreed.known
-        try:
-            return await self._encoders.serving(agreed.encoder, known[0].index)
-        except EncoderMismatch:
-            if await self._index_encoders.is_the_indexs(agreed.encoder, known, caller):
-                raise
-        foreign = {place: Fault.ENCODER for place, key in enumerate(agreed.keys) if key is not None}
-        raise _nothing_to_score({**agreed.skipped, **foreign})
+        if not self._encoders.has(agreed.encoder) and not await self._index_encoders.is_the_indexs(
+            agreed.encoder, known, caller
+        ):
+            foreign = {place: Fault.ENCODER for place, key in enumerate(agreed.keys) if key is not None}
+            raise _nothing_to_score({**agreed.skipped, **foreign})
+        return await self._encoders.serving(agreed.encoder, known[0].index)
 
     async def _read(
         self,

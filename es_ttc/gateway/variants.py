@@ -44,6 +44,10 @@ class Variants:
         self._counted = clock()
         self._loading: set[asyncio.Task[Encoder]] = set()
 
+    def has(self, key: str) -> bool:
+        """Whether a variant is kept."""
+        return self._kept.peek(key) is not None
+
     async def of(self, name: str, identity: EncoderIdentity) -> Encoder | None:
         """Return the variant of a configured encoder; None where the encoder does not become it.
 

@@ -28,11 +28,13 @@ def test_no_more_is_in_flight_than_may_be_and_everyone_has_a_turn(
         async def one(number: int, search: int, nbytes: int) -> None:
             await turns.take(search, nbytes, nbytes)
             reading.append(nbytes)
-            assert sum(reading) <= capacity or len(reading) == 1
-            await asyncio.sleep(0)
-            reading.remove(nbytes)
-            turns.give_back(nbytes)
-            read.append(number)
+            try:
+                assert sum(reading) <= capacity or len(reading) == 1
+                await asyncio.sleep(0)
+                read.append(number)
+            finally:
+                reading.remove(nbytes)
+                turns.give_back(nbytes)
 
         tasks = [asyncio.create_task(one(number, *some[:2])) for number, some in enumerate(asked)]
         await asyncio.sleep(0)
@@ -100,7 +102,12 @@ def test_sizes_are_learned_upwards_at_once_and_downwards_slowly() -> None:
 
 @pytest.mark.parametrize(
     ("key", "dims"),
-    [("all-MiniLM-L6-v2@0123456789ab/384x256", 384), ("a/b@c/768x512+p+law@0123456789ab", 768), ("b", None), ("", None)],
+    [
+        ("all-MiniLM-L6-v2@0123456789ab/384x256", 384),
+        ("a/b@c/768x512+p+law@0123456789ab", 768),
+        ("b", None),
+        ("", None),
+    ],
 )
 def test_an_unknown_document_is_taken_for_a_long_one(key: str, dims: int | None) -> None:
     assert dims_of(key) == dims
