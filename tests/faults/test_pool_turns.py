@@ -14,7 +14,7 @@ from es_ttc.gateway.server import running_gateway
 from es_ttc.gateway.slices import slices
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, call, search
-from tests.gateway.conftest import corpus, make_index
+from tests.gateway.conftest import make_index
 
 EVERYTHING = {"match": {"anyway": "creature"}}
 LONG = " ".join(f"The owl number {number} sings before rain." for number in range(150))
@@ -29,36 +29,42 @@ def pool() -> Iterator[BoundedPool]:
     made.close()
 
 
-async def test_kinds_take_turns_and_only_searches_have_all_threads(pool: BoundedPool) -> None:
-    gate, running, order = threading.Event(), threading.Semaphore(0), []
-
-    def work(kind: str) -> None:
-        running.release()
-        gate.wait(10)
-        order.append(kind)
-
-    def begun(kind: str, count: int) -> list[asyncio.Task[None]]:
-        with work_of(kind):
-            return [asyncio.create_task(pool.run(work, kind)) for _ in range(count)]
-
-    tasks = begun("rerank", 4)
+async def test_only_searches_have_all_threads(pool: BoundedPool) -> None:
+    gate = threading.Event()
+    with work_of("rerank"):
+        flood = [asyncio.create_task(pool.run(gate.wait, 10)) for _ in range(4)]
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyRequests, match="rerank"):
+            await pool.run(gate.wait, 10)
+    with work_of("encode"):
+        flood.append(asyncio.create_task(pool.run(gate.wait, 10)))
     await asyncio.sleep(0)
-    assert await asyncio.to_thread(running.acquire, timeout=10)
-    with work_of("rerank"), pytest.raises(TooManyRequests, match="rerank"):
-        await pool.run(work, "rerank")
-    with work_of("search"):
-        await asyncio.wait_for(pool.run(lambda: None), 10)  # there is a thread for it
-    tasks += begun("search", 3)
+    for kind in ("search", "score"):
+        with work_of(kind):
+            assert await asyncio.wait_for(pool.run(lambda: 1), 10) == 1
+    gate.set()
+    assert await asyncio.gather(*flood) == [True] * 5
+
+
+async def test_kinds_take_turns() -> None:
+    pool = BoundedPool("testing", threads=1, queue=8)
+    gate = threading.Event()
+    order: list[str] = []
+    tasks: list[asyncio.Task[object]] = [asyncio.create_task(pool.run(gate.wait, 10))]
+    await asyncio.sleep(0)
+    for kind in ["rerank"] * 4 + ["search"] * 2 + ["encode"]:
+        with work_of(kind):
+            tasks.append(asyncio.create_task(pool.run(order.append, kind)))
     await asyncio.sleep(0)
     gate.set()
     await asyncio.gather(*tasks)
-    assert order.count("rerank") == 4
-    assert set(order[:2]) == {"rerank", "search"}
-    assert order[-1] == "rerank"
+    assert order == ["rerank", "search", "encode", "rerank", "search", "rerank", "rerank"]
+    pool.close()
 
 
 async def test_a_call_that_nobody_waits_for_any_more_is_not_begun(pool: BoundedPool) -> None:
-    gate, begun = threading.Event(), []
+    gate = threading.Event()
+    begun: list[int] = []
     running = [asyncio.create_task(pool.run(gate.wait, 10)) for _ in range(2)]
     waiting = asyncio.create_task(pool.run(begun.append, 1))
     await asyncio.sleep(0)
@@ -89,7 +95,7 @@ def test_searches_are_rescored_while_texts_are_reranked_by_the_hundred(
     opensearch_url: str, index_name: str, encoder: Encoder
 ) -> None:
     make_index(opensearch_url, index_name, encoder)
-    settings = GatewaySettings(engine=opensearch_url, port=0, rerank_timeout_ms=8_000)
+    settings = GatewaySettings(engine=opensearch_url, port=0, rerank_timeout_ms=5_000)
 
     def flood(url: str, number: int) -> Reply:
         texts = [f"{number} {text} {LONG}" for text in range(TEXTS)]
@@ -107,4 +113,3 @@ def test_searches_are_rescored_while_texts_are_reranked_by_the_hundred(
         reranked = [one.result().status for one in flooding]
     assert all(answer["applied"] for answer in answers), answers
     assert set(reranked) <= {200, 503}
-    assert len(corpus()) == 60
