@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,7 +131,7 @@ async def test_an_encoder_that_cannot_be_loaded_is_not_loaded_by_every_search() 
 
 
 @pytest.fixture
-def indices(opensearch_url: str, index_name: str, encoder: Encoder) -> Iterator[list[str]]:
+def indices(opensearch_url: str, index_name: str, encoder: Encoder) -> list[str]:
     """Indices whose only document names an encoder that is the configured one, cut to ever fewer dimensions."""
     make_index(opensearch_url, index_name, encoder)
     mappings = call(opensearch_url, "GET", f"/{index_name}/_mapping").json()[index_name]["mappings"]
@@ -143,7 +142,7 @@ def indices(opensearch_url: str, index_name: str, encoder: Encoder) -> Iterator[
         key = replace(encoder.identity, dims=383 - number).key
         document = {"anyway": "creature", "ttc": {"hash": f"h{number}", "encoder": key}}
         assert call(opensearch_url, "PUT", f"/{name}/_doc/1?refresh=true", document).status == 201
-    yield names
+    return names
 
 
 def test_indices_that_name_ever_new_encoders_load_no_more_than_a_few(
