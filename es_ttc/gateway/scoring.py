@@ -554,8 +554,8 @@ def _nothing_to_score(skipped: Mapping[int, Fault]) -> NothingToScore:
         return NothingToScore("no document of the window has features yet: they are pending, changed, or have no text")
     reasons = ", ".join(f"{reason} {count}" for reason, count in faults.summary(skipped.values())["reasons"].items())
     return NothingToScore(
-        f"no document of the window has features that can be used: {len(skipped)} were passed over ({reasons}), see "
-        "`ttc.skipped` in the documentation of the section; ingest or fill them again",
+        f"no document of the window has features that can be used: {len(skipped)} were passed over ({reasons}): "
+        "ingest or fill them again",
         skipped,
     )
 

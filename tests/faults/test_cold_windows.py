@@ -13,6 +13,8 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.node import process
 from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineUnavailable
 from es_ttc.gateway.server import running_gateway
 from es_ttc.ingest.encode import DocumentFeatures, action_lines, token_features
 from es_ttc.mappings.index import IndexOptions, create_index
@@ -54,13 +56,26 @@ def filled(node: str, encoder: Encoder) -> str:
                     features = DocumentFeatures(f"hash{number}", matrix[0], tokens, truncated=False)
                     source = orjson.dumps({"text": f"document {number}", "number": number})
                     lines += action_lines(str(number), source, "", features, spec)
-                assert all(item.ok for item in await engine.bulk(INDEX, lines))
+                await write(engine, lines)
             await engine.refresh(INDEX)
         finally:
             await engine.close()
 
     asyncio.run(fill())
     return node
+
+
+async def write(engine: Engine, lines: list[bytes]) -> None:
+    """Write documents, again where the node's circuit breaker counts memory that is yet to be collected."""
+    for _ in range(100):
+        try:
+            items = await engine.bulk(INDEX, lines)
+        except EngineUnavailable:
+            await asyncio.sleep(0.3)
+            continue
+        assert all(item.ok for item in items)
+        return
+    raise AssertionError("the node takes no documents")
 
 
 def windows_at_once(engine: str, encoder: Encoder, timeout: str) -> list[Reply]:
@@ -87,7 +102,7 @@ def test_a_small_node_survives_and_every_search_is_rescored_or_marked(
     for reply in replies:
         assert reply.status == 200, reply.body
         told = reply.json()["ttc"]
-        assert told["applied"] or "budget" in told["reason"], told
+        assert told["applied"] or "budget" in told["reason"] or "engine answered 429" in told["reason"], told
     applied = [reply.json()["ttc"]["applied"] for reply in replies]
     assert any(applied) or timeout != "40s"
     assert call(filled, "GET", "/_cluster/health").status == 200
