@@ -338,27 +338,20 @@ class FeatureStore:
         features: Sequence[Feature],
         caller: Caller,
     ) -> Fetched:
-        """Unpack features on a thread, with the codebooks that they name.
-
-        Raises:
-            EngineError: No document could be unpacked for want of a codebook.
-        """
+        """Unpack features on a thread, with the codebooks that they name, as far as those can be had."""
         codebooks: dict[str, Codebook] = {}
         decoded = await self._pool.run(decode, raw, keys, features, codebooks)
         if not decoded.codebooks:
             return decoded.fetched
-        reason: EngineError | None = None
         for identifier in sorted(decoded.codebooks)[:_MOST_CODEBOOKS]:
             try:
                 codebooks[identifier] = await self._codebooks.codebook(keys[0].index, identifier, caller)
             except EngineUnavailable:
                 raise
             except EngineError as error:
-                reason = error
+                log.warning("codebook cannot be read", index=keys[0].index, error=str(error))
         if codebooks:
             decoded = await self._pool.run(decode, raw, keys, features, codebooks)
-        if reason is not None and all(Fault.CODEBOOK in stored.values() for stored in decoded.fetched.values()):
-            raise reason
         return decoded.fetched
 
 

@@ -273,7 +273,7 @@ class WindowScorer:
         candidates = _Candidates(ids, first_pass, agreed.keys, found, _skipped(agreed, found, method))
         some = _any_complete(found, method)
         if not some and candidates.skipped:
-            raise _nothing_to_score(candidates.skipped)
+            raise _nothing_usable(candidates.skipped, agreed.known[0].index)
         await self._require(some, method.needs, hits, located, caller, method)
         return await self._scored(scored, candidates, method, encoded, caller, took)
 
@@ -328,7 +328,7 @@ class WindowScorer:
             return found
         skipped = _skipped(agreed, found, method)
         if not _any_complete(found, method):
-            raise _nothing_to_score(skipped)
+            raise _nothing_usable(skipped, known[0].index)
         encoder = await self._serving(agreed, caller)
         encoded = await self._encoders.finish(encoder, texts, begun, tokens=method.query_tokens)
         candidates = _Candidates(ids, documents.first_pass, agreed.keys, found, skipped)
@@ -558,6 +558,16 @@ def _nothing_to_score(skipped: Mapping[int, Fault]) -> NothingToScore:
         "ingest or fill them again",
         skipped,
     )
+
+
+def _nothing_usable(skipped: Mapping[int, Fault], index: str) -> EsTtcError:
+    """Return why no document that was read has features; without its codebook a whole index has none."""
+    if set(skipped.values()) == {Fault.CODEBOOK}:
+        return EngineError(
+            f"the codebook of index [{index}] could not be read: give the gateway credentials that may see the index's "
+            "mapping"
+        )
+    return _nothing_to_score(skipped)
 
 
 def _any_complete(found: WindowFeatures, method: Method) -> bool:

@@ -132,6 +132,14 @@ def test_good_documents_are_scored_as_if_the_odd_ones_were_not_there(
     assert "skipped" not in alone.json()["ttc"]
 
 
+def test_an_odd_document_that_is_read_by_itself_spoils_nothing_either(odd: Behind) -> None:
+    """The rest is in memory."""
+    good = [*GOOD[:10]]
+    expected = scores_of(rescored(odd, good), set(good))
+    for name in ODD:
+        assert scores_of(rescored(odd, [*good, name]), set(good)) == pytest.approx(expected, abs=1e-7)
+
+
 def test_what_was_skipped_is_marked_and_counted(odd: Behind) -> None:
     ids = [*GOOD[:20], *ODD]
     reply = rescored(odd, ids, detail=True)
