@@ -37,7 +37,6 @@ _AS_CBOR: RawHeaders = [
 _ONE_HASH = {"script": {"script": f"doc['{HASH}'].size() == 1"}}
 """Leaves out documents with several content hashes, which no search can be collapsed by."""
 _REFUSED_AS_A_WHOLE = (400, 500)
-_SHORT = 2**16
 _MOST_CODEBOOKS = 4  # of one read; an index has one
 _ABSENT = Read(object(), 64)  # kept in place of a feature that the document does not have
 
@@ -114,6 +113,10 @@ class _Held:
 
 class SideUnreadable(EngineError):
     """Features beside an index could not be read: what is being deleted fails before it is gone."""
+
+
+class _Refused(EngineError):
+    """The engine did not do a search, or not on all shards."""
 
 
 class FeatureStore:
@@ -303,13 +306,19 @@ class FeatureStore:
         self, door: Caller, kind: Kind, keys: Sequence[DocumentKey], features: Sequence[Feature]
     ) -> Fetched:
         body = read_request(keys, features)
-        status, raw = await self._send(door, keys[0].index, body)
-        if status in _REFUSED_AS_A_WHOLE or (status == 200 and _some_failed(raw)):
-            # One document with several hashes is enough: it cannot be collapsed.
+        try:
+            return await self._read_with(door, kind, keys, features, body)
+        except _Refused:  # one document with several hashes is enough: no answer with it can be collapsed
             body["query"]["bool"]["filter"].append(_ONE_HASH)
-            status, raw = await self._send(door, keys[0].index, body)
+            return await self._read_with(door, kind, keys, features, body)
+
+    async def _read_with(
+        self, door: Caller, kind: Kind, keys: Sequence[DocumentKey], features: Sequence[Feature], body: dict[str, Any]
+    ) -> Fetched:
+        status, raw = await self._send(door, keys[0].index, body)
         if status != 200:
-            raise EngineError(f"features could not be read: the engine answered {status}", upstream_status=status)
+            refused = _Refused if status in _REFUSED_AS_A_WHOLE else EngineError
+            raise refused(f"features could not be read: the engine answered {status}", upstream_status=status)
         try:
             fetched = await self._decoded(_decode, raw, keys, features, door)
         except _UNEXPECTED as error:
@@ -440,21 +449,11 @@ class Decoded:
     codebooks: frozenset[str]
 
 
-def _some_failed(raw: bytes) -> bool:
-    """Whether shards failed, as an answer of little weight tells that is one."""
-    if len(raw) > _SHORT:  # it holds features
-        return False
-    try:
-        return bool(cbor2.loads(raw)["_shards"]["failed"])
-    except _UNEXPECTED:
-        return False
-
-
 def _decode(raw: bytes, keys: Sequence[DocumentKey], features: Sequence[Feature], codebooks: Codebooks) -> Decoded:
     """Unpack the answer; a content that is gone since the first pass is left out."""
     answer = cbor2.loads(raw)
     if answer["_shards"]["failed"]:
-        raise EngineError("features could not be read: some of the index's shards failed")
+        raise _Refused("features could not be read: some of the index's shards failed")
     expected = {key.hash: key for key in keys}
     hits = ((expected[hit["fields"][HASH][0]], hit) for hit in answer["hits"]["hits"])
     return _features_of(hits, _reader(keys), features, codebooks)
