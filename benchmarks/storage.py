@@ -37,6 +37,7 @@ from es_ttc.evaluation.methods import resolve, retrieval
 from es_ttc.evaluation.metrics import score
 from es_ttc.gateway.features import DocumentKey, FeatureStore
 from es_ttc.gateway.pool import BoundedPool
+from es_ttc.gateway.reads import ReadBudget
 from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.ingest.encode import token_blob, token_features
@@ -225,7 +226,8 @@ class Bench:
         try:
             for query in (windows[0], *windows):
                 keys = await self._keys(index, query)
-                store = FeatureStore(upstream, 1, pool, lambda caller: caller)  # it has no room for anything
+                budget = ReadBudget(upstream, None)
+                store = FeatureStore(upstream, 1, pool, lambda caller: caller, budget)  # it has no room for anything
                 begun = time.perf_counter()
                 found = await store.window(keys, READ, Caller([]))
                 times.append((time.perf_counter() - begun) * 1000)

@@ -84,6 +84,13 @@ class EncoderError(EsTtcError):
     type = "ttc_encoder_exception"
 
 
+class EncoderBusy(EsTtcError):
+    """An encoder is not loaded, and is not loaded now: others are, or were too often."""
+
+    status = 503
+    type = "ttc_encoder_busy_exception"
+
+
 class EngineError(EsTtcError):
     """The engine answered a call of ours with an error.
 

@@ -35,6 +35,11 @@ class LruCache(Generic[K, V]):
         self._entries.move_to_end(key)
         return entry[0]
 
+    def peek(self, key: K) -> V | None:
+        """Return the value, or None, as if nobody had asked."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry[0]
+
     def put(self, key: K, value: V, weight: int = 1) -> None:
         """Keep a value, in place of what the key had, and drop the least recently used ones beyond the capacity."""
         if key in self._entries:

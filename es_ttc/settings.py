@@ -152,6 +152,13 @@ class GatewaySettings(Settings):
         (), description="Further encoders that the gateway may load for indices written with them."
     )
     feature_cache_mb: int = Field(512, ge=0, description="Memory for documents' features, in MiB.")
+    feature_reads_mb: int | None = Field(
+        None,
+        ge=1,
+        description="Features of documents that may be on their way from the engine at a time, in MiB. Where left out "
+        "it is a sixteenth of the smallest heap among the engine's nodes (4 to 512), if the gateway's own account may "
+        "read `_nodes/stats`, else 32.",
+    )
     default_timeout_ms: int = Field(1000, gt=0, description="Scoring budget where a request names none, in ms.")
     rerank_timeout_ms: int = Field(
         10_000, gt=0, description="What a request to `/_ttc/rerank` may take, in ms: its texts are encoded on the fly."

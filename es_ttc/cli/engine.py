@@ -13,6 +13,7 @@ from es_ttc.errors import InvalidRequest, NodeError
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
+    from es_ttc.engine.node.cluster import Cluster
     from es_ttc.engine.node.plugin import Plugin
     from es_ttc.engine.node.progress import ProgressCallback
 
@@ -42,7 +43,17 @@ def engine() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Where the data goes. Default: the node's own folder below the cache.",
 )
-@click.option("--heap", default="1g", show_default=True, metavar="SIZE", help="Java heap, such as 512m or 2g.")
+@click.option(
+    "--heap", default="1g", show_default=True, metavar="SIZE", help="Java heap of a node, such as 512m or 2g."
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 9),
+    default=1,
+    show_default=True,
+    help="How many nodes: more than one are a cluster, on ports that follow --port. The first has the cluster's name, "
+    "the others NAME-2, NAME-3...",
+)
 @click.option(
     "--plugin",
     is_flag=False,
@@ -60,6 +71,7 @@ def up(
     port: int | None,
     data_dir: Path | None,
     heap: str,
+    nodes: int,
     plugin: str | None,
     sidecar: str | None,
     as_json: bool,
@@ -68,7 +80,7 @@ def up(
 
     It keeps its data until `es-ttc engine down --drop-data`.
     """
-    from es_ttc.engine.node import process
+    from es_ttc.engine.node import cluster, process
     from es_ttc.engine.node.opensearch import OpenSearchDistribution
     from es_ttc.engine.node.spec import NodeSpec
 
@@ -78,12 +90,21 @@ def up(
     spec = NodeSpec(cache_dir=Settings().cache_dir, name=name, port=port, data_dir=data_dir, heap=heap)
     try:
         with Steps(stderr).step("looking for a running node") as step:
-            node = process.start(spec, progress_of(step), distribution)
-            step.done = f"{node.state.product} {node.state.version} " + ("runs already" if node.reused else "started")
+            if nodes > 1:
+                several = cluster.start(spec, nodes, progress_of(step), distribution)
+                node, reused = several.nodes[0], several.reused
+            else:
+                several, node = None, process.start(spec, progress_of(step), distribution)
+                reused = node.reused
+            what = f"{node.state.product} {node.state.version}" + (f", {nodes} nodes" if several else "")
+            step.done = f"{what} " + ("runs already" if reused else "started")
     except NodeError as error:
         if error.log_tail:
             stderr.print(error.log_tail, markup=False, highlight=False, soft_wrap=True)
         raise
+    if several is not None:
+        _print_cluster(several, as_json=as_json)
+        return
     if as_json:
         print_json({"name": name, "url": node.url, **asdict(node.state), "reused": node.reused})
         return
@@ -97,7 +118,7 @@ def up(
 @click.option("--drop-data", is_flag=True, help="Remove the node's data too.")
 @json_flag
 def down(name: str, drop_data: bool, as_json: bool) -> None:
-    """Stop a node; its data stay unless told otherwise."""
+    """Stop a node, or by its name a whole cluster; data stay unless told otherwise."""
     from es_ttc.engine.node import process
 
     cache = Settings().cache_dir
@@ -113,11 +134,11 @@ def down(name: str, drop_data: bool, as_json: bool) -> None:
 @json_flag
 def status(as_json: bool) -> None:
     """List the nodes of this machine: where they listen, what they use."""
-    from es_ttc.engine.node.report import reports
+    from es_ttc.engine.node.report import clusters, reports
 
     nodes = reports(Settings().cache_dir)
     if as_json:
-        print_json({"nodes": nodes})
+        print_json({"nodes": nodes, "clusters": clusters(nodes)})
         return
     if not nodes:
         stdout.print("no node yet: start one with `es-ttc engine up`", highlight=False)
@@ -128,6 +149,7 @@ def status(as_json: bool) -> None:
             f"{node.name}: {node.status}{f' at {node.url}' if node.url else ''}",
             f"  {node.product} {node.version}, heap {node.heap}{memory}",
             f"  data {node.data}",
+            *([f"  of cluster {node.cluster}"] if node.cluster else []),
         )
         stdout.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
@@ -155,6 +177,19 @@ def logs(name: str, lines: int, follow: bool, as_json: bool) -> None:
     click.echo(log_tail(log, lines))
     if follow:
         _follow(log)
+
+
+def _print_cluster(cluster: "Cluster", *, as_json: bool) -> None:
+    urls = cluster.urls
+    if as_json:
+        nodes = [{**asdict(node.state), "url": node.url, "reused": node.reused} for node in cluster.nodes]
+        print_json({"name": cluster.name, "url": urls[0], "urls": urls, "nodes": nodes, "reused": cluster.reused})
+        return
+    for node in cluster.nodes:
+        log = f"es-ttc engine logs --name {node.state.name}"
+        stdout.print(f"{node.url} (node {node.state.name}; log: {log})", highlight=False, soft_wrap=True)
+    if Settings().engine not in urls:
+        stdout.print(f"export ES_TTC_ENGINE={urls[0]}", highlight=False, soft_wrap=True)
 
 
 def progress_of(step: Step) -> "ProgressCallback":

@@ -36,6 +36,7 @@ from es_ttc.gateway.proxy import json_headers
 from es_ttc.gateway.query.handler import QueryHandler
 from es_ttc.gateway.query.model import SharedModel
 from es_ttc.gateway.query.rewriting import Rewriting
+from es_ttc.gateway.reads import ReadBudget
 from es_ttc.gateway.rerank import Reranking
 from es_ttc.gateway.rescoring import Rescoring
 from es_ttc.gateway.scoring import WindowScorer
@@ -83,8 +84,11 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     names = (settings.encoder, *settings.encoders)
     encoders = Encoders(names, settings.cache_dir, load or _load_encoder, _load_variant, encoding)
     attached = AttachedFeatures(upstream, settings.side_credentials)
-    features = FeatureStore(upstream, settings.feature_cache_mb * 2**20, scoring, attached.door)
+    reads = ReadBudget(upstream, settings.feature_reads_mb)
+    features = FeatureStore(upstream, settings.feature_cache_mb * 2**20, scoring, attached.door, reads)
     metrics.watch_cache(features.cache)
+    turns = reads.turns
+    metrics.watch_reads(lambda: turns.in_flight, lambda: turns.waiting, lambda: turns.capacity)
     scorer = WindowScorer(upstream, features, attached, encoders, scoring)
     tuned = TunedDefaults.read(settings.tuned)
     programs = serve_programs(settings)
@@ -151,6 +155,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with upstream, model:
             loading = asyncio.create_task(_prepare(encoders, compile_loops=settings.compiled))
+            await reads.known()
             if wait_for_encoder:
                 await loading
             yield

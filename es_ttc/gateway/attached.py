@@ -74,11 +74,13 @@ class Located:
         keys: For each hit what identifies its features, None for one without features that are right.
         stale: Places of hits that have features of an earlier text only.
         sides: Concrete side indices of the window's indices, by the source's name; "" for one with an empty side.
+        odd: Places of hits that carry features, and not one hash and one encoder.
     """
 
     keys: list[DocumentKey | None]
     stale: set[int] = field(default_factory=set)
     sides: dict[str, str] = field(default_factory=dict)
+    odd: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +144,13 @@ class AttachedFeatures:
             EngineError: The engine refused a read.
             EngineUnavailable: It does not answer.
         """
-        located = Located([_own_key(hit) for hit in hits])
+        located = Located([own_key(hit) for hit in hits])
         doubtful: list[_Doubtful] = []
         beside: dict[str, list[int]] = defaultdict(list)
         for place, (hit, key) in enumerate(zip(hits, located.keys, strict=True)):
-            if key is None:
+            if key is None and _has_own(hit):
+                located.odd.add(place)
+            elif key is None:
                 if "_id" in hit:
                     beside[str(hit["_index"])].append(place)
             elif changed_inside(hit):
@@ -318,11 +322,14 @@ class AttachedFeatures:
 
 def mark_of(hit: Mapping[str, Any]) -> tuple[Identity, Mark] | None:
     """Return which document of the source a hit of its side index is about, and its mark; None without features."""
-    fields = hit["fields"]
-    if fields[STATE][0] != READY:
+    fields = hit.get("fields", {})
+    values = [fields.get(name, ()) for name in (STATE, ID, ENCODER, HASH, SOURCE, SEQ_NO)]
+    if any(len(value) != 1 for value in values):
         return None
-    values = (fields[name][0] for name in (ENCODER, HASH, SOURCE, SEQ_NO))
-    return (fields[ID][0], fields.get(ROUTING, [None])[0]), Mark(hit["_index"], *values)
+    (state,), (identifier,), *mark = values
+    if state != READY:
+        return None
+    return (identifier, fields.get(ROUTING, [None])[0]), Mark(hit["_index"], *(value for (value,) in mark))
 
 
 def identity_of(hit: Mapping[str, Any]) -> Identity:
@@ -357,11 +364,13 @@ def _judge(
     return doubtful
 
 
-def _own_key(hit: Mapping[str, Any]) -> DocumentKey | None:
-    """Return what identifies the features that a hit carries itself, or None where it has none."""
+def own_key(hit: Mapping[str, Any]) -> DocumentKey | None:
+    """Return what identifies the features that a hit carries itself, or None where it has none, or none that is one."""
     if not _has_own(hit):
         return None
     fields = hit["fields"]
+    if len(fields[ENCODER]) > 1 or len(fields[HASH]) > 1:
+        return None
     return DocumentKey(hit["_index"], fields[ENCODER][0], fields[HASH][0])
 
 

@@ -22,6 +22,7 @@ from es_ttc.gateway.index_meta import meta_of
 from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.own_requests import OwnRequests
 from es_ttc.gateway.pool import BoundedPool
+from es_ttc.gateway.slices import slices
 from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.ingest.compose import document_hash, document_json
 from es_ttc.ingest.encode import encode_documents, feature_fields
@@ -32,7 +33,9 @@ MOST_DOCUMENTS = 64
 _KIND = "encode"
 _AT_ONCE = 4
 _TOGETHER = 8
-"""Documents that are encoded in one go: a late answer leaves no more work behind than this."""
+_CHARACTERS_TOGETHER = 8192
+"""Documents, and characters of them, that are encoded in one go: a late answer leaves no more work behind than this,
+and searches come in between."""
 _SPEC_SECONDS = 60.0
 _SPECS_KEPT = 256
 _MOST_MS = 3_600_000
@@ -95,9 +98,9 @@ class DocumentEncoding:
                 spec = await self._spec(frame.index)
                 encoder = await self._encoders.serving(spec.encoder.key, frame.index)
                 encoded: list[dict[str, Any]] = []
-                for start in range(0, len(frame.documents), _TOGETHER):
-                    some = frame.documents[start : start + _TOGETHER]
-                    encoded += await self._pool.run(_features, some, spec, encoder)
+                sizes = [_characters(document, spec) for document in frame.documents]
+                for some in slices(sizes, most=_TOGETHER, weight=_CHARACTERS_TOGETHER):
+                    encoded += await self._pool.run(_features, frame.documents[some], spec, encoder)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"[{len(frame.documents)}] documents took longer than {frame.deadline_ms:.0f} ms to encode"
@@ -125,6 +128,12 @@ class DocumentEncoding:
                 raise InvalidRequest(f"features of index [{index}] are attached: `es-ttc fill` brings them up to date")
             return IndexSpec.from_mapping(index, {"_meta": {ROOT: meta}} if meta is not None else {})
         raise EngineError(f"the mapping of index [{index}] could not be read: is it there, and may the gateway see it?")
+
+
+def _characters(document: dict[str, Any], spec: IndexSpec) -> int:
+    """Return about how many characters of a document are encoded."""
+    found = (document.get(name) for name in spec.text_fields)
+    return sum(len(value) if isinstance(value, str) else len(str(value)) for value in found if value is not None)
 
 
 def _features(documents: Sequence[dict[str, Any]], spec: IndexSpec, encoder: Encoder) -> list[dict[str, Any]]:

@@ -10,14 +10,19 @@ import numpy as np
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, name_in, or_folder
 from es_ttc.errors import EncoderError, EncoderMismatch
-from es_ttc.gateway.pool import BoundedPool
+from es_ttc.gateway.pool import BoundedPool, work_of
+from es_ttc.gateway.slices import slices
+from es_ttc.gateway.variants import Variants
 from es_ttc.lru import LruCache
 from es_ttc.rescorers.base import Query
 
 _QUERIES_BYTES = 32 * 2**20
 _TEXTS_AT_ONCE = 16
-_VARIANTS = 4
-"""Encoders kept beside the configured ones: the same models, cut to other dimensions or lengths, or adapted."""
+_TOKENS_AT_ONCE = 2048
+_CHARACTERS_A_TOKEN = 4
+_LOAD_AGAIN_SECONDS = 30.0
+"""How long an encoder that cannot be loaded is left alone."""
+_LOADING = "load"
 
 Loader = Callable[[str, Path], Encoder]
 VariantLoader = Callable[[EncoderIdentity, str, Path], Encoder]
@@ -58,7 +63,8 @@ class Encoders:
         self._load_variant = load_variant
         self._pool = pool
         self._loading: dict[str, asyncio.Task[Encoder]] = {}
-        self._variants: LruCache[str, asyncio.Task[Encoder]] = LruCache(_VARIANTS)
+        self._load_again: dict[str, float] = {}
+        self._variants = Variants(self._made)
         self._queries: LruCache[tuple[str, tuple[str, ...], bool], Query] = LruCache(_QUERIES_BYTES)
         self._encoding: set[asyncio.Task[EncodedQuery]] = set()
 
@@ -67,6 +73,15 @@ class Encoders:
         """Whether the first encoder is loaded."""
         task = self._loading.get(self.names[0])
         return task is not None and task.done() and not task.cancelled() and task.exception() is None
+
+    def loaded_keys(self) -> list[str]:
+        """Return the identities of the configured encoders that are loaded, in their order."""
+        tasks = (self._loading.get(name) for name in self.names)
+        return [task.result().identity.key for task in tasks if task is not None and task.done() and not _failed(task)]
+
+    def has(self, key: str) -> bool:
+        """Whether the encoder with an identity is loaded."""
+        return key in self.loaded_keys() or self._variants.has(key)
 
     async def first(self) -> Encoder:
         """Return the encoder that serves where nothing else is known.
@@ -85,6 +100,7 @@ class Encoders:
 
         Raises:
             EncoderMismatch: None of the encoders that may be loaded has it, or can be made to have it.
+            EncoderBusy: One could be made to have it, and is not loaded now.
             ConfigurationError: An encoder cannot be loaded.
         """
         ours = []
@@ -94,8 +110,8 @@ class Encoders:
                 return encoder
             variant = encoder.identity.variant(key)
             if variant is not None:
-                made = await self._variant(name, variant)
-                if made.identity.key == key:  # else the model does not ship that adapter
+                made = await self._variants.of(name, variant)
+                if made is not None:
                     return made
             ours.append(encoder.identity.key)
         raise EncoderMismatch(
@@ -143,15 +159,16 @@ class Encoders:
     ) -> list[Encodings]:
         """Return the vectors of texts that are no query, few at a time: when the caller leaves, the rest is not begun.
 
+        What is encoded in one go is short, so that searches come in between.
+
         Raises:
             EncoderError: A text could not be encoded.
             TooManyRequests: Too many texts are waiting already.
         """
+        sizes = [min(1 + len(text) // _CHARACTERS_A_TOKEN, max_tokens) for text in texts]
         return [
-            await self._pool.run(
-                encoder.encode, texts[start : start + _TEXTS_AT_ONCE], tokens=tokens, max_tokens=max_tokens
-            )
-            for start in range(0, len(texts), _TEXTS_AT_ONCE)
+            await self._pool.run(encoder.encode, texts[some], tokens=tokens, max_tokens=max_tokens)
+            for some in slices(sizes, most=_TEXTS_AT_ONCE, weight=_TOKENS_AT_ONCE)
         ]
 
     def _done(self, task: asyncio.Task[EncodedQuery]) -> None:
@@ -174,17 +191,16 @@ class Encoders:
 
     async def _loaded(self, name: str) -> Encoder:
         task = self._loading.get(name)
-        if task is None or _failed(task):
-            task = asyncio.create_task(self._pool.run(self._load, name, self._cache_dir))
+        if task is None or (_failed(task) and time.monotonic() >= self._load_again.get(name, 0.0)):
+            with work_of(_LOADING):
+                task = asyncio.create_task(self._pool.run(self._load, name, self._cache_dir))
+            task.add_done_callback(lambda _: self._load_again.__setitem__(name, time.monotonic() + _LOAD_AGAIN_SECONDS))
             self._loading[name] = task
         return await asyncio.shield(task)
 
-    async def _variant(self, name: str, identity: EncoderIdentity) -> Encoder:
-        task = self._variants.get(identity.key)
-        if task is None or _failed(task):
-            task = asyncio.create_task(self._pool.run(self._load_variant, identity, name, self._cache_dir))
-            self._variants.put(identity.key, task)
-        return await asyncio.shield(task)
+    async def _made(self, name: str, identity: EncoderIdentity) -> Encoder:
+        with work_of(_LOADING):
+            return await self._pool.run(self._load_variant, identity, name, self._cache_dir)
 
 
 def ignore_failure(task: asyncio.Task[EncodedQuery]) -> None:

@@ -1,6 +1,6 @@
 """What Prometheus is told."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -8,6 +8,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from es_ttc.gateway.faults import Fault
 from es_ttc.lru import LruCache
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -42,6 +43,13 @@ class Metrics:
         self.fallbacks = Counter(
             "es_ttc_fallbacks", "Searches answered with the engine's own ranking.", ("reason",), registry=self.registry
         )
+        self.skipped_documents = Counter(
+            "es_ttc_skipped_documents",
+            "Documents of windows whose features were not used, by reason (marks, encoder, layout, codebook, damaged, "
+            "dimensions, values).",
+            ("reason",),
+            registry=self.registry,
+        )
         self.in_flight = Gauge("es_ttc_in_flight_requests", "Requests being answered.", registry=self.registry)
         self._known: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
 
@@ -67,6 +75,28 @@ class Metrics:
             )  # fmt: skip
         known[0].inc()
         known[1].observe(seconds)
+
+    def skipped(self, faults: Iterable[Fault]) -> None:
+        """Count documents whose features were not used."""
+        for fault in faults:
+            self.skipped_documents.labels(fault.value).inc()
+
+    def watch_reads(
+        self, in_flight: Callable[[], int], waiting: Callable[[], int], capacity: Callable[[], int]
+    ) -> None:
+        """Report reads of features whenever the metrics are read.
+
+        Args:
+            in_flight: Gives the bytes that are being read.
+            waiting: Gives the parts that wait.
+            capacity: Gives the bound of the bytes.
+        """
+        for name, what, value in (
+            ("es_ttc_feature_reads_bytes", "Features that are being read, as expected.", in_flight),
+            ("es_ttc_feature_reads_capacity_bytes", "Their bound.", capacity),
+            ("es_ttc_feature_reads_waiting", "Parts of windows that wait to be read.", waiting),
+        ):
+            Gauge(name, what, registry=self.registry).set_function(value)
 
     def watch_cache(self, cache: LruCache[Any, Any]) -> None:
         """Report what a cache of features holds whenever the metrics are read."""

@@ -8,6 +8,7 @@ from es_ttc.errors import EsTtcError, TooManyRequests
 from es_ttc.gateway.incoming import Disconnected
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import GONE, Metrics
+from es_ttc.gateway.pool import work_of
 
 
 class OwnRequests:
@@ -33,7 +34,8 @@ class OwnRequests:
             if self._in_flight > self._at_once:
                 work.close()
                 raise TooManyRequests(f"{self._at_once} {self._kind} requests are being answered: try again")
-            status, body = 200, await work
+            with work_of(self._kind):
+                status, body = 200, await work
         except Disconnected:
             status, body = GONE, {}
         except EsTtcError as error:

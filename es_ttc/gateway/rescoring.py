@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from es_ttc.errors import DeadlineExceeded, EsTtcError, InvalidRequest
+from es_ttc.gateway import faults
 from es_ttc.gateway.collapse import (
     Group,
     WindowGroups,
@@ -154,6 +155,8 @@ class Rescoring:
         if isinstance(outcome, EsTtcError):
             self._metrics.fallbacks.labels(outcome.type).inc()
             log.warning("first pass answered", method=search.plan.section.method, reason=str(outcome))
+        else:
+            self._metrics.skipped(outcome.skipped.values())
         return not isinstance(outcome, EsTtcError)
 
     def _budget_ms(self, search: Search | WalkSearch) -> float:
@@ -206,6 +209,8 @@ class Rescoring:
                 hit["_ttc"] |= details.get(place, {})
                 if place in scored.stale:
                     hit["_ttc"]["stale"] = True
+                if place in scored.skipped:
+                    hit["_ttc"]["skipped"] = scored.skipped[place].value
             hit["_score"] = score
             shown.append(hit)
         answer["hits"]["hits"] = shown
@@ -356,6 +361,8 @@ def _summary(search: Search, outcome: Scored | EsTtcError, considered: int, took
     summary["scored"] = int(outcome.mask.sum())
     if outcome.stale:
         summary["stale"] = len(outcome.stale)
+    if outcome.skipped:
+        summary["skipped"] = faults.summary(outcome.skipped.values())
     if outcome.encoder is not None:
         summary |= {"encoder": outcome.encoder, "features_from_memory": outcome.from_memory}
     return summary | {"took": took.as_dict()}

@@ -2,17 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.errors import EncoderMismatch, EsTtcError, MissingFeature
-from es_ttc.gateway.attached import AttachedFeatures, Located
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import EngineError, EsTtcError, MissingFeature
+from es_ttc.gateway import faults
+from es_ttc.gateway.attached import AttachedFeatures, Located, own_key
 from es_ttc.gateway.calibrations import CalibrationStore
 from es_ttc.gateway.encoding import EncodedQuery, Encoders, ignore_failure
+from es_ttc.gateway.faults import Fault
 from es_ttc.gateway.features import (
     DocumentKey,
     FeatureStore,
@@ -21,25 +24,38 @@ from es_ttc.gateway.features import (
     SideUnreadable,
     Stored,
     WindowFeatures,
+    require_readable,
+    require_sendable,
 )
 from es_ttc.gateway.field_caps import mapped_fields
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.upstream import Caller, Upstream
+from es_ttc.gateway.window_encoder import IndexEncoders
 from es_ttc.mappings.fields import FEATURES
 from es_ttc.mappings.spec import CHUNKS, ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.rescorers.similarity import shown_similarity
-from es_ttc.vectors.tokens import Float32
+from es_ttc.vectors.tokens import Float32, ScaleNorms
 
+_FILLED = frozenset({Feature.NORMS, Feature.OFFSETS})
 _NOT_STORED_WITH_DOCUMENTS = frozenset({Feature.FIRST_PASS, Feature.QUERY_TOKENS, Feature.ENCODER, Feature.CALIBRATION})
 
 
 class NothingToScore(EsTtcError):
-    """No document of the window has features yet: they are pending, or have no text."""
+    """No document of the window has features that can be used: they are pending, have no text, or odd features.
+
+    Args:
+        reason: One sentence.
+        skipped: Places of hits whose features are not used.
+    """
 
     status = 503
     type = "ttc_pending_features_exception"
+
+    def __init__(self, reason: str, skipped: Mapping[int, Fault] | None = None) -> None:
+        super().__init__(reason)
+        self.skipped = skipped or {}
 
 
 class ScoringError(EsTtcError):
@@ -111,6 +127,7 @@ class Scored:
         query: The encoded query, for the detail.
         fields: For each scored document the names that its offsets' ordinals stand for.
         stale: Places of hits whose features are those of an earlier text.
+        skipped: Places of hits whose features are not used, and why.
     """
 
     values: Float32
@@ -121,6 +138,7 @@ class Scored:
     query: Query | None = None
     fields: Sequence[tuple[str, ...]] = field(default_factory=tuple)
     stale: frozenset[int] = frozenset()
+    skipped: Mapping[int, Fault] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +158,36 @@ class SentDocuments:
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """A first pass with what is known of its documents; ``found`` tells of those that have a key."""
+    """A first pass with what is known of its documents; ``found`` tells of those that have a key.
+
+    Documents whose features are not used have none, and are among the ``skipped``.
+    """
 
     ids: Sequence[str]
     first_pass: Float32
     keys: Sequence[DocumentKey | None]
     found: WindowFeatures
+    skipped: Mapping[int, Fault]
+
+
+@dataclass(frozen=True, slots=True)
+class _Agreed:
+    """The documents of a first pass whose features are read: all of one encoder.
+
+    Attributes:
+        encoder: Its identity.
+        keys: For each hit what identifies its features, None for one whose features are not there or not used.
+        skipped: Places of hits whose features are not used.
+    """
+
+    encoder: str
+    keys: Sequence[DocumentKey | None]
+    skipped: dict[int, Fault]
+
+    @property
+    def known(self) -> list[DocumentKey]:
+        """The documents that have features."""
+        return [key for key in self.keys if key is not None]
 
 
 class WindowScorer:
@@ -172,6 +214,7 @@ class WindowScorer:
         self._attached = attached
         self._encoders = encoders
         self._calibrations = CalibrationStore(upstream)
+        self._index_encoders = IndexEncoders(upstream, attached.door, encoders.loaded_keys)
         self._pool = pool
 
     def begin_encoding(self, method: Method, texts: tuple[str, ...]) -> asyncio.Task[EncodedQuery] | None:
@@ -188,6 +231,8 @@ class WindowScorer:
         begun: asyncio.Task[EncodedQuery] | None,
         caller: Caller,
         took: Took,
+        *,
+        like: str | None = None,
     ) -> Scored:
         """Return the scores of a first pass.
 
@@ -199,10 +244,11 @@ class WindowScorer:
             begun: What :meth:`begin_encoding` gave.
             caller: In whose name documents are read.
             took: Receives the stages' times.
+            like: Identity of the encoder whose documents are scored; that of their index where none is given.
 
         Raises:
             MissingFeature: The index lacks what the method needs.
-            EncoderMismatch: The documents were encoded by another encoder, or by several.
+            EncoderMismatch: The documents' index was encoded by another encoder, or several were by several.
             NothingToScore: No document has features yet.
             EsTtcError: Encoding, reading or scoring failed.
         """
@@ -214,19 +260,31 @@ class WindowScorer:
         if not method.encodes:
             return await self._without_features(scored, ids, first_pass, method, texts, took)
 
-        located = await self._located(hits, caller, method, took)
+        located, agreed = await self._located(hits, caller, method, took, like)
         try:
-            found, encoded = await self._read(located, method, texts, begun, caller, took)
-            moved = _has_moved(located, found)
+            found, encoded = await self._read(agreed, method, texts, begun, caller, took)
+            moved = _has_moved(agreed, found)
         except SideUnreadable:
             moved = True
         if moved:  # to another side index, while we read
-            located = await self._located(hits, caller, method, took)
-            found, encoded = await self._read(located, method, texts, begun, caller, took)
-        await self._require(_any_complete(found, method), method.needs, hits, located, caller, method)
+            located, agreed = await self._located(hits, caller, method, took, like)
+            found, encoded = await self._read(agreed, method, texts, begun, caller, took)
         scored.stale = frozenset(located.stale)
-        keys = located.keys
-        return await self._scored(scored, _Candidates(ids, first_pass, keys, found), method, encoded, caller, took)
+        candidates = _Candidates(ids, first_pass, agreed.keys, found, _skipped(agreed, found, method))
+        some = _any_complete(found, method)
+        if not some and candidates.skipped:
+            raise _nothing_usable(candidates.skipped, agreed.known[0].index)
+        await self._require(some, method.needs, hits, located, caller, method)
+        return await self._scored(scored, candidates, method, encoded, caller, took)
+
+    async def encoder_of(self, hits: Sequence[Mapping[str, Any]], caller: Caller) -> str | None:
+        """Return the encoder that hits with features of their own are scored by; None where there are none.
+
+        Raises:
+            EncoderMismatch: They are of indices with different encoders.
+        """
+        keys = [key for hit in hits if (key := own_key(hit)) is not None]
+        return await self._index_encoders.agreed(keys, caller) if keys else None
 
     async def score_sent(
         self,
@@ -248,7 +306,7 @@ class WindowScorer:
             took: Receives the stages' times.
 
         Raises:
-            EncoderMismatch: The documents were encoded by another encoder, or by several.
+            EncoderMismatch: The documents' index was encoded by another encoder, or several were by several.
             NothingToScore: No document has the features that the method needs.
             EsTtcError: Encoding or scoring failed.
         """
@@ -257,20 +315,23 @@ class WindowScorer:
         ids = [str(place) for place in range(count)]
         if not method.encodes:
             return await self._without_features(scored, ids, documents.first_pass, method, texts, took)
-        known = [key for key in documents.keys if key is not None]
-        if not known:
-            raise _nothing_to_score()
-        _require_one_encoder(known)
+        if not any(documents.keys):
+            raise _nothing_to_score({})
+        agreed = await self._agreed(documents.keys, {}, caller, None, require=require_sendable)
+        known = agreed.known
+        if Fault.ENCODER in agreed.skipped.values():
+            await self._serving(agreed, caller)  # else the wrong ones would be sent along
         started = time.perf_counter()
         found = await self._features.window_of(known, method.needs | method.wants, documents.blobs, caller)
         took.features += _ms_since(started)
         if isinstance(found, Missing):
             return found
+        skipped = _skipped(agreed, found, method)
         if not _any_complete(found, method):
-            raise _nothing_to_score()
-        encoder = await self._encoders.serving(known[0].encoder, known[0].index)
+            raise _nothing_usable(skipped, known[0].index)
+        encoder = await self._serving(agreed, caller)
         encoded = await self._encoders.finish(encoder, texts, begun, tokens=method.query_tokens)
-        candidates = _Candidates(ids, documents.first_pass, documents.keys, found)
+        candidates = _Candidates(ids, documents.first_pass, agreed.keys, found, skipped)
         return await self._scored(scored, candidates, method, encoded, caller, took)
 
     async def _without_features(
@@ -302,7 +363,9 @@ class WindowScorer:
         found, needs = candidates.found, method.needs
         present = [place for place, key in enumerate(candidates.keys) if key is not None]
         complete = [
-            (place, stored) for place, stored in zip(present, found.documents, strict=True) if needs <= stored.keys()
+            (place, faults.consistent(stored))
+            for place, stored in zip(present, found.documents, strict=True)
+            if needs <= stored.keys()
         ]
         places = np.array([place for place, _ in complete], dtype=np.intp)
         documents = [stored for _, stored in complete]
@@ -327,7 +390,8 @@ class WindowScorer:
         scored.values[places] = await self.run(method, query, window, took)
         scored.from_memory, scored.encoder = found.from_memory, encoded.key
         scored.window, scored.query = window, query
-        scored.fields = [stored[Feature.OFFSETS][1] if window.offsets is not None else () for stored in documents]
+        scored.fields = [stored[Feature.OFFSETS][1] if Feature.OFFSETS in stored else () for stored in documents]
+        scored.skipped = candidates.skipped
         return scored
 
     async def details(self, scored: Scored, method: Method, places: Sequence[int]) -> list[dict[str, Any]]:
@@ -361,17 +425,81 @@ class WindowScorer:
         took.score = _ms_since(started)
         return _checked(np.asarray(scores), len(window), method.rescorer)
 
-    async def _located(self, hits: Sequence[Mapping[str, Any]], caller: Caller, method: Method, took: Took) -> Located:
+    async def _located(
+        self, hits: Sequence[Mapping[str, Any]], caller: Caller, method: Method, took: Took, like: str | None
+    ) -> tuple[Located, _Agreed]:
         """Find the documents' features; where there are none at all, say why."""
         started = time.perf_counter()
         located = await self._attached.locate(hits, caller)
         took.features += _ms_since(started)
+        odd = dict.fromkeys(located.odd, Fault.MARKS)
+        if odd and not any(located.keys):
+            raise _nothing_to_score(odd)
         await self._require(any(located.keys), frozenset(), hits, located, caller, method)
-        return located
+        return located, await self._agreed(located.keys, odd, caller, like, require=require_readable)
+
+    async def _agreed(
+        self,
+        keys: Sequence[DocumentKey | None],
+        skipped: Mapping[int, Fault],
+        caller: Caller,
+        like: str | None,
+        *,
+        require: Callable[[DocumentKey], None],
+    ) -> _Agreed:
+        """Return the documents whose features can be read, and are of the encoder that the window is scored by.
+
+        Args:
+            keys: For each hit what identifies its features; one or more have some.
+            skipped: Places of hits that are left out already.
+            caller: In whose name indices are asked for their encoders.
+            like: The encoder, where it is given.
+            require: Raises an error where a document's layout cannot be read.
+
+        Raises:
+            EngineError: No document's layout can be read.
+            EncoderMismatch: The documents are of indices with different encoders.
+            NothingToScore: No document is of that encoder.
+        """
+        left, left_out = list(keys), dict(skipped)
+        reason: EngineError | None = None
+        for place, key in enumerate(keys):
+            try:
+                if key is not None:
+                    require(key)
+            except EngineError as error:
+                reason = reason or error
+                left[place], left_out[place] = None, Fault.LAYOUT
+        known = [key for key in left if key is not None]
+        if not known and reason is not None:
+            raise reason
+        encoder = like or await self._index_encoders.agreed(known, caller)
+        for place, key in enumerate(left):
+            if key is not None and key.encoder != encoder:
+                left[place], left_out[place] = None, Fault.ENCODER
+        if not any(left):
+            raise _nothing_to_score(left_out)
+        return _Agreed(encoder, left, left_out)
+
+    async def _serving(self, agreed: _Agreed, caller: Caller) -> Encoder:
+        """Return the encoder of the documents; one that is not at hand is loaded only where it is that of their index.
+
+        Raises:
+            EncoderMismatch: It is not one of ours.
+            EncoderBusy: It is not loaded now.
+            NothingToScore: It is not at hand, and their index has another one.
+        """
+        known = agreed.known
+        if not self._encoders.has(agreed.encoder) and not await self._index_encoders.is_the_indexs(
+            agreed.encoder, known, caller
+        ):
+            foreign = {place: Fault.ENCODER for place, key in enumerate(agreed.keys) if key is not None}
+            raise _nothing_to_score({**agreed.skipped, **foreign})
+        return await self._encoders.serving(agreed.encoder, known[0].index)
 
     async def _read(
         self,
-        located: Located,
+        agreed: _Agreed,
         method: Method,
         texts: tuple[str, ...],
         begun: asyncio.Task[EncodedQuery] | None,
@@ -379,14 +507,12 @@ class WindowScorer:
         took: Took,
     ) -> tuple[WindowFeatures, EncodedQuery]:
         """Read features beside the query's way through the encoder."""
-        known = [key for key in located.keys if key is not None]
-        _require_one_encoder(known)
-        encoder = await self._encoders.serving(known[0].encoder, known[0].index)
+        encoder = await self._serving(agreed, caller)
         query_task = asyncio.create_task(self._encoders.finish(encoder, texts, begun, tokens=method.query_tokens))
         query_task.add_done_callback(ignore_failure)
         try:
             started = time.perf_counter()
-            found = await self._features.window(known, method.needs | method.wants, caller)
+            found = await self._features.window(agreed.known, method.needs | method.wants, caller)
             took.features += _ms_since(started)
             return found, await query_task
         finally:
@@ -413,7 +539,7 @@ class WindowScorer:
             mapped |= await mapped_fields(self._upstream, self._attached.door(caller), sides, fields)
         lacking = sorted(fields - mapped)
         if not lacking or (located.sides and not sides):
-            raise _nothing_to_score()
+            raise _nothing_to_score({})
         names = ", ".join(indices)
         flag = " --chunks" if CHUNKS in lacking else ""
         raise MissingFeature(
@@ -423,8 +549,25 @@ class WindowScorer:
         )
 
 
-def _nothing_to_score() -> NothingToScore:
-    return NothingToScore("no document of the window has features yet: they are pending, changed, or have no text")
+def _nothing_to_score(skipped: Mapping[int, Fault]) -> NothingToScore:
+    if not skipped:
+        return NothingToScore("no document of the window has features yet: they are pending, changed, or have no text")
+    reasons = ", ".join(f"{reason} {count}" for reason, count in faults.summary(skipped.values())["reasons"].items())
+    return NothingToScore(
+        f"no document of the window has features that can be used: {len(skipped)} were passed over ({reasons}): "
+        "ingest or fill them again",
+        skipped,
+    )
+
+
+def _nothing_usable(skipped: Mapping[int, Fault], index: str) -> EsTtcError:
+    """Return why no document that was read has features; without its codebook a whole index has none."""
+    if set(skipped.values()) == {Fault.CODEBOOK}:
+        return EngineError(
+            f"the codebook of index [{index}] could not be read: give the gateway credentials that may see the index's "
+            "mapping"
+        )
+    return _nothing_to_score(skipped)
 
 
 def _any_complete(found: WindowFeatures, method: Method) -> bool:
@@ -433,25 +576,35 @@ def _any_complete(found: WindowFeatures, method: Method) -> bool:
     return any(needs <= stored.keys() for stored in found.documents)
 
 
-def _has_moved(located: Located, found: WindowFeatures) -> bool:
+def _skipped(agreed: _Agreed, found: WindowFeatures, method: Method) -> dict[int, Fault]:
+    """Return the places of hits whose features are not used, with those whose needed features turned out to be odd."""
+    skipped = dict(agreed.skipped)
+    for place, key in enumerate(agreed.keys if found.faults else ()):
+        odd = found.faults.get(key, {}) if key is not None else {}
+        fault = next((odd[feature] for feature in sorted(odd) if feature in method.needs), None)
+        if fault is not None:
+            skipped[place] = fault
+    return skipped
+
+
+def _has_moved(agreed: _Agreed, found: WindowFeatures) -> bool:
     """Whether a side index has lost documents that it has just had: another one has taken its place."""
-    known = [key for key in located.keys if key is not None]
-    return any(key.side and not stored for key, stored in zip(known, found.documents, strict=True))
-
-
-def _require_one_encoder(keys: Sequence[DocumentKey]) -> None:
-    """Scores of different encoders cannot be compared."""
-    first = keys[0]
-    other = next((key for key in keys if key.encoder != first.encoder), None)
-    if other is not None:
-        raise EncoderMismatch(
-            f"the window holds documents of two encoders, [{first.encoder}] in index [{first.index}] and "
-            f"[{other.encoder}] in index [{other.index}]: search one of them at a time, or ingest one of them again"
-        )
+    return any(
+        key.side and not stored and key not in found.faults
+        for key, stored in zip(agreed.known, found.documents, strict=True)
+    )
 
 
 def columns(documents: Sequence[Stored], features: Iterable[Feature]) -> dict[str, Any]:
-    """Return a window's columns; a feature that not every document has is left out. There is one document or more."""
+    """Return a window's columns; a feature that not every document has is left out. There is one document or more.
+
+    Norms and offsets are left out only where no document has them: the norms of one that has none are computed, and
+    its tokens stand for no text.
+    """
+    features = set(features)
+    filled = {one for one in _FILLED & features if any(one in stored for stored in documents)}
+    if filled and Feature.TOKENS in features:
+        documents = [stored if filled <= stored.keys() else {**_empty(stored), **stored} for stored in documents]
     found: dict[str, Any] = {}
     for feature in features:
         if all(feature in stored for stored in documents):
@@ -461,6 +614,15 @@ def columns(documents: Sequence[Stored], features: Iterable[Feature]) -> dict[st
     if Feature.OFFSETS in found:
         found[Feature.OFFSETS] = [offsets for offsets, _ in found[Feature.OFFSETS]]
     return found
+
+
+def _empty(stored: Stored) -> Stored:
+    """Return norms of no scale, and offsets that stand for no text, of a document with tokens."""
+    length = len(stored[Feature.TOKENS]) if Feature.TOKENS in stored else 0
+    return {
+        Feature.NORMS: ScaleNorms((), np.zeros((0, length), np.float32)),
+        Feature.OFFSETS: (np.zeros((length, 3), np.int32), ()),
+    }
 
 
 def _checked(scores: NDArray[Any], length: int, rescorer: Rescorer[Any]) -> Float32:

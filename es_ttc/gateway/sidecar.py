@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.requests import Request
 
 from es_ttc.errors import DeadlineExceeded, InvalidRequest
+from es_ttc.gateway import faults
 from es_ttc.gateway.features import DocumentKey, Missing
 from es_ttc.gateway.frames import PROTOCOL_VERSION, read_frame, require_token
 from es_ttc.gateway.incoming import Incoming
@@ -129,6 +130,7 @@ class Sidecar:
                 self._metrics.stage_seconds.labels(stage).observe(ms / 1000)
         if isinstance(scored, Missing):
             return {"version": PROTOCOL_VERSION, "missing": list(scored.hashes), "fields": list(scored.fields)}
+        self._metrics.skipped(scored.skipped.values())
         return _answer(section, frame, documents, scored, took, tuned)
 
 
@@ -172,4 +174,6 @@ def _answer(
         answer["tuned"] = dict(tuned)
     if scored.encoder is not None:
         answer["encoder"] = scored.encoder
+    if scored.skipped:
+        answer["skipped"] = faults.summary(scored.skipped.values())
     return answer

@@ -48,6 +48,11 @@ class FeatureReader(Protocol):
         """Documents whose features may be asked for at once: what an engine's heap and this process bear."""
         ...
 
+    @property
+    def as_text(self) -> bool:
+        """Whether token vectors come as numbers in JSON, ten times as many bytes as in a blob."""
+        ...
+
     def request(self, features: Sequence[Feature]) -> dict[str, Any]:
         """Return the part of a `_search` body that asks for features."""
         ...
@@ -91,6 +96,7 @@ class BlobReader:
     """
 
     most_documents = 1000
+    as_text = False
 
     def __init__(self, part: str) -> None:
         self._part = part
@@ -120,6 +126,7 @@ class SourceReader:
     """
 
     most_documents = 100  # numbers as text: a document of 256 tokens is about a megabyte
+    as_text = True
 
     def __init__(self, name: str, vectors: Callable[[Any], Any]) -> None:
         self._name = name

@@ -1,13 +1,14 @@
 """Writes a node's folder: settings, logging, and the folders that the node's user owns."""
 
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from es_ttc.engine.node import account
 from es_ttc.engine.node.distribution import Distribution, NodeFolder
 from es_ttc.engine.node.files import make_folder, remove
-from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.engine.node.spec import ClusterSpec, NodeSpec
 from es_ttc.engine.node.state import HOST
 
 DEFAULT_PORT = 9200
@@ -41,8 +42,8 @@ def prepare(folder: NodeFolder, spec: NodeSpec, product: Distribution, home: Pat
 
 
 def settings(folder: NodeFolder, spec: NodeSpec, product: Distribution) -> str:
-    """Return the node's settings as YAML: one node, on the loopback interface."""
-    values = {
+    """Return the node's settings as YAML: one node, or one of a cluster, on the loopback interface."""
+    values: dict[str, Any] = {
         "cluster.name": f"es-ttc-{spec.name}",
         "node.name": spec.name,
         # The node binds a port by itself and writes it down: nothing can take it between choice and use.
@@ -55,9 +56,24 @@ def settings(folder: NodeFolder, spec: NodeSpec, product: Distribution) -> str:
         "cluster.routing.allocation.disk.threshold_enabled": "false",
         "path.data": str(folder.data),
         "path.logs": str(folder.logs),
+        **_of_cluster(spec.cluster),
         **product.settings(),
     }
+    if spec.cluster is not None:
+        del values["discovery.type"]
     return "".join(f"{key}: {orjson.dumps(value).decode()}\n" for key, value in values.items())
+
+
+def _of_cluster(cluster: ClusterSpec | None) -> dict[str, Any]:
+    """Return the settings by which a node finds the others of its cluster."""
+    if cluster is None:
+        return {}
+    return {
+        "cluster.name": f"es-ttc-{cluster.name}",
+        "transport.port": str(cluster.transport),
+        "discovery.seed_hosts": [*cluster.seeds],
+        "cluster.initial_master_nodes": [*cluster.members],
+    }
 
 
 def held_by(data: Path) -> str | None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -95,6 +95,8 @@ def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: 
             running = State.read(folder.state)
             if running and running.lives:
                 return _reuse(running, folder, spec, product, on_progress)
+            if running:
+                _require_same_cluster(running, spec)
             checks.port_is_free(spec.port)
             checks.data_is_ours(folder, product, user)
             command = _install(folder, spec, product, base, user, on_progress)
@@ -115,7 +117,7 @@ def node_folder(name: str, cache_dir: Path) -> NodeFolder:
 
 
 def stop(name: str, cache_dir: Path, *, drop_data: bool = False) -> bool:
-    """Stop a node.
+    """Stop a node; with the first one of a cluster, which has the cluster's name, all of them.
 
     Args:
         name: Which one.
@@ -132,9 +134,11 @@ def stop(name: str, cache_dir: Path, *, drop_data: bool = False) -> bool:
     state = State.read(folder.state)
     if state is None:
         return False
-    ran = state.lives
+    others = state.members[1:] if state.members[:1] == (name,) else ()
+    ran = [stop(other, cache_dir, drop_data=drop_data) for other in others]
+    ran.append(state.lives)
     _stop(state, folder, drop_data=drop_data)
-    return ran
+    return any(ran)
 
 
 def _reuse(
@@ -146,6 +150,7 @@ def _reuse(
         "product": (product.product, state.product),
         "port": (spec.port or node.port, node.port),
         "plugin": (product.plugin.digest if product.plugin else state.plugin, state.plugin),
+        "cluster": (_shown(spec.cluster.members if spec.cluster else ()), _shown(state.members)),
         "data folder": (str(spec.data_dir.absolute()) if spec.data_dir else state.data, state.data),
     }
     for what, (asked, running) in asked_and_running.items():
@@ -159,6 +164,24 @@ def _reuse(
             f"node [{spec.name}] runs already and ends with process {state.owner.pid}: choose another --name"
         )
     return node
+
+
+def _require_same_cluster(kept: State, spec: NodeSpec) -> None:
+    """Refuse data of another cluster: its nodes would wait for others that are not there.
+
+    Raises:
+        InvalidRequest: They are.
+    """
+    members = spec.cluster.members if spec.cluster else ()
+    if kept.members != members:
+        raise InvalidRequest(
+            f"node [{kept.name}] was made with nodes [{_shown(kept.members)}], not [{_shown(members)}]: start all of "
+            "them with --nodes, choose another --name, or remove it with `es-ttc engine down --drop-data`"
+        )
+
+
+def _shown(members: Sequence[str]) -> str:
+    return ", ".join(members) or "none"
 
 
 def _install(
@@ -207,6 +230,8 @@ def _launch(
         keep_data=spec.keep_data,
         owner=launch.owner,
         plugin=product.plugin.digest if product.plugin else None,
+        members=spec.cluster.members if spec.cluster else (),
+        transport=spec.cluster.transport if spec.cluster else None,
     )
     state.write(folder.state)
     with folder.supervisor_log.open("wb") as errors:

@@ -1,5 +1,6 @@
 """What nodes there are and how they are."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,6 +26,7 @@ class Report:
         heap: Java heap that it was started with.
         data: Folder of its data.
         log: Its log.
+        cluster: The name of the cluster that it is part of; None for a node by itself.
     """
 
     name: str
@@ -37,6 +39,32 @@ class Report:
     heap: str
     data: str
     log: str
+    cluster: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """A cluster as it is now.
+
+    Attributes:
+        name: Its name, which is the first node's.
+        nodes: The names of its nodes.
+        urls: The addresses of those that are running.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    urls: tuple[str, ...]
+
+
+def clusters(nodes: Sequence[Report]) -> list[ClusterReport]:
+    """Return the clusters that nodes are part of."""
+    names = dict.fromkeys(node.cluster for node in nodes if node.cluster is not None)
+    members = {name: [node for node in nodes if node.cluster == name] for name in names}
+    return [
+        ClusterReport(name, tuple(one.name for one in some), tuple(one.url for one in some if one.url is not None))
+        for name, some in members.items()
+    ]
 
 
 def reports(cache_dir: Path) -> list[Report]:
@@ -65,6 +93,7 @@ def _report(base: Path, name: str) -> Report | None:
         heap=state.heap,
         data=state.data,
         log=str(folder.log),
+        cluster=state.members[0] if state.members else None,
     )
 
 

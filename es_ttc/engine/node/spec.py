@@ -14,6 +14,23 @@ _COLLECTION = ("-XX:G1ReservePercent=25", "-XX:InitiatingHeapOccupancyPercent=30
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """The cluster that a node is part of.
+
+    Attributes:
+        name: Its name, which is the first node's.
+        members: The names of all its nodes.
+        seeds: Their transport addresses.
+        transport: This node's transport port.
+    """
+
+    name: str
+    members: tuple[str, ...]
+    seeds: tuple[str, ...]
+    transport: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSpec:
     """How a node is to be started.
 
@@ -28,6 +45,7 @@ class NodeSpec:
             of slower searches later: its code is compiled quickly rather than well. For tests and demonstrations.
         keep_data: Whether the data outlives the node; False removes them when it is stopped.
         timeout: Seconds until starting is given up, fetching not counted.
+        cluster: The cluster that it is part of; None for a node by itself.
     """
 
     cache_dir: Path
@@ -39,6 +57,7 @@ class NodeSpec:
     short_lived: bool = False
     keep_data: bool = True
     timeout: float = 180.0
+    cluster: ClusterSpec | None = None
 
     @property
     def java_options(self) -> tuple[str, ...]:

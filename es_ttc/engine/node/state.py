@@ -29,6 +29,8 @@ class State:
         supervisor: Its supervisor, once started.
         node: The engine's own process, once started.
         plugin: Digest of our own plugin, or None where the node is without.
+        members: The names of all nodes of its cluster; none for a node by itself.
+        transport: Its transport port, where it is part of a cluster.
     """
 
     name: str
@@ -41,6 +43,8 @@ class State:
     supervisor: ProcessId | None = None
     node: ProcessId | None = None
     plugin: str | None = None
+    members: tuple[str, ...] = ()
+    transport: int | None = None
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
@@ -51,6 +55,7 @@ class State:
             return None
         for key in ("owner", "supervisor", "node"):
             fields[key] = ProcessId(**fields[key]) if fields.get(key) else None
+        fields["members"] = tuple(fields.get("members", ()))
         return cls(**fields)
 
     def write(self, path: Path) -> None:

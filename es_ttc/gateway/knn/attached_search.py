@@ -15,7 +15,8 @@ from typing import Any
 from es_ttc.errors import EngineError
 from es_ttc.gateway.attached import MARK_FIELDS, AttachedFeatures, Mark, identity_of, mark_of
 from es_ttc.gateway.attached import Identity as OfSource
-from es_ttc.gateway.features import DocumentKey, FeatureStore, SideUnreadable, Stored
+from es_ttc.gateway.faults import Fault
+from es_ttc.gateway.features import DocumentKey, FeatureStore, SideUnreadable, WindowFeatures
 from es_ttc.gateway.knn.clauses import Clause
 from es_ttc.gateway.knn.engine_search import (
     Asks,
@@ -127,6 +128,8 @@ class AttachedSearch(EngineSearch):
             document = identity_of(hit)
             if key is None:
                 self._stale.add((side.source, *document))
+            elif key.encoder != self._frame.encoder:
+                self.skipped[(side.source, *document)] = Fault.ENCODER
             else:
                 self._judged[side.source, document] = self._numbered((side.source, *document), key)
 
@@ -157,11 +160,14 @@ class AttachedSearch(EngineSearch):
             self._uuids[index] = await self._attached.uuid(index, self._frame.caller)
         return self._uuids[index]
 
-    async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> list[Stored]:
+    async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> WindowFeatures:
         try:
             found = await super()._read(keys, features)
         except SideUnreadable as error:
             raise SideMoved(f"features beside an index could not be read: {error}") from error
-        if any(key.side and not stored for key, stored in zip(keys, found, strict=True)):
+        if any(
+            key.side and not stored and key not in found.faults
+            for key, stored in zip(keys, found.documents, strict=True)
+        ):
             raise SideMoved("features beside an index were replaced while they were read")
         return found

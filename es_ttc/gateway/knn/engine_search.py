@@ -14,9 +14,10 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from es_ttc.engine.protocol import Product
-from es_ttc.errors import EncoderMismatch, EngineError
-from es_ttc.gateway.attached import AttachedFeatures, changed_inside
-from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored, brought
+from es_ttc.errors import EngineError
+from es_ttc.gateway.attached import AttachedFeatures, changed_inside, own_key
+from es_ttc.gateway.faults import Fault, consistent
+from es_ttc.gateway.features import DocumentKey, FeatureStore, Stored, WindowFeatures, brought, is_readable
 from es_ttc.gateway.knn.clauses import Clause, all_of
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.scoring import columns
@@ -134,6 +135,7 @@ class EngineSearch:
             not named.
         fields: By number the fields that its offsets' ordinals stand for, where offsets were read.
         feature_ms: Time that reading features took.
+        skipped: Documents that were passed over because their features are of another encoder, or cannot be used.
     """
 
     def __init__(
@@ -153,6 +155,7 @@ class EngineSearch:
         self.ids: list[tuple[str, str]] = []
         self.fields: dict[int, tuple[str, ...]] = {}
         self.feature_ms = 0.0
+        self.skipped: dict[Identity, Fault] = {}
         self._stale: set[Identity] = set()
         self._clause = clause
         self._frame = frame
@@ -198,7 +201,8 @@ class EngineSearch:
         began = time.perf_counter()
         found = [self._brought.get(document, {}) for document in documents.tolist()]
         if not all(needs | wants <= stored.keys() for stored in found):
-            found = await self._read([self._keys[document] for document in documents], needs | wants)
+            found = await self._read_all(documents.tolist(), needs, wants)
+        found = [consistent(stored) for stored in found]
         self.feature_ms += (time.perf_counter() - began) * 1000
         places = [place for place, stored in enumerate(found) if needs <= stored.keys()]
         known = documents[places]
@@ -242,8 +246,13 @@ class EngineSearch:
         )
         if not self.named:
             _require_distinct(answer["hits"]["hits"])
-        hits = await self._current(answer["hits"]["hits"])
-        numbers = [self._number(hit) for hit in hits]
+        hits = []
+        numbers = []
+        for hit in await self._current(answer["hits"]["hits"]):
+            number = self._number(hit)
+            if number is not None:
+                hits.append(hit)
+                numbers.append(number)
         if how.features:
             for number, hit in zip(numbers, hits, strict=True):
                 self._brought[number] = brought(self._keys[number], hit, how.features)
@@ -259,9 +268,25 @@ class EngineSearch:
         self._stale |= gone
         return [hit for hit in hits if identity(hit) not in gone]
 
-    async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> list[Stored]:
-        """Return stored features of documents; none of one that has changed meanwhile."""
-        return (await self._features.window(keys, features, self._frame.caller)).documents
+    async def _read_all(
+        self, documents: Sequence[int], needs: frozenset[Feature], wants: frozenset[Feature]
+    ) -> list[Stored]:
+        """Return stored features of documents; none of one that has changed meanwhile, or whose layout is unknown."""
+        keys = {document: self._keys[document] for document in documents if is_readable(self._keys[document])}
+        read = await self._read(list(keys.values()), needs | wants)
+        stored = dict(zip(keys, read.documents, strict=True))
+        identities = {number: identity for identity, number in self._numbers.items()} if read.faults else {}
+        for document in documents:
+            if document not in keys:
+                self.skipped[(*self.ids[document], None)] = Fault.LAYOUT
+            elif odd := read.faults.get(keys[document]):
+                fault = next((odd[feature] for feature in sorted(odd) if feature in needs), None)
+                if fault is not None:
+                    self.skipped[identities[document]] = fault
+        return [stored.get(document, {}) for document in documents]
+
+    async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> WindowFeatures:
+        return await self._features.window(keys, features, self._frame.caller)
 
     def _body(self, vector: Float32, count: int, how: How, filters: Sequence[Any]) -> Body:
         asked = max(how.num_candidates or 0, self._clause.num_candidates or 0)
@@ -271,17 +296,15 @@ class EngineSearch:
             among=how.among, num_candidates=candidates, exact=how.exact,
         )  # fmt: skip
 
-    def _number(self, hit: Hit) -> int:
-        """Return the number of a document that holds its own features."""
-        fields = hit.get("fields", {})
-        encoder, content = fields.get(ENCODER, [""])[0], fields.get(HASH, [""])[0]
-        if encoder != self._frame.encoder:
-            raise EncoderMismatch(
-                f"index [{hit['_index']}] holds vectors of [{encoder}] beside those of [{self._frame.encoder}]: search "
-                "one of them at a time, or ingest one of them again"
-            )
-        key = DocumentKey(str(hit["_index"]), encoder, content)
-        return self._numbered(identity(hit) if self.named else (key.index, content, None), key)
+    def _number(self, hit: Hit) -> int | None:
+        """Return the number of a document that holds its own features; None where they are of another encoder."""
+        key = own_key(hit)
+        if key is None or key.encoder != self._frame.encoder:
+            fields = hit.get("fields", {})
+            shown = str(hit.get("_id", fields.get(HASH, [""])[0]))
+            self.skipped[str(hit["_index"]), shown, hit.get("_routing")] = Fault.MARKS if key is None else Fault.ENCODER
+            return None
+        return self._numbered(identity(hit) if self.named else (key.index, key.hash, None), key)
 
     def _numbered(self, document: Identity, key: DocumentKey) -> int:
         """Return a document's number; a new document gets the next one."""

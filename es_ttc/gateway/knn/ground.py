@@ -17,7 +17,8 @@ _NOT_FOR_THIS_CALLER = (401, 403, 404)
 _FEW = 1000
 _COUNT: Body = {"size": 0, "track_total_hits": False}
 _BY_INDEX = {"terms": {"field": "_index", "size": MOST_CANDIDATES}}
-_BY_ENCODER = {"terms": {"field": ENCODER, "size": 2}}
+_BY_ENCODER = {"terms": {"field": ENCODER, "size": 10}}
+_BY_BOTH = {**_BY_INDEX, "aggs": {"encoders": {"terms": {"field": ENCODER, "size": 1}}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,10 @@ async def ground_of(asks: Asks, filters: Sequence[Any], shared: Body) -> Ground:
     """
     counted = {"encoders": _BY_ENCODER, "indices": _BY_INDEX}
     [answer] = await asks.searched([{**shared, **_COUNT, "aggs": counted}])
-    encoders = [bucket["key"] for bucket in answer["aggregations"]["encoders"]["buckets"]]
+    encoders = _encoders(answer)
+    if len(encoders) > 1:
+        [answer] = await asks.searched([{**shared, **_COUNT, "aggs": {"encoders": _BY_ENCODER, "indices": _BY_BOTH}}])
+        encoders = most_of_each(answer)
     seen = _by_index(answer)
     own = bool(encoders)
     sides: list[Side] = []
@@ -115,8 +119,19 @@ async def _sides(
             found = dict(_by_index(answer)) or {side_alias(index): 0}
             [(name, documents)] = found.items()  # an alias leads to one
             sides.append(Side(index, name, documents, seen.get(index, 0)))
-            encoders += [bucket["key"] for bucket in answer["aggregations"]["encoders"]["buckets"]]
+            encoders += _encoders(answer)[:1]  # that of most of its documents
     return sides, encoders
+
+
+def most_of_each(answer: Answer) -> list[str]:
+    """Return the encoders of indices: each has that of most of its documents."""
+    buckets = answer["aggregations"]["indices"]["buckets"]
+    firsts = [bucket["encoders"]["buckets"][0]["key"] for bucket in buckets if bucket["encoders"]["buckets"]]
+    return list(dict.fromkeys(firsts))
+
+
+def _encoders(answer: Answer) -> list[str]:
+    return [bucket["key"] for bucket in answer["aggregations"]["encoders"]["buckets"]]
 
 
 def _by_index(answer: Answer) -> dict[str, int]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from es_ttc.engine.protocol import Product
 from es_ttc.errors import DeadlineExceeded, EngineError, EsTtcError, InvalidRequest, MissingFeature
+from es_ttc.gateway import faults
 from es_ttc.gateway.accepted import Accepted
 from es_ttc.gateway.attached import AttachedFeatures
 from es_ttc.gateway.encoding import Encoders
@@ -310,6 +311,7 @@ class Retrieving:
             async with asyncio.timeout(seconds):
                 found = await method.retriever.retrieve(query, search, clause.k(question.size), method.params)
                 found = await _similar_only(found, search, query, clause.similarity)
+            self._metrics.skipped(search.skipped.values())
             return _shown(found, search, clause, method)
         except (InvalidRequest, IdsNeeded):
             raise
@@ -452,6 +454,8 @@ def _shown(found: Retrieved, search: EngineSearch, clause: Clause, method: _Meth
             details[identity] = {"retrieval_rank": rank, **named}
     boosted = scores * np.float32(clause.boost)
     summary = {**found.summary, **({"stale": search.stale} if search.stale else {})}
+    if search.skipped:
+        summary["skipped"] = faults.summary(search.skipped.values())
     return _Ranked(ids, search.named, [shortest(score) for score in boosted], details, summary)
 
 

@@ -59,6 +59,7 @@ class Documents:
         marks: Sequence[Any] = (),
     ) -> None:
         self.hits = list(hits)
+        self.first_pass = list(hits)
         self._upstream = upstream
         self._caller = caller
         self._params = params

@@ -10,6 +10,7 @@ import numpy as np
 from es_ttc.errors import DeadlineExceeded, InvalidRequest, MissingFeature
 from es_ttc.gateway.attached import AttachedFeatures
 from es_ttc.gateway.encoding import EncodedQuery
+from es_ttc.gateway.faults import Fault
 from es_ttc.gateway.index_meta import meta_of
 from es_ttc.gateway.scoring import Method, NothingToScore, Took, WindowScorer
 from es_ttc.gateway.upstream import Caller, Upstream
@@ -47,6 +48,8 @@ class ByRescorer:
         end: float,
     ) -> None:
         self.encoder: str | None = None
+        self.skipped: dict[int, Fault] = {}
+        self._like: str | None = None
         self._scorer = scorer
         self._method = method
         self._documents = documents
@@ -66,8 +69,13 @@ class ByRescorer:
         stage = Took()
         try:
             async with asyncio.timeout(max(0.0, self._end - time.monotonic())):
-                scored = await self._scorer.score(hits, self._method, self._texts, self._begun, self._caller, stage)
-        except NothingToScore:
+                if self._like is None:  # all calls judge by one encoder, whatever comes first
+                    self._like = await self._scorer.encoder_of(self._documents.first_pass, self._caller)
+                scored = await self._scorer.score(
+                    hits, self._method, self._texts, self._begun, self._caller, stage, like=self._like
+                )
+        except NothingToScore as nothing:
+            self.skipped |= {documents[place]: fault for place, fault in nothing.skipped.items()}
             return [0.0] * len(hits)
         except TimeoutError:
             raise DeadlineExceeded("the search's time was over before the documents were scored") from None
@@ -76,6 +84,8 @@ class ByRescorer:
             self._took.score += stage.score
             self._took.encode = max(self._took.encode, stage.encode)
         self.encoder = scored.encoder or self.encoder
+        self._like = self._like or self.encoder
+        self.skipped |= {documents[place]: fault for place, fault in scored.skipped.items()}
         return [float(value) for value in np.where(scored.mask, scored.values, 0)]
 
 

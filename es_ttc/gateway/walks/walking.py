@@ -10,9 +10,11 @@ from urllib.parse import urlencode
 
 from es_ttc import entry_points
 from es_ttc.errors import EsTtcError, InvalidRequest
+from es_ttc.gateway import faults
 from es_ttc.gateway.attached import AttachedFeatures
 from es_ttc.gateway.collapse import WindowGroups, groups_of
 from es_ttc.gateway.encoding import EncodedQuery
+from es_ttc.gateway.faults import Fault
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.page import explained, shortest, without_guard
@@ -77,6 +79,7 @@ class _Walked:
         encoder: Identity of the encoder, where a rescorer judged.
         cost: What a reranker of the settings took.
         failures: What went wrong under way, the reranker's failure first.
+        skipped: Documents whose features are not used, where a rescorer judged.
     """
 
     walk: Walk
@@ -86,6 +89,7 @@ class _Walked:
     encoder: str | None
     cost: Cost | None
     failures: list[Exception] = field(default_factory=list)
+    skipped: Mapping[int, Fault] = field(default_factory=dict)
 
 
 class Walks:
@@ -178,6 +182,7 @@ class Walks:
         answer["ttc"] = _summary(asked, plan, walked, took, len(hits), applied=applied)
         if isinstance(answer.get("took"), int):
             answer["took"] += round((time.perf_counter() - began) * 1000)
+        self._metrics.skipped(walked.skipped.values())
         for failure in walked.failures:
             self._metrics.fallbacks.labels(_as_ours(failure).type).inc()
             log.warning("walk cut short", method=asked.strategy.name, reason=str(failure))
@@ -245,7 +250,7 @@ class Walks:
             failures.append(graph.problem)
         read = graph if asked.strategy.walks else None
         if isinstance(reranker, ByRescorer):
-            return _Walked(walk, judge, documents, read, reranker.encoder, None, failures)
+            return _Walked(walk, judge, documents, read, reranker.encoder, None, failures, reranker.skipped)
         return _Walked(walk, judge, documents, read, None, reranker.cost, failures)
 
     def _known(self, indices: Iterable[str]) -> bool:
@@ -298,6 +303,8 @@ class Walks:
                 told["first_pass_rank"] = document + 1 if document < found else None
                 if document in calls:
                     told["call"] = calls[document]
+                if document in walked.skipped:
+                    told["skipped"] = walked.skipped[document].value
                 if document in walked.walk.found_from:
                     told["found_from"] = walked.documents.identity(walked.walk.found_from[document])[1]
                 hit["_ttc"] = told
@@ -333,6 +340,8 @@ def _summary(
     summary["walk"] = told
     if walked.encoder is not None:
         summary["encoder"] = walked.encoder
+    if walked.skipped:
+        summary["skipped"] = faults.summary(walked.skipped.values())
     if walked.failures:
         summary["partial"] = applied
         summary["reason"] = str(walked.failures[0])

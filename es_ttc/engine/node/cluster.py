@@ -1,0 +1,177 @@
+"""Several nodes of one cluster on this machine: started together, each a process of its own.
+
+The first node has the cluster's name, the others a number behind it. Every node knows all the transport ports, so a
+cluster comes back after any of its nodes was stopped or killed, as long as most of them are there again.
+"""
+
+import http.client
+import socket
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from es_ttc.engine.node import account, process
+from es_ttc.engine.node.distribution import Distribution
+from es_ttc.engine.node.opensearch import OpenSearchDistribution
+from es_ttc.engine.node.process import Node
+from es_ttc.engine.node.progress import ProgressCallback, ignore
+from es_ttc.engine.node.spec import ClusterSpec, NodeSpec
+from es_ttc.engine.node.state import HOST, State
+from es_ttc.errors import InvalidRequest, NodeError
+
+MOST_NODES = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster whose nodes all answer. As a context manager it is stopped at the end.
+
+    Attributes:
+        name: Its name, which is the first node's.
+        nodes: Its nodes.
+    """
+
+    name: str
+    nodes: Sequence[Node]
+
+    @property
+    def urls(self) -> list[str]:
+        """The nodes' addresses."""
+        return [node.url for node in self.nodes]
+
+    @property
+    def reused(self) -> bool:
+        """Whether all of it ran already."""
+        return all(node.reused for node in self.nodes)
+
+    def stop(self, *, drop_data: bool = False) -> None:
+        """Stop every node."""
+        with ThreadPoolExecutor(len(self.nodes)) as pool:
+            list(pool.map(lambda node: node.stop(drop_data=drop_data), self.nodes))
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def start(
+    spec: NodeSpec, count: int, on_progress: ProgressCallback = ignore, distribution: Distribution | None = None
+) -> Cluster:
+    """Return a cluster whose nodes all answer and know each other, starting those that do not run yet.
+
+    Args:
+        spec: Of its first node. The others have ports that follow its port, and data folders beside its own.
+        count: How many nodes it has.
+        on_progress: Told of bytes fetched, then of seconds waited for the first node.
+        distribution: The product; OpenSearch where none is given.
+
+    Raises:
+        InvalidRequest: A value cannot work, or what runs or was kept under this name is another cluster.
+        NodeError: A node could not be fetched or did not start; those that were started are stopped again.
+    """
+    spec.check()
+    if not 2 <= count <= MOST_NODES:
+        raise InvalidRequest(f"a cluster of [{count}] nodes cannot be started here: give 2 to {MOST_NODES}")
+    product = distribution or OpenSearchDistribution()
+    product.install(account.base_folder(spec.cache_dir, account.run_as()), on_progress)  # once for all of them
+    specs = _specs(spec, count)
+    with ThreadPoolExecutor(count) as pool:
+        waiting = [
+            pool.submit(process.start, one, on_progress if number == 0 else ignore, product)
+            for number, one in enumerate(specs)
+        ]
+    started = [one.result() for one in waiting if one.exception() is None]
+    error = next((one.exception() for one in waiting if one.exception() is not None), None)
+    cluster = Cluster(spec.name, started)
+    try:
+        if error is not None:
+            raise error
+        _await_all(cluster, spec.timeout)
+    except BaseException:
+        for node in started:
+            if not node.reused:
+                node.stop()
+        raise
+    return cluster
+
+
+def member_names(name: str, count: int) -> tuple[str, ...]:
+    """Return the names of a cluster's nodes."""
+    return (name, *(f"{name}-{number}" for number in range(2, count + 1)))
+
+
+def _specs(spec: NodeSpec, count: int) -> list[NodeSpec]:
+    names = member_names(spec.name, count)
+    states = [_noted(name, spec.cache_dir) for name in names]
+    for name, state in zip(names, states, strict=True):
+        if state is not None and tuple(state.members) != names:
+            kept = f"a cluster of {len(state.members)} nodes" if state.members else "a node by itself"
+            raise InvalidRequest(
+                f"node [{name}] was made as {kept}, not as one of {count}: choose another --name, or remove it with "
+                f"`es-ttc engine down --name {state.members[0] if state.members else name} --drop-data`"
+            )
+    transports = _transports(states)
+    seeds = tuple(f"{HOST}:{port}" for port in transports)
+    return [
+        replace(
+            spec,
+            name=name,
+            port=spec.port + number if spec.port else spec.port,
+            data_dir=spec.data_dir / name if spec.data_dir else None,
+            cluster=ClusterSpec(spec.name, names, seeds, transports[number]),
+        )
+        for number, name in enumerate(names)
+    ]
+
+
+def _noted(name: str, cache_dir: Path) -> State | None:
+    return State.read(process.node_folder(name, cache_dir).state)
+
+
+def _transports(states: Sequence[State | None]) -> list[int]:
+    """Return a transport port for each node: that of one that runs, else one that is free now."""
+    probes: list[socket.socket] = []
+    try:
+        ports = []
+        for state in states:
+            if state is not None and state.lives and state.transport:
+                ports.append(state.transport)
+                continue
+            probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            probes.append(probe)
+            probe.bind((HOST, 0))
+            ports.append(probe.getsockname()[1])
+        return ports
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def _await_all(cluster: Cluster, timeout: float) -> None:
+    """Wait until every node is in the cluster.
+
+    Raises:
+        NodeError: One is not, after so many seconds.
+    """
+    count = len(cluster.nodes)
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if all(_has(node, count) for node in cluster.nodes):
+            return
+        time.sleep(process.POLL_SECONDS)
+    raise NodeError(f"the {count} nodes of cluster [{cluster.name}] did not find each other within {timeout:.0f} s")
+
+
+def _has(node: Node, count: int) -> bool:
+    connection = http.client.HTTPConnection(HOST, node.port, timeout=process.ANSWER_SECONDS)
+    try:
+        connection.request("GET", f"/_cluster/health?wait_for_nodes={count}&wait_for_status=yellow&timeout=5s")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

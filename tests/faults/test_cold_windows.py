@@ -1,0 +1,108 @@
+"""Many windows of long documents at once, none in memory: a small node survives, and every search is answered."""
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import orjson
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.node import process
+from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineUnavailable
+from es_ttc.gateway.server import running_gateway
+from es_ttc.ingest.encode import DocumentFeatures, action_lines, token_features
+from es_ttc.mappings.index import IndexOptions, create_index
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from tests.gateway.client import Reply, call, search
+
+INDEX = "cold-windows"
+DOCUMENTS = 240
+TOKENS = 1024
+AT_ONCE = 8
+"""Windows of 100 MB: together twice the node's heap."""
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[str]:
+    """The address of a node of 384 MB."""
+    name = f"cold-{uuid.uuid4().hex[:6]}"
+    spec = NodeSpec(Settings().cache_dir, name, 0, heap="384m", owned=True, short_lived=True, keep_data=False)
+    with process.start(spec) as started:
+        yield started.url
+
+
+@pytest.fixture(scope="module")
+def filled(node: str, encoder: Encoder) -> str:
+    spec = IndexSpec(encoder.identity, text_fields=("text",))
+    rng = np.random.default_rng(7)
+    matrix = rng.standard_normal((TOKENS, encoder.identity.dims)).astype(np.float32)
+    matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
+    tokens = token_features(matrix, np.zeros((TOKENS, 3), np.int32), spec)
+
+    async def fill() -> None:
+        engine = await connect(EngineSettings(engine=node))
+        try:
+            await create_index(engine, INDEX, spec, IndexOptions(shards=1, replicas=0))
+            for start in range(0, DOCUMENTS, 3):
+                lines: list[bytes] = []
+                for number in range(start, start + 3):
+                    features = DocumentFeatures(f"hash{number}", matrix[0], tokens, truncated=False)
+                    source = orjson.dumps({"text": f"document {number}", "number": number})
+                    lines += action_lines(str(number), source, "", features, spec)
+                await write(engine, lines)
+            await engine.refresh(INDEX)
+        finally:
+            await engine.close()
+
+    asyncio.run(fill())
+    return node
+
+
+async def write(engine: Engine, lines: list[bytes]) -> None:
+    """Write documents, again where the node's circuit breaker counts memory that is yet to be collected."""
+    for _ in range(100):
+        try:
+            items = await engine.bulk(INDEX, lines)
+        except EngineUnavailable:
+            await asyncio.sleep(0.3)
+            continue
+        assert all(item.ok for item in items)
+        return
+    raise AssertionError("the node takes no documents")
+
+
+def windows_at_once(engine: str, encoder: Encoder, timeout: str) -> list[Reply]:
+    options = GatewaySettings(engine=engine, port=0, feature_cache_mb=0)
+
+    def asked(url: str) -> Reply:
+        ttc = {"method": "maxsim", "query_text": "which cat drinks milk?", "timeout": timeout}
+        body = {"query": {"match_all": {}}, "size": 5, "rescore": {"window_size": DOCUMENTS, "ttc": ttc}}
+        return search(url, INDEX, body)
+
+    with running_gateway(options, load=lambda _name, _folder: encoder) as url, ThreadPoolExecutor(AT_ONCE) as clients:
+        replies = list(clients.map(asked, [url] * AT_ONCE))
+        metrics = call(url, "GET", "/_ttc/metrics").body.decode()
+    assert "es_ttc_feature_reads_capacity_bytes 2.5165824e+07" in metrics  # a sixteenth of the heap
+    assert "es_ttc_feature_reads_waiting 0.0" in metrics
+    return replies
+
+
+@pytest.mark.parametrize("timeout", ["1500ms", "40s"])
+def test_a_small_node_survives_and_every_search_is_rescored_or_marked(
+    filled: str, encoder: Encoder, timeout: str
+) -> None:
+    replies = windows_at_once(filled, encoder, timeout)
+    for reply in replies:
+        assert reply.status == 200, reply.body
+        told = reply.json()["ttc"]
+        assert told["applied"] or "budget" in told["reason"] or "engine answered 429" in told["reason"], told
+    applied = [reply.json()["ttc"]["applied"] for reply in replies]
+    assert any(applied) or timeout != "40s"
+    assert call(filled, "GET", "/_cluster/health").status == 200

@@ -1,0 +1,233 @@
+"""Documents with features that are damaged, foreign or of an unknown kind: the others are scored without them."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.gateway.server import running_gateway
+from es_ttc.gateway.window_encoder import most_frequent
+from es_ttc.settings import GatewaySettings
+from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_residuals, pack_tokens, unpack_tokens
+from es_ttc.vectors.residual import Residuals
+from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
+from tests.gateway.client import Reply, call, search
+from tests.gateway.conftest import SIDECAR_TOKEN, Behind, make_index
+from tests.gateway.test_sidecar import FIELDS, answer, ask, first_pass, frame_of, what_is_missing
+
+OF_TOKENS = {"truncated", "too-long", "no-codebook"}
+INDEX = "faults-odd-documents"
+CATS = "which cat drinks milk?"
+GOOD = tuple(f"d{number}" for number in range(60) if number != 7)
+FOREIGN = "other-model@0123456789ab/384x256"
+RNG = np.random.default_rng(5)
+
+
+def b64(blob: bytes) -> str:
+    return b64encode(blob).decode()
+
+
+def rows(number: int, dims: int, factor: float = 1.0) -> TokenVectors:
+    matrix = RNG.standard_normal((number, dims)).astype(np.float32)
+    return TokenVectors((factor * matrix / np.linalg.norm(matrix, axis=1, keepdims=True)).astype(np.float32))
+
+
+def odd_documents(own: dict[str, str], encoder: str, good_hash: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """By id the reason that is told, and what stands below ``ttc``; the rest is as in a good document."""
+    count = len(unpack_tokens(b64decode(own["tokens"])))
+    residuals = Residuals(np.zeros(3, np.uint16), np.zeros((3, 48), np.uint16), np.ones(3, np.float32))
+    huge = TokenVectors(np.full((4, 384), 1e30, np.float32))
+    return {
+        "truncated": ("damaged", {"tokens": own["tokens"][:400]}),
+        "no-blob": ("damaged", {"tokens": "VFRDAQECAwQ=", "pooled": "VFRDAQECAwQ="}),
+        "other-dims": (
+            "dimensions",
+            {"tokens": b64(pack_tokens(rows(5, 100))), "pooled": b64(pack_tokens(rows(1, 100)))},
+        ),
+        "too-long": ("dimensions", {"tokens": b64(pack_tokens(TokenVectors(np.zeros((70_000, 1), np.float16))))}),
+        "huge": ("values", {"tokens": b64(pack_tokens(huge)), "pooled": b64(pack_tokens(rows(1, 384, 1e20)))}),
+        "unknown-layout": ("layout", {"hash": "abc-a-layout-of-the-future"}),
+        "foreign": ("encoder", {"encoder": FOREIGN}),
+        "smaller": ("encoder", {"encoder": encoder.replace("/384x", "/383x")}),
+        "no-codebook": ("codebook", {"tokens": b64(pack_residuals(residuals, "0123456789abcdef"))}),
+        "two-hashes": ("marks", {"hash": ["zzz", good_hash]}),
+        "two-encoders": ("marks", {"encoder": [encoder, FOREIGN]}),
+        "odd-norms": ("", {"norms": b64(pack_norms(ScaleNorms((3.0,), np.ones((1, count + 3), np.float32))))}),
+        "odd-offsets": ("", {"offsets": b64(pack_offsets(np.zeros((count + 1, 3), np.int32), ["text"]))}),
+        "broken-norms": ("", {"norms": "VFRDAQECAwQ="}),
+    }
+
+
+REASONS = {name: why for name, (why, _) in odd_documents({"tokens": b64(pack_tokens(rows(4, 384)))}, "", "").items()}
+ODD = tuple(REASONS)
+USELESS = {name for name, why in REASONS.items() if why}
+
+
+@pytest.fixture(scope="module")
+def odd(opensearch_url: str, encoder: Encoder) -> Iterator[Behind]:
+    spec = make_index(opensearch_url, INDEX, encoder, codec="int8")
+    body = {
+        "query": {"ids": {"values": ["d1"]}},
+        "stored_fields": [*FIELDS, "ttc.offsets"],
+        "docvalue_fields": ["ttc.hash", "ttc.encoder"],
+    }
+    [hit] = search(opensearch_url, INDEX, body).json()["hits"]["hits"]
+    own = {name: hit["fields"][f"ttc.{name}"][0] for name in ("tokens", "norms", "pooled", "offsets")}
+    identity = spec.encoder.key
+    vector = unpack_tokens(b64decode(own["pooled"])).values[0].astype(float).tolist()
+    for name, (_, changes) in odd_documents(own, identity, hit["fields"]["ttc.hash"][0]).items():
+        marks = {"hash": f"hash_of_{name}".replace("-", "_"), "encoder": identity, "vector": vector}
+        document = {"title": name, "anyway": "creature", "ttc": {**own, **marks, **changes}}
+        reply = call(opensearch_url, "PUT", f"/{INDEX}/_doc/{name}?refresh=true", document)
+        assert reply.status == 201, reply.body
+    options = GatewaySettings(
+        engine=opensearch_url, port=0, default_timeout_ms=20_000, sidecar_token=SecretStr(SIDECAR_TOKEN)
+    )
+    try:
+        with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+            yield Behind(opensearch_url, url, INDEX, spec)
+    finally:
+        call(opensearch_url, "DELETE", f"/{INDEX}")
+
+
+def rescored(behind: Behind, ids: list[str], method: str = "spectral", **section: Any) -> Reply:
+    body = {"query": {"ids": {"values": ids}}, "size": 100}
+    rescore = {"window_size": 100, "ttc": {"method": method, "query_text": CATS, **section}}
+    return search(behind.gateway, behind.index, {**body, "rescore": rescore})
+
+
+def scores_of(reply: Reply, names: set[str]) -> dict[str, float]:
+    assert reply.status == 200, reply.body
+    assert reply.json()["ttc"]["applied"] is True, reply.json()["ttc"]
+    return {name: score for name, score in zip(reply.ids, reply.scores, strict=True) if name in names}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    good=st.sets(st.sampled_from(GOOD), min_size=2, max_size=12),
+    bad=st.sets(st.sampled_from(ODD), min_size=1),
+    method=st.sampled_from(["spectral", "dense", "maxsim", "mmr", "nnn"]),
+    detail=st.booleans(),
+)
+def test_good_documents_are_scored_as_if_the_odd_ones_were_not_there(
+    odd: Behind, good: set[str], bad: set[str], method: str, detail: bool
+) -> None:
+    if method in ("mmr", "nnn"):  # they judge documents together: only those that have no score change nothing
+        bad &= USELESS - OF_TOKENS
+    alone = rescored(odd, sorted(good), method, detail=detail)
+    mixed = rescored(odd, sorted(good | bad), method, detail=detail)
+    assert scores_of(mixed, good) == pytest.approx(scores_of(alone, good), abs=1e-7)
+    told = mixed.json()["ttc"]
+    without = told.get("skipped", {"count": 0})["count"]
+    assert told["scored"] == len(good | bad) - without
+    if method == "spectral":
+        assert without == len(bad & USELESS)
+    assert "skipped" not in alone.json()["ttc"]
+
+
+def test_an_odd_document_that_is_read_by_itself_spoils_nothing_either(odd: Behind) -> None:
+    """The rest is in memory."""
+    good = [*GOOD[:10]]
+    expected = scores_of(rescored(odd, good), set(good))
+    for name in ODD:
+        assert scores_of(rescored(odd, [*good, name]), set(good)) == pytest.approx(expected, abs=1e-7)
+
+
+def test_what_was_skipped_is_marked_and_counted(odd: Behind) -> None:
+    ids = [*GOOD[:20], *ODD]
+    reply = rescored(odd, ids, detail=True)
+    expected: dict[str, int] = {}
+    marks = {"dimensions": 2, "damaged": 2, "encoder": 2, "marks": 2, "layout": 1, "values": 1, "codebook": 1}
+    assert reply.json()["ttc"]["skipped"] == {"count": 11, "reasons": dict(sorted(marks.items()))}
+    for hit in reply.json()["hits"]["hits"]:
+        if "skipped" in hit["_ttc"]:
+            expected[hit["_ttc"]["skipped"]] = expected.get(hit["_ttc"]["skipped"], 0) + 1
+    assert expected == marks
+    metrics = call(odd.gateway, "GET", "/_ttc/metrics").body.decode()
+    for reason in marks:
+        assert f'es_ttc_skipped_documents_total{{reason="{reason}"}}' in metrics
+
+
+def test_a_window_of_odd_documents_only_is_the_first_pass_marked_or_an_error(odd: Behind) -> None:
+    for name in sorted(USELESS - {"unknown-layout", "no-codebook"}):
+        reply = rescored(odd, [name])
+        assert reply.status == 200, (name, reply.body)
+        assert reply.json()["ttc"]["applied"] is False
+        assert "were passed over" in reply.json()["ttc"]["reason"]
+        assert rescored(odd, [name], on_error="fail").status == 503
+    for name in ("unknown-layout", "no-codebook"):
+        reply = rescored(odd, [name])
+        assert reply.json()["ttc"]["applied"] is False
+        assert rescored(odd, [name], on_error="fail").status == 502
+
+
+def test_a_retrieval_by_knn_passes_over_them(odd: Behind) -> None:
+    for method in ("dense", "nnn", "rocchio"):
+        query = {"knn": {"ttc.vector": {"query_text": CATS, "k": 80, "ttc": {"method": method}}}}
+        reply = search(odd.gateway, odd.index, {"query": query, "size": 80})
+        assert reply.status == 200, (method, reply.body)
+        told = reply.json()["ttc"]
+        assert told["applied"] is True, told
+        assert told["skipped"]["reasons"]["encoder"] == 2
+        assert not {"foreign", "smaller", "two-encoders"} & set(reply.ids)
+
+
+def test_strategies_judge_by_the_indexs_encoder(odd: Behind) -> None:
+    body = {"query": {"ids": {"values": ["foreign", "smaller", "truncated", *GOOD[:10]]}}, "size": 20}
+    params = {"reranker": "maxsim", "budget": 13}
+    section = {"method": "rr", "query_text": CATS, "params": params}
+    reply = search(odd.gateway, odd.index, {**body, "rescore": {"window_size": 20, "ttc": section}})
+    assert reply.status == 200, reply.body
+    assert reply.json()["ttc"]["applied"] is True
+    assert reply.json()["ttc"]["skipped"] == {"count": 3, "reasons": {"damaged": 1, "encoder": 2}}
+    expected = scores_of(rescored(odd, list(GOOD[:10]), "maxsim"), set(GOOD[:10]))
+    order = [name for name in reply.ids if name in expected]
+    assert order == sorted(expected, key=lambda name: -expected[name])
+
+
+def test_the_sidecar_passes_over_them(odd: Behind) -> None:
+    documents, blobs = first_pass(odd)
+    index = search(odd.engine, odd.index, {"query": {"match": {"anyway": "creature"}}, "size": 100}).ids
+    good = [place for place, name in enumerate(index) if name not in ODD]
+    assert len(index) == len(documents) > len(good)
+
+    def scored(chosen: list[dict[str, Any]]) -> dict[str, Any]:
+        found = answer(ask(odd.gateway, frame_of(chosen)))
+        if "missing" in found:
+            found = answer(ask(odd.gateway, frame_of(chosen) | {"features": what_is_missing(found, blobs)}))
+        return found
+
+    mixed, alone = scored(documents), scored([documents[place] for place in good])
+    assert [mixed["scores"][place] for place in good] == pytest.approx(alone["scores"], abs=1e-7, nan_ok=True)
+    assert mixed["skipped"]["reasons"]["encoder"] >= 2
+    assert mixed["skipped"]["reasons"]["layout"] == 1
+    assert "skipped" not in alone
+
+
+def test_an_index_of_another_encoder_is_still_refused(odd: Behind, index_name: str) -> None:
+    mappings = call(odd.engine, "GET", f"/{odd.index}/_mapping").json()[odd.index]["mappings"]
+    call(odd.engine, "PUT", f"/{index_name}", {"mappings": mappings, "settings": {"index.knn": True}})
+    for name in ("1", "2"):
+        document = {"anyway": "creature", "ttc": {"hash": f"h{name}", "encoder": FOREIGN}}
+        assert call(odd.engine, "PUT", f"/{index_name}/_doc/{name}?refresh=true", document).status == 201
+    refused = rescored(replace(odd, index=index_name), ["1", "2"])
+    assert refused.status == 400
+    assert refused.json()["error"]["type"] == "ttc_encoder_mismatch_exception"
+    both = rescored(replace(odd, index=f"{index_name},{odd.index}"), ["1", *GOOD])
+    assert both.status == 400
+    assert "two encoders" in both.reason
+
+
+def test_an_indexs_encoder_is_that_of_most_of_its_documents() -> None:
+    assert most_frequent({"a": 3, "b": 2}, {"b": 5}, ["b"]) == "a"
+    assert most_frequent({"a": 3, "b": 3}, {"a": 1, "b": 5}, ["a"]) == "b"
+    assert most_frequent({}, {"a": 1, "b": 5}, ["a"]) == "b"
+    assert most_frequent({}, {"b": 1, "a": 1, "c": 1}, ["c", "b"]) == "c"
+    assert most_frequent({}, {"b": 1, "a": 1}, []) == "a"
