@@ -44,6 +44,12 @@ class EngineSettings(_Sources):
     ca_certs: Path | None = Field(None, description="File with the certificates that sign the engine's own.")
     verify_certs: bool = Field(True, description="Whether the engine's certificate is checked.")
     request_timeout: float = Field(30.0, gt=0, description="Seconds until a call to the engine is given up.")
+    write_retry_seconds: float = Field(
+        150.0,
+        ge=0,
+        description="Seconds for which documents that the engine cannot take for now (busy, its disk full, a node "
+        "gone) are sent again before a command gives up.",
+    )
 
 
 class LlmSettings(_Sources):

@@ -16,7 +16,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError
-from es_ttc.ingest.bulk import Patience, write
+from es_ttc.ingest.bulk import write
 from es_ttc.mappings.attached import (
     CHECKPOINT,
     CHECKPOINT_ID,
@@ -171,7 +171,6 @@ class Beside:
         self.side = side
         self._engine = engine
         self._source = source
-        self._patience = Patience()
 
     async def load(self) -> Checkpoint:
         """Return how far an earlier fill of the same source came; a source made anew is begun anew."""
@@ -249,7 +248,7 @@ class Beside:
         actions = [Sent(items[position].version.id, self._lines(items[position])) for position in sent]
         if not actions:
             return written
-        outcomes = await write(self._engine, self.side, actions, self._patience)
+        outcomes = await write(self._engine, self.side, actions)
         for position, outcome in zip(sent, outcomes, strict=True):
             if outcome.status == 409:
                 written.conflicts.add(position)
@@ -271,7 +270,7 @@ class Beside:
             gone = [hit for hit, doc in zip(page, answer["docs"], strict=True) if doc.get("found") is False]
             actions = [Sent(_key(hit)[0], (bulk_line({"delete": _expected(hit)}),)) for hit in gone]
             if actions:
-                outcomes = await write(self._engine, self.side, actions, self._patience)
+                outcomes = await write(self._engine, self.side, actions)
                 removed += sum(outcome.ok for outcome in outcomes)
         return removed
 

@@ -14,7 +14,7 @@ from es_ttc.attach.target import Item, Kind, Mark, Sent, Written, bulk_line, rou
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
-from es_ttc.ingest.bulk import Patience, write
+from es_ttc.ingest.bulk import write
 from es_ttc.mappings.attached import PENDING, VERSION, inside_properties
 from es_ttc.mappings.spec import ENCODER, HASH, ROOT, STATE, IndexSpec
 
@@ -120,7 +120,6 @@ class Inside:
         self._engine = engine
         self._source = source
         self._attached = "inside" in source.meta or not source.meta
-        self._patience = Patience()
         self._fields: frozenset[str] = frozenset()
 
     async def load(self) -> Checkpoint:
@@ -159,7 +158,7 @@ class Inside:
             mapping = (await self._engine.mapping(self._source.index))[self._source.index]
             self._fields = frozenset(mapping["properties"][ROOT]["properties"])
         actions = [Sent(item.version.id, self._lines(item)) for item in items]
-        outcomes = await write(self._engine, self._source.index, actions, self._patience)
+        outcomes = await write(self._engine, self._source.index, actions)
         for position, outcome in enumerate(outcomes):
             if outcome.status in (404, 409):
                 written.moved.add(position)

@@ -73,6 +73,7 @@ class ClientEngine(ABC):
     def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
         self._url = base_url(settings)
         self._timeout = settings.request_timeout
+        self._write_retry_seconds = settings.write_retry_seconds
         self._info = info
         self._capabilities: Capabilities | None = None
         self._detecting = asyncio.Lock()
@@ -81,6 +82,11 @@ class ClientEngine(ABC):
     def url(self) -> str:
         """Address without credentials, for messages."""
         return self._url
+
+    @property
+    def write_retry_seconds(self) -> float:
+        """Seconds for which a write that the engine cannot take for now is sent again."""
+        return self._write_retry_seconds
 
     @abstractmethod
     async def _exchange(

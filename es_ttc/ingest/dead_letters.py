@@ -112,13 +112,16 @@ class DeadLetterFile:
             except OSError as error:
                 raise _unwritable(self.path, error) from error
 
-    def forget(self, position: int) -> None:
+    def forget(self, position: int) -> frozenset[int]:
         """Drop this run's letters from a position on, whose documents are about to be read again.
 
         A last line that a kill left half-written goes too: its document lies beyond every checkpoint.
+
+        Returns:
+            The sequence numbers of this run's letters that stay.
         """
         if not self.path.exists():
-            return
+            return frozenset()
         rest = self.path.with_name(f"{self.path.name}.tmp")
         try:
             with self.path.open("rb") as old, rest.open("wb") as new:
@@ -126,8 +129,17 @@ class DeadLetterFile:
                 new.flush()
                 os.fsync(new.fileno())
             rest.replace(self.path)
+            with self.path.open("rb") as file:
+                return frozenset(number for line in file if (number := self._own_sequence(line)) is not None)
         except OSError as error:
             raise _unwritable(self.path, error) from error
+
+    def _own_sequence(self, line: bytes) -> int | None:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            return None
+        return int(entry["sequence"]) if entry.get("run") == self._run else None
 
     def _stays(self, line: bytes, position: int) -> bool:
         try:

@@ -1,6 +1,7 @@
 """From a record as read to a document that may be written: its id, its JSON, its text, or the reason why not."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.ingest.compose import Document, Span, compose, content_hash, document_hash, document_json
@@ -47,6 +48,34 @@ def prepare(sequence: int, record: Record, spec: IndexSpec, id_field: str | None
     Raises:
         InvalidRequest: The record cannot become a document; the message says why.
     """
+    identified = _identified(record, id_field)
+    text, spans = compose(identified.document, spec.text_fields)
+    text_hash = content_hash(text, spans, spec)
+    return Prepared(sequence, record, identified.id, identified.source, identified.digest, text, spans, text_hash)
+
+
+def id_of(record: Record, id_field: str | None) -> str:
+    """Return the id that :func:`prepare` gives a record.
+
+    Raises:
+        InvalidRequest: The record cannot become a document.
+    """
+    return _identified(record, id_field).id
+
+
+def raw_document(record: Record) -> Document | str | None:
+    """Return what a person needs to mend a record: the document, or the line where it could not be decoded."""
+    return record.document if record.document is not None else record.raw
+
+
+class _Identified(NamedTuple):
+    id: str
+    document: Document
+    source: bytes
+    digest: str
+
+
+def _identified(record: Record, id_field: str | None) -> _Identified:
     if record.error is not None or record.document is None:
         raise InvalidRequest(record.error or "the record holds no document")
     document = dict(record.document)
@@ -60,14 +89,7 @@ def prepare(sequence: int, record: Record, spec: IndexSpec, id_field: str | None
         identifier = _identifier(document.get(id_field), id_field)
     else:
         identifier = digest if own_id is None and id_field is None else _identifier(own_id, ID)
-    text, spans = compose(document, spec.text_fields)
-    text_hash = content_hash(text, spans, spec)
-    return Prepared(sequence, record, identifier, source, digest, text, spans, text_hash)
-
-
-def raw_document(record: Record) -> Document | str | None:
-    """Return what a person needs to mend a record: the document, or the line where it could not be decoded."""
-    return record.document if record.document is not None else record.raw
+    return _Identified(identifier, document, source, digest)
 
 
 def _identifier(value: object, name: str) -> str:

@@ -17,7 +17,7 @@ import orjson
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
-from es_ttc.ingest.bulk import Patience, write
+from es_ttc.ingest.bulk import write
 from es_ttc.tasks.record import Job, Outcome, Progress, Status, now
 
 _TRIES = 20
@@ -136,7 +136,6 @@ class JobStore:
         self.jobs = index
         self.outcomes = f"{index}-outcomes"
         self.proposals = f"{index}-proposals"
-        self._patience = Patience()
 
     async def prepare(self) -> None:
         """Make the indices that are not there yet."""
@@ -487,7 +486,7 @@ class JobStore:
     async def _write(self, index: str, actions: Sequence[_Action]) -> None:
         if not actions:
             return
-        for item in await write(self.engine, index, actions, self._patience):
+        for item in await write(self.engine, index, actions):
             if item.error is not None:
                 raise EngineError(f"the record [{item.id}] in [{index}] cannot be written: {item.error}")
 

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,6 +65,18 @@ class OwnNode:
             yield
         finally:
             stopped.send_signal(signal.SIGCONT)
+
+    def limit_files(self, size: int | None) -> None:
+        """Let every write beyond this many bytes of a file fail in the node, as on a full disk; None ends that.
+
+        The limit is set as the node's own user: not every container's root may set it for others.
+        """
+        process = self._process()
+        user = process.uids().real
+        as_user = {} if user == os.geteuid() else {"user": user, "group": process.gids().real, "extra_groups": []}
+        limit = "unlimited" if size is None else str(size)
+        command = ["prlimit", f"--pid={process.pid}", f"--fsize={limit}:unlimited"]
+        subprocess.run(command, check=True, cwd="/", **as_user)  # type: ignore[call-overload]
 
     def stop(self) -> None:
         """End it, and remove its data."""
