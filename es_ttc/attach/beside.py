@@ -10,6 +10,7 @@ from typing import Any
 
 from es_ttc.attach.carry import can_carry, carry_over
 from es_ttc.attach.fill import Filled, FillOptions, Report, fill
+from es_ttc.attach.readable import require_readable
 from es_ttc.attach.source import MOST_DOCUMENTS, Checkpoint, Source, Version, require_all_shards
 from es_ttc.attach.target import Found, Item, Kind, Mark, Sent, Written, bulk_line, routed
 from es_ttc.encoders.base import Encoder
@@ -65,9 +66,11 @@ async def attach_beside(
         report: Told how it goes.
 
     Raises:
+        InvalidRequest: The text of a field cannot be read.
         EngineError: The engine refuses, or the side index was removed under way.
         EngineUnavailable: The engine stayed busy or absent; attaching again goes on there.
     """
+    await require_readable(engine, source, spec.text_fields)
     sides = await sides_of(engine, source.index)
     serving = await serving_side(engine, source.index)
     wanted = spec.as_meta() | {"source": source.index}

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from es_ttc.attach.fill import Filled, FillOptions, Report, fill
+from es_ttc.attach.readable import require_readable, require_updatable
 from es_ttc.attach.source import Checkpoint, Source, Version
 from es_ttc.attach.target import Item, Kind, Mark, Sent, Written, bulk_line, routed
 from es_ttc.encoders.base import Encoder
@@ -54,7 +55,8 @@ async def attach_inside(
     Every step may be repeated: the pipeline, the mapping, the setting, the fill.
 
     Raises:
-        InvalidRequest: The index carries features of another spec, or fields of its own below ``ttc``.
+        InvalidRequest: The index carries features of another spec, or fields of its own below ``ttc``; its documents
+            cannot be updated, or the text of a field cannot be read.
         EngineError: The engine refuses.
         EngineUnavailable: The engine stayed busy or absent; attaching again goes on there.
     """
@@ -71,6 +73,8 @@ async def attach_inside(
             f"the documents of [{source.index}] carry features of another encoder or other fields: take them out with "
             f"`es-ttc detach {source.index}` first, or attach without --in-index, which changes over while it serves"
         )
+    require_updatable(source)
+    await require_readable(engine, source, spec.text_fields)
     pipeline = pipeline_name(source.index)
     former = inside["former_pipeline"] if inside else source.settings.get(FINAL_PIPELINE, NO_PIPELINE)
     if former == pipeline:  # set by an attach that was stopped before it wrote the mapping: it comes after that
