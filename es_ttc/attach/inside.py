@@ -15,13 +15,17 @@ from es_ttc.attach.target import Item, Kind, Mark, Sent, Written, bulk_line, rou
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.exact_numbers import exact_numbers_in
 from es_ttc.ingest.bulk import write
+from es_ttc.ingest.by_id import hits_by_id, whole_source
 from es_ttc.mappings.attached import PENDING, VERSION, inside_properties
 from es_ttc.mappings.spec import ENCODER, HASH, ROOT, STATE, IndexSpec
 
 FINAL_PIPELINE = "index.final_pipeline"
 NO_PIPELINE = "_none"
 _MARKS = (VERSION, HASH, ENCODER, STATE)
+_SOURCES_AT_ONCE = 50
+_LONGEST_NUMBER = 60
 
 # Whoever reads a document, changes it and writes it back sends the features along: they stay where the text is the
 # same one, which `ttc.stamp` shows, and are dropped where it is not.
@@ -157,18 +161,46 @@ class Inside:
 
         A partial update passes through no ingest pipeline, and keeps everything else in the document as it is.
         """
-        written = Written()
+        written = Written(left=await self._changed_by_update(items))
         if not self._fields:
             mapping = (await self._engine.mapping(self._source.index))[self._source.index]
             self._fields = frozenset(mapping["properties"][ROOT]["properties"])
-        actions = [Sent(item.version.id, self._lines(item)) for item in items]
-        outcomes = await write(self._engine, self._source.index, actions)
-        for position, outcome in enumerate(outcomes):
+        sent = [position for position in range(len(items)) if position not in written.left]
+        actions = [Sent(items[position].version.id, self._lines(items[position])) for position in sent]
+        outcomes = await write(self._engine, self._source.index, actions) if actions else []
+        for position, outcome in zip(sent, outcomes, strict=True):
             if outcome.status in (404, 409):
                 written.moved.add(position)
             elif outcome.error is not None:
                 written.refused[position] = outcome.error
         return written
+
+    async def _changed_by_update(self, items: Sequence[Item]) -> dict[int, str]:
+        """Return which documents the engine would change by any update, with the reasons.
+
+        It reads and writes numbers of `_source` as doubles then. Of those that carry something of ours an update or a
+        pipeline has been made before.
+        """
+        fresh = {
+            item.version.key: position
+            for position, item in enumerate(items)
+            if item.mark is None or item.mark.state is None
+        }
+        found: dict[int, str] = {}
+        whole = whole_source(await self._engine.capabilities())
+        ids = sorted({identifier for identifier, _ in fresh})
+        for start in range(0, len(ids), _SOURCES_AT_ONCE):
+            part = ids[start : start + _SOURCES_AT_ONCE]
+            for hit in await hits_by_id(self._engine, self._source.index, part, {"_source": whole}):
+                numbers = exact_numbers_in(hit.get("_source") or {})
+                position = fresh.get((hit["_id"], hit.get("_routing")))
+                if numbers and position is not None:
+                    field, number = numbers[0]
+                    found[position] = (
+                        f"document [{hit['_id']}] holds [{number.text[:_LONGEST_NUMBER]}] in [{field}], which the "
+                        "engine would change by an update: attach without --in-index"
+                    )
+        return found
 
     async def remove_orphans(self) -> int:
         """Nothing to do: features go with their documents."""

@@ -145,6 +145,10 @@ class Engine(Protocol):
         """Run one `_search`."""
         ...
 
+    async def exact_search(self, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one `_search`; numbers that would change become :class:`es_ttc.exact_numbers.ExactNumber`."""
+        ...
+
     def scan(
         self, index: str, query: Mapping[str, Any], *, source: Sequence[str] | bool, batch: int = 1000
     ) -> AsyncIterator[dict[str, Any]]:

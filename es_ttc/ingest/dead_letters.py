@@ -2,11 +2,15 @@
 
 import json
 import os
+import re
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, Self
 
 from es_ttc.errors import ConfigurationError
+from es_ttc.exact_numbers import ExactNumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +98,7 @@ class DeadLetterFile:
             "reason": letter.reason,
             "document": letter.document,
         }
-        # The standard library's JSON, all in ASCII: it writes lone surrogates and any number, which orjson refuses.
-        line = json.dumps(entry, default=str).encode() + b"\n"
+        line = _line(entry)
         try:
             if self._file is None:
                 self._file = self.path.open("ab")
@@ -147,6 +150,23 @@ class DeadLetterFile:
         except ValueError:
             return line.endswith(b"\n")
         return bool(entry.get("run") != self._run or entry["sequence"] < position)
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    """Return one line of JSON, in ASCII: the standard library writes lone surrogates, orjson refuses them."""
+    mark = uuid.uuid4().hex
+    numbers: list[str] = []
+
+    def default(value: object) -> str:
+        if not isinstance(value, ExactNumber):
+            return str(value)
+        numbers.append(value.text)
+        return f"{mark}-{len(numbers) - 1}"
+
+    text = json.dumps(entry, default=default)
+    if numbers:
+        text = re.sub(f'"{mark}-([0-9]+)"', lambda match: numbers[int(match[1])], text)
+    return text.encode() + b"\n"
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigurationError:

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from es_ttc.errors import InvalidRequest
+from es_ttc.exact_numbers import ExactNumber, exact_numbers_in
 from es_ttc.ingest.compose import Document, Span, compose, content_hash, document_hash, document_json
 from es_ttc.ingest.readers import Record
 from es_ttc.mappings.spec import ROOT, IndexSpec
 
 ID = "_id"
+_LONGEST_NUMBER = 60
 MAX_ID_BYTES = 512
 """Both engines refuse a whole bulk for one longer id."""
 
@@ -83,6 +85,7 @@ def _identified(record: Record, id_field: str | None) -> _Identified:
         if name == ROOT or name.startswith(f"{ROOT}."):
             raise InvalidRequest(f"field [{name}] is reserved for es-ttc's own features: rename or remove it")
     own_id = document.pop(ID, None)
+    _refuse_long_decimals(document)
     source = document_json(document)
     digest = document_hash(source)
     if id_field is not None and id_field != ID:
@@ -92,9 +95,25 @@ def _identified(record: Record, id_field: str | None) -> _Identified:
     return _Identified(identifier, document, source, digest)
 
 
+def _refuse_long_decimals(document: Document) -> None:
+    """Refuse decimals that no double holds: engines write them anew as doubles when they leave `ttc` out of `_source`.
+
+    Raises:
+        InvalidRequest: Naming the field and the value.
+    """
+    for name, number in exact_numbers_in(document):
+        if not number.integer:
+            raise InvalidRequest(
+                f"field [{name}] holds [{number.text[:_LONGEST_NUMBER]}], which the engine would change to the nearest "
+                "double: give it as text, or with fewer digits"
+            )
+
+
 def _identifier(value: object, name: str) -> str:
     if value is None or value == "":
         raise InvalidRequest(f"the document has no [{name}]: give it one, or name the right field with --id-field")
+    if isinstance(value, ExactNumber) and value.integer:
+        value = value.text
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InvalidRequest(f"id [{name}] must be text or a whole number, got a {type(value).__name__}")
     identifier = str(value)
