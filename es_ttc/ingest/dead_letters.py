@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Protocol, Self
 
 from es_ttc.errors import ConfigurationError
 from es_ttc.exact_numbers import ExactNumber
+from es_ttc.private_files import keep_mode, open_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class DeadLetterFile:
         line = _line(entry)
         try:
             if self._file is None:
-                self._file = self.path.open("ab")
+                self._file = open_private(self.path, "ab")
             self._file.write(line)
         except OSError as error:
             raise _unwritable(self.path, error) from error
@@ -127,7 +128,8 @@ class DeadLetterFile:
             return frozenset()
         rest = self.path.with_name(f"{self.path.name}.tmp")
         try:
-            with self.path.open("rb") as old, rest.open("wb") as new:
+            with self.path.open("rb") as old, open_private(rest, "wb") as new:
+                keep_mode(new.fileno(), self.path)
                 new.writelines(line for line in old if self._stays(line, position))
                 new.flush()
                 os.fsync(new.fileno())

@@ -45,6 +45,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_the_logs_of_a_node_are_its_owners_alone(node: OwnNode) -> None:
+    for log in (node.folder.log, node.folder.supervisor_log):
+        assert f"{log.stat().st_mode & 0o777:o}" == "600"
+
+
 def relieved_at_the_first_failure(
     engine: Engine, relieve: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> list[int]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 
 from es_ttc.engine.node import process
-from es_ttc.engine.node.distribution import Distribution
+from es_ttc.engine.node.distribution import Distribution, NodeFolder
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.engine.node.state import log_tail
 from es_ttc.settings import Settings
@@ -52,9 +52,14 @@ class OwnNode:
         self._node = process.start(dataclasses.replace(self._spec, port=port), distribution=self._distribution)
         assert self._node.url == self.url
 
+    @property
+    def folder(self) -> NodeFolder:
+        """Where it keeps its own."""
+        return process.node_folder(self._spec.name, self._spec.cache_dir)
+
     def log(self) -> str:
         """Return what it has said since its last start."""
-        return log_tail(process.node_folder(self._spec.name, self._spec.cache_dir).log, 100_000)
+        return log_tail(self.folder.log, 100_000)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
