@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self
+from typing import IO, Any, Protocol, Self
 
 from es_ttc.errors import ConfigurationError
 from es_ttc.exact_numbers import ExactNumber
@@ -74,7 +74,7 @@ class DeadLetterFile:
     def __init__(self, path: Path, run: str) -> None:
         self.path = path
         self._run = run
-        self._file: BinaryIO | None = None
+        self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self
