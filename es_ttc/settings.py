@@ -36,11 +36,18 @@ class _Sources(BaseSettings):
 class EngineSettings(_Sources):
     """Where the engine is and how to sign in, as the engines' own clients take it."""
 
-    engine: str = Field("http://127.0.0.1:9200", description="The engine's URL; may hold user:password@.")
+    engine: str = Field(
+        "http://127.0.0.1:9200",
+        description="The engine's URL; may hold user:password@, which the machine's process list shows where it is "
+        "given as a flag.",
+    )
     username: str | None = Field(None, description="User name for basic authentication.")
     password: SecretStr | None = Field(None, description="Password for basic authentication.")
+    password_file: Path | None = Field(None, description="File with the password, in place of it.")
     api_key: SecretStr | None = Field(None, description="API key, encoded as the engine gave it.")
+    api_key_file: Path | None = Field(None, description="File with the API key, in place of it.")
     bearer_token: SecretStr | None = Field(None, description="Bearer token.")
+    bearer_token_file: Path | None = Field(None, description="File with the bearer token, in place of it.")
     ca_certs: Path | None = Field(None, description="File with the certificates that sign the engine's own.")
     verify_certs: bool = Field(True, description="Whether the engine's certificate is checked.")
     request_timeout: float = Field(30.0, gt=0, description="Seconds until a call to the engine is given up.")
