@@ -5,6 +5,7 @@ Each document therefore has the `_version` that it got with its features: any la
 it, and the gateway takes no stale vector for a fresh one. A final ingest pipeline marks what is written as pending.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ FINAL_PIPELINE = "index.final_pipeline"
 NO_PIPELINE = "_none"
 _MARKS = (VERSION, HASH, ENCODER, STATE)
 _SOURCES_AT_ONCE = 50
+_SETTLING_SECONDS = 0.5
+"""Longer than what lies between the last look at a mapping and its update."""
 _LONGEST_NUMBER = 60
 
 # Whoever reads a document, changes it and writes it back sends the features along: they stay where the text is the
@@ -87,10 +90,39 @@ async def attach_inside(
         mapping: dict[str, Any] = {"properties": inside_properties(spec, await engine.capabilities(), source.settings)}
         ours = {**spec.as_meta(), "inside": {"former_pipeline": former, "source": source.uuid, "checkpoint": {}}}
         mapping["_meta"] = {**source.mapping.get("_meta", {}), ROOT: ours}
-        await engine.request("PUT", f"/{source.index}/_mapping", body=mapping)
+        await _take(engine, source, mapping)
     await engine.request("PUT", f"/_ingest/pipeline/{pipeline}", body=_pipeline(spec, former))
     await engine.request("PUT", f"/{source.index}/_settings", body={FINAL_PIPELINE: pipeline})
     return await fill(engine, source, Inside(engine, source, spec), encoder, options=options, report=report)
+
+
+async def _take(engine: Engine, source: Source, mapping: Mapping[str, Any]) -> None:
+    """Write the mapping, unless another attach does so at the same time with other options.
+
+    Engines have no condition for a mapping's update: the last one holds. So nothing else is done until it is clear
+    which one that was.
+
+    Raises:
+        InvalidRequest: Another attach was faster or later, and goes on.
+    """
+    if ROOT in await _meta_of(engine, source):
+        raise _other_attach(source)
+    await engine.request("PUT", f"/{source.index}/_mapping", body=mapping)
+    await asyncio.sleep(_SETTLING_SECONDS)
+    if (await _meta_of(engine, source)).get(ROOT) != mapping["_meta"][ROOT]:
+        raise _other_attach(source)
+
+
+async def _meta_of(engine: Engine, source: Source) -> Mapping[str, Any]:
+    meta: Mapping[str, Any] = (await engine.mapping(source.index))[source.index].get("_meta", {})
+    return meta
+
+
+def _other_attach(source: Source) -> InvalidRequest:
+    return InvalidRequest(
+        f"another attach of [{source.index}] began at the same time, and goes on: wait until it ends; for other options "
+        f"take its features out then, with `es-ttc detach {source.index}`"
+    )
 
 
 def pipeline_name(index: str) -> str:
@@ -142,6 +174,9 @@ class Inside:
         meta = await self._meta()
         if ROOT not in meta:
             raise EngineError(f"index [{self._source.index}] was detached while it was filled")
+        ours = self.spec.as_meta()
+        if {name: meta[ROOT].get(name) for name in ours} != ours:
+            raise EngineError(f"index [{self._source.index}] was attached with other options while it was filled")
         if self._attached:
             inside = meta[ROOT]["inside"] | {
                 "source": self._source.uuid,
@@ -207,9 +242,7 @@ class Inside:
         return 0
 
     async def _meta(self) -> Mapping[str, Any]:
-        mapping = (await self._engine.mapping(self._source.index))[self._source.index]
-        meta: Mapping[str, Any] = mapping.get("_meta", {})
-        return meta
+        return await _meta_of(self._engine, self._source)
 
     def _mark(self, version: Version) -> Mark:
         fields = version.fields
