@@ -120,7 +120,7 @@ async def _meta_of(engine: Engine, source: Source) -> Mapping[str, Any]:
 
 def _other_attach(source: Source) -> InvalidRequest:
     return InvalidRequest(
-        f"another attach of [{source.index}] began at the same time, and goes on: wait until it ends; for other options "
+        f"another attach of [{source.index}] began at the same time, and goes on: wait for its end; for other options "
         f"take its features out then, with `es-ttc detach {source.index}`"
     )
 
