@@ -1,18 +1,23 @@
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.settings import EngineSettings
 from es_ttc.tasks import store as store_module
+from es_ttc.tasks.limits import Limits
 from es_ttc.tasks.record import now
+from es_ttc.tasks.redis_server import OwnRedis
 from es_ttc.tasks.store import Conflict, JobStore
 
 FOLDERS = [*Path("/usr/lib").glob("*/faketime"), Path("/usr/local/lib/faketime")]
@@ -86,3 +91,23 @@ async def test_a_lease_does_not_depend_on_the_clock_of_its_worker(
     with pytest.raises(Conflict):
         await store.renew(lease, "job", 60)
     assert await store.claim("job", 0, "here", 60) is not None  # the other one's is over
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_common_limits_do_not_depend_on_the_clock_of_a_worker(
+    monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    right = time.time
+    with OwnRedis() as own:
+        clients = [Redis.from_url(own.url) for _ in range(2)]
+        here, there = (Limits(each, "any", concurrency=1, per_minute=0, seconds=60) for each in clients)
+        monkeypatch.setattr(time, "time", lambda: right() + 3600 * min(hours, 0))
+        async with here.passing():
+            monkeypatch.setattr(time, "time", lambda: right() + 3600 * max(hours, 0))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3), there.passing():
+                    pass
+        async with asyncio.timeout(10), there.passing():
+            pass
+        for client in clients:
+            await client.aclose()
