@@ -38,16 +38,26 @@ class EngineSettings(_Sources):
 
     engine: str = Field(
         "http://127.0.0.1:9200",
-        description="The engine's URL, which may hold user:password@; several URLs of one cluster separated by "
-        "commas, tried in turn; or a cloud id of Elastic's.",
+        description="The engine's URL; may hold user:password@, which the machine's process list shows where it is "
+        "given as a flag. Several URLs of one cluster, separated by commas, are tried in turn; a cloud id of Elastic's "
+        "stands for its URL.",
     )
     username: str | None = Field(None, description="User name for basic authentication.")
     password: SecretStr | None = Field(None, description="Password for basic authentication.")
+    password_file: Path | None = Field(None, description="File with the password, in place of it.")
     api_key: SecretStr | None = Field(None, description="API key, encoded as the engine gave it.")
+    api_key_file: Path | None = Field(None, description="File with the API key, in place of it.")
     bearer_token: SecretStr | None = Field(None, description="Bearer token.")
+    bearer_token_file: Path | None = Field(None, description="File with the bearer token, in place of it.")
     ca_certs: Path | None = Field(None, description="File with the certificates that sign the engine's own.")
     verify_certs: bool = Field(True, description="Whether the engine's certificate is checked.")
     request_timeout: float = Field(30.0, gt=0, description="Seconds until a call to the engine is given up.")
+    write_retry_seconds: float = Field(
+        150.0,
+        ge=0,
+        description="Seconds for which documents that the engine cannot take for now (busy, its disk full, a node "
+        "gone) are sent again before a command gives up.",
+    )
 
 
 class LlmSettings(_Sources):

@@ -6,17 +6,19 @@ where it was.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from es_ttc.attach.carry import can_carry, carry_over
 from es_ttc.attach.fill import Filled, FillOptions, Report, fill
+from es_ttc.attach.readable import require_readable
 from es_ttc.attach.source import MOST_DOCUMENTS, Checkpoint, Source, Version, require_all_shards
 from es_ttc.attach.target import Found, Item, Kind, Mark, Sent, Written, bulk_line, routed
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EngineError
-from es_ttc.ingest.bulk import Patience, write
+from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
+from es_ttc.ingest.bulk import write
 from es_ttc.mappings.attached import (
     CHECKPOINT,
     CHECKPOINT_ID,
@@ -65,9 +67,11 @@ async def attach_beside(
         report: Told how it goes.
 
     Raises:
+        InvalidRequest: The text of a field cannot be read, or another attach with other options was faster.
         EngineError: The engine refuses, or the side index was removed under way.
         EngineUnavailable: The engine stayed busy or absent; attaching again goes on there.
     """
+    await require_readable(engine, source, spec.text_fields)
     sides = await sides_of(engine, source.index)
     serving = await serving_side(engine, source.index)
     wanted = spec.as_meta() | {"source": source.index}
@@ -85,16 +89,21 @@ async def attach_beside(
         await engine.create_index(side, body)
     target = Beside(engine, source, side, spec)
     carried = 0
-    if serving is not None and side != serving:
-        former = Beside(engine, source, serving, IndexSpec.from_mapping(serving, sides[serving]))
-        carried = await _carried(engine, source, former, target, encoder, report)
-    filled = await fill(engine, source, target, encoder, options=options, report=report)
+    try:
+        if serving is not None and side != serving:
+            former = Beside(engine, source, serving, IndexSpec.from_mapping(serving, sides[serving]))
+            carried = await _carried(engine, source, former, target, encoder, report)
+        filled = await fill(engine, source, target, encoder, options=options, report=report)
+    except Exception:
+        with suppress(EngineUnavailable):
+            await target.require_present()  # what failed may be no more than the consequence of its deletion
+        raise
     filled.carried, filled.unchanged = carried, max(0, filled.unchanged - carried)
     if side != serving:
-        await _switch(engine, source.index, side)
+        await _switch(engine, source.index, serving, side)
     for name in sides:
         if name != side:
-            await engine.delete_index(name)
+            await _delete(engine, name)
     return filled
 
 
@@ -145,13 +154,43 @@ async def serving_side(engine: Engine, source: str) -> str | None:
     return next(iter(found), None)
 
 
-async def _switch(engine: Engine, source: str, side: str) -> None:
-    """Let the alias lead to one side index, and to no other, in one step."""
+async def _switch(engine: Engine, source: str, before: str | None, side: str) -> None:
+    """Let the alias lead from one side index to another in one step, if it still leads to the first.
+
+    An alias may have one index for writing, so that nobody else's can be added beside ours; nothing is written by it.
+
+    Raises:
+        InvalidRequest: Another attach has switched it meanwhile: ours is deleted.
+    """
     alias = side_alias(source)
-    others = [name for name in await sides_of(engine, source) if name != side]
-    actions: list[Mapping[str, Any]] = [{"add": {"index": side, "alias": alias, "is_hidden": True}}]
-    actions += [{"remove": {"index": name, "alias": alias, "must_exist": False}} for name in others]
-    await engine.request("POST", "/_aliases", body={"actions": actions})
+    added = {"index": side, "alias": alias, "is_hidden": True, "is_write_index": True}
+    actions: list[Mapping[str, Any]] = [{"add": added}]
+    if before is not None:
+        actions.append({"remove": {"index": before, "alias": alias, "must_exist": True}})
+    try:
+        await engine.request("POST", "/_aliases", body={"actions": actions})
+    except EngineUnavailable:
+        raise
+    except EngineError as error:
+        serving = await serving_side(engine, source)
+        if serving == side:  # an attach with the same options was faster
+            return
+        if serving == before:
+            raise
+        await _delete(engine, side)
+        raise InvalidRequest(
+            f"another attach of [{source}] with other options finished first, and its features serve: those of this "
+            "one are removed; run it again to replace the others"
+        ) from error
+
+
+async def _delete(engine: Engine, name: str) -> None:
+    """Delete a side index; one that somebody else has deleted is no error."""
+    try:
+        await engine.delete_index(name)
+    except EngineError as error:
+        if error.upstream_status != 404:
+            raise
 
 
 class Beside:
@@ -171,7 +210,6 @@ class Beside:
         self.side = side
         self._engine = engine
         self._source = source
-        self._patience = Patience()
 
     async def load(self) -> Checkpoint:
         """Return how far an earlier fill of the same source came; a source made anew is begun anew."""
@@ -188,24 +226,31 @@ class Beside:
         return {int(shard): seq_no for shard, seq_no in kept["shards"].items()}
 
     async def save(self, reached: Checkpoint) -> None:
-        """Remember how far this fill came; notice a side index that was deleted under way.
-
-        Engines make an index again under the name of a deleted one as soon as it is written to. Nobody but this fill
-        can have done that here, so what stands there is removed.
-        """
-        mapping = await self._mapping()
-        if mapping is None or source_of(mapping) != self._source.index:
-            if mapping is not None:
-                await self._engine.delete_index(self.side)
-            raise EngineError(
-                f"side index [{self.side}] of [{self._source.index}] was deleted while it was filled: was it detached, "
-                "or attached with other options at the same time?"
-            )
+        """Remember how far this fill came; notice a side index that was deleted under way."""
+        await self.require_present()
         body = {
             "checkpoint": {"source": self._source.uuid, "shards": {str(shard): at for shard, at in reached.items()}},
             ROOT: {"state": CHECKPOINT},
         }
         await self._engine.request("PUT", f"/{self.side}/_doc/{CHECKPOINT_ID}", params=_CHECKPOINT_ROUTING, body=body)
+
+    async def require_present(self) -> None:
+        """Refuse to go on with a side index that was deleted.
+
+        Engines make an index again under the name of a deleted one as soon as it is written to. Nobody but this fill
+        can have done that here, so what stands there is removed.
+
+        Raises:
+            EngineError: It was deleted.
+        """
+        mapping = await self._mapping()
+        if mapping is None or source_of(mapping) != self._source.index:
+            if mapping is not None:
+                await _delete(self._engine, self.side)
+            raise EngineError(
+                f"side index [{self.side}] of [{self._source.index}] was deleted while it was filled: was it detached, "
+                "or attached with other options at the same time?"
+            )
 
     async def refresh(self) -> None:
         """Let marks see everything written so far."""
@@ -249,7 +294,7 @@ class Beside:
         actions = [Sent(items[position].version.id, self._lines(items[position])) for position in sent]
         if not actions:
             return written
-        outcomes = await write(self._engine, self.side, actions, self._patience)
+        outcomes = await write(self._engine, self.side, actions)
         for position, outcome in zip(sent, outcomes, strict=True):
             if outcome.status == 409:
                 written.conflicts.add(position)
@@ -271,7 +316,7 @@ class Beside:
             gone = [hit for hit, doc in zip(page, answer["docs"], strict=True) if doc.get("found") is False]
             actions = [Sent(_key(hit)[0], (bulk_line({"delete": _expected(hit)}),)) for hit in gone]
             if actions:
-                outcomes = await write(self._engine, self.side, actions, self._patience)
+                outcomes = await write(self._engine, self.side, actions)
                 removed += sum(outcome.ok for outcome in outcomes)
         return removed
 

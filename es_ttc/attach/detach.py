@@ -10,7 +10,7 @@ from es_ttc.attach.source import MOST_DOCUMENTS, Source, Version, require_all_sh
 from es_ttc.attach.target import Sent, bulk_line, routed
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
-from es_ttc.ingest.bulk import Patience, write
+from es_ttc.ingest.bulk import write
 from es_ttc.mappings.spec import ROOT, STATE
 
 _REMOVE = {"script": {"lang": "painless", "source": f"ctx._source.remove('{ROOT}')"}}
@@ -133,7 +133,7 @@ async def _empty_documents(
         if not found:
             return
         sent = [Sent(version.id, _relieving(version)) for version in found]
-        outcomes = await write(engine, source.index, sent, Patience())
+        outcomes = await write(engine, source.index, sent)
         refused = next((item for item in outcomes if item.error and item.status not in (404, 409)), None)
         if refused is not None:
             raise EngineError(f"document [{refused.id}] of [{source.index}] keeps its features: {refused.error}")

@@ -9,7 +9,7 @@ its own write, and is met again later with a greater `_seq_no`.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -39,6 +39,7 @@ _ROUNDS = 10
 """Times that what changed during the fill is taken up again; after that it waits for the next one."""
 _CONFLICT_ROUNDS = 5
 _LONGEST_REASON = 1000
+_SHOWN_REASONS = 5
 _SETTLED = frozenset({READY, EMPTY, FAILED})
 
 
@@ -66,6 +67,7 @@ class Filled:
         unchanged: Documents whose features were right already.
         carried: Documents whose features were mapped from those of the encoder under a trained one.
         failed: Documents that cannot have features; they are marked with the reason.
+        unmarked: Reasons for a few of those among them that could not be marked.
         empty: Documents among those written that have no text.
         removed: Documents whose features were removed, since they are gone.
         deferred: Documents that changed under way, and are left to the next round.
@@ -85,6 +87,7 @@ class Filled:
     deferred: int = 0
     seconds: float = 0.0
     encoder_seconds: float = 0.0
+    unmarked: list[str] = field(default_factory=list)
 
 
 Report = Callable[[Filled], None]
@@ -270,6 +273,8 @@ class _Fill:
             for position, item in enumerate(items):
                 if position in written.moved:
                     self._defer(1)
+                elif position in written.left:
+                    self._leave(written.left[position])
                 elif position in written.conflicts:
                     again.append(item)
                 elif position in written.refused and item.kind is not Kind.FAILURE:
@@ -314,6 +319,12 @@ class _Fill:
         else:
             self.outcome.written += 1
             self.outcome.empty += item.fields["state"] == EMPTY
+
+    def _leave(self, reason: str) -> None:
+        self._see(1)
+        self.outcome.failed += 1
+        if len(self.outcome.unmarked) < _SHOWN_REASONS:
+            self.outcome.unmarked.append(reason)
 
     def _see(self, documents: int) -> None:
         self.outcome.seen += documents

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from es_ttc.attach.beside import Beside, serving_side
 from es_ttc.attach.fill import Filled, FillOptions, Report, fill
 from es_ttc.attach.inside import Inside
+from es_ttc.attach.readable import require_readable, require_updatable
 from es_ttc.attach.source import Source, sources_of
 from es_ttc.attach.target import Target
 from es_ttc.encoders.base import Encoder
@@ -123,15 +124,19 @@ async def fill_attached(
         report: Told how it goes.
 
     Raises:
-        InvalidRequest: There is no such index, or one of them has no features.
+        InvalidRequest: There is no such index, one of them has no features, or a text cannot be read any more.
         EncoderMismatch: The features are those of another encoder.
         EngineError: The engine refuses, or the features were removed under way.
         EngineUnavailable: The engine stayed busy or absent.
     """
-    return [
-        await fill(engine, source, await target_of(engine, source), encoder, options=options, report=report)
-        for source in await sources_of(engine, name)
-    ]
+    filled = []
+    for source in await sources_of(engine, name):
+        target = await target_of(engine, source)
+        if "inside" in source.meta:
+            require_updatable(source)
+        await require_readable(engine, source, target.spec.text_fields)
+        filled.append(await fill(engine, source, target, encoder, options=options, report=report))
+    return filled
 
 
 async def spec_of(engine: Engine, sources: Sequence[Source]) -> IndexSpec | None:

@@ -5,22 +5,30 @@ Each document therefore has the `_version` that it got with its features: any la
 it, and the gateway takes no stale vector for a fresh one. A final ingest pipeline marks what is written as pending.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from es_ttc.attach.fill import Filled, FillOptions, Report, fill
+from es_ttc.attach.readable import require_readable, require_updatable
 from es_ttc.attach.source import Checkpoint, Source, Version
 from es_ttc.attach.target import Item, Kind, Mark, Sent, Written, bulk_line, routed
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
-from es_ttc.ingest.bulk import Patience, write
+from es_ttc.exact_numbers import exact_numbers_in
+from es_ttc.ingest.bulk import write
+from es_ttc.ingest.by_id import hits_by_id, whole_source
 from es_ttc.mappings.attached import PENDING, VERSION, inside_properties
 from es_ttc.mappings.spec import ENCODER, HASH, ROOT, STATE, IndexSpec
 
 FINAL_PIPELINE = "index.final_pipeline"
 NO_PIPELINE = "_none"
 _MARKS = (VERSION, HASH, ENCODER, STATE)
+_SOURCES_AT_ONCE = 50
+_SETTLING_SECONDS = 0.5
+"""Longer than what lies between the last look at a mapping and its update."""
+_LONGEST_NUMBER = 60
 
 # Whoever reads a document, changes it and writes it back sends the features along: they stay where the text is the
 # same one, which `ttc.stamp` shows, and are dropped where it is not.
@@ -54,7 +62,8 @@ async def attach_inside(
     Every step may be repeated: the pipeline, the mapping, the setting, the fill.
 
     Raises:
-        InvalidRequest: The index carries features of another spec, or fields of its own below ``ttc``.
+        InvalidRequest: The index carries features of another spec, or fields of its own below ``ttc``; its documents
+            cannot be updated, or the text of a field cannot be read.
         EngineError: The engine refuses.
         EngineUnavailable: The engine stayed busy or absent; attaching again goes on there.
     """
@@ -71,6 +80,8 @@ async def attach_inside(
             f"the documents of [{source.index}] carry features of another encoder or other fields: take them out with "
             f"`es-ttc detach {source.index}` first, or attach without --in-index, which changes over while it serves"
         )
+    require_updatable(source)
+    await require_readable(engine, source, spec.text_fields)
     pipeline = pipeline_name(source.index)
     former = inside["former_pipeline"] if inside else source.settings.get(FINAL_PIPELINE, NO_PIPELINE)
     if former == pipeline:  # set by an attach that was stopped before it wrote the mapping: it comes after that
@@ -79,10 +90,39 @@ async def attach_inside(
         mapping: dict[str, Any] = {"properties": inside_properties(spec, await engine.capabilities(), source.settings)}
         ours = {**spec.as_meta(), "inside": {"former_pipeline": former, "source": source.uuid, "checkpoint": {}}}
         mapping["_meta"] = {**source.mapping.get("_meta", {}), ROOT: ours}
-        await engine.request("PUT", f"/{source.index}/_mapping", body=mapping)
+        await _take(engine, source, mapping)
     await engine.request("PUT", f"/_ingest/pipeline/{pipeline}", body=_pipeline(spec, former))
     await engine.request("PUT", f"/{source.index}/_settings", body={FINAL_PIPELINE: pipeline})
     return await fill(engine, source, Inside(engine, source, spec), encoder, options=options, report=report)
+
+
+async def _take(engine: Engine, source: Source, mapping: Mapping[str, Any]) -> None:
+    """Write the mapping, unless another attach does so at the same time with other options.
+
+    Engines have no condition for a mapping's update: the last one holds. So nothing else is done until it is clear
+    which one that was.
+
+    Raises:
+        InvalidRequest: Another attach was faster or later, and goes on.
+    """
+    if ROOT in await _meta_of(engine, source):
+        raise _other_attach(source)
+    await engine.request("PUT", f"/{source.index}/_mapping", body=mapping)
+    await asyncio.sleep(_SETTLING_SECONDS)
+    if (await _meta_of(engine, source)).get(ROOT) != mapping["_meta"][ROOT]:
+        raise _other_attach(source)
+
+
+async def _meta_of(engine: Engine, source: Source) -> Mapping[str, Any]:
+    meta: Mapping[str, Any] = (await engine.mapping(source.index))[source.index].get("_meta", {})
+    return meta
+
+
+def _other_attach(source: Source) -> InvalidRequest:
+    return InvalidRequest(
+        f"another attach of [{source.index}] began at the same time, and goes on: wait for its end; for other options "
+        f"take its features out then, with `es-ttc detach {source.index}`"
+    )
 
 
 def pipeline_name(index: str) -> str:
@@ -120,7 +160,6 @@ class Inside:
         self._engine = engine
         self._source = source
         self._attached = "inside" in source.meta or not source.meta
-        self._patience = Patience()
         self._fields: frozenset[str] = frozenset()
 
     async def load(self) -> Checkpoint:
@@ -135,6 +174,9 @@ class Inside:
         meta = await self._meta()
         if ROOT not in meta:
             raise EngineError(f"index [{self._source.index}] was detached while it was filled")
+        ours = self.spec.as_meta()
+        if {name: meta[ROOT].get(name) for name in ours} != ours:
+            raise EngineError(f"index [{self._source.index}] was attached with other options while it was filled")
         if self._attached:
             inside = meta[ROOT]["inside"] | {
                 "source": self._source.uuid,
@@ -154,27 +196,53 @@ class Inside:
 
         A partial update passes through no ingest pipeline, and keeps everything else in the document as it is.
         """
-        written = Written()
+        written = Written(left=await self._changed_by_update(items))
         if not self._fields:
             mapping = (await self._engine.mapping(self._source.index))[self._source.index]
             self._fields = frozenset(mapping["properties"][ROOT]["properties"])
-        actions = [Sent(item.version.id, self._lines(item)) for item in items]
-        outcomes = await write(self._engine, self._source.index, actions, self._patience)
-        for position, outcome in enumerate(outcomes):
+        sent = [position for position in range(len(items)) if position not in written.left]
+        actions = [Sent(items[position].version.id, self._lines(items[position])) for position in sent]
+        outcomes = await write(self._engine, self._source.index, actions) if actions else []
+        for position, outcome in zip(sent, outcomes, strict=True):
             if outcome.status in (404, 409):
                 written.moved.add(position)
             elif outcome.error is not None:
                 written.refused[position] = outcome.error
         return written
 
+    async def _changed_by_update(self, items: Sequence[Item]) -> dict[int, str]:
+        """Return which documents the engine would change by any update, with the reasons.
+
+        It reads and writes numbers of `_source` as doubles then. Of those that carry something of ours an update or a
+        pipeline has been made before.
+        """
+        fresh = {
+            item.version.key: position
+            for position, item in enumerate(items)
+            if item.mark is None or item.mark.state is None
+        }
+        found: dict[int, str] = {}
+        whole = whole_source(await self._engine.capabilities())
+        ids = sorted({identifier for identifier, _ in fresh})
+        for start in range(0, len(ids), _SOURCES_AT_ONCE):
+            part = ids[start : start + _SOURCES_AT_ONCE]
+            for hit in await hits_by_id(self._engine, self._source.index, part, {"_source": whole}):
+                numbers = exact_numbers_in(hit.get("_source") or {})
+                position = fresh.get((hit["_id"], hit.get("_routing")))
+                if numbers and position is not None:
+                    field, number = numbers[0]
+                    found[position] = (
+                        f"document [{hit['_id']}] holds [{number.text[:_LONGEST_NUMBER]}] in [{field}], which the "
+                        "engine would change by an update: attach without --in-index"
+                    )
+        return found
+
     async def remove_orphans(self) -> int:
         """Nothing to do: features go with their documents."""
         return 0
 
     async def _meta(self) -> Mapping[str, Any]:
-        mapping = (await self._engine.mapping(self._source.index))[self._source.index]
-        meta: Mapping[str, Any] = mapping.get("_meta", {})
-        return meta
+        return await _meta_of(self._engine, self._source)
 
     def _mark(self, version: Version) -> Mark:
         fields = version.fields

@@ -43,6 +43,13 @@ class Source:
         meta: Mapping[str, Any] = self.mapping.get("_meta", {}).get(ROOT, {})
         return meta
 
+    @property
+    def keeps_source(self) -> bool:
+        """Whether documents have a `_source` at all, stored or made from other fields."""
+        mapped = self.mapping.get("_source", {})
+        modes = (mapped.get("mode"), self.settings.get("index.mapping.source.mode"))
+        return mapped.get("enabled") is not False and "disabled" not in modes
+
 
 @dataclass(frozen=True, slots=True)
 class Version:
@@ -93,7 +100,7 @@ async def sources_of(engine: Engine, name: str) -> list[Source]:
         owner = source_of(source.mapping)
         if owner is not None:
             raise InvalidRequest(f"[{source.index}] is a side index of [{owner}]: name that one")
-        if source.mapping.get("_source", {}).get("enabled") is False:
+        if not source.keeps_source:
             raise InvalidRequest(f"index [{source.index}] keeps no _source, so there is no text to make features from")
     return found
 

@@ -91,11 +91,13 @@ class Written:
         conflicts: Positions of those whose features another fill has written.
         moved: Positions of those that their own users changed under way.
         refused: Reasons why the engine takes others never.
+        left: Reasons why others are left as they are, without a mark: any write of ours would change them.
     """
 
     conflicts: set[int] = field(default_factory=set)
     moved: set[int] = field(default_factory=set)
     refused: dict[int, str] = field(default_factory=dict)
+    left: dict[int, str] = field(default_factory=dict)
 
 
 class Target(Protocol):

@@ -26,6 +26,7 @@ from es_ttc.cli.tune import tune
 from es_ttc.cli.worker import worker
 from es_ttc.errors import EsTtcError
 from es_ttc.gateway.logs import configure_logs
+from es_ttc.process_arguments import hide_credentials
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -65,6 +66,8 @@ for command in COMMANDS:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 on success, 1 on failure, 2 on wrong usage, 130 on Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        hide_credentials()
     # What the libraries below say goes to standard error, and only when it matters: standard output is the answer's.
     configure_logs("auto", logging.DEBUG if "--debug" in arguments else logging.ERROR)
     sys.exit(run(arguments))

@@ -175,6 +175,9 @@ def _long(work: Any, as_json: bool, how_to_go_on: str) -> int:
     else:
         for each in filled:
             click.echo(_sentence(each))
+    for each in filled:
+        for reason in each.unmarked:
+            click.echo(f"es-ttc: {reason}", err=True)
     failed = sum(each.failed for each in filled)
     if failed:
         click.echo(f"es-ttc: {failed:,} documents cannot have features: see `es-ttc index show {name}`", err=True)

@@ -33,7 +33,8 @@ json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON
 engine_flag = click.option(
     "--engine",
     metavar="URL",
-    help="The engine's URL, user:password@ allowed. Default: ES_TTC_ENGINE or 127.0.0.1:9200.",
+    help="The engine's URL, user:password@ allowed, though other users of the machine may see a flag: better "
+    "ES_TTC_USERNAME with ES_TTC_PASSWORD_FILE, or ES_TTC_API_KEY_FILE. Default: ES_TTC_ENGINE or 127.0.0.1:9200.",
 )
 encoder_flag = click.option(
     "--encoder", metavar="NAME", help="minilm, mpnet, any model name, or a folder. Default: ES_TTC_ENCODER or minilm."

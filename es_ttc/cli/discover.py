@@ -16,6 +16,7 @@ from rich.text import Text
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.evaluating import cached_encoder, interruptible, stages
 from es_ttc.errors import InvalidRequest
+from es_ttc.private_files import private_umask
 from es_ttc.settings import LlmSettings, Settings
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def run(
     from es_ttc.sandbox.lockdown import seccomp
 
     seccomp()  # what is missing is told before anything is encoded
-    with Memory(search) as memory, interruptible():
+    with private_umask(), Memory(search) as memory, interruptible():
         if memory.plan is None:
             if not data and not generated:
                 raise InvalidRequest(

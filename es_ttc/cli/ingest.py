@@ -78,6 +78,12 @@ class Request:
     metavar="FILE",
     help="Where rejected documents are appended, with the reason. Default: NAME.rejected.jsonl here.",
 )
+@click.option(
+    "--retry-seconds",
+    type=click.FloatRange(0, 86_400),
+    help="How long a document that the engine cannot take for now is sent again before the run fails. Default: the "
+    "setting write_retry_seconds.",
+)
 @json_flag
 def ingest(
     name: str,
@@ -91,6 +97,7 @@ def ingest(
     batch_mb: float,
     batch_seconds: float,
     dead_letters: Path | None,
+    retry_seconds: float | None,
     as_json: bool,
 ) -> int:
     """Write the documents of FILEs into the index NAME, with the features that its queries need.
@@ -99,15 +106,19 @@ def ingest(
     that does not exist is made with defaults. Documents that the index holds already, unchanged, are passed over, so
     running twice costs little; a document with a known id replaces the one that was there.
 
-    Exit status: 0 when every document is in the index; 1 when some were rejected (the others are in) or the run
-    failed; 130 when it was stopped. Rejected documents are in the dead-letter file with the reason; a stopped or
-    failed run goes on with --resume.
+    Exit status: 0 when every document is in the index, which is asked for each of them at the end; 1 when some were
+    rejected (the others are in), are missing at the end, or the run failed; 130 when it was stopped. Rejected documents
+    are in the dead-letter file with the reason; a stopped or failed run goes on with --resume.
+
+    What the engine cannot take for now (busy, its disk full, a shard or a node gone) is sent again for
+    --retry-seconds, and never counts as rejected.
     """
     from es_ttc.errors import EngineError
     from es_ttc.ingest import IngestOptions
     from es_ttc.ingest.bulk import BatchLimits
 
-    settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
+    told = given(engine=engine, encoder=encoder, write_retry_seconds=retry_seconds)
+    settings = adapted(Settings(**told), adapter)
     batch = BatchLimits(bytes=int(batch_mb * 2**20), seconds=batch_seconds)
     rejected = dead_letters or Path(f"{name}.rejected.jsonl")
     request = Request(name, files, text_fields, IngestOptions(id_field, batch), resume, rejected)
@@ -128,7 +139,18 @@ def ingest(
         click.echo(f"es-ttc: {outcome.empty:,} documents have no text in the index's text fields", err=True)
     if outcome.rejected:
         click.echo(f"es-ttc: {outcome.rejected:,} documents were rejected: see {rejected}", err=True)
-    return 1 if outcome.rejected else 0
+    if outcome.rejected_before:
+        click.echo(
+            f"es-ttc: {outcome.rejected_before:,} documents were rejected before this run was resumed: see {rejected}",
+            err=True,
+        )
+    if outcome.missing:
+        click.echo(
+            f"es-ttc: {outcome.missing:,} documents were acknowledged and are not in the index any more "
+            f"({', '.join(outcome.missing_ids)}): run the same command without --resume to write them again",
+            err=True,
+        )
+    return 0 if outcome.complete else 1
 
 
 async def _run(settings: Settings, request: Request) -> "Outcome":
@@ -141,8 +163,7 @@ async def _run(settings: Settings, request: Request) -> "Outcome":
         encoder = await _ready(engine, settings, request, inputs)
         run, checkpoint = await _checkpoint(engine, request, encoder)
         with DeadLetterFile(request.dead_letters, run) as dead_letters, progress_bar() as bar:
-            if checkpoint:
-                dead_letters.forget(checkpoint.position)
+            rejected = dead_letters.forget(checkpoint.position) if checkpoint else ()
             return await ingest_documents(
                 engine,
                 request.name,
@@ -151,6 +172,7 @@ async def _run(settings: Settings, request: Request) -> "Outcome":
                 dead_letters=dead_letters,
                 options=request.options,
                 checkpoint=checkpoint,
+                rejected_before=rejected,
                 report=_reporter(bar),
             )
 

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Float32, Role
 from es_ttc.encoders.trained import TrainedEncoder
+from es_ttc.private_files import make_private_folder, touch_private
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,19 @@ _BUSY_SECONDS = 30.0
 _TOUCH_SECONDS = 3600
 _KEYS_PER_QUERY = 256
 _HEADER = struct.Struct("<IIi?")  # CRC-32 of the rest, components, rows (-1: pooled alone), truncated
+
+_PRIMARY_CODE = 0xFF  # extended codes have the primary one in their lowest byte
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_OF_NO_USE = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_AUTH,
+    }
+)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, size INTEGER, used INTEGER);
@@ -127,8 +141,9 @@ class _InTheSameFile(CachedEncoder):
 class EncodingStore:
     """A bounded key-value store of encodings; thread-safe and safe to share between processes.
 
-    What it can't read (a damaged entry, a damaged file, a lock that lasts) is not there, what it can't write is not
-    kept: both are logged, neither is an error.
+    What it can't read (a damaged entry, a damaged file) is not there, what it can't write is not kept: both are logged,
+    neither is an error. A file that cannot be used at all (no right, a lock that lasts) is left as it is, and what
+    follows goes on without it; only one that is damaged is begun again.
 
     Args:
         path: The SQLite file.
@@ -139,22 +154,29 @@ class EncodingStore:
         self._path = path
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._open: sqlite3.Connection | None = None
+        self._closer: Callable[[], object] = _nothing
         try:
+            make_private_folder(path.parent)
+            touch_private(path)
             self._connect()
         except sqlite3.DatabaseError as error:
-            self._start_afresh(error)
+            self._after(error, "opened")
+        except OSError as error:
+            self._go_without(error)
 
     def get(self, keys: set[bytes]) -> dict[bytes, Encoding]:
         """Return the encodings that are known and sound."""
         found: dict[bytes, Encoding] = {}
         stale: list[int] = []
         ordered = sorted(keys)
-        with self._guarded("read"):
+        with self._guarded("read") as connection:
+            if connection is None:
+                return found
             for start in range(0, len(ordered), _KEYS_PER_QUERY):
                 part = ordered[start : start + _KEYS_PER_QUERY]
                 marks = ",".join("?" * len(part))
-                rows = self._connection.execute(
+                rows = connection.execute(
                     "SELECT id, key, used, value FROM entries JOIN vectors USING (id) "  # noqa: S608 - marks only
                     f"WHERE key IN ({marks})",
                     part,
@@ -168,7 +190,7 @@ class EncodingStore:
                     if used < time.time() - _TOUCH_SECONDS:
                         stale.append(number)
             if stale:
-                with self._transaction() as connection:
+                with _transaction(connection):
                     now = int(time.time())
                     connection.executemany("UPDATE entries SET used = ? WHERE id = ?", [(now, n) for n in stale])
         return found
@@ -176,16 +198,19 @@ class EncodingStore:
     def put(self, encodings: dict[bytes, Encoding]) -> None:
         """Keep encodings, in place of older ones of the same keys, and drop the longest unused above the bound."""
         packed = {key: _pack(encoding) for key, encoding in encodings.items()}
-        with self._guarded("written"), self._transaction() as connection:
-            now = int(time.time())
-            for key, value in packed.items():
-                (number,) = connection.execute(
-                    "INSERT INTO entries (key, size, used) VALUES (?, ?, ?) "
-                    "ON CONFLICT (key) DO UPDATE SET size = excluded.size, used = excluded.used RETURNING id",
-                    (key, len(value), now),
-                ).fetchone()
-                connection.execute("INSERT OR REPLACE INTO vectors (id, value) VALUES (?, ?)", (number, value))
-            self._evict(connection)
+        with self._guarded("written") as connection:
+            if connection is None:
+                return
+            with _transaction(connection):
+                now = int(time.time())
+                for key, value in packed.items():
+                    (number,) = connection.execute(
+                        "INSERT INTO entries (key, size, used) VALUES (?, ?, ?) "
+                        "ON CONFLICT (key) DO UPDATE SET size = excluded.size, used = excluded.used RETURNING id",
+                        (key, len(value), now),
+                    ).fetchone()
+                    connection.execute("INSERT OR REPLACE INTO vectors (id, value) VALUES (?, ?)", (number, value))
+                self._evict(connection)
 
     def close(self) -> None:
         """Close the file."""
@@ -217,37 +242,69 @@ class EncodingStore:
         except sqlite3.Error:
             connection.close()
             raise
-        self._connection = connection
+        self._open = connection
         self._closer = weakref.finalize(self, connection.close)
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._open is None:
+            raise sqlite3.ProgrammingError("the file is not open")
+        return self._open
+
+    def _after(self, error: sqlite3.DatabaseError, done: str) -> None:
+        """Do what a failure asks for: begin a damaged file again, go on without one that is of no use, or forget it."""
+        code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
+        if code in _DAMAGED:
+            self._start_afresh(error)
+        elif code in _OF_NO_USE or self._open is None:
+            self._go_without(error)
+        else:
+            logger.warning("%s could not be %s: %s", self._path, done, error)
 
     def _start_afresh(self, error: sqlite3.DatabaseError) -> None:
         logger.warning("%s is damaged (%s): it is begun again", self._path, error)
-        for suffix in ("", "-wal", "-shm"):
-            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
-        self._connect()
+        self._close()
+        try:
+            for suffix in ("", "-wal", "-shm"):
+                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+            touch_private(self._path)
+            self._connect()
+        except (OSError, sqlite3.DatabaseError) as again:
+            self._go_without(again)
+
+    def _go_without(self, error: Exception) -> None:
+        self._close()
+        reason = error.strerror if isinstance(error, OSError) else error
+        logger.error("the cache %s cannot be used (%s): texts are encoded without it", self._path, reason)
+
+    def _close(self) -> None:
+        self._closer()
+        self._closer, self._open = _nothing, None
 
     @contextmanager
-    def _guarded(self, done: str) -> Iterator[None]:
-        """Hold the connection; a failure of the file is logged and forgotten."""
+    def _guarded(self, done: str) -> Iterator[sqlite3.Connection | None]:
+        """Hold the connection, None where the file is of no use; a failure of the file is logged and forgotten."""
         with self._lock:
             try:
-                yield
-            except sqlite3.OperationalError as error:
-                logger.warning("%s could not be %s: %s", self._path, done, error)
+                yield self._open
             except sqlite3.DatabaseError as error:
-                self._closer()
-                self._start_afresh(error)
+                self._after(error, done)
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._connection
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _nothing() -> None:
+    """Stand in for the closing of a file that is not open."""
 
 
 def _key(kind: str, text: str) -> bytes:

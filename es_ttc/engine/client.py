@@ -4,6 +4,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -30,6 +31,8 @@ READ_POSTS = frozenset(
 )
 """Last parts of paths whose POST changes nothing, so that it may be sent twice."""
 DEFAULT_MAX_CONTENT_LENGTH = 100 * 2**20
+exact: ContextVar[bool] = ContextVar("exact", default=False)
+"""Whether the numbers of the answer that is being read must not change; the clients' deserialisers look at it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class ClientEngine(ABC):
     def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
         self._urls = [address.url for address in engine_addresses(settings)]
         self._timeout = settings.request_timeout
+        self._write_retry_seconds = settings.write_retry_seconds
         self._info = info
         self._capabilities: Capabilities | None = None
         self._detecting = asyncio.Lock()
@@ -88,6 +92,11 @@ class ClientEngine(ABC):
     def name(self) -> str:
         """What messages call it."""
         return f"the engine at {self.url}"
+
+    @property
+    def write_retry_seconds(self) -> float:
+        """Seconds for which a write that the engine cannot take for now is sent again."""
+        return self._write_retry_seconds
 
     @abstractmethod
     async def _exchange(
@@ -192,6 +201,14 @@ class ClientEngine(ABC):
         """Run one `_search`."""
         found: dict[str, Any] = await self.request("POST", f"/{_path(index)}/_search", params=params, body=body)
         return found
+
+    async def exact_search(self, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one `_search`; numbers that would change become :class:`es_ttc.exact_numbers.ExactNumber`."""
+        token = exact.set(True)
+        try:
+            return await self.search(index, body)
+        finally:
+            exact.reset(token)
 
     async def scan(
         self, index: str, query: Mapping[str, Any], *, source: Sequence[str] | bool, batch: int = 1000

@@ -13,6 +13,7 @@ import elastic_transport
 from elasticsearch import AsyncElasticsearch
 from elasticsearch.serializer import OrjsonSerializer
 
+from es_ttc import exact_numbers
 from es_ttc.engine.client import (
     JSON,
     PIT_KEEP_ALIVE,
@@ -20,6 +21,7 @@ from es_ttc.engine.client import (
     ClientEngine,
     Unreachable,
     data_nodes,
+    exact,
     max_content_length,
 )
 from es_ttc.engine.http import service_headers
@@ -28,6 +30,13 @@ from es_ttc.errors import EngineError
 from es_ttc.settings import EngineSettings
 
 CONNECTIONS = 32
+
+
+class _Serializer(OrjsonSerializer):
+    """The client's own, which keeps numbers as they are where that is asked for."""
+
+    def json_loads(self, data: bytes) -> Any:
+        return exact_numbers.loads(data) if exact.get() else super().json_loads(data)
 
 
 class ElasticsearchEngine(ClientEngine):
@@ -44,7 +53,7 @@ class ElasticsearchEngine(ClientEngine):
         self._client = AsyncElasticsearch(
             self._urls,
             connections_per_node=CONNECTIONS,
-            serializer=OrjsonSerializer(),
+            serializer=_Serializer(),
             **(tls if any(url.startswith("https:") for url in self._urls) else {}),
         )
         self._headers = service_headers(settings)

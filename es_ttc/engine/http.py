@@ -3,8 +3,10 @@
 import base64
 import ssl
 from collections.abc import Mapping
+from pathlib import Path
 
 import aiohttp
+from pydantic import SecretStr
 
 from es_ttc.engine.addresses import engine_addresses, engine_urls
 from es_ttc.errors import ConfigurationError
@@ -28,15 +30,21 @@ def base_url(settings: EngineSettings) -> str:
 
 
 def service_headers(settings: EngineSettings) -> dict[str, str]:
-    """Return the headers that sign in with the settings' own credentials; none where there are none."""
-    if settings.api_key is not None:
-        return {"Authorization": f"ApiKey {settings.api_key.get_secret_value()}"}
-    if settings.bearer_token is not None:
-        return {"Authorization": f"Bearer {settings.bearer_token.get_secret_value()}"}
+    """Return the headers that sign in with the settings' own credentials; none where there are none.
+
+    Raises:
+        ConfigurationError: A file with credentials cannot be read, or is empty.
+    """
+    api_key = _secret("api_key", settings.api_key, settings.api_key_file)
+    if api_key is not None:
+        return {"Authorization": f"ApiKey {api_key}"}
+    token = _secret("bearer_token", settings.bearer_token, settings.bearer_token_file)
+    if token is not None:
+        return {"Authorization": f"Bearer {token}"}
     urls = engine_urls(settings.engine)
     url = next((url for url in urls if url.user is not None), urls[0])
     user = settings.username or url.user
-    password = settings.password.get_secret_value() if settings.password else url.password
+    password = _secret("password", settings.password, settings.password_file) or url.password
     if user is None:
         return {}
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password or ''}".encode()).decode()}
@@ -93,6 +101,19 @@ class _EngineResponse(aiohttp.ClientResponse):
             if connection.protocol is None:  # it has been, and the connection is back in the pool
                 protocol.close()
         return self
+
+
+def _secret(name: str, value: SecretStr | None, file: Path | None) -> str | None:
+    """Return a secret that is set as it is, or by its file, whose last line break does not count."""
+    if value is not None or file is None:
+        return None if value is None else value.get_secret_value()
+    try:
+        secret = file.read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"[{name}_file] cannot be read, got [{file}]: {error}") from error
+    if not secret:
+        raise ConfigurationError(f"[{name}_file] is empty, got [{file}]: write the {name} into it")
+    return secret
 
 
 def _tls(settings: EngineSettings) -> ssl.SSLContext | bool:

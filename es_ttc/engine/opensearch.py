@@ -8,7 +8,16 @@ import aiohttp
 import opensearchpy
 from opensearchpy import AsyncOpenSearch
 
-from es_ttc.engine.client import PIT_KEEP_ALIVE, Answer, ClientEngine, Unreachable, data_nodes, max_content_length
+from es_ttc import exact_numbers
+from es_ttc.engine.client import (
+    PIT_KEEP_ALIVE,
+    Answer,
+    ClientEngine,
+    Unreachable,
+    data_nodes,
+    exact,
+    max_content_length,
+)
 from es_ttc.engine.http import service_headers
 from es_ttc.engine.protocol import Capabilities, Product
 from es_ttc.settings import EngineSettings
@@ -16,6 +25,18 @@ from es_ttc.settings import EngineSettings
 CONNECTIONS = 32
 KNN_PLUGIN = "opensearch-knn"
 TLS_ERRORS = (aiohttp.ClientSSLError, ssl.SSLError)
+
+
+class _Serializer(opensearchpy.JSONSerializer):
+    """The client's own, which keeps numbers as they are where that is asked for."""
+
+    def loads(self, s: str) -> Any:
+        if not exact.get():
+            return super().loads(s)
+        try:
+            return exact_numbers.loads(s)
+        except ValueError as error:
+            raise opensearchpy.SerializationError(s, error) from error
 
 
 class OpenSearchEngine(ClientEngine):
@@ -36,6 +57,7 @@ class OpenSearchEngine(ClientEngine):
             headers=service_headers(settings),
             maxsize=CONNECTIONS,
             max_retries=0,
+            serializer=_Serializer(),
         )
 
     async def close(self) -> None:

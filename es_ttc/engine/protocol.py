@@ -54,9 +54,9 @@ class BulkItem:
         return self.error is None
 
     @property
-    def retryable(self) -> bool:
-        """Whether the same action may succeed later (the engine was busy: 429, 502, 503, 504)."""
-        return self.status in (429, 502, 503, 504)
+    def error_type(self) -> str:
+        """The engine's type of the error, e.g. ``mapper_parsing_exception``; "" where there is none."""
+        return (self.error or "").partition(":")[0]
 
 
 class Asking(Protocol):
@@ -89,6 +89,11 @@ class Engine(Protocol):
     @property
     def url(self) -> str:
         """Address without credentials, for messages."""
+        ...
+
+    @property
+    def write_retry_seconds(self) -> float:
+        """Seconds for which a write that the engine cannot take for now is sent again."""
         ...
 
     async def capabilities(self) -> Capabilities:
@@ -138,6 +143,10 @@ class Engine(Protocol):
 
     async def search(self, index: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:
         """Run one `_search`."""
+        ...
+
+    async def exact_search(self, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one `_search`; numbers that would change become :class:`es_ttc.exact_numbers.ExactNumber`."""
         ...
 
     def scan(

@@ -2,17 +2,17 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Protocol
 
 from es_ttc.engine.protocol import BulkItem, Engine
 from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.ingest.prepare import Prepared
+from es_ttc.ingest.refusals import Refusal, is_temporary, refusal_of
 
-_BUSY = (429, 502, 503, 504)
-_REFUSED = (401, 403, 404)
-"""Not this document's fault: no right to write, a blocked index, no index. Every other one would meet the same."""
 _TOO_MUCH = (400, 413)
 """A whole bulk refused for what one of its documents is, or for its size."""
 
@@ -75,21 +75,35 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a busy or absent engine is waited for: about two and a half minutes.
+    """How long an engine that cannot take a document for now is waited for.
 
     Attributes:
-        attempts: Times that one document is sent.
+        seconds: Time from the first attempt until no further one is made.
+        attempts: Times that one document is sent at most; None for no such limit.
         first_wait: Seconds before the second attempt; each further wait is twice as long.
         longest_wait: Greatest wait in seconds.
     """
 
-    attempts: int = 10
+    seconds: float = 150.0
+    attempts: int | None = None
     first_wait: float = 0.5
     longest_wait: float = 30.0
 
     def wait(self, attempt: int) -> float:
         """Return the seconds to wait after the given attempt (from 1), between a half and all of its share."""
-        return min(self.first_wait * 2.0 ** (attempt - 1), self.longest_wait) * random.uniform(0.5, 1.0)  # noqa: S311
+        doublings = min(attempt - 1, 60)  # a greater power would be no float
+        return min(self.first_wait * 2.0**doublings, self.longest_wait) * random.uniform(0.5, 1.0)  # noqa: S311
+
+    def next_wait(self, attempt: int, spent: float) -> float | None:
+        """Return the seconds to wait after an attempt, the last one cut to end in time; None where it was the last.
+
+        Args:
+            attempt: Its number, from 1.
+            spent: Seconds since the first one began.
+        """
+        if attempt == self.attempts or spent >= self.seconds:
+            return None
+        return min(self.wait(attempt), self.seconds - spent)
 
 
 async def batches(queue: asyncio.Queue[Sequence[Action] | None], limits: BatchLimits) -> AsyncIterator[list[Action]]:
@@ -126,53 +140,61 @@ async def batches(queue: asyncio.Queue[Sequence[Action] | None], limits: BatchLi
             return
 
 
-async def write(engine: Engine, index: str, actions: Sequence[BulkAction], patience: Patience) -> list[BulkItem]:
-    """Write one batch; what the engine was too busy for is sent again, alone, after a wait.
+async def write(
+    engine: Engine, index: str, actions: Sequence[BulkAction], patience: Patience | None = None
+) -> list[BulkItem]:
+    """Write one batch; what the engine cannot take for now is sent again, alone, after a wait.
 
     Sending twice is safe: every action names its document's id, or the version that it expects of it.
+
+    Args:
+        engine: The engine.
+        index: Where actions go that name no index.
+        actions: What is written.
+        patience: How long the engine is waited for; None for as long as its settings say.
 
     Returns:
         Each action's outcome, in order: written, or refused for good.
 
     Raises:
-        EngineUnavailable: The engine stayed busy or absent for all attempts.
+        EngineUnavailable: The engine could not take all of them in time.
         EngineError: It refuses writing as such.
     """
+    patience = patience or Patience(engine.write_retry_seconds)
+    begun = time.monotonic()
     outcomes: dict[int, BulkItem] = {}
     pending = list(range(len(actions)))
     reason, status = "", None
-    for attempt in range(1, patience.attempts + 1):
+    for attempt in count(1):
         try:
             items = await _send(engine, index, [actions[position] for position in pending])
         except EngineError as error:
-            if not isinstance(error, EngineUnavailable) and error.upstream_status not in _BUSY:
+            if not is_temporary(error):
                 raise
             reason, status = str(error), error.upstream_status
         else:
             for position, item in zip(pending, items, strict=True):
-                if item.status in _REFUSED and not _is_gone(item):
-                    raise EngineError(
-                        f"the engine at {engine.url} refuses to write to [{index}]: {item.error}",
-                        upstream_status=item.status,
-                    )
-                if item.retryable and not item.ok:
-                    reason, status = item.error or "", item.status
-                else:
-                    outcomes[position] = replace(item, position=position)
+                match refusal_of(item):
+                    case Refusal.ALL:
+                        raise EngineError(
+                            f"the engine at {engine.url} refuses to write to [{index}]: {item.error}",
+                            upstream_status=item.status,
+                        )
+                    case Refusal.TEMPORARY:
+                        reason, status = item.error or "", item.status
+                    case _:
+                        outcomes[position] = replace(item, position=position)
             pending = [position for position in pending if position not in outcomes]
         if not pending:
             return [outcomes[position] for position in range(len(actions))]
-        if attempt < patience.attempts:
-            await asyncio.sleep(patience.wait(attempt))
-    raise EngineUnavailable(
-        f"the engine at {engine.url} took none of {len(pending)} documents in {patience.attempts} attempts: {reason}",
-        upstream_status=status,
-    )
-
-
-def _is_gone(item: BulkItem) -> bool:
-    """Whether an update or a delete found no document: that one's own matter."""
-    return item.status == 404 and (item.error is None or item.error.startswith("document_missing"))
+        wait = patience.next_wait(attempt, time.monotonic() - begun)
+        if wait is None:
+            raise EngineUnavailable(
+                f"the engine at {engine.url} took none of {len(pending)} documents in {attempt} attempts: {reason}",
+                upstream_status=status,
+            )
+        await asyncio.sleep(wait)
+    raise AssertionError("the attempts end in a return or in an error")
 
 
 async def _send(engine: Engine, index: str, actions: Sequence[BulkAction]) -> list[BulkItem]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from es_ttc.engine.protocol import Engine
+from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.errors import EngineUnavailable
 
 _MOST_HITS = 10_000
@@ -42,8 +42,19 @@ class Read:
         return target
 
 
+def whole_source(capabilities: Capabilities) -> bool | dict[str, bool]:
+    """Return what asks a search for `_source` exactly as it is stored.
+
+    Elasticsearch leaves vectors out of it since 9.2, for which it reads and writes all of it, numbers as doubles.
+    """
+    filtered = capabilities.product == "elasticsearch" and capabilities.version >= (9, 2)
+    return {"exclude_vectors": False} if filtered else True
+
+
 async def hits_by_id(engine: Engine, index: str, ids: Sequence[str], asked: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the hits of some ids, as the last refresh shows them; those that are gone are left out.
+
+    Numbers that no float or integer of 64 bits holds are :class:`es_ttc.exact_numbers.ExactNumber`.
 
     Args:
         engine: The engine.
@@ -62,7 +73,7 @@ async def hits_by_id(engine: Engine, index: str, ids: Sequence[str], asked: Mapp
         "track_total_hits": False,
         **asked,
     }
-    answer = await engine.search(index, body)
+    answer = await engine.exact_search(index, body)
     if answer.get("timed_out") or answer["_shards"]["failed"]:
         raise EngineUnavailable(f"index [{index}] answered from a part of its shards only: try again")
     found: list[dict[str, Any]] = answer["hits"]["hits"]

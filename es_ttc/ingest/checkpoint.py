@@ -16,6 +16,7 @@ import orjson
 
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.ingest.readers import STDIN
+from es_ttc.private_files import open_private
 
 _SAMPLE = 64 * 1024
 
@@ -129,7 +130,7 @@ class Checkpoint:
         data: dict[str, Any] = {"run": self.run, "position": position, "job": asdict(self.job)}
         fresh = self.path.with_name(f"{self.path.name}.tmp")
         try:
-            with fresh.open("wb") as file:
+            with open_private(fresh, "wb") as file:
                 file.write(orjson.dumps(data, option=orjson.OPT_INDENT_2))
                 file.flush()
                 os.fsync(file.fileno())

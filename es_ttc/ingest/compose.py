@@ -8,6 +8,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from es_ttc import exact_numbers
 from es_ttc.errors import InvalidRequest
 from es_ttc.mappings.readers import marked
 from es_ttc.mappings.spec import IndexSpec
@@ -83,11 +84,11 @@ def document_json(document: Document) -> bytes:
     """Return a document's JSON, keys in their own order.
 
     Raises:
-        InvalidRequest: A value has no JSON form (a lone surrogate, an integer above 64 bits, an unknown type...).
+        InvalidRequest: A value has no JSON form (a lone surrogate, a Python integer above 64 bits, an unknown type...).
     """
     try:
         # orjson's result keeps the room that it reserved for escapes, eight times the text's size: copy what is used.
-        return bytes(memoryview(orjson.dumps(document)))
+        return bytes(memoryview(orjson.dumps(document, default=exact_numbers.default)))
     except TypeError as error:
         raise InvalidRequest(f"the document has no JSON form: {error}") from error
 
@@ -132,7 +133,7 @@ def _text(value: Any, name: str) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | float):
+    if isinstance(value, int | float | exact_numbers.ExactNumber):
         return str(value)
     if isinstance(value, list | tuple):
         return " ".join(text for item in value if (text := _text(item, name)))

@@ -2,11 +2,16 @@
 
 import json
 import os
+import re
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self
+from typing import IO, Any, Protocol, Self
 
 from es_ttc.errors import ConfigurationError
+from es_ttc.exact_numbers import ExactNumber
+from es_ttc.private_files import keep_mode, open_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class DeadLetterFile:
     def __init__(self, path: Path, run: str) -> None:
         self.path = path
         self._run = run
-        self._file: BinaryIO | None = None
+        self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -94,11 +99,10 @@ class DeadLetterFile:
             "reason": letter.reason,
             "document": letter.document,
         }
-        # The standard library's JSON, all in ASCII: it writes lone surrogates and any number, which orjson refuses.
-        line = json.dumps(entry, default=str).encode() + b"\n"
+        line = _line(entry)
         try:
             if self._file is None:
-                self._file = self.path.open("ab")
+                self._file = open_private(self.path, "ab")
             self._file.write(line)
         except OSError as error:
             raise _unwritable(self.path, error) from error
@@ -112,22 +116,35 @@ class DeadLetterFile:
             except OSError as error:
                 raise _unwritable(self.path, error) from error
 
-    def forget(self, position: int) -> None:
+    def forget(self, position: int) -> frozenset[int]:
         """Drop this run's letters from a position on, whose documents are about to be read again.
 
         A last line that a kill left half-written goes too: its document lies beyond every checkpoint.
+
+        Returns:
+            The sequence numbers of this run's letters that stay.
         """
         if not self.path.exists():
-            return
+            return frozenset()
         rest = self.path.with_name(f"{self.path.name}.tmp")
         try:
-            with self.path.open("rb") as old, rest.open("wb") as new:
+            with self.path.open("rb") as old, open_private(rest, "wb") as new:
+                keep_mode(new.fileno(), self.path)
                 new.writelines(line for line in old if self._stays(line, position))
                 new.flush()
                 os.fsync(new.fileno())
             rest.replace(self.path)
+            with self.path.open("rb") as file:
+                return frozenset(number for line in file if (number := self._own_sequence(line)) is not None)
         except OSError as error:
             raise _unwritable(self.path, error) from error
+
+    def _own_sequence(self, line: bytes) -> int | None:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            return None
+        return int(entry["sequence"]) if entry.get("run") == self._run else None
 
     def _stays(self, line: bytes, position: int) -> bool:
         try:
@@ -135,6 +152,23 @@ class DeadLetterFile:
         except ValueError:
             return line.endswith(b"\n")
         return bool(entry.get("run") != self._run or entry["sequence"] < position)
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    """Return one line of JSON, in ASCII: the standard library writes lone surrogates, orjson refuses them."""
+    mark = uuid.uuid4().hex
+    numbers: list[str] = []
+
+    def default(value: object) -> str:
+        if not isinstance(value, ExactNumber):
+            return str(value)
+        numbers.append(value.text)
+        return f"{mark}-{len(numbers) - 1}"
+
+    text = json.dumps(entry, default=default)
+    if numbers:
+        text = re.sub(f'"{mark}-([0-9]+)"', lambda match: numbers[int(match[1])], text)
+    return text.encode() + b"\n"
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigurationError:

@@ -6,10 +6,11 @@ writes. Bounded queues between the stages keep memory flat: a slow stage stops t
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import ParamSpec, TypeVar
 
 from es_ttc.encoders.base import Encoder
@@ -20,7 +21,8 @@ from es_ttc.ingest.checkpoint import Checkpoint, Settled
 from es_ttc.ingest.dead_letters import DeadLetter, DeadLetters
 from es_ttc.ingest.encode import Encoded, action_lines, encode_apart, features_of
 from es_ttc.ingest.failures import cause_of
-from es_ttc.ingest.prepare import Prepared, prepare, raw_document
+from es_ttc.ingest.prepare import Prepared, id_of, prepare, raw_document
+from es_ttc.ingest.presence import SettledIds, missing_from
 from es_ttc.ingest.readers import Inputs, Record
 from es_ttc.ingest.unchanged import Unchanged
 from es_ttc.mappings.index import resolve_index
@@ -44,13 +46,13 @@ class IngestOptions:
     Attributes:
         id_field: The field that holds ids; None for ``_id``, or the content's hash where there is none.
         batch: When a bulk is full.
-        patience: How long a busy engine is waited for.
+        patience: How long an engine that cannot write for now is waited for; None for as long as its settings say.
         concurrency: Bulks in flight at once.
     """
 
     id_field: str | None = None
     batch: BatchLimits = field(default_factory=BatchLimits)
-    patience: Patience = field(default_factory=Patience)
+    patience: Patience | None = None
     concurrency: int = 2
 
 
@@ -60,10 +62,13 @@ class Outcome:
 
     Attributes:
         resumed_at: Records that an earlier run had settled; not counted below.
+        rejected_before: Those among them that are in the dead letters.
         read: Records read.
         written: Documents written.
         skipped: Documents that the index had already, unchanged.
         rejected: Documents in the dead letters.
+        missing: Documents that count as written or unchanged, by this run or an earlier one, and are not in the index.
+        missing_ids: Ids of a few of them.
         empty: Documents among those written that have no text, and so no features.
         truncated: Documents among those written whose text was cut at the index's ``max_tokens``.
         seconds: Wall time.
@@ -71,10 +76,13 @@ class Outcome:
     """
 
     resumed_at: int = 0
+    rejected_before: int = 0
     read: int = 0
     written: int = 0
     skipped: int = 0
     rejected: int = 0
+    missing: int = 0
+    missing_ids: list[str] = field(default_factory=list)
     empty: int = 0
     truncated: int = 0
     seconds: float = 0.0
@@ -84,6 +92,11 @@ class Outcome:
     def settled(self) -> int:
         """Records that are done with, one way or another."""
         return self.written + self.skipped + self.rejected
+
+    @property
+    def complete(self) -> bool:
+        """Whether every document is in the index, those that an earlier run had settled included."""
+        return not (self.rejected or self.rejected_before or self.missing)
 
     @property
     def documents_per_second(self) -> float:
@@ -109,13 +122,15 @@ async def ingest(
     dead_letters: DeadLetters,
     options: IngestOptions | None = None,
     checkpoint: Checkpoint | None = None,
+    rejected_before: Collection[int] = (),
     report: Report | None = None,
 ) -> Outcome:
     """Write documents with their features into an index that was made for them.
 
     A document is settled once the engine has acknowledged it, it was found unchanged, or it stands in the dead
     letters. When this raises or is cancelled, everything settled is recorded in the checkpoint, and running again
-    goes on from there; what was under way is done again, to the same effect.
+    goes on from there; what was under way is done again, to the same effect. At the end the index is asked for every
+    document that counts as settled; those that it lacks are counted as missing.
 
     Args:
         engine: The engine.
@@ -125,6 +140,7 @@ async def ingest(
         dead_letters: Where rejected documents go.
         options: How to write.
         checkpoint: Where to record how far it came; reading starts at its position.
+        rejected_before: Sequence numbers of records before that position that are in the dead letters.
         report: Told how it goes.
 
     Raises:
@@ -140,7 +156,8 @@ async def ingest(
             "ingest with the index's own encoder (--encoder), or make another index"
         )
     run = _Run(engine, concrete, spec, encoder, inputs, dead_letters, options or IngestOptions(), checkpoint, report)
-    return await run.run()
+    with run.ids:
+        return await run.run(rejected_before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,15 +193,17 @@ class _Run:
         position = checkpoint.position if checkpoint else 0
         self.outcome = Outcome(resumed_at=position)
         self.settled = Settled(position)
-        self.records = enumerate(inputs.records(position), start=position)
+        self.records = enumerate(inputs.records())
+        self.ids = SettledIds()
         self.unchanged = Unchanged(engine, index, spec)
         self.max_bytes = 0
         self.saved = 0.0
         self.started = 0.0
         self.threads = ThreadPoolExecutor(3, thread_name_prefix="ingest")
 
-    async def run(self) -> Outcome:
+    async def run(self, rejected_before: Collection[int]) -> Outcome:
         self.started = self.saved = time.monotonic()
+        await self._threaded(self._pass_over_settled, frozenset(rejected_before))
         capabilities = await self.engine.capabilities()
         self.max_bytes = int(capabilities.max_content_length * 0.95)
         await self.unchanged.start()
@@ -204,6 +223,7 @@ class _Run:
             self._save()
         await self.engine.refresh(self.index)
         await self._check_index()
+        self.outcome.missing, self.outcome.missing_ids = await missing_from(self.engine, self.index, self.ids)
         if self.checkpoint:
             self.checkpoint.remove()
         self._tell()
@@ -227,10 +247,11 @@ class _Run:
             for sequence, record, error in rejected:
                 self._reject(sequence, record, None, 400, str(error))
             changed = await self.unchanged.changed(documents, self.settled.position)
-            unchanged = {each.sequence for each in documents}.difference(each.sequence for each in changed)
-            self.outcome.skipped += len(unchanged)
-            for sequence in unchanged:
-                self.settled.add(sequence)
+            writing = {each.sequence for each in changed}
+            for each in documents:
+                if each.sequence not in writing:
+                    self.outcome.skipped += 1
+                    self._settle(each)
             self._progress()
             if changed:
                 await chunks.put(changed)
@@ -287,8 +308,26 @@ class _Run:
             self.outcome.written += 1
             self.outcome.empty += action.empty
             self.outcome.truncated += action.truncated
-            self.settled.add(document.sequence)
+            self._settle(document)
         self._progress()
+
+    def _settle(self, document: Prepared) -> None:
+        """Note a document that is in the index now."""
+        self.ids.add(document.id)
+        self.settled.add(document.sequence)
+
+    def _pass_over_settled(self, rejected: frozenset[int]) -> None:
+        """Read what an earlier run has settled for its ids alone: the index is asked for these at the end."""
+        for sequence, record in islice(self.records, self.settled.position):
+            try:
+                identifier = id_of(record, self.options.id_field)
+            except InvalidRequest:  # rejected then too, whether or not its dead letter was kept
+                self.outcome.rejected_before += 1
+                continue
+            if sequence in rejected:
+                self.outcome.rejected_before += 1
+            else:
+                self.ids.add(identifier)
 
     def _next_chunk(self) -> tuple[list[Prepared], list[tuple[int, Record, InvalidRequest]]] | None:
         documents: list[Prepared] = []

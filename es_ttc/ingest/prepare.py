@@ -1,13 +1,16 @@
 """From a record as read to a document that may be written: its id, its JSON, its text, or the reason why not."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from es_ttc.errors import InvalidRequest
+from es_ttc.exact_numbers import ExactNumber, exact_numbers_in
 from es_ttc.ingest.compose import Document, Span, compose, content_hash, document_hash, document_json
 from es_ttc.ingest.readers import Record
 from es_ttc.mappings.spec import ROOT, IndexSpec
 
 ID = "_id"
+_LONGEST_NUMBER = 60
 MAX_ID_BYTES = 512
 """Both engines refuse a whole bulk for one longer id."""
 
@@ -47,22 +50,19 @@ def prepare(sequence: int, record: Record, spec: IndexSpec, id_field: str | None
     Raises:
         InvalidRequest: The record cannot become a document; the message says why.
     """
-    if record.error is not None or record.document is None:
-        raise InvalidRequest(record.error or "the record holds no document")
-    document = dict(record.document)
-    for name in document:
-        if name == ROOT or name.startswith(f"{ROOT}."):
-            raise InvalidRequest(f"field [{name}] is reserved for es-ttc's own features: rename or remove it")
-    own_id = document.pop(ID, None)
-    source = document_json(document)
-    digest = document_hash(source)
-    if id_field is not None and id_field != ID:
-        identifier = _identifier(document.get(id_field), id_field)
-    else:
-        identifier = digest if own_id is None and id_field is None else _identifier(own_id, ID)
-    text, spans = compose(document, spec.text_fields)
+    identified = _identified(record, id_field)
+    text, spans = compose(identified.document, spec.text_fields)
     text_hash = content_hash(text, spans, spec)
-    return Prepared(sequence, record, identifier, source, digest, text, spans, text_hash)
+    return Prepared(sequence, record, identified.id, identified.source, identified.digest, text, spans, text_hash)
+
+
+def id_of(record: Record, id_field: str | None) -> str:
+    """Return the id that :func:`prepare` gives a record.
+
+    Raises:
+        InvalidRequest: The record cannot become a document.
+    """
+    return _identified(record, id_field).id
 
 
 def raw_document(record: Record) -> Document | str | None:
@@ -70,9 +70,50 @@ def raw_document(record: Record) -> Document | str | None:
     return record.document if record.document is not None else record.raw
 
 
+class _Identified(NamedTuple):
+    id: str
+    document: Document
+    source: bytes
+    digest: str
+
+
+def _identified(record: Record, id_field: str | None) -> _Identified:
+    if record.error is not None or record.document is None:
+        raise InvalidRequest(record.error or "the record holds no document")
+    document = dict(record.document)
+    for name in document:
+        if name == ROOT or name.startswith(f"{ROOT}."):
+            raise InvalidRequest(f"field [{name}] is reserved for es-ttc's own features: rename or remove it")
+    own_id = document.pop(ID, None)
+    _refuse_long_decimals(document)
+    source = document_json(document)
+    digest = document_hash(source)
+    if id_field is not None and id_field != ID:
+        identifier = _identifier(document.get(id_field), id_field)
+    else:
+        identifier = digest if own_id is None and id_field is None else _identifier(own_id, ID)
+    return _Identified(identifier, document, source, digest)
+
+
+def _refuse_long_decimals(document: Document) -> None:
+    """Refuse decimals that no double holds: engines write them anew as doubles when they leave `ttc` out of `_source`.
+
+    Raises:
+        InvalidRequest: Naming the field and the value.
+    """
+    for name, number in exact_numbers_in(document):
+        if not number.integer:
+            raise InvalidRequest(
+                f"field [{name}] holds [{number.text[:_LONGEST_NUMBER]}], which the engine would change to the nearest "
+                "double: give it as text, or with fewer digits"
+            )
+
+
 def _identifier(value: object, name: str) -> str:
     if value is None or value == "":
         raise InvalidRequest(f"the document has no [{name}]: give it one, or name the right field with --id-field")
+    if isinstance(value, ExactNumber) and value.integer:
+        value = value.text
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InvalidRequest(f"id [{name}] must be text or a whole number, got a {type(value).__name__}")
     identifier = str(value)

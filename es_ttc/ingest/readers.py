@@ -19,8 +19,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
-import orjson
-
+from es_ttc import exact_numbers
 from es_ttc.errors import ConfigurationError, InvalidRequest
 
 STDIN = "-"
@@ -162,7 +161,10 @@ class Documents:
 
 
 class JsonLines:
-    """JSON objects, one a line. Blank lines are passed over, a byte order mark and CRLF are understood."""
+    """JSON objects, one a line. Blank lines are passed over, a byte order mark and CRLF are understood.
+
+    Numbers stay as they are written, also those beyond 64 bits or with more digits than a double has.
+    """
 
     def __init__(self, name: str, *, limit: int = MAX_RECORD_BYTES) -> None:
         self.name = name
@@ -194,8 +196,8 @@ class JsonLines:
             start = raw[:_SHOWN].decode("utf-8", "backslashreplace")
             return Record(self.name, number, None, f"the line is longer than {self._limit:,} bytes", start)
         try:
-            document = orjson.loads(raw)
-        except orjson.JSONDecodeError as error:
+            document = exact_numbers.loads(raw)
+        except ValueError as error:
             text = raw.rstrip(b"\r\n").decode("utf-8", "backslashreplace")
             return Record(self.name, number, None, f"the line is not JSON: {error}", text)
         if not isinstance(document, dict):
@@ -298,7 +300,7 @@ class Parquet:
 def _json_value(value: Any) -> Any:
     match value:
         case Decimal():
-            return float(value)
+            return exact_numbers.number(str(value))
         case bytes():
             return base64.b64encode(value).decode()
         case datetime() | date() | time():

@@ -16,7 +16,8 @@ import orjson
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.ingest.by_id import Read, hits_by_id
+from es_ttc.exact_numbers import default
+from es_ttc.ingest.by_id import Read, hits_by_id, whole_source
 from es_ttc.ingest.encode import span_features, span_objects
 from es_ttc.mappings.fields import carried, kept_in_source
 from es_ttc.mappings.readers import reader_of
@@ -55,12 +56,12 @@ class Whole(Read):
         """Return the two lines of a bulk that write it again, with something more below ``ttc``.
 
         Raises:
-            TypeError: The source holds a value that has no JSON form here (an integer beyond 64 bits).
+            TypeError: The source holds a value that has no JSON form here.
         """
         # The source has been through the index's default pipeline already.
         action = {"index": {**self.target, "pipeline": _NO_PIPELINE}}
         document = {**self.source, ROOT: {**self.ours, **added}}
-        return orjson.dumps(action), orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+        return orjson.dumps(action), orjson.dumps(document, default=default, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 class Rewriter:
@@ -104,15 +105,11 @@ class Rewriter:
         stored = blobs if self._spec.blobs == "stored" else []
         asked: dict[str, Any] = {
             "seq_no_primary_term": True,
-            "_source": {"exclude_vectors": False} if await self._hides_vectors() else True,
+            "_source": whole_source(await self._engine.capabilities()),
             "stored_fields": [*stored, ENRICHMENT],
             "docvalue_fields": [*_KEYWORDS, *(blobs if not stored else ())],
         }
         return [self._whole(hit) for hit in await hits_by_id(self._engine, self._index, ids, asked)]
-
-    async def _hides_vectors(self) -> bool:
-        capabilities = await self._engine.capabilities()
-        return bool(self._sourced) and capabilities.product == "elasticsearch" and capabilities.version >= (9, 2)
 
     def _whole(self, hit: Mapping[str, Any]) -> Whole:
         fields: Mapping[str, Sequence[Any]] = hit.get("fields", {})

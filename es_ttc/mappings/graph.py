@@ -44,6 +44,8 @@ class GraphMeta(BaseModel):
         builder: ``exact`` or ``hnsw`` (computed here), or ``engine`` (the engine's own kNN).
         ready: Whether it is finished.
         checkpoint: For each shard of the holder the `_seq_no` up to which it knows every write.
+        owner: Who builds it; "" where nobody has said so.
+        beats: How often that build has shown that it goes on.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -55,10 +57,17 @@ class GraphMeta(BaseModel):
     builder: str
     ready: bool = False
     checkpoint: dict[int, int] = Field(default_factory=dict)
+    owner: str = ""
+    beats: int = 0
+
+    @property
+    def sign(self) -> tuple[str, int, bool]:
+        """What changes for as long as somebody builds it."""
+        return self.owner, self.beats, self.ready
 
     def same_as(self, other: "GraphMeta") -> bool:
         """Whether both say how the same graph is made, however far it is."""
-        changing = {"ready", "checkpoint"}
+        changing = {"ready", "checkpoint", "owner", "beats"}
         return self.model_dump(exclude=changing) == other.model_dump(exclude=changing)
 
 

@@ -15,13 +15,14 @@ import numpy as np
 
 from es_ttc.attach.source import settled_writes
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import InvalidRequest
+from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.graph import ABSENT, GraphParams
 from es_ttc.graph.build import method_for, steps
 from es_ttc.graph.neighbours import Numbers
-from es_ttc.mappings.graph import GraphMeta, graph_body, new_graph_name
+from es_ttc.mappings.graph import GraphMeta
+from es_ttc.neighbours.claim import beating, claim, deletable, require_ours
 from es_ttc.neighbours.corpus import Corpus, Document
-from es_ttc.neighbours.stored import Node, graphs_of, pages, save, serving_graph, switch, write_nodes
+from es_ttc.neighbours.stored import Node, pages, save, serving_graph, switch, write_nodes
 
 Builder = Literal["vectors", "engine"]
 
@@ -73,7 +74,7 @@ async def build_graph(
         report: Told how it goes.
 
     Raises:
-        InvalidRequest: The index has no features, or ids that are not unique.
+        InvalidRequest: The index has no features, or ids that are not unique; or another build is running.
         EngineError: The engine refuses.
         EngineUnavailable: It stayed busy or absent; building again goes on there.
     """
@@ -82,9 +83,7 @@ async def build_graph(
     built = Built(corpus.source)
     began = time.monotonic()
     settled = await settled_writes(engine, corpus.index)
-    documents = await _read(corpus, settled, built, report)
-    built.seconds["reading"] = time.monotonic() - began
-    built.builder = "engine" if builder == "engine" else method_for(len(documents))
+    built.builder = "engine" if builder == "engine" else method_for(await corpus.count())
     meta = GraphMeta(
         source=corpus.source,
         holder=corpus.index.uuid,
@@ -93,7 +92,26 @@ async def build_graph(
         builder=built.builder,
         checkpoint=settled,
     )
-    built.graph = await _unfinished(engine, meta) or await _new(engine, meta)
+    built.graph, meta, left = await claim(engine, meta)
+    serving = await serving_graph(engine, corpus.source)
+    async with beating(engine, built.graph, meta):
+        await _fill(corpus, engine, settled, built, meta, report)
+    await require_ours(engine, built.graph, meta)
+    await save(engine, built.graph, meta.model_copy(update={"ready": True}))
+    await switch(engine, corpus.source, built.graph)
+    for other in deletable(serving[0] if serving else None, left, built.graph):
+        await _delete(engine, other)
+    built.seconds["total"] = time.monotonic() - began
+    return built
+
+
+async def _fill(
+    corpus: Corpus, engine: Engine, settled: dict[int, int], built: Built, meta: GraphMeta, report: Report
+) -> None:
+    """Write the neighbours of all documents that the graph does not have yet."""
+    began = time.monotonic()
+    documents = await _read(corpus, settled, built, report)
+    built.seconds["reading"] = time.monotonic() - began
     await engine.refresh(built.graph)
     known = {node.id: node.hash async for page in pages(engine, built.graph) for node in page}
     todo = np.array([at for at, one in enumerate(documents) if known.get(one.id) != one.hash], np.int32)
@@ -106,13 +124,14 @@ async def build_graph(
         report(built)
     await write_nodes(engine, built.graph, [], known.keys() - {one.id for one in documents})
     await engine.refresh(built.graph)
-    await save(engine, built.graph, meta.model_copy(update={"ready": True}))
-    await switch(engine, corpus.source, built.graph)
-    for other in await graphs_of(engine, corpus.source):
-        if other != built.graph:
-            await engine.delete_index(other)
-    built.seconds["total"] = time.monotonic() - began
-    return built
+
+
+async def _delete(engine: Engine, name: str) -> None:
+    try:
+        await engine.delete_index(name)
+    except EngineError as error:
+        if error.upstream_status != 404:
+            raise
 
 
 async def _read(corpus: Corpus, settled: dict[int, int], built: Built, report: Report) -> list[Document]:
@@ -133,22 +152,6 @@ async def _read(corpus: Corpus, settled: dict[int, int], built: Built, report: R
         built.done = len(documents)
         report(built)
     return list(documents.values())
-
-
-async def _unfinished(engine: Engine, meta: GraphMeta) -> str | None:
-    """Return the graph that a stopped run has begun in the same way."""
-    serving = await serving_graph(engine, meta.source)
-    for name, found in (await graphs_of(engine, meta.source)).items():
-        if not found.ready and found.same_as(meta) and (serving is None or serving[0] != name):
-            await save(engine, name, meta)
-            return name
-    return None
-
-
-async def _new(engine: Engine, meta: GraphMeta) -> str:
-    name = new_graph_name(meta.source)
-    await engine.create_index(name, graph_body(meta))
-    return name
 
 
 async def _neighbours(

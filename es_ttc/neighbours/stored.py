@@ -12,7 +12,7 @@ from es_ttc.attach.source import require_all_shards
 from es_ttc.attach.target import Sent, bulk_line
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError
-from es_ttc.ingest.bulk import Patience, write
+from es_ttc.ingest.bulk import write
 from es_ttc.mappings.attached import ID
 from es_ttc.mappings.graph import (
     NEIGHBOURS,
@@ -144,7 +144,7 @@ async def write_nodes(engine: Engine, graph: str, written: Sequence[Node], gone:
     actions = [Sent(node.id, _lines(node)) for node in written]
     actions += [Sent(identifier, (bulk_line({"delete": {"_id": identifier}}),)) for identifier in sorted(gone)]
     for start in range(0, len(actions), AT_ONCE):
-        outcomes = await write(engine, graph, actions[start : start + AT_ONCE], Patience())
+        outcomes = await write(engine, graph, actions[start : start + AT_ONCE])
         refused = next((item for item in outcomes if not item.ok and item.status != 404), None)
         if refused is not None:
             raise EngineError(f"neighbours of document [{refused.id}] were refused: {refused.error}")

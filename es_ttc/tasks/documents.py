@@ -9,7 +9,7 @@ from typing import Any
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.ingest.bulk import Patience, write
+from es_ttc.ingest.bulk import write
 from es_ttc.ingest.by_id import hits_by_id
 from es_ttc.ingest.compose import compose
 from es_ttc.ingest.rewrite import Rewriter, Whole
@@ -80,7 +80,6 @@ class Documents:
             if target.attached
             else Rewriter(engine, target.index, target.spec)
         )
-        self._patience = Patience()
 
     async def pending(self, job: Job) -> int:
         """Count the documents that are not enriched, without loading any."""
@@ -176,7 +175,7 @@ class Documents:
                 yield hit["_id"], hit.get("_routing")
 
     async def _send(self, actions: Sequence[_Action]) -> Sequence[Any]:
-        return await write(self._engine, self.target.index, actions, self._patience) if actions else ()
+        return await write(self._engine, self.target.index, actions) if actions else ()
 
 
 def to_enrich(job: Job) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """Limits that all workers keep together: questions a minute and questions in flight, counted in Redis by endpoint.
 
-Without Redis each process goes by the client's own limit: an outage of Redis must not stop a night's work.
+Time is Redis's own: workers' clocks may differ. Without Redis each process goes by the client's own limit: an outage of
+Redis must not stop a night's work.
 """
 
 import asyncio
 import hashlib
 import logging
 import secrets
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,15 +18,17 @@ _WAIT_SECONDS = 0.05
 _LONGEST_WAIT_SECONDS = 1.0
 
 _ENTER = """
-local in_flight, minute, now = KEYS[1], KEYS[2], tonumber(ARGV[1])
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local in_flight, minute = KEYS[1], KEYS[2] .. math.floor(now / 60)
 redis.call('ZREMRANGEBYSCORE', in_flight, '-inf', now)
-if redis.call('ZCARD', in_flight) >= tonumber(ARGV[2]) then return 0 end
-local rate = tonumber(ARGV[3])
+if redis.call('ZCARD', in_flight) >= tonumber(ARGV[1]) then return 0 end
+local rate = tonumber(ARGV[2])
 if rate > 0 then
   if tonumber(redis.call('GET', minute) or '0') >= rate then return 0 end
   if redis.call('INCR', minute) == 1 then redis.call('EXPIRE', minute, 120) end
 end
-redis.call('ZADD', in_flight, ARGV[4], ARGV[5])
+redis.call('ZADD', in_flight, now + tonumber(ARGV[3]), ARGV[4])
 redis.call('EXPIRE', in_flight, 3600)
 return 1
 """
@@ -66,9 +68,8 @@ class Limits:
     async def _enter(self, token: str) -> bool:
         if self._redis is None:
             return True
-        now = time.time()
-        keys = (f"{self._name}:in-flight", f"{self._name}:minute:{int(now // 60)}")
-        arguments = (now, self._concurrency, self._per_minute, now + self._seconds, token)
+        keys = (f"{self._name}:in-flight", f"{self._name}:minute:")
+        arguments = (self._concurrency, self._per_minute, self._seconds, token)
         try:
             return bool(await self._redis.eval(_ENTER, len(keys), *keys, *arguments))
         except (OSError, _redis_error()) as error:

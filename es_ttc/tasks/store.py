@@ -8,7 +8,7 @@ version that it was made from.
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +17,7 @@ import orjson
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
-from es_ttc.ingest.bulk import Patience, write
+from es_ttc.ingest.bulk import write
 from es_ttc.tasks.record import Job, Outcome, Progress, Status, now
 
 _TRIES = 20
@@ -27,6 +27,16 @@ _LONGEST_REASON = 500
 _PAGE = 1_000
 _MOST_LISTED = 1_000
 
+_WRITE_LEASE = """
+def until = ctx._source.expires;
+if (until instanceof String) { until = ZonedDateTime.parse(until).toInstant().toEpochMilli(); }
+if (params.unless_held && until != null && until > ctx._now) {
+  ctx.op = 'none';
+} else {
+  ctx._source.putAll(params.fields);
+  ctx._source.expires = ctx._now + params.millis;
+}
+"""
 _KEYWORD = {"type": "keyword"}
 _DATE = {"type": "date"}
 _STORED = {"type": "keyword", "index": False, "doc_values": False, "store": False}
@@ -136,7 +146,6 @@ class JobStore:
         self.jobs = index
         self.outcomes = f"{index}-outcomes"
         self.proposals = f"{index}-proposals"
-        self._patience = Patience()
 
     async def prepare(self) -> None:
         """Make the indices that are not there yet."""
@@ -239,19 +248,16 @@ class JobStore:
     # Parts of jobs
 
     async def claim(self, job: str, lane: int, owner: str, seconds: float) -> Lease | None:
-        """Take one part of a job, or return None where someone else is at work on it."""
+        """Take one part of a job, or return None where someone else is at work on it.
+
+        Whether a lease is over is decided by the engine's clock alone: workers' own may differ by hours.
+        """
         name = f"{job}-lane-{lane}"
-        document = self._lease(job, owner, seconds)
         try:
-            found = await self._get(name)
-            if found is None:
-                answer = await self._put(name, document, op_type="create", refresh="false")
-            else:
-                if datetime.fromisoformat(found["_source"]["expires"]) > now():
-                    return None
-                params = {"if_seq_no": str(found["_seq_no"]), "if_primary_term": str(found["_primary_term"])}
-                answer = await self._put(name, document, refresh="false", **params)
+            answer = await self._write_lease(name, self._lease(job, owner, seconds, unless_held=True))
         except Conflict:
+            return None
+        if answer["result"] == "noop":
             return None
         return Lease(name, owner, answer["_seq_no"], answer["_primary_term"])
 
@@ -262,18 +268,17 @@ class JobStore:
             Conflict: The part has been taken by someone else.
         """
         params = {"if_seq_no": str(lease.seq_no), "if_primary_term": str(lease.term)}
-        answer = await self._put(lease.id, self._lease(job, lease.owner, seconds, trouble), refresh="false", **params)
+        answer = await self._write_lease(lease.id, self._lease(job, lease.owner, seconds, trouble), **params)
         return Lease(lease.id, lease.owner, answer["_seq_no"], answer["_primary_term"])
 
     async def free_lanes(self, job: Job) -> list[int]:
         """Return the parts of a job that nobody is at work on."""
-        docs = [{"_id": f"{job.id}-lane-{lane}"} for lane in range(job.lanes)]
-        answer = await self.engine.request("POST", f"/{self.jobs}/_mget", body={"docs": docs})
-        return [
-            lane
-            for lane, found in enumerate(answer["docs"])
-            if not found.get("found") or datetime.fromisoformat(found["_source"]["expires"]) <= now()
-        ]
+        names = [f"{job.id}-lane-{lane}" for lane in range(job.lanes)]
+        held = {"bool": {"filter": [{"ids": {"values": names}}, {"range": {"expires": {"gt": "now"}}}]}}
+        await self.engine.refresh(self.jobs)
+        answer = await self.engine.search(self.jobs, {"query": held, "size": len(names), "_source": False})
+        taken = {hit["_id"] for hit in answer["hits"]["hits"]}
+        return [lane for lane, name in enumerate(names) if name not in taken]
 
     # Documents
 
@@ -480,14 +485,29 @@ class JobStore:
                 raise Conflict(name) from error
             raise
 
-    def _lease(self, job: str, owner: str, seconds: float, trouble: str = "") -> dict[str, Any]:
-        expires = (now() + timedelta(seconds=seconds)).isoformat()
-        return {"kind": "lease", "of": job, "owner": owner, "expires": expires, "trouble": trouble or None}
+    def _lease(
+        self, job: str, owner: str, seconds: float, trouble: str = "", *, unless_held: bool = False
+    ) -> dict[str, Any]:
+        """Return the body of an update that writes a lease, which ends some seconds from the engine's own time."""
+        fields = {"kind": "lease", "of": job, "owner": owner, "trouble": trouble or None}
+        params = {"fields": fields, "millis": int(seconds * 1000), "unless_held": unless_held}
+        script = {"lang": "painless", "source": _WRITE_LEASE, "params": params}
+        return {"script": script, "scripted_upsert": True, "upsert": {}} if unless_held else {"script": script}
+
+    async def _write_lease(self, name: str, body: Mapping[str, Any], **params: str) -> Any:
+        try:
+            return await self.engine.request(
+                "POST", f"/{self.jobs}/_update/{quote(name, safe='')}", params=params, body=body
+            )
+        except EngineError as error:
+            if error.upstream_status in (404, 409):
+                raise Conflict(name) from error
+            raise
 
     async def _write(self, index: str, actions: Sequence[_Action]) -> None:
         if not actions:
             return
-        for item in await write(self.engine, index, actions, self._patience):
+        for item in await write(self.engine, index, actions):
             if item.error is not None:
                 raise EngineError(f"the record [{item.id}] in [{index}] cannot be written: {item.error}")
 

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 
 from es_ttc.engine.node import process
-from es_ttc.engine.node.distribution import Distribution
+from es_ttc.engine.node.distribution import Distribution, NodeFolder
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.engine.node.state import log_tail
 from es_ttc.settings import Settings
@@ -51,9 +52,14 @@ class OwnNode:
         self._node = process.start(dataclasses.replace(self._spec, port=port), distribution=self._distribution)
         assert self._node.url == self.url
 
+    @property
+    def folder(self) -> NodeFolder:
+        """Where it keeps its own."""
+        return process.node_folder(self._spec.name, self._spec.cache_dir)
+
     def log(self) -> str:
         """Return what it has said since its last start."""
-        return log_tail(process.node_folder(self._spec.name, self._spec.cache_dir).log, 100_000)
+        return log_tail(self.folder.log, 100_000)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -64,6 +70,18 @@ class OwnNode:
             yield
         finally:
             stopped.send_signal(signal.SIGCONT)
+
+    def limit_files(self, size: int | None) -> None:
+        """Let every write beyond this many bytes of a file fail in the node, as on a full disk; None ends that.
+
+        The limit is set as the node's own user: not every container's root may set it for others.
+        """
+        process = self._process()
+        user = process.uids().real
+        as_user = {} if user == os.geteuid() else {"user": user, "group": process.gids().real, "extra_groups": []}
+        limit = "unlimited" if size is None else str(size)
+        command = ["prlimit", f"--pid={process.pid}", f"--fsize={limit}:unlimited"]
+        subprocess.run(command, check=True, cwd="/", **as_user)  # type: ignore[call-overload]
 
     def stop(self) -> None:
         """End it, and remove its data."""

@@ -7,11 +7,19 @@ from pathlib import Path
 from es_ttc.engine.node import account, artifacts, java, parts
 from es_ttc.engine.node.archive import unpack
 from es_ttc.engine.node.distribution import Command, NodeFolder
-from es_ttc.engine.node.files import link_or_copy, make_folder, publish, staging_folder, write_atomically
+from es_ttc.engine.node.files import (
+    link_or_copy,
+    locked,
+    make_folder,
+    publish,
+    staging_folder,
+    write_atomically,
+)
 from es_ttc.engine.node.java import Java
 from es_ttc.engine.node.parts import Artifact, Part
 from es_ttc.engine.node.plugin import Plugin
 from es_ttc.engine.node.progress import ProgressCallback
+from es_ttc.engine.node.repair import record, repair
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import NodeError
 
@@ -54,8 +62,11 @@ class OpenSearchDistribution:
         pins = [lock[artifact] for artifact in self._parts.artifacts]
         files = artifacts.fetch(pins, base / "artifacts", on_progress)
         home = base / "homes" / f"opensearch-{self.version}-{parts.digest()}"
-        if not home.exists():
-            build_home(self._parts, files, home)
+        with locked(make_folder(home.parent) / f"{home.name}.lock"):
+            if home.exists():
+                repair(home, lambda folder: lay_out(self._parts, files, folder))
+            else:
+                build_home(self._parts, files, home)
         return home
 
     def settings(self) -> Mapping[str, str]:
@@ -99,10 +110,16 @@ class OpenSearchDistribution:
 def build_home(node: parts.Parts, files: Mapping[Artifact, Path], home: Path) -> None:
     """Lay the files out as the official archive does; the home appears whole or not at all."""
     with staging_folder(home) as staging:
-        make_folder(staging / "bin")  # The node insists on it.
-        for part in node.parts:
-            _build_part(part, node.version, files, staging)
+        lay_out(node, files, staging)
+        record(staging)
         publish(staging, home)
+
+
+def lay_out(node: parts.Parts, files: Mapping[Artifact, Path], folder: Path) -> None:
+    """Put the files into an empty folder."""
+    make_folder(folder / "bin")  # The node insists on it.
+    for part in node.parts:
+        _build_part(part, node.version, files, folder)
 
 
 def _build_part(part: Part, version: str, files: Mapping[Artifact, Path], home: Path) -> None:

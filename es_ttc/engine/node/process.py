@@ -30,6 +30,7 @@ from es_ttc.engine.node.spec import NodeSpec, check_name
 from es_ttc.engine.node.state import HOST, State, log_tail, open_folder, read_port
 from es_ttc.engine.node.supervisor import GRACE_SECONDS, Launch, ProcessId
 from es_ttc.errors import InvalidRequest, NodeError
+from es_ttc.private_files import open_private
 
 POLL_SECONDS = 0.1
 ANSWER_SECONDS = 10
@@ -234,7 +235,7 @@ def _launch(
         transport=spec.cluster.transport if spec.cluster else None,
     )
     state.write(folder.state)
-    with folder.supervisor_log.open("wb") as errors:
+    with open_private(folder.supervisor_log, "wb") as errors:
         supervisor = subprocess.Popen(
             [sys.executable, "-m", "es_ttc.engine.node.supervisor"],
             stdin=subprocess.PIPE,

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from es_ttc.engine.node.files import remove
+from es_ttc.private_files import open_private
 
 POLL_SECONDS = 0.25
 GRACE_SECONDS = 30
@@ -92,7 +93,7 @@ class _Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         user = self._launch.user
-        with Path(self._launch.log).open("wb") as log:
+        with open_private(Path(self._launch.log), "wb") as log:
             node = subprocess.Popen(  # noqa: S603 - the command line is ours
                 self._launch.arguments,
                 env=self._launch.environment,

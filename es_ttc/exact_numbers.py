@@ -1,0 +1,110 @@
+"""JSON whose numbers stay as they were written.
+
+A decoder turns what exceeds 64 bits, or has more digits than a double, into the nearest double, and says nothing.
+Engines keep a document's `_source` as it was sent, so whoever reads and writes documents must keep such numbers too.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, NoReturn
+
+import orjson
+
+_SUSPICIOUS = rb"[0-9.]{17}|[0-9][eE][+-]?[0-9]{2}"
+_MAY_LOSE = re.compile(_SUSPICIOUS)
+_MAY_LOSE_TEXT = re.compile(_SUSPICIOUS.decode())
+_EXACT_DIGITS = 15
+"""Significant digits that a double always keeps."""
+_EXACT_EXPONENT = 290
+_LONGEST_INTEGER = 20
+_LEAST, _GREATEST = -(2**63), 2**64 - 1
+
+
+class ExactNumber:
+    """A JSON number that neither an integer of 64 bits nor a double holds.
+
+    Args:
+        text: The number as it was written.
+    """
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"ExactNumber({self.text})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ExactNumber) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    @property
+    def integer(self) -> bool:
+        """Whether it is a whole number, written without point and exponent."""
+        return self.text.removeprefix("-").isdecimal()
+
+
+def loads(raw: bytes | str) -> Any:
+    """Decode JSON; a number that would change becomes an :class:`ExactNumber`.
+
+    Raises:
+        ValueError: It is not JSON (NaN and Infinity are not), or nested too deeply to be read.
+    """
+    suspicious = _MAY_LOSE_TEXT.search(raw) if isinstance(raw, str) else _MAY_LOSE.search(raw)
+    if suspicious is None:
+        return orjson.loads(raw)
+    try:
+        return json.loads(raw, parse_int=_integer, parse_float=number, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+
+
+def default(value: Any) -> Any:
+    """Return an exact number's JSON, for the ``default`` of `orjson.dumps`.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if isinstance(value, ExactNumber):
+        return orjson.Fragment(value.text.encode())
+    raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")
+
+
+def number(text: str) -> float | ExactNumber:
+    """Return a decimal as a float where that is the same number, else as it is written."""
+    mantissa, _, exponent = text.lower().partition("e")
+    if len(mantissa) <= _EXACT_DIGITS + 1 and abs(int(exponent or 0)) < _EXACT_EXPONENT:
+        return float(text)
+    value = float(text)
+    finite = value not in (float("inf"), float("-inf"))
+    return value if finite and Decimal(repr(value)) == Decimal(text) else ExactNumber(text)
+
+
+def exact_numbers_in(value: Any, path: str = "") -> list[tuple[str, ExactNumber]]:
+    """Return the exact numbers of a decoded document, each with its path."""
+    if isinstance(value, ExactNumber):
+        return [(path, value)]
+    if isinstance(value, Mapping):
+        inner = [(f"{path}.{key}" if path else key, one) for key, one in value.items()]
+        return [found for name, one in inner for found in exact_numbers_in(one, name)]
+    if isinstance(value, list):
+        return [one for inner in value for one in exact_numbers_in(inner, path)]
+    return []
+
+
+def _integer(text: str) -> int | ExactNumber:
+    if len(text) <= _LONGEST_INTEGER and _LEAST <= (value := int(text)) <= _GREATEST:
+        return value
+    return ExactNumber(text)
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,161 @@
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from es_ttc.attach import Filled, attach_beside, attach_inside, detach, fill_attached, traces_of
+from es_ttc.attach.find import contents_of, holder_of
+from es_ttc.attach.source import sources_of
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import InvalidRequest
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.settings import EngineSettings
+
+TEXT = {"type": "text"}
+FIELDS = {"title": TEXT, "body": TEXT}
+TIME_SERIES = {
+    "index.mode": "time_series",
+    "index.routing_path": ["host"],
+    "index.time_series.start_time": "2020-01-01T00:00:00Z",
+    "index.time_series.end_time": "2030-01-01T00:00:00Z",
+}
+HOST = {"@timestamp": {"type": "date"}, "host": {"type": "keyword", "time_series_dimension": True}}
+ES, OS = "elasticsearch", "opensearch"
+
+
+@pytest.fixture
+async def engine(engine_url: str) -> AsyncIterator[Engine]:
+    client = await connect(EngineSettings(engine=engine_url))
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def spec(encoder: Encoder) -> IndexSpec:
+    return IndexSpec(encoder.identity, text_fields=("title", "body"), max_tokens=64)
+
+
+async def made(engine: Engine, name: str, mappings: Any, settings: Any = None, document: Any = None) -> None:
+    """Make an index with one document."""
+    await engine.create_index(name, {"mappings": mappings, "settings": settings or {}})
+    body = document or {"title": "The cat", "body": "sleeps on the sofa"}
+    await engine.request("POST", f"/{name}/_doc", params={"refresh": "true"}, body=body)
+
+
+async def attached(
+    engine: Engine, name: str, spec: IndexSpec, encoder: Encoder, *, inside: bool = False
+) -> tuple[Filled, dict[str, int]]:
+    [source] = await sources_of(engine, name)
+    filled = await (attach_inside if inside else attach_beside)(engine, source, spec, encoder)
+    held = await holder_of(engine, name)
+    await engine.refresh(held.index)
+    return filled, dict((await contents_of(engine, held)).states)
+
+
+async def traces(engine: Engine, name: str) -> list[str]:
+    params = {"expand_wildcards": "all", "ignore_unavailable": "true", "allow_no_indices": "true"}
+    return list(await engine.request("GET", f"/ttc-*-{name}", params=params))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(
+    ("mappings", "says"),
+    [
+        ({"_source": {"excludes": ["body"]}, "properties": FIELDS}, "excludes"),
+        ({"_source": {"excludes": ["b*"]}, "properties": FIELDS}, "excludes"),
+        ({"_source": {"includes": ["title"]}, "properties": FIELDS}, "includes"),
+        ({"_source": {"enabled": False}, "properties": FIELDS}, "keeps no _source"),
+        ({"properties": {"title": {"type": "text", "copy_to": "body"}, "body": TEXT}}, r"text of \[body\] is not in"),
+        (
+            {"properties": {"title": TEXT, "story": {"type": "keyword"}, "body": {"type": "alias", "path": "story"}}},
+            r"name the field \[story\]",
+        ),
+    ],
+)
+async def test_a_text_that_is_not_in_the_source_is_refused(
+    engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, mappings: Any, says: str, inside: bool
+) -> None:
+    document = {"title": "The cat", "story": "sleeps"}
+    if "_source" in mappings:
+        document["body"] = "sleeps on the sofa"
+    await made(engine, index_name, mappings, document=document)
+    before = await engine.request("GET", f"/{index_name}")
+    with pytest.raises(InvalidRequest, match=says):
+        await attached(engine, index_name, spec, encoder, inside=inside)
+    assert await engine.request("GET", f"/{index_name}") == before
+    assert await traces(engine, index_name) == []
+
+
+async def test_an_attached_index_that_is_made_anew_without_the_text_is_refused(
+    engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    await made(engine, index_name, {"properties": FIELDS})
+    await attached(engine, index_name, spec, encoder)
+    await engine.delete_index(index_name)
+    await made(engine, index_name, {"_source": {"excludes": ["body"]}, "properties": FIELDS})
+    with pytest.raises(InvalidRequest, match=r"_source.excludes \[body\]"):
+        await fill_attached(engine, index_name, encoder)
+    [found] = await traces_of(engine, index_name)
+    await detach(engine, found)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+async def test_a_part_left_out_of_the_source_that_is_no_text_of_ours(
+    engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, inside: bool
+) -> None:
+    mappings = {"_source": {"excludes": ["secret"]}, "properties": {**FIELDS, "secret": {"type": "keyword"}}}
+    document = {"title": "The cat", "body": "sleeps", "secret": "s"}
+    await made(engine, index_name, mappings, document=document)
+    if inside:
+        with pytest.raises(InvalidRequest, match=r"an update would remove that part.*attach without --in-index"):
+            await attached(engine, index_name, spec, encoder, inside=True)
+    else:
+        _, states = await attached(engine, index_name, spec, encoder)
+        assert states == {"ready": 1}
+    assert await engine.count(index_name, {"term": {"secret": "s"}}) == 1
+    if not inside:
+        [found] = await traces_of(engine, index_name)
+        await detach(engine, found)
+
+
+@pytest.mark.parametrize(
+    ("product", "settings", "more", "beside", "inside"),
+    [
+        (ES, {"index.mapping.source.mode": "disabled"}, {}, "keeps no _source", "keeps no _source"),
+        (ES, {"index.mapping.source.mode": "synthetic"}, {}, None, "synthetic _source"),
+        (ES, {"index.mode": "logsdb"}, {"@timestamp": {"type": "date"}}, None, None),
+        (ES, TIME_SERIES, HOST, None, "is a time series"),
+        (OS, {"index.derived_source.enabled": True}, {}, None, "derived _source"),
+        (OS, {"index.append_only.enabled": True}, {}, None, "takes no updates"),
+    ],
+)
+async def test_kinds_of_source(
+    request: pytest.FixtureRequest,
+    index_name: str,
+    spec: IndexSpec,
+    encoder: Encoder,
+    product: str,
+    settings: Any,
+    more: Any,
+    beside: str | None,
+    inside: str | None,
+) -> None:
+    engine = await connect(EngineSettings(engine=request.getfixturevalue(f"{product}_url")))
+    document = {"title": "The cat", "body": "sleeps on the  sofa", "@timestamp": "2025-01-01T00:00:00Z", "host": "h"}
+    try:
+        await made(engine, index_name, {"properties": {**FIELDS, **more}}, settings, document)
+        for within, refused in ((False, beside), (True, inside)):
+            if refused is not None:
+                with pytest.raises(InvalidRequest, match=refused):
+                    await attached(engine, index_name, spec, encoder, inside=within)
+                continue
+            filled, states = await attached(engine, index_name, spec, encoder, inside=within)
+            assert (filled.failed, states) == (0, {"ready": 1})
+            [found] = await traces_of(engine, index_name)
+            await detach(engine, found)
+            hits = [hit async for hit in engine.scan(index_name, {"match_all": {}}, source=["title", "body"])]
+            assert [hit["_source"] for hit in hits] == [{"title": "The cat", "body": "sleeps on the  sofa"}]
+    finally:
+        await engine.close()

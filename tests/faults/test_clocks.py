@@ -1,0 +1,113 @@
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
+from es_ttc.settings import EngineSettings
+from es_ttc.tasks import store as store_module
+from es_ttc.tasks.limits import Limits
+from es_ttc.tasks.record import now
+from es_ttc.tasks.redis_server import OwnRedis
+from es_ttc.tasks.store import Conflict, JobStore
+
+FOLDERS = [*Path("/usr/lib").glob("*/faketime"), Path("/usr/local/lib/faketime")]
+LIBRARY = next((path for folder in FOLDERS if (path := folder / "libfaketimeMT.so.1").exists()), None)
+WORKER = """
+import asyncio, json, sys
+from es_ttc.engine.connect import connect
+from es_ttc.settings import EngineSettings
+from es_ttc.tasks.record import now
+from es_ttc.tasks.store import JobStore
+
+async def main(url, index, owner):
+    engine = await connect(EngineSettings(engine=url))
+    lease = await JobStore(engine, index).claim("job", 0, owner, 60)
+    await engine.close()
+    print(json.dumps({"clock": now().isoformat(), "claimed": lease is not None}))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+async def engine(engine_url: str) -> AsyncIterator[Engine]:
+    client = await connect(EngineSettings(engine=engine_url))
+    yield client
+    await client.close()
+
+
+def worker(url: str, index: str, owner: str, shift: str) -> tuple[datetime, bool]:
+    """Let a process with a clock of its own claim the part of a job."""
+    clock = {"LD_PRELOAD": str(LIBRARY), "FAKETIME": shift, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    command = [sys.executable, "-c", WORKER, url, index, owner]
+    done = subprocess.run(command, env={**os.environ, **clock}, capture_output=True, text=True, timeout=60, check=True)
+    told = json.loads(done.stdout)
+    return datetime.fromisoformat(told["clock"]), told["claimed"]
+
+
+@pytest.mark.skipif(LIBRARY is None, reason="no libfaketime (Debian's package faketime)")
+async def test_workers_whose_clocks_differ_by_hours_take_no_part_twice(
+    engine: Engine, engine_url: str, index_name: str
+) -> None:
+    index = f"{index_name}-jobs"
+    store = JobStore(engine, index)
+    await store.prepare()
+    clock, claimed = worker(engine_url, index, "slow", "-1h")
+    assert now() - clock > timedelta(minutes=59)
+    assert claimed
+    assert await store.claim("job", 0, "here", 60) is None
+    clock, claimed = worker(engine_url, index, "fast", "+1h")
+    assert clock - now() > timedelta(minutes=59)
+    assert not claimed
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_lease_does_not_depend_on_the_clock_of_its_worker(
+    engine: Engine, index_name: str, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    store = JobStore(engine, f"{index_name}-jobs")
+    await store.prepare()
+    monkeypatch.setattr(store_module, "now", lambda: now() + timedelta(hours=hours))
+    lease = await store.claim("job", 0, "here", 60)
+    assert lease is not None
+    monkeypatch.setattr(store_module, "now", now)
+    assert await store.claim("job", 0, "there", 60) is None
+    lease = await store.renew(lease, "job", 60)
+    monkeypatch.setattr(store_module, "now", lambda: now() - timedelta(hours=hours))
+    assert await store.claim("job", 0, "there", 60) is None
+    await store.renew(lease, "job", 0)  # it is given back
+    taken = await store.claim("job", 0, "there", 0)
+    assert taken is not None
+    with pytest.raises(Conflict):
+        await store.renew(lease, "job", 60)
+    assert await store.claim("job", 0, "here", 60) is not None  # the other one's is over
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_common_limits_do_not_depend_on_the_clock_of_a_worker(
+    monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    right = time.time
+    with OwnRedis() as own:
+        clients = [Redis.from_url(own.url) for _ in range(2)]
+        here, there = (Limits(each, "any", concurrency=1, per_minute=0, seconds=60) for each in clients)
+        monkeypatch.setattr(time, "time", lambda: right() + 3600 * min(hours, 0))
+        async with here.passing():
+            monkeypatch.setattr(time, "time", lambda: right() + 3600 * max(hours, 0))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3), there.passing():
+                    pass
+        async with asyncio.timeout(10), there.passing():
+            pass
+        for client in clients:
+            await client.aclose()

@@ -1,0 +1,88 @@
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from es_ttc.attach import Filled, attach_beside, attach_inside, detach, traces_of
+from es_ttc.attach.beside import serving_side, sides_of
+from es_ttc.attach.find import contents_of, holder_of
+from es_ttc.attach.source import sources_of
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EsTtcError
+from es_ttc.mappings.spec import IndexSpec
+from es_ttc.settings import EngineSettings
+
+COUNT = 30
+
+
+@pytest.fixture
+async def engines(engine_url: str, index_name: str) -> AsyncIterator[tuple[Engine, Engine]]:
+    """Two clients of one engine, with an index that people use."""
+    first, second = [await connect(EngineSettings(engine=engine_url)) for _ in range(2)]
+    mappings = {"properties": {"title": {"type": "text"}, "body": {"type": "text"}}}
+    await first.create_index(index_name, {"mappings": mappings})
+    for number in range(COUNT):
+        body = {"title": f"number {number}", "body": "river and stone " * 5}
+        await first.request("PUT", f"/{index_name}/_doc/{number}", body=body)
+    yield first, second
+    [found] = await traces_of(first, index_name)
+    await detach(first, found)
+    for client in (first, second):
+        await client.close()
+
+
+@pytest.fixture
+def specs(encoder: Encoder) -> tuple[IndexSpec, IndexSpec]:
+    one = IndexSpec(encoder.identity, text_fields=("title", "body"), max_tokens=64)
+    return one, replace(one, codec="float16", text_fields=("body",))
+
+
+@pytest.mark.parametrize("later", [0.0, 0.1])
+@pytest.mark.parametrize("inside", [False, True])
+async def test_of_two_attaches_with_other_options_one_wins_and_the_other_says_so(
+    engines: tuple[Engine, Engine],
+    specs: tuple[IndexSpec, IndexSpec],
+    encoder: Encoder,
+    index_name: str,
+    inside: bool,
+    later: float,
+) -> None:
+    async def attach(engine: Engine, spec: IndexSpec, wait: float) -> Filled:
+        await asyncio.sleep(wait)
+        [source] = await sources_of(engine, index_name)
+        return await (attach_inside if inside else attach_beside)(engine, source, spec, encoder)
+
+    attaches = [attach(engine, spec, wait) for engine, spec, wait in zip(engines, specs, (0.0, later), strict=True)]
+    ended = await asyncio.gather(*attaches, return_exceptions=True)
+    [lost] = [one for one in ended if isinstance(one, BaseException)]
+    assert isinstance(lost, EsTtcError)
+    assert "other" in str(lost)
+    [won] = [spec for spec, one in zip(specs, ended, strict=True) if isinstance(one, Filled)]
+    held = await holder_of(engines[0], index_name)
+    assert held.spec == won
+    await engines[0].refresh(held.index)
+    assert (await contents_of(engines[0], held)).states == {"ready": COUNT}
+    if not inside:
+        assert list(await sides_of(engines[0], index_name)) == [held.index]
+        assert await serving_side(engines[0], index_name) == held.index
+
+
+async def test_two_attaches_with_the_same_options_are_one(
+    engines: tuple[Engine, Engine], specs: tuple[IndexSpec, IndexSpec], encoder: Encoder, index_name: str
+) -> None:
+    [source] = await sources_of(engines[0], index_name)
+    await attach_beside(engines[0], source, specs[1], encoder)
+    begun = [asyncio.create_task(attach_beside(engine, source, specs[0], encoder)) for engine in engines[:1]]
+    while len(await sides_of(engines[1], index_name)) < 2:
+        assert not begun[0].done()
+    begun.append(asyncio.create_task(attach_beside(engines[1], source, specs[0], encoder)))
+    filled = await asyncio.gather(*begun)
+    assert [one.failed for one in filled] == [0, 0]
+    held = await holder_of(engines[0], index_name)
+    assert held.spec == specs[0]
+    assert list(await sides_of(engines[0], index_name)) == [held.index]
+    await engines[0].refresh(held.index)
+    assert (await contents_of(engines[0], held)).states == {"ready": COUNT}
