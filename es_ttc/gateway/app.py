@@ -16,14 +16,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from es_ttc import __version__
 from es_ttc.encoders.base import Encoder, EncoderIdentity
-from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
+from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest, TooManyRequests
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.attached import AttachedFeatures
+from es_ttc.gateway.body_memory import BodyMemory
 from es_ttc.gateway.document_encoding import DocumentEncoding
 from es_ttc.gateway.encoding import Encoders, Loader
 from es_ttc.gateway.entrance import Entrance, error_body
 from es_ttc.gateway.features import FeatureStore
 from es_ttc.gateway.frames import MEDIA_TYPE, PROTOCOL_VERSION
+from es_ttc.gateway.incoming import Disconnected, Incoming
 from es_ttc.gateway.jobs import JobsDoor
 from es_ttc.gateway.knn.handler import KnnHandler
 from es_ttc.gateway.knn.retrieving import Retrieving
@@ -58,6 +60,7 @@ _QUEUE_A_THREAD = 32
 _ENCODING_THREADS = 2
 _READY_SECONDS = 2.0
 _OWN = "/_ttc/"
+_READ_AHEAD = 2**20
 
 
 class NotFound(InvalidRequest):
@@ -128,6 +131,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         encoders,
         scorer,
         metrics,
+        searches.offload,
         max_body=settings.max_body_mb * 2**20,
         max_documents=settings.max_window,
         timeout_ms=settings.rerank_timeout_ms,
@@ -136,6 +140,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         scorer,
         tuned,
         metrics,
+        searches.offload,
         token=settings.sidecar_token,
         max_body=settings.max_body_mb * 2**20,
         max_documents=settings.max_window,
@@ -147,6 +152,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         encoders,
         encoding,
         metrics,
+        searches.offload,
         token=settings.sidecar_token,
         max_body=settings.max_body_mb * 2**20,
     )
@@ -186,7 +192,8 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         exception_handlers={HTTPException: _not_found},
         lifespan=lifespan,
     )
-    return _Doors(addresses, Entrance(upstream, queries, metrics, settings))
+    memory = BodyMemory(settings.max_bodies_mb * 2**20)
+    return _Doors(addresses, Entrance(upstream, queries, metrics, memory, settings.max_concurrent_requests), memory)
 
 
 class _Doors:
@@ -195,16 +202,35 @@ class _Doors:
     Args:
         own: Answers below `/_ttc/`, and starts and stops the gateway.
         entrance: Answers everything else.
+        memory: Counts the bodies of requests below `/_ttc/`.
     """
 
-    def __init__(self, own: ASGIApp, entrance: ASGIApp) -> None:
+    def __init__(self, own: ASGIApp, entrance: ASGIApp, memory: BodyMemory) -> None:
         self._own = own
         self._entrance = entrance
+        self._memory = memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or take part in the server's start and end."""
-        ours = scope["type"] != "http" or scope["path"].startswith(_OWN)
-        await (self._own if ours else self._entrance)(scope, receive, send)
+        if scope["type"] == "http" and not scope["path"].startswith(_OWN):
+            await self._entrance(scope, receive, send)
+        elif scope["type"] == "http" and scope["method"] == "POST":
+            await self._answer_post(scope, receive, send)
+        else:
+            await self._own(scope, receive, send)
+
+    async def _answer_post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request below `/_ttc/` once its body is there, so that a slow one takes nobody's place."""
+        incoming = Incoming(scope, receive, self._memory)
+        try:
+            await incoming.read_ahead(_READ_AHEAD)
+            await self._own(scope, incoming.replayed(), send)
+        except Disconnected:
+            pass
+        except TooManyRequests as error:
+            await _json(Request(scope), error.body(), error.status)(scope, receive, send)
+        finally:
+            incoming.forget()
 
 
 class _OwnPages:

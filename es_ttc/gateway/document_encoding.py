@@ -20,6 +20,7 @@ from es_ttc.gateway.frames import PROTOCOL_VERSION, read_frame, require_token
 from es_ttc.gateway.incoming import Incoming
 from es_ttc.gateway.index_meta import meta_of
 from es_ttc.gateway.metrics import Metrics
+from es_ttc.gateway.offload import Offload
 from es_ttc.gateway.own_requests import OwnRequests
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.slices import slices
@@ -62,6 +63,7 @@ class DocumentEncoding:
         encoders: Those that may be loaded.
         pool: Where documents are encoded.
         metrics: Told about every request.
+        offload: Where long requests are decoded.
         token: What requests must carry; None answers nobody.
         max_body: Bytes of a frame.
     """
@@ -72,6 +74,7 @@ class DocumentEncoding:
         encoders: Encoders,
         pool: BoundedPool,
         metrics: Metrics,
+        offload: Offload,
         *,
         token: SecretStr | None,
         max_body: int,
@@ -80,6 +83,7 @@ class DocumentEncoding:
         self._encoders = encoders
         self._pool = pool
         self._token = token
+        self._offload = offload
         self._max_body = max_body
         self._requests = OwnRequests(_KIND, metrics, _AT_ONCE)
         self._specs: dict[str, tuple[float, IndexSpec]] = {}
@@ -90,7 +94,8 @@ class DocumentEncoding:
 
     async def _encode(self, request: Request) -> dict[str, Any]:
         require_token(request.headers.get("authorization", ""), self._token)
-        frame = read_frame(DocumentsFrame, await Incoming(request.scope, request.receive).read(self._max_body))
+        raw = await Incoming(request.scope, request.receive).read(self._max_body)
+        frame = await self._offload.run(len(raw), read_frame, DocumentsFrame, raw)
         if any(ROOT in document for document in frame.documents):
             raise InvalidRequest(f"field [{ROOT}] is reserved for es-ttc's own features: send documents without it")
         try:

@@ -17,7 +17,6 @@ from es_ttc.gateway.proxy import end_answer, forward, json_headers, start_answer
 from es_ttc.gateway.query.handler import QueryHandler
 from es_ttc.gateway.search import Outcome
 from es_ttc.gateway.upstream import Upstream
-from es_ttc.settings import GatewaySettings
 
 _GONE = Outcome("passthrough", GONE)
 _READ_AHEAD = 2**16  # bytes; most requests are shorter, and the engine hears of them only when all is there
@@ -32,15 +31,18 @@ class Entrance:
         upstream: The engine.
         queries: Answers `_search`, `_msearch` and their templates; hands on what has no query of ours.
         metrics: Told about every request.
-        settings: How many requests are in flight, and how much of their bodies is in memory.
+        memory: Counts the bodies of requests.
+        limit: Requests in flight before 429 is answered.
     """
 
-    def __init__(self, upstream: Upstream, queries: QueryHandler, metrics: Metrics, settings: GatewaySettings) -> None:
+    def __init__(
+        self, upstream: Upstream, queries: QueryHandler, metrics: Metrics, memory: BodyMemory, limit: int
+    ) -> None:
         self._upstream = upstream
         self._queries = queries
         self._metrics = metrics
-        self._memory = BodyMemory(settings.max_bodies_mb * 2**20)
-        self._room = Room(settings.max_concurrent_requests)
+        self._memory = memory
+        self._room = Room(limit)
         metrics.in_flight.set_function(lambda: self._room.taken)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

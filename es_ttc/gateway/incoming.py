@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from copy import copy
 from urllib.parse import parse_qsl, urlencode
 
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
 from es_ttc.errors import InvalidRequest, RequestTooLarge
 from es_ttc.gateway.body_memory import BodyMemory
@@ -170,6 +170,18 @@ class Incoming:
         part.raw_path = part.target = raw_path
         part.replace_body(body)
         return part
+
+    def replayed(self) -> Receive:
+        """Return what gives the body from its beginning to another part of the application, as the server would."""
+        parts = [self._body] if self._body is not None else list(self._ahead)
+
+        async def receive() -> Message:
+            if not parts:
+                return await self._receive()
+            body = parts.pop(0)
+            return {"type": "http.request", "body": body, "more_body": bool(parts) or self._body is None}
+
+        return receive
 
     def forget(self) -> None:
         """Give back the memory of the body once the request is answered."""

@@ -19,6 +19,7 @@ from es_ttc.gateway import jsonio
 from es_ttc.gateway.encoding import Encoders
 from es_ttc.gateway.incoming import Incoming, decompressed
 from es_ttc.gateway.metrics import Metrics
+from es_ttc.gateway.offload import Offload
 from es_ttc.gateway.own_requests import OwnRequests
 from es_ttc.gateway.page import shortest
 from es_ttc.gateway.scoring import Method, Took, WindowScorer
@@ -70,6 +71,7 @@ class Reranking:
         encoders: The first of them encodes.
         scorer: Runs methods.
         metrics: Told about every request.
+        offload: Where long requests are decoded.
         max_body: Bytes of a body that are read.
         max_documents: Texts of one request.
         timeout_ms: What a request may take.
@@ -80,6 +82,7 @@ class Reranking:
         encoders: Encoders,
         scorer: WindowScorer,
         metrics: Metrics,
+        offload: Offload,
         *,
         max_body: int,
         max_documents: int,
@@ -87,6 +90,7 @@ class Reranking:
     ) -> None:
         self._encoders = encoders
         self._scorer = scorer
+        self._offload = offload
         self._max_body = max_body
         self._max_documents = max_documents
         self._timeout_ms = timeout_ms
@@ -119,10 +123,11 @@ class Reranking:
     async def _read(self, request: Request) -> RerankRequest:
         incoming = Incoming(request.scope, request.receive)
         body = await incoming.read(self._max_body)
-        text = decompressed(body, incoming.header(b"content-encoding"), self._max_body)
+        encoding = incoming.header(b"content-encoding")
+        text = await self._offload.run(len(body), decompressed, body, encoding, self._max_body)
         if text is None:
             raise InvalidRequest("the body's Content-Encoding is unknown: send gzip, or no encoding")
-        asked = validated(RerankRequest, jsonio.loads_object(text, "the body"), _KIND)
+        asked = await self._offload.run(len(text), _decoded, text)
         if len(asked.documents) > self._max_documents:
             raise InvalidRequest(
                 f"[{_KIND}.documents] holds {len(asked.documents)} texts: send at most [{self._max_documents}], the "
@@ -148,6 +153,10 @@ class Reranking:
             window = _window(batches, pooled, places.tolist(), tokens=with_tokens)
             scores[places] = await self._scorer.run(method, encoded.query, window, Took())
         return scores
+
+
+def _decoded(text: bytes) -> RerankRequest:
+    return validated(RerankRequest, jsonio.loads_object(text, "the body"), _KIND)
 
 
 def results(asked: RerankRequest, scores: Float32) -> list[dict[str, object]]:

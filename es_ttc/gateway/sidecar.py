@@ -18,6 +18,7 @@ from es_ttc.gateway.features import DocumentKey, Missing
 from es_ttc.gateway.frames import PROTOCOL_VERSION, read_frame, require_token
 from es_ttc.gateway.incoming import Incoming
 from es_ttc.gateway.metrics import Metrics
+from es_ttc.gateway.offload import Offload
 from es_ttc.gateway.own_requests import OwnRequests
 from es_ttc.gateway.rescoring import ranking_of
 from es_ttc.gateway.scoring import Method, Scored, SentDocuments, Took, WindowScorer
@@ -67,6 +68,7 @@ class Sidecar:
         scorer: Scores windows, the gateway's own too.
         tuned: Parameters of a section that gives none.
         metrics: Told about every request.
+        offload: Where long requests are decoded.
         token: What requests must carry; None answers nobody.
         max_body: Bytes of a frame.
         max_documents: Documents of a frame.
@@ -79,6 +81,7 @@ class Sidecar:
         scorer: WindowScorer,
         tuned: TunedDefaults,
         metrics: Metrics,
+        offload: Offload,
         *,
         token: SecretStr | None,
         max_body: int,
@@ -90,6 +93,7 @@ class Sidecar:
         self._tuned = tuned
         self._metrics = metrics
         self._token = token
+        self._offload = offload
         self._max_body = max_body
         self._max_documents = max_documents
         self._caller = caller
@@ -101,7 +105,8 @@ class Sidecar:
 
     async def _score(self, request: Request) -> dict[str, Any]:
         require_token(request.headers.get("authorization", ""), self._token)
-        frame = read_frame(Frame, await Incoming(request.scope, request.receive).read(self._max_body))
+        raw = await Incoming(request.scope, request.receive).read(self._max_body)
+        frame = await self._offload.run(len(raw), read_frame, Frame, raw)
         if len(frame.documents) > self._max_documents:
             raise InvalidRequest(
                 f"Rescore window [{len(frame.documents)}] is too large: it must be at most [{self._max_documents}], "

@@ -36,7 +36,7 @@ def compose(document: Document, text_fields: Sequence[str]) -> tuple[str, tuple[
     """Join a document's non-empty text fields by one space.
 
     A field is text, a number, a boolean, or a list of them (joined by one space, as one text); a dotted name also
-    reaches into objects. Absent, null and empty fields are left out.
+    reaches into objects and lists of objects. Absent, null and empty fields are left out.
 
     Returns:
         The text, and where each field stands in it.
@@ -118,12 +118,19 @@ def locate(offsets: NDArray[np.int32], spans: Sequence[Span]) -> NDArray[np.int3
 
 
 def _value(document: Document, name: str) -> Any:
-    """Return a field's value by its name as it stands, else by its path through objects; None where absent."""
+    """Return a field's value by its name as it stands, else by its path through objects and lists of objects.
+
+    None where it is absent.
+    """
     if name in document:
         return document[name]
     head, dot, rest = name.partition(".")
     inner = document.get(head)
-    return _value(inner, rest) if dot and isinstance(inner, Mapping) else None
+    if not dot:
+        return None
+    if isinstance(inner, list | tuple):
+        return [_value(item, rest) for item in inner if isinstance(item, Mapping)]
+    return _value(inner, rest) if isinstance(inner, Mapping) else None
 
 
 def _text(value: Any, name: str) -> str:

@@ -67,6 +67,16 @@ def test_long_bodies_that_do_not_come_leave_room_for_others(behind: Behind, gate
     assert statuses.count(408) == AT_ONCE // 2
 
 
+def test_rerank_bodies_that_do_not_come_take_no_place(gateway: str) -> None:
+    head = "POST /_ttc/rerank HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{"
+    with ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(connect(gateway)).sendall(head.encode())
+        time.sleep(0.2)
+        reply = call(gateway, "POST", "/_ttc/rerank", {"query": "cat", "documents": ["cat"], "model": "no-such-method"})
+        assert reply.status == 400, reply.body
+
+
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET / HTTP/1.1\r\nhost: x\r\nx-a: "])
 def test_connections_without_a_whole_request_end(gateway: str, sent: bytes) -> None:
     with connect(gateway) as connection:

@@ -83,3 +83,9 @@ def test_special_tokens_and_tokens_over_the_joining_space() -> None:
 def test_what_has_no_json_form_is_refused(value: object) -> None:
     with pytest.raises(InvalidRequest, match="no JSON form"):
         document_json({"a": value})
+
+
+def test_a_field_in_a_list_of_objects_is_one_text() -> None:
+    document = {"authors": [{"name": "Ada"}, {"name": ["Bob", "Bo"]}, {"other": 1}, 7], "title": "T"}
+    text, _ = compose(document, ["title", "authors.name"])
+    assert text == "T Ada Bob Bo"

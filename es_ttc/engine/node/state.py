@@ -1,5 +1,6 @@
 """What is noted of a node in its folder, and how its process, port and log are found from there."""
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -56,7 +57,8 @@ class State:
         for key in ("owner", "supervisor", "node"):
             fields[key] = ProcessId(**fields[key]) if fields.get(key) else None
         fields["members"] = tuple(fields.get("members", ()))
-        return cls(**fields)
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in fields.items() if name in known})  # another version may note more
 
     def write(self, path: Path) -> None:
         """Note it."""
