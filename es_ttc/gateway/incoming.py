@@ -38,6 +38,7 @@ class Incoming:
         headers: Header names in lower case, with their values.
         gone: Whether the client has gone away.
         answered: Set once the answer is complete: the end of the connection then means nothing.
+        rewritten: Whether the body is one of ours in the place of the caller's: limits of his do not hold for it.
     """
 
     def __init__(self, scope: Scope, receive: Receive, memory: BodyMemory | None = None) -> None:
@@ -48,6 +49,7 @@ class Incoming:
         self.headers: RawHeaders = scope["headers"]
         self.gone = False
         self.answered = False
+        self.rewritten = False
         self._receive = receive
         self._memory = (memory or BodyMemory(None)).share()
         self._ahead: list[bytes] = []
@@ -154,7 +156,7 @@ class Incoming:
 
     def replace_body(self, body: bytes) -> None:
         """Put another body in the place of the one that has been read, plain and with a plain answer."""
-        self._body, self._plain = body, (body,)
+        self._body, self._plain, self.rewritten = body, (body,), True
         kept = [pair for pair in self.headers if pair[0] not in _OF_THE_BODY]
         self.headers = [*kept, (b"content-length", str(len(body)).encode()), (b"accept-encoding", b"identity")]
         if not self.header(b"content-type"):

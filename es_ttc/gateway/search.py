@@ -389,9 +389,8 @@ class SearchHandler:
         params = parse_params(incoming.query_string.decode("latin-1"))
         if text is not None and not text.strip():
             text = dict(params).get("source", "").encode(errors="surrogateescape")
-        if text is not None and not await self.offload.run(len(text), self.limits.admits, text):
-            text = None
-        return body, text, params
+        readable = text is None or incoming.rewritten or await self.offload.run(len(text), self.limits.admits, text)
+        return body, text if readable else None, params
 
     async def items(self, text: bytes) -> list[tuple[bytes, bytes]] | None:
         """Return an `_msearch` body's pairs of header and search; None where they are the engine's to read.

@@ -95,6 +95,18 @@ def test_large_searches_without_a_section_pass_as_they_are(behind: Behind) -> No
     assert len(through.json()["responses"]) == 1200
 
 
+def test_what_we_make_of_a_request_is_not_limited(behind: Behind) -> None:
+    """Retrievals of hundreds of documents become queries that are far longer than the caller's request."""
+    with running_gateway(
+        GatewaySettings(engine=behind.engine, port=0, max_request_objects=100, default_timeout_ms=20_000)
+    ) as gateway:
+        knn = {"field": "ttc.vector", "query_text": "cat", "k": 50, "ttc": {"method": "dense"}}
+        body = {"query": {"knn": knn}, "rescore": SECTION}
+        reply = call(gateway, "POST", f"/{behind.index}/_search", body)
+        assert reply.status == 200, reply.body
+        assert reply.json()["ttc"]["applied"] is True
+
+
 def test_the_header_of_an_item_that_is_no_object_is_a_400(behind: Behind) -> None:
     for line in (
         {"query": {"ttc": {"method": "rm3", "query_text": "cat"}}},
