@@ -161,7 +161,6 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with upstream, model:
             loading = asyncio.create_task(_prepare(encoders, compile_loops=settings.compiled))
-            await reads.known()
             if wait_for_encoder:
                 await loading
             yield

@@ -69,6 +69,12 @@ EXPENSIVE: dict[str, tuple[str, bytes, dict[str, str], str]] = {
 }
 
 
+@pytest.fixture(scope="session")
+def engine_url(opensearch_url: str) -> str:
+    """One product: what is tested happens before the engine is asked."""
+    return opensearch_url
+
+
 @pytest.mark.parametrize("name", EXPENSIVE)
 def test_an_expensive_request_is_refused_while_others_are_answered(behind: Behind, name: str) -> None:
     api, body, headers, word = EXPENSIVE[name]
@@ -95,11 +101,10 @@ def test_large_searches_without_a_section_pass_as_they_are(behind: Behind) -> No
     assert len(through.json()["responses"]) == 1200
 
 
-def test_what_we_make_of_a_request_is_not_limited(behind: Behind) -> None:
+def test_what_we_make_of_a_request_is_not_limited(behind: Behind, encoder: Encoder) -> None:
     """Retrievals of hundreds of documents become queries that are far longer than the caller's request."""
-    with running_gateway(
-        GatewaySettings(engine=behind.engine, port=0, max_request_objects=100, default_timeout_ms=20_000)
-    ) as gateway:
+    settings = GatewaySettings(engine=behind.engine, port=0, max_request_objects=100, default_timeout_ms=20_000)
+    with running_gateway(settings, load=lambda *_: encoder) as gateway:
         knn = {"field": "ttc.vector", "query_text": "cat", "k": 50, "ttc": {"method": "dense"}}
         body = {"query": {"knn": knn}, "rescore": SECTION}
         reply = call(gateway, "POST", f"/{behind.index}/_search", body)

@@ -49,6 +49,12 @@ _pieces = st.sampled_from(
 _targets = st.lists(_pieces, min_size=1, max_size=8).map("".join)
 
 
+@pytest.fixture(scope="session")
+def engine_url(opensearch_url: str) -> str:
+    """One product: what is tested happens before the engine is asked."""
+    return opensearch_url
+
+
 @given(path=st.binary(max_size=60) | st.binary(max_size=60).map(lambda rest: b"/" + rest), query=st.binary(max_size=30))
 def test_a_target_never_changes_scheme_host_or_port(path: bytes, query: bytes) -> None:
     for address in (ADDRESS, BELOW):

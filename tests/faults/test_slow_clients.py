@@ -20,6 +20,12 @@ AT_ONCE = 8
 JSON = {"content-type": "application/json"}
 
 
+@pytest.fixture(scope="session")
+def engine_url(opensearch_url: str) -> str:
+    """One product: what is tested happens before the engine is asked."""
+    return opensearch_url
+
+
 @pytest.fixture(scope="module")
 def gateway(behind: Behind) -> Iterator[str]:
     settings = GatewaySettings(
@@ -107,7 +113,6 @@ def test_a_client_that_does_not_take_its_answer_is_left(behind: Behind, gateway:
     head = f"POST /{behind.index}/_mget HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     parts = urlsplit(gateway)
     with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(30)
         connection.connect((parts.hostname, parts.port))
         connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
