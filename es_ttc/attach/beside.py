@@ -16,7 +16,7 @@ from es_ttc.attach.source import MOST_DOCUMENTS, Checkpoint, Source, Version, re
 from es_ttc.attach.target import Found, Item, Kind, Mark, Sent, Written, bulk_line, routed
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.trained import TrainedEncoder
-from es_ttc.engine.protocol import Engine
+from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
 from es_ttc.ingest.bulk import write
 from es_ttc.mappings.attached import (
@@ -103,7 +103,7 @@ async def attach_beside(
         await _switch(engine, source.index, serving, side)
     for name in sides:
         if name != side:
-            await _delete(engine, name)
+            await delete_if_there(engine, name)
     return filled
 
 
@@ -177,20 +177,11 @@ async def _switch(engine: Engine, source: str, before: str | None, side: str) ->
             return
         if serving == before:
             raise
-        await _delete(engine, side)
+        await delete_if_there(engine, side)
         raise InvalidRequest(
             f"another attach of [{source}] with other options finished first, and its features serve: those of this "
             "one are removed; run it again to replace the others"
         ) from error
-
-
-async def _delete(engine: Engine, name: str) -> None:
-    """Delete a side index; one that somebody else has deleted is no error."""
-    try:
-        await engine.delete_index(name)
-    except EngineError as error:
-        if error.upstream_status != 404:
-            raise
 
 
 class Beside:
@@ -246,7 +237,7 @@ class Beside:
         mapping = await self._mapping()
         if mapping is None or source_of(mapping) != self._source.index:
             if mapping is not None:
-                await _delete(self._engine, self.side)
+                await delete_if_there(self._engine, self.side)
             raise EngineError(
                 f"side index [{self.side}] of [{self._source.index}] was deleted while it was filled: was it detached, "
                 "or attached with other options at the same time?"

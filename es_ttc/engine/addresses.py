@@ -92,6 +92,11 @@ def without_credentials(url: str) -> str:
     return ", ".join(re.sub(r"^([^/]*//)?[^/]*@", r"\1", part.strip()) for part in _SEPARATOR.split(url))
 
 
+def not_a_path(target: bytes) -> InvalidRequest:
+    """Return the error for a request target in another form than a path."""
+    return InvalidRequest(f"the request target [{_shown(target)}] is not a path: it must begin with [/]")
+
+
 class NodePool:
     """Chooses a node for each request: those that answer in turn, those that failed only when no other is left.
 

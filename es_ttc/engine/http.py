@@ -20,15 +20,6 @@ _MAY_BE_UNREAD = frozenset({400, 408, 413, 414, 417, 431})
 """Statuses of an engine that may not have read the request to its end: what came next on that connection would wait."""
 
 
-def base_url(settings: EngineSettings) -> str:
-    """Return the engine's first address without credentials and without a slash at its end.
-
-    Raises:
-        ConfigurationError: It is no http or https URL.
-    """
-    return engine_addresses(settings)[0].url
-
-
 def service_headers(settings: EngineSettings) -> dict[str, str]:
     """Return the headers that sign in with the settings' own credentials; none where there are none.
 

@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from es_ttc.errors import EngineError
+
 Product = Literal["opensearch", "elasticsearch"]
 
 
@@ -166,3 +168,12 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Close connections."""
         ...
+
+
+async def delete_if_there(engine: Engine, name: str) -> None:
+    """Delete an index; one that somebody else has deleted is no error."""
+    try:
+        await engine.delete_index(name)
+    except EngineError as error:
+        if error.upstream_status != 404:
+            raise

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from starlette.types import Message, Receive, Scope, Send
 
-from es_ttc.errors import EsTtcError, InvalidRequest, TooManyRequests
+from es_ttc.engine.addresses import not_a_path
+from es_ttc.errors import EsTtcError, TooManyRequests
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.body_memory import BodyMemory
 from es_ttc.gateway.incoming import Disconnected, Incoming
@@ -178,8 +179,7 @@ def require_forwardable(incoming: Incoming) -> None:
     if target == b"*" and incoming.method == "OPTIONS":
         incoming.raw_path = incoming.target = b"/*"  # to the engines the same
     elif not target.startswith(b"/"):
-        shown = ascii(target[:80].decode("latin-1"))[1:-1]
-        raise InvalidRequest(f"the request target [{shown}] is not a path: it must begin with [/]")
+        raise not_a_path(target)
 
 
 def error_body(error: EsTtcError) -> bytes:

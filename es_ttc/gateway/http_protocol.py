@@ -11,6 +11,7 @@ from typing import Any, ClassVar, cast
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from es_ttc.engine.addresses import not_a_path
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.settings import GatewaySettings
 
@@ -148,8 +149,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Start to answer a request."""
         if not self._has_path():
-            shown = ascii(self.url[:80].decode("latin-1"))[1:-1]
-            raise self._remember(InvalidRequest(f"the request target [{shown}] is not a path: it must begin with [/]"))
+            raise self._remember(not_a_path(self.url))
         self._in_head, self._unparsed = False, 0
         if self._head_timer is not None:
             self._head_timer.cancel()

@@ -8,7 +8,7 @@ import orjson
 from es_ttc.errors import InvalidRequest
 
 _DIGITS_TO_ZERO = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
-_LONG_NUMBER = b"0" * 19  # from 19 digits on an integer may not fit into 64 bits
+_LONG_NUMBER = 19  # from so many digits on an integer may not fit into 64 bits
 
 
 def loads(raw: bytes) -> Any:
@@ -17,7 +17,7 @@ def loads(raw: bytes) -> Any:
     Raises:
         ValueError: It is not JSON (NaN and Infinity are not), or nested too deeply to be read.
     """
-    if _LONG_NUMBER not in raw.translate(_DIGITS_TO_ZERO):
+    if not has_digits(raw, _LONG_NUMBER):
         try:
             return orjson.loads(raw)
         except orjson.JSONDecodeError:
@@ -35,6 +35,11 @@ def dumps(data: Any, *, pretty: bool = False) -> bytes:
     except TypeError:  # integers beyond 64 bits, lone surrogates
         separators = None if pretty else (",", ":")
         return json.dumps(data, indent=2 if pretty else None, separators=separators).encode()
+
+
+def has_digits(raw: bytes, count: int) -> bool:
+    """Whether so many digits or more stand in a row."""
+    return b"0" * count in raw.translate(_DIGITS_TO_ZERO)
 
 
 def loads_object(raw: bytes, what: str) -> dict[str, Any]:

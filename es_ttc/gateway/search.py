@@ -15,11 +15,11 @@ from es_ttc.gateway.accepted import Accepted
 from es_ttc.gateway.attached import AttachedFeatures
 from es_ttc.gateway.filter_path import filtered
 from es_ttc.gateway.incoming import Incoming, RawHeaders
-from es_ttc.gateway.limits import RequestLimits
+from es_ttc.gateway.limits import MARK, RequestLimits
 from es_ttc.gateway.offload import Offload
 from es_ttc.gateway.proxy import answer_headers, end_answer, forward, start_answer
 from es_ttc.gateway.rescoring import Rescoring, Search, WalkSearch, add_groups, add_to_first_pass, groups_beyond, hide
-from es_ttc.gateway.search_body import MARK, SearchPlan, parse_params, plan_search
+from es_ttc.gateway.search_body import SearchPlan, parse_params, plan_search
 from es_ttc.gateway.section import KEY
 from es_ttc.gateway.split import bare_window, can_split, filled, marks_of, page_hits
 from es_ttc.gateway.upstream import Caller, Upstream, asks_vendor_type, end_to_end, forwarded, plain_types

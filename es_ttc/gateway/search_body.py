@@ -22,9 +22,6 @@ from es_ttc.validation import shown, unknown_field
 
 DEFAULT_WINDOW = 100
 DEFAULT_SIZE = 10
-MARK = b'"ttc"'
-"""A body without these bytes carries no section of ours."""
-
 _RESCORE_KEYS = ["window_size", KEY]
 _NO_STORED_FIELDS = "_none_"
 SEQ_NO = "_seq_no"

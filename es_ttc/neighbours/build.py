@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 
 from es_ttc.attach.source import settled_writes
-from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.engine.protocol import Engine, delete_if_there
+from es_ttc.errors import InvalidRequest
 from es_ttc.graph import ABSENT, GraphParams
 from es_ttc.graph.build import method_for, steps
 from es_ttc.graph.neighbours import Numbers
@@ -100,7 +100,7 @@ async def build_graph(
     await save(engine, built.graph, meta.model_copy(update={"ready": True}))
     await switch(engine, corpus.source, built.graph)
     for other in deletable(serving[0] if serving else None, left, built.graph):
-        await _delete(engine, other)
+        await delete_if_there(engine, other)
     built.seconds["total"] = time.monotonic() - began
     return built
 
@@ -124,14 +124,6 @@ async def _fill(
         report(built)
     await write_nodes(engine, built.graph, [], known.keys() - {one.id for one in documents})
     await engine.refresh(built.graph)
-
-
-async def _delete(engine: Engine, name: str) -> None:
-    try:
-        await engine.delete_index(name)
-    except EngineError as error:
-        if error.upstream_status != 404:
-            raise
 
 
 async def _read(corpus: Corpus, settled: dict[int, int], built: Built, report: Report) -> list[Document]:

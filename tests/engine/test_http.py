@@ -1,6 +1,6 @@
 import pytest
 
-from es_ttc.engine.http import base_url
+from es_ttc.engine.addresses import engine_addresses
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import EngineSettings
 
@@ -14,7 +14,7 @@ from es_ttc.settings import EngineSettings
     ],
 )
 def test_an_address_is_kept_without_credentials_and_ornaments(given: str, expected: str) -> None:
-    assert base_url(EngineSettings(engine=given)) == expected
+    assert [address.url for address in engine_addresses(EngineSettings(engine=given))] == [expected]
 
 
 @pytest.mark.parametrize(
@@ -22,5 +22,5 @@ def test_an_address_is_kept_without_credentials_and_ornaments(given: str, expect
 )
 def test_what_is_no_address_is_refused_without_telling_the_password(given: str) -> None:
     with pytest.raises(ConfigurationError, match=r"\[engine\]") as refused:
-        base_url(EngineSettings(engine=given))
+        engine_addresses(EngineSettings(engine=given))
     assert "secret" not in str(refused.value)

@@ -18,11 +18,12 @@ from es_ttc.gateway.hook import Found, HookHandler, Params
 from es_ttc.gateway.incoming import Incoming
 from es_ttc.gateway.knn.clauses import put_at
 from es_ttc.gateway.knn.handler import KnnHandler
+from es_ttc.gateway.limits import MARK
 from es_ttc.gateway.limits import MARKS as ANY_MARK
 from es_ttc.gateway.query.clauses import QueryClause, clauses_of
 from es_ttc.gateway.query.rewriting import RewriteQuestion, Rewriting, Rewritten, show_matches
 from es_ttc.gateway.search import Outcome, SearchHandler, caller_of, require_json_answer, without_template
-from es_ttc.gateway.search_body import MARK, own_timeout
+from es_ttc.gateway.search_body import own_timeout
 
 _REWRITTEN_AT_ONCE = 8  # items of one `_msearch`
 
