@@ -1,54 +1,52 @@
-"""The gateway as an ASGI application: its parts put together, and its own few addresses below `/_ttc`."""
+"""The gateway as an ASGI application: its parts put together."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-import cbor2
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from es_ttc import __version__
 from es_ttc.encoders.base import Encoder, EncoderIdentity
-from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest, TooManyRequests
-from es_ttc.gateway import jsonio
+from es_ttc.errors import TooManyRequests
+from es_ttc.gateway.accepted import Accepted
 from es_ttc.gateway.attached import AttachedFeatures
 from es_ttc.gateway.body_memory import BodyMemory
 from es_ttc.gateway.document_encoding import DocumentEncoding
 from es_ttc.gateway.encoding import Encoders, Loader
-from es_ttc.gateway.entrance import Entrance, error_body
+from es_ttc.gateway.entrance import Entrance
 from es_ttc.gateway.features import FeatureStore
-from es_ttc.gateway.frames import MEDIA_TYPE, PROTOCOL_VERSION
 from es_ttc.gateway.incoming import Disconnected, Incoming
 from es_ttc.gateway.jobs import JobsDoor
-from es_ttc.gateway.knn.handler import KnnHandler
 from es_ttc.gateway.knn.retrieving import Retrieving
+from es_ttc.gateway.knn.stage import KnnStage
 from es_ttc.gateway.limits import request_limits
 from es_ttc.gateway.logs import log
-from es_ttc.gateway.metrics import CONTENT_TYPE, Metrics
+from es_ttc.gateway.metrics import Metrics
+from es_ttc.gateway.offload import Offload
+from es_ttc.gateway.own_pages import PREFIX, JobPages, OwnPages, json_response, not_found, routes
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.programs import serve_programs
-from es_ttc.gateway.proxy import json_headers
-from es_ttc.gateway.query.handler import QueryHandler
 from es_ttc.gateway.query.model import SharedModel
 from es_ttc.gateway.query.rewriting import Rewriting
+from es_ttc.gateway.query.stage import RewriteStage
 from es_ttc.gateway.reads import ReadBudget
 from es_ttc.gateway.rerank import Reranking
-from es_ttc.gateway.rescoring import Rescoring
+from es_ttc.gateway.rescore.stage import RescoreStage
+from es_ttc.gateway.rescore.window import WindowRescorers
 from es_ttc.gateway.scoring import WindowScorer
-from es_ttc.gateway.search import SearchHandler
+from es_ttc.gateway.search.engine import EngineSearches
+from es_ttc.gateway.search.pipeline import SearchPipeline
+from es_ttc.gateway.search.request import RequestReader
+from es_ttc.gateway.search.templates import Templates
 from es_ttc.gateway.sidecar import Sidecar
 from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.gateway.walks.walking import Walks
 from es_ttc.rerankers import Rerankers
 from es_ttc.rerankers.llm import of_the_gateway as llm_rerankers
-from es_ttc.reranking import STRATEGIES
 from es_ttc.rescorers import compiled, registry
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.retrievers import registry as retrievers
@@ -58,15 +56,7 @@ from es_ttc.settings import GatewaySettings
 
 _QUEUE_A_THREAD = 32
 _ENCODING_THREADS = 2
-_READY_SECONDS = 2.0
-_OWN = "/_ttc/"
 _READ_AHEAD = 2**20
-
-
-class NotFound(InvalidRequest):
-    """There is nothing at an address below `/_ttc`."""
-
-    status = 404
 
 
 def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_for_encoder: bool = False) -> ASGIApp:
@@ -80,119 +70,137 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     Raises:
         ConfigurationError: The engine's address, certificates, tuned parameters or promoted programs are wrong.
     """
-    metrics = Metrics()
-    upstream = Upstream(settings)
-    encoding = BoundedPool("encoding", threads=_ENCODING_THREADS, queue=_ENCODING_THREADS * _QUEUE_A_THREAD)
-    scoring = BoundedPool("scoring", threads=settings.scoring_threads, queue=settings.scoring_threads * _QUEUE_A_THREAD)
-    names = (settings.encoder, *settings.encoders)
-    encoders = Encoders(names, settings.cache_dir, load or _load_encoder, _load_variant, encoding)
-    attached = AttachedFeatures(upstream, settings.side_credentials)
-    reads = ReadBudget(upstream, settings.feature_reads_mb)
-    features = FeatureStore(upstream, settings.feature_cache_mb * 2**20, scoring, attached.door, reads)
-    metrics.watch_cache(features.cache)
-    turns = reads.turns
-    metrics.watch_reads(lambda: turns.in_flight, lambda: turns.waiting, lambda: turns.capacity)
-    scorer = WindowScorer(upstream, features, attached, encoders, scoring)
-    tuned = TunedDefaults.read(settings.tuned)
-    programs = serve_programs(settings)
-    rerankers = Rerankers(settings.rerankers, llm_rerankers(settings))
-    walks = Walks(upstream, scorer, attached, rerankers, metrics)
-    searches = SearchHandler(
-        upstream,
-        Rescoring(scorer, walks, settings.default_timeout_ms, tuned, metrics),
-        attached,
-        request_limits(settings),
-        max_body=settings.max_body_mb * 2**20,
-        max_window=settings.max_window,
-    )
-
-    retrieving = Retrieving(
-        upstream,
-        features,
-        attached,
-        encoders,
-        scoring,
-        metrics,
-        tuned,
-        default_timeout_ms=settings.default_timeout_ms,
-        max_window=settings.max_window,
-    )
-    knn = KnnHandler(searches, retrieving, max_window=settings.max_window)
-    model = SharedModel(settings)
-    rewriting = Rewriting(
-        upstream,
-        model,
-        Prompts(settings.sketch_prompts),
-        metrics,
-        default_timeout_ms=settings.rewrite_timeout_ms,
-    )
-    queries = QueryHandler(searches, knn, rewriting)
-    reranking = Reranking(
-        encoders,
-        scorer,
-        metrics,
-        searches.offload,
-        max_body=settings.max_body_mb * 2**20,
-        max_documents=settings.max_window,
-        timeout_ms=settings.rerank_timeout_ms,
-    )
-    sidecar = Sidecar(
-        scorer,
-        tuned,
-        metrics,
-        searches.offload,
-        token=settings.sidecar_token,
-        max_body=settings.max_body_mb * 2**20,
-        max_documents=settings.max_window,
-        at_once=settings.max_concurrent_requests,
-        caller=Caller(upstream.service_headers()),
-    )
-    document_encoding = DocumentEncoding(
-        upstream,
-        encoders,
-        encoding,
-        metrics,
-        searches.offload,
-        token=settings.sidecar_token,
-        max_body=settings.max_body_mb * 2**20,
-    )
+    services = Services(settings, load)
+    searches = search_pipeline(settings, services)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with upstream, model:
-            loading = asyncio.create_task(_prepare(encoders, compile_loops=settings.compiled))
+        async with services.upstream, services.model:
+            loading = asyncio.create_task(_prepare(services.encoders, compile_loops=settings.compiled))
             if wait_for_encoder:
                 await loading
             yield
             loading.cancel()
             with suppress(asyncio.CancelledError):
                 await loading
-        await rerankers.close()
-        searches.offload.close()
-        encoding.close()
-        scoring.close()
-        programs.close()
+        await services.close()
 
-    own = _OwnPages(settings, upstream, encoders, reranking, sidecar, document_encoding, metrics)
-    jobs = _JobPages(JobsDoor(upstream, settings, metrics))
-    addresses = Starlette(
-        routes=[
-            Route(_OWN, own.info),
-            Route(f"{_OWN}health", own.health),
-            Route(f"{_OWN}ready", own.ready),
-            Route(f"{_OWN}metrics", own.metrics),
-            Route(f"{_OWN}rerank", own.rerank, methods=["POST"]),
-            Route(f"{_OWN}score", own.score, methods=["POST"]),
-            Route(f"{_OWN}encode", own.encode, methods=["POST"]),
-            Route(f"{_OWN}jobs", jobs.all, methods=["GET", "POST"]),
-            Route(f"{_OWN}jobs/{{job}}", jobs.one),
-            Route(f"{_OWN}jobs/{{job}}/{{change}}", jobs.change, methods=["POST"]),
-        ],
-        exception_handlers={HTTPException: _not_found},
-        lifespan=lifespan,
-    )
+    own = _own_pages(settings, services)
+    jobs = JobPages(JobsDoor(services.upstream, settings, services.metrics))
+    addresses = Starlette(routes=routes(own, jobs), exception_handlers={HTTPException: not_found}, lifespan=lifespan)
     memory = BodyMemory(settings.max_bodies_mb * 2**20)
-    return _Doors(addresses, Entrance(upstream, queries, metrics, memory, settings.max_concurrent_requests), memory)
+    entrance = Entrance(services.upstream, searches, services.metrics, memory, settings.max_concurrent_requests)
+    return _Doors(addresses, entrance, memory)
+
+
+class Services:
+    """What the parts of a gateway share.
+
+    Args:
+        settings: The engine and the limits.
+        load: Makes an encoder from its name and the cache folder.
+    """
+
+    def __init__(self, settings: GatewaySettings, load: Loader | None) -> None:
+        threads = settings.scoring_threads
+        self.metrics = Metrics()
+        self.upstream = Upstream(settings)
+        self.offload = Offload()
+        self.encoding = BoundedPool("encoding", threads=_ENCODING_THREADS, queue=_ENCODING_THREADS * _QUEUE_A_THREAD)
+        self.scoring = BoundedPool("scoring", threads=threads, queue=threads * _QUEUE_A_THREAD)
+        names = (settings.encoder, *settings.encoders)
+        self.encoders = Encoders(names, settings.cache_dir, load or _load_encoder, _load_variant, self.encoding)
+        self.attached = AttachedFeatures(self.upstream, settings.side_credentials)
+        reads = ReadBudget(self.upstream, settings.feature_reads_mb)
+        cache_bytes = settings.feature_cache_mb * 2**20
+        self.features = FeatureStore(self.upstream, cache_bytes, self.scoring, self.attached.door, reads)
+        self.scorer = WindowScorer(self.upstream, self.features, self.attached, self.encoders, self.scoring)
+        self.tuned = TunedDefaults.read(settings.tuned)
+        self.programs = serve_programs(settings)
+        self.rerankers = Rerankers(settings.rerankers, llm_rerankers(settings))
+        self.model = SharedModel(settings)
+        turns = reads.turns
+        self.metrics.watch_cache(self.features.cache)
+        self.metrics.watch_reads(lambda: turns.in_flight, lambda: turns.waiting, lambda: turns.capacity)
+
+    async def close(self) -> None:
+        """End threads, processes and connections."""
+        await self.rerankers.close()
+        self.offload.close()
+        self.encoding.close()
+        self.scoring.close()
+        self.programs.close()
+
+
+def search_pipeline(settings: GatewaySettings, services: Services) -> SearchPipeline:
+    """Return what answers searches: queries are rewritten, then kNN clauses retrieved, then windows rescored."""
+    upstream, metrics, tuned = services.upstream, services.metrics, services.tuned
+    limits, offload, accepted = request_limits(settings), services.offload, Accepted()
+    timeout_ms, max_window = settings.default_timeout_ms, settings.max_window
+    rewriting = Rewriting(
+        upstream,
+        services.model,
+        Prompts(settings.sketch_prompts),
+        metrics,
+        default_timeout_ms=settings.rewrite_timeout_ms,
+    )
+    retrieving = Retrieving(
+        upstream,
+        services.features,
+        services.attached,
+        services.encoders,
+        services.scoring,
+        metrics,
+        tuned,
+        default_timeout_ms=timeout_ms,
+        max_window=max_window,
+    )
+    rescorers = WindowRescorers(services.scorer, timeout_ms, tuned, metrics)
+    walks = Walks(upstream, services.scorer, services.attached, services.rerankers, metrics, timeout_ms)
+    stages = (
+        RewriteStage(rewriting, limits, offload),
+        KnnStage(retrieving, accepted, limits, offload, max_window=max_window),
+        RescoreStage(rescorers, walks, services.attached, accepted, limits, offload, max_window=max_window),
+    )
+    reader = RequestReader(limits, offload, max_body=settings.max_body_mb * 2**20)
+    templates = Templates(EngineSearches(upstream), limits, offload)
+    return SearchPipeline(upstream, reader, templates, stages, accepted, offload)
+
+
+def _own_pages(settings: GatewaySettings, services: Services) -> OwnPages:
+    max_body, max_documents = settings.max_body_mb * 2**20, settings.max_window
+    reranking = Reranking(
+        services.encoders,
+        services.scorer,
+        services.metrics,
+        services.offload,
+        max_body=max_body,
+        max_documents=max_documents,
+        timeout_ms=settings.rerank_timeout_ms,
+    )
+    sidecar = Sidecar(
+        services.scorer,
+        services.tuned,
+        services.metrics,
+        services.offload,
+        token=settings.sidecar_token,
+        max_body=max_body,
+        max_documents=max_documents,
+        at_once=settings.max_concurrent_requests,
+        caller=Caller(services.upstream.service_headers()),
+    )
+    document_encoding = DocumentEncoding(
+        services.upstream,
+        services.encoders,
+        services.encoding,
+        services.metrics,
+        services.offload,
+        token=settings.sidecar_token,
+        max_body=max_body,
+    )
+    return OwnPages(
+        settings, services.upstream, services.encoders, reranking, sidecar, document_encoding, services.metrics
+    )
 
 
 class _Doors:
@@ -211,7 +219,7 @@ class _Doors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or take part in the server's start and end."""
-        if scope["type"] == "http" and not scope["path"].startswith(_OWN):
+        if scope["type"] == "http" and not scope["path"].startswith(PREFIX):
             await self._entrance(scope, receive, send)
         elif scope["type"] == "http" and scope["method"] == "POST":
             await self._answer_post(scope, receive, send)
@@ -227,105 +235,9 @@ class _Doors:
         except Disconnected:
             pass
         except TooManyRequests as error:
-            await _json(Request(scope), error.body(), error.status)(scope, receive, send)
+            await json_response(Request(scope), error.body(), error.status)(scope, receive, send)
         finally:
             incoming.forget()
-
-
-class _OwnPages:
-    """What the gateway says about itself."""
-
-    def __init__(
-        self,
-        settings: GatewaySettings,
-        upstream: Upstream,
-        encoders: Encoders,
-        reranking: Reranking,
-        sidecar: Sidecar,
-        document_encoding: DocumentEncoding,
-        metrics: Metrics,
-    ) -> None:
-        self._settings = settings
-        self._upstream = upstream
-        self._encoders = encoders
-        self._reranking = reranking
-        self._sidecar = sidecar
-        self._document_encoding = document_encoding
-        self._metrics = metrics
-
-    async def info(self, request: Request) -> Response:
-        """Who this is, and what it can do."""
-        try:
-            product: str | None = await self._upstream.product()
-        except EngineUnavailable:
-            product = None
-        return _json(
-            request,
-            {
-                "name": "es-ttc gateway",
-                "version": __version__,
-                "engine": {"product": product},
-                "methods": sorted([*registry.names(), *STRATEGIES]),
-                "rerankers": sorted(self._settings.rerankers),
-                "rewriters": rewriters.names(),
-                "llm": self._settings.llm_url is not None,
-                "encoders": list(self._encoders.names),
-                "score_protocol": PROTOCOL_VERSION,
-                "loops": "compiled" if compiled.prepared() else "numpy",
-                "max_window": self._settings.max_window,
-                "default_timeout_ms": self._settings.default_timeout_ms,
-            },
-        )
-
-    async def health(self, request: Request) -> Response:
-        """The process answers."""
-        return _json(request, {"status": "ok"})
-
-    async def ready(self, request: Request) -> Response:
-        """Searches can be rescored: the engine answers and the encoder is loaded."""
-        engine = await self._upstream.reachable(_READY_SECONDS)
-        encoder = self._encoders.ready
-        status = 200 if engine and encoder else 503
-        return _json(request, {"ready": status == 200, "engine": engine, "encoder": encoder}, status)
-
-    async def rerank(self, request: Request) -> Response:
-        """Scores of texts that are sent along."""
-        status, body = await self._reranking.answer(request)
-        return _json(request, body, status)
-
-    async def score(self, request: Request) -> Response:
-        """Scores of a window that an engine with our plugin has found."""
-        return _framed(request, *await self._sidecar.answer(request))
-
-    async def encode(self, request: Request) -> Response:
-        """Features of documents that an engine with our plugin is about to index."""
-        return _framed(request, *await self._document_encoding.answer(request))
-
-    async def metrics(self, _: Request) -> Response:
-        """Measurements for Prometheus."""
-        return Response(self._metrics.text(), media_type=CONTENT_TYPE)
-
-
-class _JobPages:
-    """What there is below `/_ttc/jobs`."""
-
-    def __init__(self, door: JobsDoor) -> None:
-        self._door = door
-
-    async def all(self, request: Request) -> Response:
-        """All jobs, or a new one."""
-        status, body = await self._door.all(request)
-        return _json(request, body, status)
-
-    async def one(self, request: Request) -> Response:
-        """One job."""
-        status, body = await self._door.one(request)
-        return _json(request, body, status)
-
-    async def change(self, request: Request) -> Response:
-        """A job paused, resumed, cancelled, retried."""
-        status, body = await self._door.change(request)
-        return _json(request, body, status)
 
 
 async def _prepare(encoders: Encoders, *, compile_loops: bool) -> None:
@@ -363,23 +275,3 @@ def _load_variant(identity: EncoderIdentity, name: str, cache_dir: Path) -> Enco
     from es_ttc.mappings.encoder import load_encoder_for
 
     return load_encoder_for(identity, name, cache_dir=cache_dir)
-
-
-def _json(request: Request, data: object, status: int = 200) -> Response:
-    body = jsonio.dumps(data, pretty="pretty" in request.query_params)
-    headers = {name.decode(): value.decode() for name, value in json_headers(request.headers.raw, body)}
-    return Response(body, status, headers)
-
-
-def _framed(request: Request, status: int, body: dict[str, Any]) -> Response:
-    if status >= 400 and MEDIA_TYPE not in request.headers.get("accept", ""):
-        return _json(request, body, status)
-    return Response(cbor2.dumps(body), status, media_type=MEDIA_TYPE)
-
-
-async def _not_found(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    problem: EsTtcError = NotFound(f"nothing answers {request.method} [{request.url.path}]: see /_ttc/")
-    body = error_body(problem)
-    headers = {name.decode(): value.decode() for name, value in json_headers(request.headers.raw, body)}
-    return Response(body, status, headers)

@@ -15,8 +15,9 @@ from es_ttc.gateway.incoming import Disconnected, Incoming
 from es_ttc.gateway.logs import log, request_id
 from es_ttc.gateway.metrics import GONE, Metrics
 from es_ttc.gateway.proxy import end_answer, forward, json_headers, start_answer
-from es_ttc.gateway.query.handler import QueryHandler
-from es_ttc.gateway.search import Outcome
+from es_ttc.gateway.search.pipeline import SearchPipeline
+from es_ttc.gateway.search.request import Api
+from es_ttc.gateway.search.response import Outcome
 from es_ttc.gateway.upstream import Upstream
 
 _GONE = Outcome("passthrough", GONE)
@@ -30,17 +31,17 @@ class Entrance:
 
     Args:
         upstream: The engine.
-        queries: Answers `_search`, `_msearch` and their templates; hands on what has no query of ours.
+        searches: Answers `_search`, `_msearch` and their templates.
         metrics: Told about every request.
         memory: Counts the bodies of requests.
         limit: Requests in flight before 429 is answered.
     """
 
     def __init__(
-        self, upstream: Upstream, queries: QueryHandler, metrics: Metrics, memory: BodyMemory, limit: int
+        self, upstream: Upstream, searches: SearchPipeline, metrics: Metrics, memory: BodyMemory, limit: int
     ) -> None:
         self._upstream = upstream
-        self._queries = queries
+        self._searches = searches
         self._metrics = metrics
         self._memory = memory
         self._room = Room(limit)
@@ -106,14 +107,10 @@ class Entrance:
 
     async def _dispatch(self, incoming: Incoming, answer: "_Answer") -> Outcome:
         match _api(incoming):
-            case ["_search"]:
-                return await self._queries.search(incoming, answer)
-            case ["_search", "template"]:
-                return await self._queries.template(incoming, answer)
-            case ["_msearch"]:
-                return await self._queries.msearch(incoming, answer)
-            case ["_msearch", "template"]:
-                return await self._queries.msearch_template(incoming, answer)
+            case [("_search" | "_msearch") as api]:
+                return await self._searches.answer(incoming, Api(api), answer, is_template=False)
+            case [("_search" | "_msearch") as api, "template"]:
+                return await self._searches.answer(incoming, Api(api), answer, is_template=True)
             case _:
                 return Outcome("passthrough", await forward(self._upstream, incoming, answer))
 
@@ -177,7 +174,7 @@ def require_forwardable(incoming: Incoming) -> None:
     """
     target = incoming.raw_path
     if target == b"*" and incoming.method == "OPTIONS":
-        incoming.raw_path = incoming.target = b"/*"  # to the engines the same
+        incoming.raw_path = b"/*"  # to the engines the same
     elif not target.startswith(b"/"):
         raise not_a_path(target)
 

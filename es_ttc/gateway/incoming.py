@@ -3,8 +3,6 @@
 import asyncio
 import zlib
 from collections.abc import AsyncIterator
-from copy import copy
-from urllib.parse import parse_qsl, urlencode
 
 from starlette.types import Message, Receive, Scope
 
@@ -12,9 +10,6 @@ from es_ttc.errors import InvalidRequest, RequestTooLarge
 from es_ttc.gateway.body_memory import BodyMemory
 from es_ttc.gateway.limits import RequestLimits
 from es_ttc.gateway.offload import Offload
-
-_OF_THE_BODY = frozenset({b"accept-encoding", b"content-encoding", b"content-length", b"transfer-encoding"})
-_OF_THE_BODYS_PLACE = frozenset({"source", "source_content_type"})
 
 _UNKNOWN_SIZE = 2**20
 _PIECE = 2**20
@@ -33,23 +28,19 @@ class Incoming:
     Attributes:
         method: The HTTP method.
         raw_path: The path as it came, still percent-encoded.
-        target: The engine's path that answers it: the same one, unless another stands in (for a template, the search).
         query_string: The query string as it came, without its question mark.
         headers: Header names in lower case, with their values.
         gone: Whether the client has gone away.
         answered: Set once the answer is complete: the end of the connection then means nothing.
-        rewritten: Whether the body is one of ours in the place of the caller's: limits of his do not hold for it.
     """
 
     def __init__(self, scope: Scope, receive: Receive, memory: BodyMemory | None = None) -> None:
         self.method: str = scope["method"]
         self.raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
-        self.target = self.raw_path
         self.query_string: bytes = scope["query_string"]
         self.headers: RawHeaders = scope["headers"]
         self.gone = False
         self.answered = False
-        self.rewritten = False
         self._receive = receive
         self._memory = (memory or BodyMemory(None)).share()
         self._ahead: list[bytes] = []
@@ -153,25 +144,6 @@ class Incoming:
             self._plain = (await offload.run(size, decompressed, body, encoding, limit, limits),)
             self._memory.take(len(self._plain[0] or b"") if encoding else 0)
         return self._plain[0]
-
-    def replace_body(self, body: bytes) -> None:
-        """Put another body in the place of the one that has been read, plain and with a plain answer."""
-        self._body, self._plain, self.rewritten = body, (body,), True
-        kept = [pair for pair in self.headers if pair[0] not in _OF_THE_BODY]
-        self.headers = [*kept, (b"content-length", str(len(body)).encode()), (b"accept-encoding", b"identity")]
-        if not self.header(b"content-type"):
-            self.headers.append((b"content-type", b"application/json"))
-        params = parse_qsl(self.query_string.decode("latin-1"), keep_blank_values=True, errors="surrogateescape")
-        told = [(name, value) for name, value in params if name not in _OF_THE_BODYS_PLACE]
-        if len(told) < len(params):
-            self.query_string = urlencode(told, errors="surrogateescape").encode("latin-1")
-
-    def beside(self, raw_path: bytes, body: bytes) -> "Incoming":
-        """Return a request with another path and body in the name of the same caller, for a part of this one."""
-        part = copy(self)
-        part.raw_path = part.target = raw_path
-        part.replace_body(body)
-        return part
 
     def replayed(self) -> Receive:
         """Return what gives the body from its beginning to another part of the application, as the server would."""

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.gateway.section import ScoreMode
+from es_ttc.gateway.section import ScoreMode, Section
 from es_ttc.vectors.tokens import Float32
 
 Ints = NDArray[np.intp]
+
+NO_FEATURES = "no features, kept below the scored documents of its block"
 
 _COMBINED: Mapping[ScoreMode, Callable[[Float32, Float32], Any]] = {
     ScoreMode.REPLACE: lambda first, second: second,  # noqa: ARG005 - the first pass only chose the window
@@ -106,7 +108,7 @@ def explained(
     rescored: float | None,
     engine: Any,
     *,
-    unscored: str = "no features, kept below the scored documents of its block",
+    unscored: str = NO_FEATURES,
 ) -> dict[str, Any]:
     """Return the explanation of a final score, with the engine's own explanation of the first pass inside.
 
@@ -125,6 +127,51 @@ def explained(
     scored = {"value": rescored, "description": f"score of method [{method}]", "details": []}
     description = f"ttc [{method}], score_mode [{mode}], from:"
     return {"value": value, "description": description, "details": [scored, *first_pass]}
+
+
+def shown_hit(
+    hit: dict[str, Any],
+    section: Section,
+    score: float | None,
+    rescored: float | None,
+    detail: dict[str, Any],
+    *,
+    explain: bool = False,
+    unscored: str = NO_FEATURES,
+) -> dict[str, Any]:
+    """Return a hit as it is shown on the page; it is changed in place.
+
+    Args:
+        hit: The engine's hit.
+        section: What the request says of scores and detail.
+        score: Its final score; None where the engine's own ranking stands.
+        rescored: The method's score, or None where it has none.
+        detail: What is shown about the document where the request asks for it.
+        explain: Whether the request asks for explanations.
+        unscored: Why the method has no score of it, and what follows from that.
+    """
+    if score is None:
+        if "_explanation" in hit:
+            hit["_explanation"] = without_guard(hit["_explanation"])
+    elif explain:
+        engine = hit.get("_explanation")
+        hit["_explanation"] = explained(score, section.method, section.score_mode, rescored, engine, unscored=unscored)
+    if section.detail:
+        hit["_ttc"] = detail
+    if score is not None:
+        hit["_score"] = score
+    return hit
+
+
+def set_max_score(response: dict[str, Any], scores: Float32) -> None:
+    """Set a response's `max_score` where the engine gives one.
+
+    Args:
+        response: The response.
+        scores: ``(n,)`` the final scores, best first.
+    """
+    if len(scores) and response["hits"].get("max_score") is not None:
+        response["hits"]["max_score"] = shortest(scores[0])
 
 
 def without_guard(explanation: Any) -> Any:

@@ -29,6 +29,7 @@ from es_ttc.gateway.features import (
 )
 from es_ttc.gateway.field_caps import mapped_fields
 from es_ttc.gateway.pool import BoundedPool
+from es_ttc.gateway.search.fallback import ScoringError
 from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.gateway.window_encoder import IndexEncoders
 from es_ttc.mappings.fields import FEATURES
@@ -56,12 +57,6 @@ class NothingToScore(EsTtcError):
     def __init__(self, reason: str, skipped: Mapping[int, Fault] | None = None) -> None:
         super().__init__(reason)
         self.skipped = skipped or {}
-
-
-class ScoringError(EsTtcError):
-    """A method broke its contract, or failed."""
-
-    type = "ttc_scoring_exception"
 
 
 @dataclass(frozen=True, slots=True)

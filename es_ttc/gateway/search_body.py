@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.gateway.collapse import Collapse, parse_collapse
@@ -82,11 +81,6 @@ class SearchPlan:
     timeout_ms: float | None
 
     @property
-    def query_string(self) -> str:
-        """The engine's URL parameters, encoded."""
-        return urlencode(self.params)
-
-    @property
     def group_fields(self) -> list[Any]:
         """How documents' groups are asked for, as doc-value fields; empty where nothing is collapsed."""
         if self.collapse is None:
@@ -112,7 +106,6 @@ def plan_search(
     Raises:
         InvalidRequest: Our part of the request cannot be meant as it stands.
     """
-    # The hooks of `knn` and `query` are found here too, once there are methods for them.
     found = find_rescore(body.get("rescore"))
     if found is None:
         return None
@@ -200,11 +193,6 @@ def plan_page(start: int, size: int, item: Mapping[str, Any], max_window: int) -
         return Page(start, 0, block, 0, window, asked)
     fetch = min(-(-(start + size) // block) * block, max_window)
     return Page(start, size, block, fetch, window, asked)
-
-
-def parse_params(query_string: str) -> list[tuple[str, str]]:
-    """Decode URL parameters, those without a value included."""
-    return parse_qsl(query_string, keep_blank_values=True, errors="surrogateescape")
 
 
 def _guard(window: int) -> dict[str, Any]:

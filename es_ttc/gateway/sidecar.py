@@ -20,7 +20,7 @@ from es_ttc.gateway.incoming import Incoming
 from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.offload import Offload
 from es_ttc.gateway.own_requests import OwnRequests
-from es_ttc.gateway.rescoring import ranking_of
+from es_ttc.gateway.rescore.window import ranking_of
 from es_ttc.gateway.scoring import Method, Scored, SentDocuments, Took, WindowScorer
 from es_ttc.gateway.section import Section, parse_section
 from es_ttc.gateway.upstream import Caller

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.gateway.search_body import parse_params, plan_search
+from es_ttc.gateway.search.request import parse_params
+from es_ttc.gateway.search_body import plan_search
 from es_ttc.gateway.server import running_gateway
 from es_ttc.gateway.split import bare_window, can_split, filled, marks_of, page_hits
 from es_ttc.ingest.compose import document_hash, document_json

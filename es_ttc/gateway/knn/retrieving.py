@@ -12,7 +12,6 @@ import numpy as np
 from es_ttc.engine.protocol import Product
 from es_ttc.errors import DeadlineExceeded, EngineError, EsTtcError, InvalidRequest, MissingFeature
 from es_ttc.gateway import faults
-from es_ttc.gateway.accepted import Accepted
 from es_ttc.gateway.attached import AttachedFeatures
 from es_ttc.gateway.encoding import Encoders
 from es_ttc.gateway.features import FeatureStore
@@ -23,12 +22,11 @@ from es_ttc.gateway.knn.clauses import Clause, with_scores
 from es_ttc.gateway.knn.engine_search import FIELDS, Asks, EngineSearch, Frame, IdsNeeded
 from es_ttc.gateway.knn.ground import Ground, ground_of
 from es_ttc.gateway.knn.rounds import Member, Rounds
-from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.page import shortest
 from es_ttc.gateway.pool import BoundedPool
-from es_ttc.gateway.rescoring import budget_ms, with_field_name
-from es_ttc.gateway.scoring import ScoringError
+from es_ttc.gateway.rescore.window import with_field_name
+from es_ttc.gateway.search.fallback import ScoringError, attempt, budget_ms, fell_back
 from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.mappings.fields import FEATURES
 from es_ttc.mappings.spec import POOLED, VECTOR
@@ -57,6 +55,8 @@ class Question:
         door: The header line of its searches in an `_msearch`.
         timeout_ms: The search timeout of the caller's own, in ms, or None.
         started: `time.perf_counter` when the request came in.
+        known: Whether the engine has answered this caller's searches of this target lately: the query may be encoded
+            before it is asked again.
     """
 
     clause: Clause
@@ -66,6 +66,7 @@ class Question:
     door: bytes
     timeout_ms: float | None
     started: float
+    known: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,6 @@ class Retrieving:
         self._tuned = tuned
         self._default_timeout_ms = default_timeout_ms
         self._max_window = max_window
-        self._accepted = Accepted()
 
     async def answer(
         self, questions: Sequence[Question], path: bytes, query_string: bytes
@@ -252,8 +252,7 @@ class Retrieving:
                 if clause.standing != "top" or not question.body.get("query"):
                     raise outcome
                 native = {"match_none": {}}
-            self._metrics.fallbacks.labels(outcome.type).inc()
-            log.warning("native kNN answered", method=method.retriever.name, reason=str(outcome))
+            fell_back(self._metrics, "native kNN answered", method.retriever.name, outcome)
             summary = _summary(method, {"reason": str(outcome)}, encoder, took, applied=False)
             return Replacement(clause, native, summary, applied=False)
         told = {"retrieved": len(outcome.ids), **outcome.told}
@@ -305,23 +304,18 @@ class Retrieving:
         Raises:
             IdsNeeded: The search does not name documents, and has to.
         """
-        clause, seconds = question.clause, search.seconds_left
+        clause, name = question.clause, method.retriever.name
         began = time.perf_counter()
-        try:
-            async with asyncio.timeout(seconds):
-                found = await method.retriever.retrieve(query, search, clause.k(question.size), method.params)
-                found = await _similar_only(found, search, query, clause.similarity)
+
+        async def retrieved() -> _Ranked:
+            found = await method.retriever.retrieve(query, search, clause.k(question.size), method.params)
+            found = await _similar_only(found, search, query, clause.similarity)
             self._metrics.skipped(search.skipped.values())
             return _shown(found, search, clause, method)
-        except (InvalidRequest, IdsNeeded):
-            raise
-        except TimeoutError:
-            return DeadlineExceeded(f"retrieval took longer than its budget of {seconds * 1000:.0f} ms")
-        except EsTtcError as error:
-            return error
-        except Exception as error:  # noqa: BLE001 - whatever fails of ours, the engine's own kNN is there to answer
-            log.error("retrieval failed", method=method.retriever.name, exc_info=error)
-            return ScoringError(f"retrieval failed: {type(error).__name__}: {error}")
+
+        try:
+            budget = search.seconds_left * 1000
+            return await attempt(retrieved(), what="retrieval", method=name, budget_ms=budget, not_caught=IdsNeeded)
         finally:
             took.features += search.feature_ms
             took.search += (time.perf_counter() - began) * 1000 - search.feature_ms
@@ -337,15 +331,12 @@ class Retrieving:
         """
         clause = question.clause
         tokens = method is not None and Feature.QUERY_TOKENS in method.retriever.needs(method.params)
-        search = (question.caller.headers, question.caller.indices.encode())
-        known = search in self._accepted
-        begun = self._encoders.begin(clause.texts, tokens=tokens) if clause.texts and known else None
+        begun = self._encoders.begin(clause.texts, tokens=tokens) if clause.texts and question.known else None
         try:
             ground = await ground_of(asks, clause.filters, _shared(question.body))
             await self._require_fields(question, method, ground)
             if ground.encoder is None:
                 return ground, None
-            self._accepted.add(*search)
             if clause.vector is not None:
                 if tokens:
                     raise InvalidRequest("the method reads the query's tokens: give [query_text] in place of a vector")

@@ -1,6 +1,5 @@
 """One query of ours rewritten: fields, expansion from memory or anew, deadline, and the plain query as a fallback."""
 
-import asyncio
 import hashlib
 import secrets
 import time
@@ -8,15 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from es_ttc.errors import DeadlineExceeded, EsTtcError, InvalidRequest
+from es_ttc.errors import EsTtcError
 from es_ttc.gateway import jsonio
-from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.query.clauses import QueryClause
 from es_ttc.gateway.query.corpus import CallersCorpus, CallersEngine
 from es_ttc.gateway.query.model import SharedModel
-from es_ttc.gateway.rescoring import budget_ms
-from es_ttc.gateway.scoring import ScoringError
+from es_ttc.gateway.search.fallback import attempt, budget_ms, fell_back
 from es_ttc.gateway.upstream import Caller, Upstream, callers
 from es_ttc.lru import LruCache
 from es_ttc.rescorers.base import Params
@@ -123,8 +120,7 @@ class Rewriting:
         self._metrics.stage_seconds.labels("rewrite").observe(ms / 1000)
         told: dict[str, Any] = {"method": rewriter.name, "applied": not isinstance(outcome, EsTtcError)}
         if isinstance(outcome, EsTtcError):
-            self._metrics.fallbacks.labels(outcome.type).inc()
-            log.warning("plain query answered", method=rewriter.name, reason=str(outcome))
+            fell_back(self._metrics, "plain query answered", rewriter.name, outcome)
             told["reason"] = str(outcome)
             expansion = None
         else:
@@ -157,26 +153,16 @@ class Rewriting:
         kept = _fresh(self._expansions.get(key))
         if kept is not None:
             return kept, True
-        wanted = section.timeout_ms or self._default_timeout_ms
-        budget = budget_ms(wanted, question.timeout_ms, question.started)
-        try:
-            async with asyncio.timeout(budget / 1000):
-                expansion = await rewriter.expand(text, corpus, params)
-        except InvalidRequest:
-            raise
-        except TimeoutError:
-            reason: EsTtcError = DeadlineExceeded(f"rewriting took longer than its budget of {budget:.0f} ms")
-        except EsTtcError as error:
-            reason = error
-        except Exception as error:  # noqa: BLE001 - whatever fails of ours, the plain query is there to answer
-            log.error("rewriting failed", method=rewriter.name, exc_info=error)
-            reason = ScoringError(f"rewriting failed: {type(error).__name__}: {error}")
-        else:
-            self._expansions.put(key, (time.monotonic(), expansion))
-            return expansion, False
-        if section.on_error == "fail":
-            raise reason
-        return reason
+        budget = budget_ms(section.timeout_ms or self._default_timeout_ms, question.timeout_ms, question.started)
+        outcome = await attempt(
+            rewriter.expand(text, corpus, params), what="rewriting", method=rewriter.name, budget_ms=budget
+        )
+        if isinstance(outcome, EsTtcError):
+            if section.on_error == "fail":
+                raise outcome
+            return outcome
+        self._expansions.put(key, (time.monotonic(), outcome))
+        return outcome, False
 
     def _door(self, question: RewriteQuestion) -> str:
         """Return what stands for the caller's rights and what he searches; nothing can be read back from it.

@@ -5,20 +5,23 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
 from es_ttc import entry_points
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.gateway import faults
 from es_ttc.gateway.attached import AttachedFeatures
-from es_ttc.gateway.collapse import WindowGroups, groups_of
+from es_ttc.gateway.collapse import groups_of
 from es_ttc.gateway.encoding import EncodedQuery
 from es_ttc.gateway.faults import Fault
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import Metrics
-from es_ttc.gateway.page import explained, shortest, without_guard
-from es_ttc.gateway.scoring import Method, ScoringError, Took, WindowScorer
+from es_ttc.gateway.page import set_max_score, shortest, shown_hit
+from es_ttc.gateway.rescore.window import Ranked
+from es_ttc.gateway.scoring import Method, Took, WindowScorer
+from es_ttc.gateway.search.fallback import ScoringError, budget_ms, fell_back
+from es_ttc.gateway.search.response import add_took
 from es_ttc.gateway.search_body import SearchPlan
 from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.gateway.walks.conditions import conditions_of
@@ -55,18 +58,6 @@ class Asked:
     begun: asyncio.Task[EncodedQuery] | None
 
 
-class Finished(NamedTuple):
-    """A search that has been answered.
-
-    Attributes:
-        applied: Whether the answer is in the walk's order.
-        window: The groups of all documents with a place, where the request collapses.
-    """
-
-    applied: bool
-    window: WindowGroups | None
-
-
 @dataclass(slots=True)
 class _Walked:
     """A walk that has ended.
@@ -101,6 +92,7 @@ class Walks:
         attached: In whose name indices beside the searched ones are read.
         rerankers: Those of the settings.
         metrics: Told about fallbacks.
+        default_timeout_ms: Budget of a request that names none.
     """
 
     def __init__(
@@ -110,7 +102,9 @@ class Walks:
         attached: AttachedFeatures,
         rerankers: Rerankers,
         metrics: Metrics,
+        default_timeout_ms: float,
     ) -> None:
+        self._default_timeout_ms = default_timeout_ms
         self._upstream = upstream
         self._scorer = scorer
         self._attached = attached
@@ -119,8 +113,13 @@ class Walks:
         self._fields = TextFields(upstream, attached)
         self._with_graph: dict[str, float] = {}
 
-    def begin(self, plan: SearchPlan) -> Asked | None:
+    def begin(self, plan: SearchPlan, started: float, *, encode: bool) -> "WalkRescoring | None":
         """Check a request, and start to encode its query; None where its method is no strategy.
+
+        Args:
+            plan: The request, taken apart.
+            started: `time.perf_counter` when the request came in.
+            encode: Whether the query is encoded while the engine runs the first pass, not after it.
 
         Raises:
             InvalidRequest: It has no such parameters, or there is no such reranker.
@@ -134,30 +133,37 @@ class Walks:
             calls = self._rerankers.named(params.reranker)
             require_suited(strategy.name, params, gives_scores=isinstance(calls, PointwiseCalls))
         begun = None
-        if method is not None and plan.page.fetch:
+        if method is not None and plan.page.fetch and encode:
             begun = self._scorer.begin_encoding(method, plan.texts)
-        return Asked(strategy, params, method, begun)
+        return WalkRescoring(self, plan, Asked(strategy, params, method, begun), started)
 
     async def finish(
-        self, asked: Asked, plan: SearchPlan, answer: dict[str, Any], caller: Caller, took: Took, seconds: float
-    ) -> Finished:
-        """Put the engine's answer into the walk's order, in place.
+        self,
+        asked: Asked,
+        plan: SearchPlan,
+        response: dict[str, Any],
+        caller: Caller,
+        first_pass_ms: float,
+        started: float,
+    ) -> Ranked:
+        """Put the engine's response into the walk's order, in place.
 
         Args:
-            asked: What :meth:`begin` gave.
+            asked: What is asked of the walk.
             plan: The request, taken apart.
-            answer: The engine's decoded answer to it.
+            response: The engine's decoded response to it.
             caller: In whose name everything is read.
-            took: Receives the stages' times.
-            seconds: What the walk may take.
+            first_pass_ms: What the engine took.
+            started: `time.perf_counter` when the request came in.
 
         Raises:
             InvalidRequest: The index lacks what the reranker needs.
             EsTtcError: The reranker failed, and the request says ``on_error: fail``.
         """
-        began = time.perf_counter()
-        hits = answer["hits"]["hits"]
-        walked = await self._walked(asked, plan, hits, caller, took, seconds)
+        took, began = Took(first_pass=first_pass_ms), time.perf_counter()
+        hits = response["hits"]["hits"]
+        budget = budget_ms(plan.section.timeout_ms or self._default_timeout_ms, plan.timeout_ms, started)
+        walked = await self._walked(asked, plan, hits, caller, took, budget / 1000)
         reason = next((error for error in walked.failures if isinstance(error, InvalidRequest)), None)
         if reason is not None:
             raise reason
@@ -176,17 +182,15 @@ class Walks:
             order, window = in_groups(None, groups, hits, plan.page.fetch)
             page = order[plan.page.start : plan.page.start + plan.page.size]
             shown = {document: hits[document] for document in page}
-        answer["hits"]["hits"] = self._hits(page, shown, walked, outcome, plan, len(hits))
-        if outcome is not None and len(outcome.scores) and answer["hits"].get("max_score") is not None:
-            answer["hits"]["max_score"] = shortest(outcome.scores[0])
-        answer["ttc"] = _summary(asked, plan, walked, took, len(hits), applied=applied)
-        if isinstance(answer.get("took"), int):
-            answer["took"] += round((time.perf_counter() - began) * 1000)
+        response["hits"]["hits"] = _hits(page, shown, walked, outcome, plan, len(hits))
+        if outcome is not None:
+            set_max_score(response, outcome.scores)
+        response["ttc"] = _summary(asked, plan, walked, took, len(hits), applied=applied)
+        add_took(response, (time.perf_counter() - began) * 1000)
         self._metrics.skipped(walked.skipped.values())
         for failure in walked.failures:
-            self._metrics.fallbacks.labels(_as_ours(failure).type).inc()
-            log.warning("walk cut short", method=asked.strategy.name, reason=str(failure))
-        return Finished(applied, window)
+            fell_back(self._metrics, "walk cut short", asked.strategy.name, _as_ours(failure))
+        return Ranked(applied, window)
 
     async def _walked(
         self,
@@ -268,48 +272,57 @@ class Walks:
         rest = (documents, self._fields, caller, texts[0], took, end, cost)
         return ByScores(calls, *rest) if isinstance(calls, PointwiseCalls) else ByOrder(calls, *rest)
 
-    def _hits(
-        self,
-        page: Sequence[int],
-        shown: Mapping[int, dict[str, Any]],
-        walked: _Walked,
-        outcome: Placed | None,
-        plan: SearchPlan,
-        found: int,
-    ) -> list[dict[str, Any]]:
-        section = plan.section
-        scores = {} if outcome is None else dict(zip(outcome.documents, outcome.scores, strict=True))
-        calls = {document: place for place, document in enumerate(walked.walk.calls, 1)}
-        hits = []
-        for document in page:
-            hit = shown.get(document)
-            if hit is None:
-                continue
-            first_score = hit.get("_score") if document < found else None
-            judged = None if outcome is None else outcome.judged.get(document)
-            if outcome is None:
-                if "_explanation" in hit:
-                    hit["_explanation"] = without_guard(hit["_explanation"])
-            else:
-                hit["_score"] = shortest(scores[document])
-            if plan.explain and outcome is not None:
-                why = "not judged by the reranker, kept below the documents that were"
-                engine = hit.get("_explanation") if document < found else None
-                hit["_explanation"] = explained(
-                    hit["_score"], section.method, section.score_mode, judged, engine, unscored=why
-                )
-            if section.detail:
-                told: dict[str, Any] = {"first_pass_score": first_score}
-                told["first_pass_rank"] = document + 1 if document < found else None
-                if document in calls:
-                    told["call"] = calls[document]
-                if document in walked.skipped:
-                    told["skipped"] = walked.skipped[document].value
-                if document in walked.walk.found_from:
-                    told["found_from"] = walked.documents.identity(walked.walk.found_from[document])[1]
-                hit["_ttc"] = told
-            hits.append(hit)
-        return hits
+
+@dataclass(frozen=True, slots=True)
+class WalkRescoring:
+    """One search whose method walks.
+
+    Attributes:
+        walks: Answers it.
+        plan: The request, taken apart.
+        asked: What is asked of the walk.
+        started: `time.perf_counter` when the request came in.
+    """
+
+    walks: Walks
+    plan: SearchPlan
+    asked: Asked
+    started: float
+
+    async def rank(self, response: dict[str, Any], caller: Caller, first_pass_ms: float) -> Ranked:
+        """Put the engine's response into the walk's order, in place; see :meth:`Walks.finish`."""
+        return await self.walks.finish(self.asked, self.plan, response, caller, first_pass_ms, self.started)
+
+
+def _hits(
+    page: Sequence[int],
+    shown: Mapping[int, dict[str, Any]],
+    walked: _Walked,
+    outcome: Placed | None,
+    plan: SearchPlan,
+    found: int,
+) -> list[dict[str, Any]]:
+    """Return the page's hits, those of documents that have gone left out."""
+    scores = {} if outcome is None else dict(zip(outcome.documents, outcome.scores, strict=True))
+    calls = {document: place for place, document in enumerate(walked.walk.calls, 1)}
+    unscored = "not judged by the reranker, kept below the documents that were"
+    hits = []
+    for document in page:
+        hit = shown.get(document)
+        if hit is None:
+            continue
+        detail: dict[str, Any] = {"first_pass_score": hit.get("_score") if document < found else None}
+        detail["first_pass_rank"] = document + 1 if document < found else None
+        if document in calls:
+            detail["call"] = calls[document]
+        if document in walked.skipped:
+            detail["skipped"] = walked.skipped[document].value
+        if document in walked.walk.found_from:
+            detail["found_from"] = walked.documents.identity(walked.walk.found_from[document])[1]
+        score = shortest(scores[document]) if document in scores else None
+        judged = None if outcome is None else outcome.judged.get(document)
+        hits.append(shown_hit(hit, plan.section, score, judged, detail, explain=plan.explain, unscored=unscored))
+    return hits
 
 
 def _summary(
