@@ -1,8 +1,9 @@
-"""A least-recently-used cache with a bound on what its values weigh."""
+"""Least-recently-used caches: bounded by what the values weigh, or by their number and age."""
 
+import time
 from collections import OrderedDict
-from collections.abc import Hashable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -51,3 +52,36 @@ class LruCache(Generic[K, V]):
         while self.weight > self.capacity:
             _, (_, dropped) = self._entries.popitem(last=False)
             self.weight -= dropped
+
+
+class Fresh(NamedTuple, Generic[V]):
+    """A value that a cache still holds; it may be None."""
+
+    value: V
+
+
+class ExpiringCache(Generic[K, V]):
+    """Keeps what was used last, each value for so many seconds. Not thread-safe: it belongs to the event loop.
+
+    Args:
+        capacity: Greatest number of values.
+        seconds: How long a value is kept.
+        clock: Seconds that never jump.
+    """
+
+    def __init__(self, capacity: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._entries: LruCache[K, tuple[float, V]] = LruCache(capacity)
+
+    def __contains__(self, key: K) -> bool:
+        return self.get(key) is not None
+
+    def get(self, key: K) -> Fresh[V] | None:
+        """Return the value, or None where there is none or it is too old."""
+        entry = self._entries.get(key)
+        return Fresh(entry[1]) if entry is not None and self._clock() < entry[0] else None
+
+    def put(self, key: K, value: V) -> None:
+        """Keep a value, in place of what the key had."""
+        self._entries.put(key, (self._clock() + self._seconds, value))

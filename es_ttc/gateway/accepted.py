@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from es_ttc.gateway.incoming import RawHeaders
-from es_ttc.lru import LruCache
+from es_ttc.lru import ExpiringCache
 
 _CREDENTIALS = frozenset({b"authorization", b"cookie", b"es-security-runas-user", b"x-proxy-user", b"x-proxy-roles"})
 _MOST = 10_000
@@ -26,17 +26,15 @@ class Accepted:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._key = secrets.token_bytes(32)
-        self._clock = clock
-        self._since: LruCache[bytes, float] = LruCache(_MOST)
+        self._searches: ExpiringCache[bytes, None] = ExpiringCache(_MOST, _SECONDS, clock)
 
     def __contains__(self, search: tuple[RawHeaders, bytes]) -> bool:
         """Whether the engine has answered a search with these headers of this target lately."""
-        since = self._since.get(self._digest(*search))
-        return since is not None and self._clock() - since < _SECONDS
+        return self._digest(*search) in self._searches
 
     def add(self, headers: RawHeaders, target: bytes) -> None:
         """Remember that the engine has answered a search."""
-        self._since.put(self._digest(headers, target), self._clock())
+        self._searches.put(self._digest(headers, target), None)
 
     def _digest(self, headers: RawHeaders, target: bytes) -> bytes:
         parts = [target, *(part for name, value in headers if name in _CREDENTIALS for part in (name, value))]

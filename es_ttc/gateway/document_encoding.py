@@ -5,7 +5,6 @@ its mapping, so a document gets what `es-ttc ingest` would have written.
 """
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -27,6 +26,7 @@ from es_ttc.gateway.slices import slices
 from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.ingest.compose import document_hash, document_json
 from es_ttc.ingest.encode import encode_documents, feature_fields
+from es_ttc.lru import ExpiringCache
 from es_ttc.mappings.spec import ROOT, IndexSpec
 
 MOST_DOCUMENTS = 64
@@ -86,7 +86,7 @@ class DocumentEncoding:
         self._offload = offload
         self._max_body = max_body
         self._requests = OwnRequests(_KIND, metrics, _AT_ONCE)
-        self._specs: dict[str, tuple[float, IndexSpec]] = {}
+        self._specs: ExpiringCache[str, IndexSpec] = ExpiringCache(_SPECS_KEPT, _SPEC_SECONDS)
 
     async def answer(self, request: Request) -> tuple[int, dict[str, Any]]:
         """Answer one request: its status and its body, an error in the engines' own shape."""
@@ -113,14 +113,11 @@ class DocumentEncoding:
         return {"version": PROTOCOL_VERSION, "documents": encoded}
 
     async def _spec(self, index: str) -> IndexSpec:
-        now = time.monotonic()
         kept = self._specs.get(index)
-        if kept is not None and now - kept[0] < _SPEC_SECONDS:
-            return kept[1]
+        if kept is not None:
+            return kept.value
         spec = await self._read_spec(index)
-        if len(self._specs) >= _SPECS_KEPT:
-            self._specs.clear()
-        self._specs[index] = now, spec
+        self._specs.put(index, spec)
         return spec
 
     async def _read_spec(self, index: str) -> IndexSpec:

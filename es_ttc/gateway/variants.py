@@ -11,7 +11,7 @@ from typing import Literal
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.errors import EncoderBusy, EsTtcError
-from es_ttc.lru import LruCache
+from es_ttc.lru import ExpiringCache, LruCache
 
 _KEPT = 4
 _LOADS = 8
@@ -37,7 +37,7 @@ class Variants:
         self._make = make
         self._clock = clock
         self._kept: LruCache[str, Encoder] = LruCache(_KEPT)
-        self._failures: LruCache[str, tuple[float, EsTtcError | None]] = LruCache(_FAILURES)
+        self._failures: ExpiringCache[str, EsTtcError | None] = ExpiringCache(_FAILURES, _FAILURE_SECONDS, clock)
         self._one_at_a_time = asyncio.Lock()
         self._waiting = 0
         self._loads = float(_LOADS)
@@ -96,10 +96,10 @@ class Variants:
         if kept is not None:
             return kept
         failure = self._failures.get(key)
-        if failure is None or self._clock() >= failure[0]:
+        if failure is None:
             return False
-        if failure[1] is not None:
-            raise failure[1]
+        if failure.value is not None:
+            raise failure.value
         return None
 
     def _count(self, key: str) -> None:
@@ -119,19 +119,18 @@ class Variants:
         self._loads -= 1
 
     async def _loaded(self, name: str, identity: EncoderIdentity) -> Encoder:
-        until = self._clock() + _FAILURE_SECONDS
         try:
             made = await self._make(name, identity)
         except Exception as error:
             failed = error if isinstance(error, EsTtcError) else EncoderBusy(
                 f"encoder [{identity.key}] could not be loaded: {type(error).__name__}: {error}"
             )  # fmt: skip
-            self._failures.put(identity.key, (until, failed))
+            self._failures.put(identity.key, failed)
             raise failed from error
         if made.identity.key == identity.key:
             self._kept.put(identity.key, made)
         else:  # the model does not ship that adapter
-            self._failures.put(identity.key, (until, None))
+            self._failures.put(identity.key, None)
         return made
 
     def _done(self, task: asyncio.Task[Encoder]) -> None:

@@ -6,7 +6,6 @@ documents of a window disagree, or name an encoder that nobody has.
 """
 
 import asyncio
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from es_ttc.gateway import jsonio
 from es_ttc.gateway.features import DocumentKey
 from es_ttc.gateway.incoming import RawHeaders
 from es_ttc.gateway.upstream import Caller, Upstream, callers
-from es_ttc.lru import LruCache
+from es_ttc.lru import ExpiringCache
 from es_ttc.mappings.spec import ENCODER
 
 _SECONDS = 30.0
@@ -45,7 +44,7 @@ class IndexEncoders:
         self._upstream = upstream
         self._side_door = side_door
         self._preferred = preferred
-        self._kept: LruCache[tuple[str, str], tuple[float, Mapping[str, int]]] = LruCache(_MOST_KEPT)
+        self._kept: ExpiringCache[tuple[str, str], Mapping[str, int]] = ExpiringCache(_MOST_KEPT, _SECONDS)
 
     async def agreed(self, keys: Sequence[DocumentKey], caller: Caller) -> str:
         """Return the encoder that documents of a window are scored by.
@@ -91,10 +90,10 @@ class IndexEncoders:
         """Return how many documents of an index have each encoder, as far as the caller may know."""
         place = (index, caller.indices)
         kept = self._kept.get(place)
-        if kept is not None and time.monotonic() < kept[0]:
-            return kept[1]
+        if kept is not None:
+            return kept.value
         found = await self._ask(index, self._side_door(caller) if side else caller)
-        self._kept.put(place, (time.monotonic() + _SECONDS, found))
+        self._kept.put(place, found)
         return found
 
     async def _ask(self, index: str, door: Caller) -> Mapping[str, int]:

@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from es_ttc.errors import EsTtcError
 from es_ttc.gateway import jsonio
@@ -15,14 +15,12 @@ from es_ttc.gateway.query.corpus import CallersCorpus, CallersEngine
 from es_ttc.gateway.query.model import SharedModel
 from es_ttc.gateway.search.fallback import attempt, budget_ms, fell_back
 from es_ttc.gateway.upstream import Caller, Upstream, callers
-from es_ttc.lru import LruCache
+from es_ttc.lru import ExpiringCache
 from es_ttc.rescorers.base import Params
 from es_ttc.rewriters import registry
 from es_ttc.rewriters.base import Expansion, Fields, Rewriter
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.rewriters.weighted import NAMED
-
-T = TypeVar("T")
 
 _FRESH_SECONDS = 300.0
 """How long fields and document frequencies are taken as read; the model's answers are kept as long as there is room."""
@@ -93,8 +91,8 @@ class Rewriting:
         self._metrics = metrics
         self._default_timeout_ms = default_timeout_ms
         self._secret = secrets.token_bytes(32)
-        self._fields: LruCache[str, tuple[float, Fields]] = LruCache(_MOST_KEPT)
-        self._expansions: LruCache[str, tuple[float, Expansion]] = LruCache(_MOST_KEPT)
+        self._fields: ExpiringCache[str, Fields] = ExpiringCache(_MOST_KEPT, _FRESH_SECONDS)
+        self._expansions: ExpiringCache[str, Expansion] = ExpiringCache(_MOST_KEPT, _FRESH_SECONDS)
 
     async def rewritten(self, question: RewriteQuestion) -> Rewritten:
         """Return what stands in a query's place.
@@ -136,11 +134,11 @@ class Rewriting:
     async def _searched(self, engine: CallersEngine, door: str, rewriter: Rewriter[Any], params: Params) -> Fields:
         named, needs = list(rewriter.fields(params)), rewriter.enrichment(params)
         key = jsonio.dumps([door, named, needs]).decode()
-        kept = _fresh(self._fields.get(key))
+        kept = self._fields.get(key)
         if kept is not None:
-            return kept
+            return kept.value
         found = await engine.fields(named, enrichment=needs, method=rewriter.name)
-        self._fields.put(key, (time.monotonic(), found))
+        self._fields.put(key, found)
         return found
 
     async def _expanded(
@@ -150,9 +148,9 @@ class Rewriting:
         section, text = question.clause.section, question.clause.text
         asked = [door, rewriter.name, rewriter.remembers(params), text, corpus.fields.text, corpus.fields.enrichment]
         key = hashlib.sha256(jsonio.dumps(asked)).hexdigest()
-        kept = _fresh(self._expansions.get(key))
+        kept = self._expansions.get(key)
         if kept is not None:
-            return kept, True
+            return kept.value, True
         budget = budget_ms(section.timeout_ms or self._default_timeout_ms, question.timeout_ms, question.started)
         outcome = await attempt(
             rewriter.expand(text, corpus, params), what="rewriting", method=rewriter.name, budget_ms=budget
@@ -161,7 +159,7 @@ class Rewriting:
             if section.on_error == "fail":
                 raise outcome
             return outcome
-        self._expansions.put(key, (time.monotonic(), outcome))
+        self._expansions.put(key, outcome)
         return outcome, False
 
     def _door(self, question: RewriteQuestion) -> str:
@@ -176,10 +174,6 @@ class Rewriting:
             digest.update(b"%d:%b=%d:%b" % (len(name), name, len(value), value))
         digest.update(jsonio.dumps([caller.indices, caller.params, _shared(question.body)]))
         return digest.hexdigest()
-
-
-def _fresh(kept: tuple[float, T] | None) -> T | None:
-    return kept[1] if kept is not None and time.monotonic() - kept[0] < _FRESH_SECONDS else None
 
 
 def _shared(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,11 +15,15 @@ from es_ttc.gateway.index_meta import meta_of
 from es_ttc.gateway.scoring import Method, NothingToScore, Took, WindowScorer
 from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.gateway.walks.documents import Documents
+from es_ttc.lru import ExpiringCache
 from es_ttc.mappings.attached import side_alias
 from es_ttc.rerankers import Cost, ListwiseCalls, PointwiseCalls, Rerankers, charged_to
 from es_ttc.reranking.strategies import BY_THEMSELVES
 from es_ttc.rescorers import registry
 from es_ttc.validation import did_you_mean
+
+_FIELDS_SECONDS = 60.0
+_FIELDS_KEPT = 10_000
 
 
 class ByRescorer:
@@ -163,12 +167,10 @@ class TextFields:
         attached: In whose name side indices are read.
     """
 
-    _SECONDS = 60.0
-
     def __init__(self, upstream: Upstream, attached: AttachedFeatures) -> None:
         self._upstream = upstream
         self._attached = attached
-        self._kept: dict[str, tuple[float, tuple[str, ...]]] = {}
+        self._kept: ExpiringCache[str, tuple[str, ...]] = ExpiringCache(_FIELDS_KEPT, _FIELDS_SECONDS)
 
     async def of(self, index: str, caller: Caller) -> tuple[str, ...]:
         """Return the fields.
@@ -178,13 +180,13 @@ class TextFields:
             EngineUnavailable: The engine does not answer.
         """
         kept = self._kept.get(index)
-        if kept is not None and time.monotonic() - kept[0] < self._SECONDS:
-            return kept[1]
+        if kept is not None:
+            return kept.value
         for name, door in ((index, caller), (side_alias(index), self._attached.door(caller))):
             async for values in meta_of(self._upstream, name, "text_fields", door):
                 if values:
-                    self._kept[index] = time.monotonic(), tuple(values[0])
-                    return self._kept[index][1]
+                    self._kept.put(index, tuple(values[0]))
+                    return tuple(values[0])
         raise MissingFeature(
             f"a reranker reads texts, and nothing says which fields of index [{index}] are text: add features with "
             f"`es-ttc attach {index} --text-fields ...`"

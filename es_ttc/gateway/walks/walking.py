@@ -1,9 +1,8 @@
 """One search whose method walks: strategy, judge, deadline, what is left when something fails, and the marks."""
 
 import asyncio
-import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
@@ -29,6 +28,7 @@ from es_ttc.gateway.walks.documents import Documents
 from es_ttc.gateway.walks.neighbourhood import GraphNeighbourhood
 from es_ttc.gateway.walks.page import DOOR_PARAMS, Placed, in_groups, placed, with_outsiders
 from es_ttc.gateway.walks.rerankers import ByOrder, ByRescorer, ByScores, TextFields, rescorer_of
+from es_ttc.lru import ExpiringCache
 from es_ttc.rerankers import Cost, PointwiseCalls, Rerankers
 from es_ttc.reranking import STRATEGIES, Judge, Strategy, Walk, WalkParams, judge_of
 from es_ttc.reranking.base import walked as walked_to_here
@@ -39,6 +39,8 @@ _SHARED = ("derived", "runtime_mappings", "timeout")
 _AHEAD = 20
 """Documents of the window whose neighbours' ids are read beside the first call of the reranker."""
 _KNOWN_SECONDS = 60.0
+"""How long an index that had a graph is taken to have one, so that no search waits to find out."""
+_MOST_KNOWN = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class Walks:
         self._rerankers = rerankers
         self._metrics = metrics
         self._fields = TextFields(upstream, attached)
-        self._with_graph: dict[str, float] = {}
+        self._with_graph: ExpiringCache[str, None] = ExpiringCache(_MOST_KNOWN, _KNOWN_SECONDS)
 
     def begin(self, plan: SearchPlan, started: float, *, encode: bool) -> "WalkRescoring | None":
         """Check a request, and start to encode its query; None where its method is no strategy.
@@ -235,7 +237,7 @@ class Walks:
         try:
             if asked.strategy.walks:
                 graph.begin(window[:_AHEAD])
-                if not self._known(documents.identity(document)[0] for document in window):
+                if not all(documents.identity(document)[0] in self._with_graph for document in window):
                     await graph.require(window, _AHEAD)
             walk = await asked.strategy.run(params, window, graph, judge, nearness)
         except EsTtcError as error:  # of nearness; the judge keeps a failure of its own
@@ -247,7 +249,8 @@ class Walks:
             walk = _so_far(judge, window)
         finally:
             await graph.close()
-            self._with_graph |= dict.fromkeys(graph.present, time.monotonic())
+            for index in graph.present:
+                self._with_graph.put(index, None)
         if walk.failure is not None:
             failures.insert(0, walk.failure)
         if graph.problem is not None:
@@ -256,11 +259,6 @@ class Walks:
         if isinstance(reranker, ByRescorer):
             return _Walked(walk, judge, documents, read, reranker.encoder, None, failures, reranker.skipped)
         return _Walked(walk, judge, documents, read, None, reranker.cost, failures)
-
-    def _known(self, indices: Iterable[str]) -> bool:
-        """Whether all of some indices had a graph a moment ago, so that no search need wait to be told."""
-        oldest = time.monotonic() - _KNOWN_SECONDS
-        return all(self._with_graph.get(index, -math.inf) > oldest for index in set(indices))
 
     def _reranker(
         self, asked: Asked, documents: Documents, texts: tuple[str, ...], caller: Caller, took: Took, end: float
