@@ -78,8 +78,8 @@ def build(
     """Build the neighbour graph of the index NAME from its documents' vectors.
 
     The graph is stored in a hidden index. Nothing in NAME changes. An existing graph serves until the new one is
-    complete; then searches switch to it in one step. Run the command again to resume a stopped run. `es-ttc graph
-    update` applies later changes of documents.
+    complete; then searches switch to it in one step. Run the command again to resume a stopped run.
+    `es-ttc graph update` applies later changes of documents.
 
     Exit status: 0 when it is complete; 1 when it failed; 130 when it was stopped.
     """
