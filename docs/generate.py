@@ -1,4 +1,4 @@
-"""Write the reference pages from the code itself: `make docs`. A test holds the committed pages to this output."""
+"""Write the reference pages from the code: `make docs`. A test compares the committed pages with this output."""
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -23,7 +23,7 @@ NOTICE = "<!-- Written by docs/generate.py from the code: change the code, then 
 
 
 def commands_page() -> str:
-    """Every command with its help text and options."""
+    """Return the page of all commands with help text, options and examples."""
     parts = ["# Commands\n", NOTICE]
     for path, command in _commands(cli, "es-ttc"):
         context = click.Context(command, info_name=path)
@@ -34,11 +34,13 @@ def commands_page() -> str:
         if options:
             parts.append("| option | meaning |\n| --- | --- |")
             parts.append("".join(f"| `{_cell(name)}` | {_cell(text)} |\n" for name, text in options))
+        if lines := _examples(command):
+            parts.append("Examples:\n\n```\n" + "\n".join(lines) + "\n```\n")
     return "\n".join(parts)
 
 
 def methods_page() -> str:
-    """Every rescorer with its parameters and needs."""
+    """Return the page of all rescorers and strategies with their parameters and needs."""
     parts = ["# Methods of the `rescore` hook\n", NOTICE]
     for name in registry.names():
         rescorer = registry.load(name)
@@ -47,8 +49,8 @@ def methods_page() -> str:
         parts += [f"## `{name}`\n", doc + "\n", f"Needs: {needs}. Parameters:\n", _fields_table(rescorer.Params)]
     parts += [
         "# Methods that rerank under a budget\n",
-        "They show documents to a reranker, few by few, and all but `rr` follow the neighbour graph beyond the window: "
-        "see [how to](../how-to/rerank-with-a-budget.md).\n",
+        "They send a few documents at a time to a reranker. All but `rr` also consider documents outside the window, "
+        "through the neighbour graph: see [how to](../how-to/rerank-with-a-budget.md).\n",
     ]
     for name, strategy in STRATEGIES.items():
         parts += [f"## `{name}`\n", strategy.about + "\n", "Parameters:\n", _fields_table(strategy.Params)]
@@ -56,7 +58,7 @@ def methods_page() -> str:
 
 
 def retrievers_page() -> str:
-    """Every retriever with its parameters and what it searches."""
+    """Return the page of all retrievers with their parameters and the vectors they search."""
     parts = ["# Methods of the `knn` hook\n", NOTICE]
     for name in retrievers.names():
         retriever = retrievers.load(name)
@@ -64,58 +66,57 @@ def retrievers_page() -> str:
         doc = inspect.getdoc(type(retriever)) or ""
         searches = ", ".join(f"`{one}`" for one in sorted(retriever.searches(params)))
         needs = ", ".join(f"`{one}`" for one in sorted(retriever.needs(params))) or "nothing else"
-        told = f"Searches the vectors of {searches}; reads {needs}. Parameters:\n"
-        parts += [f"## `{name}`\n", doc + "\n", told, _fields_table(retriever.Params)]
+        uses = f"Searches the vectors of {searches}; reads {needs}. Parameters:\n"
+        parts += [f"## `{name}`\n", doc + "\n", uses, _fields_table(retriever.Params)]
     return "\n".join(parts)
 
 
 def rewriters_page() -> str:
-    """Every rewriter with its parameters."""
+    """Return the page of all rewriters with their parameters."""
     parts = ["# Methods of the `query` hook\n", NOTICE]
     for name in rewriters.names():
         rewriter = rewriters.load(name)
         doc = inspect.getdoc(type(rewriter)) or ""
-        asks = "Asks a language model." if rewriter.asks_model else "Asks no language model."
-        parts += [f"## `{name}`\n", doc + "\n", f"{asks} Parameters:\n", _fields_table(rewriter.Params)]
+        model = "Uses a language model." if rewriter.asks_model else "Uses no language model."
+        parts += [f"## `{name}`\n", doc + "\n", f"{model} Parameters:\n", _fields_table(rewriter.Params)]
     return "\n".join(parts)
 
 
 def section_page() -> str:
-    """The keys of the section that a request opts in with."""
+    """Return the page of the keys of the `ttc` section."""
     example = '{"rescore": {"window_size": 100, "ttc": {"method": "spectral", "timeout": "200ms", "detail": true}}}'
     clause = '{"knn": {"field": "ttc.vector", "query_text": "heart attack", "k": 10, "ttc": {"method": "nnn"}}}'
     query = '{"query": {"ttc": {"method": "sira", "query_text": "heart attack"}}}'
     parts = [
         "# The `ttc` section\n",
         NOTICE,
-        "The one object that a request opts in with. It stands in `rescore`, alone or last in a list after native "
-        "rescorers; `window_size` beside it is the number of first-pass documents that are rescored (100 where it is "
-        "left out).\n",
+        "The object by which a request opts in. Put it into `rescore`, alone or last in a list after native rescorers. "
+        "`window_size` beside it is the number of first-pass documents that are rescored (default 100).\n",
         f"```json\n{example}\n```\n",
-        "In a kNN clause it makes the retrieval a [method](retrievers.md)'s own; `score_mode` and the weights belong "
-        "to `rescore`, and `on_error: first_pass` stands for the engine's own kNN.\n",
+        "In a kNN clause it names the retrieval [method](retrievers.md). `score_mode` and the weights are only for "
+        "`rescore`, and `on_error: first_pass` means the engine's own kNN.\n",
         f"```json\n{clause}\n```\n",
-        "As a query it is rewritten to one native query by a [method](rewriters.md); it needs `query_text`, and "
-        "`on_error: first_pass` stands for the plain query.\n",
+        "As a query it is rewritten to one native query by a [method](rewriters.md). It needs `query_text`, and "
+        "`on_error: first_pass` means the plain query.\n",
         f"```json\n{query}\n```\n",
         _fields_table(Section),
         "An unknown key, a wrong type or a value out of range is a 400 in the engine's own error shape that names the "
         "key and the nearest valid one.\n",
-        "With `size` and `from` beyond `window_size` the window is as wide as the page needs. Scores are never "
-        "negative and never rise down the page; documents outside the window follow in the engine's order. What else "
-        "belongs to a search (`aggs`, `highlight`, `fields`, `_source`, `post_filter`, `min_score`, `explain`, "
-        "`profile`, points in time, aliases, routing) stays the engine's; what does not work is in "
-        "[known limits](../known-limits.md).\n",
+        "If `size` and `from` go beyond `window_size`, the window is as wide as the page needs. Scores are never "
+        "negative and never rise down the page. Documents outside the window follow in the engine's order. All other "
+        "parts of a search (`aggs`, `highlight`, `fields`, `_source`, `post_filter`, `min_score`, `explain`, "
+        "`profile`, points in time, aliases, routing) are the engine's; [known limits](../known-limits.md) lists what "
+        "does not work.\n",
     ]
     return "\n".join(parts)
 
 
 def rerankers_page() -> str:
-    """Every kind of reranker with its settings."""
+    """Return the page of all kinds of rerankers with their settings."""
     parts = [
         "# Kinds of rerankers\n",
         NOTICE,
-        "What a table `[rerankers.NAME]` of `es-ttc.toml` may hold beside its `kind`.\n",
+        "The settings of a table `[rerankers.NAME]` in `es-ttc.toml`, in addition to its `kind`.\n",
     ]
     for name in rerankers.kinds():
         found = rerankers.kind(name)
@@ -124,12 +125,12 @@ def rerankers_page() -> str:
 
 
 def settings_page() -> str:
-    """Every setting with its variable, type and default."""
+    """Return the page of all settings with type and default."""
     parts = [
         "# Settings\n",
         NOTICE,
-        "A command's flag wins over the `ES_TTC_*` variable, the variable over `es-ttc.toml` in the working folder "
-        "(same names), the file over the default. The variable of `request_timeout` is `ES_TTC_REQUEST_TIMEOUT`.\n",
+        "A setting is read from, in this order: the command's flag, the `ES_TTC_*` variable, `es-ttc.toml` in the "
+        "working folder (same names), the default. The variable of `request_timeout` is `ES_TTC_REQUEST_TIMEOUT`.\n",
         "## All commands\n",
         _fields_table(Settings),
         "## The gateway\n",
@@ -144,6 +145,12 @@ def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Co
             yield from _commands(command.commands[name], f"{path} {name}")
     else:
         yield path, command
+
+
+def _examples(command: click.Command) -> list[str]:
+    """Return the command lines of a command's epilog, which begins with a line that keeps click from wrapping it."""
+    lines = inspect.cleandoc((command.epilog or "").replace("\b", "")).splitlines()
+    return [line.strip() for line in lines if line.strip() not in ("", "Examples:")]
 
 
 def _fields_table(model: type[BaseModel], *, skip: Collection[str] = ()) -> str:

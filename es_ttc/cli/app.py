@@ -19,6 +19,7 @@ from es_ttc.cli.graph import graph
 from es_ttc.cli.index import index
 from es_ttc.cli.ingest import ingest
 from es_ttc.cli.jobs import jobs
+from es_ttc.cli.options import examples
 from es_ttc.cli.search import search
 from es_ttc.cli.serve import serve
 from es_ttc.cli.train import train
@@ -29,12 +30,24 @@ from es_ttc.gateway.logs import configure_logs
 from es_ttc.process_arguments import hide_credentials
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=examples(
+        "es-ttc demo",
+        "es-ttc ingest articles articles.jsonl",
+        'es-ttc search articles "insulin resistance in mice" --compare',
+        "es-ttc serve --engine https://search.example.org:9200",
+    ),
+)
 @click.option("--debug", is_flag=True, help="Show the traceback when a command fails.")
 @click.version_option(__version__, prog_name="es-ttc", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context, debug: bool) -> None:
-    """Better ranking for the Elasticsearch or OpenSearch index you already run."""
+    """Better ranking for the Elasticsearch or OpenSearch index you already run.
+
+    es-ttc stores vectors of documents in the index or in a side index, and runs a gateway that rescores searches with
+    them. `es-ttc COMMAND -h` explains a command.
+    """
     context.obj = debug
 
 

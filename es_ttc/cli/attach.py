@@ -22,7 +22,7 @@ from es_ttc.cli.common import (
     stderr,
     stop_on_sigterm,
 )
-from es_ttc.cli.options import check_codec, feature_options, said
+from es_ttc.cli.options import check_codec, examples, feature_options, said
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,7 +35,13 @@ if TYPE_CHECKING:
     from es_ttc.vectors.residual import Bits
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "es-ttc attach products --text-fields title,description",
+        "es-ttc attach products --spans scale=10,stride=5",
+        "es-ttc attach products --encoder mpnet",
+    ),
+)
 @click.argument("name")
 @engine_flag
 @encoder_flag
@@ -44,7 +50,7 @@ if TYPE_CHECKING:
 @click.option(
     "--in-index",
     is_flag=True,
-    help="Keep the features in the index's own documents, in place of a side index; its mapping, its settings and the "
+    help="Store the features in the index's own documents instead of a side index; its mapping, its settings and the "
     "documents' versions change.",
 )
 @json_flag
@@ -60,18 +66,17 @@ def attach(
     as_json: bool,
     **features: Any,
 ) -> int:
-    """Give the index NAME, which people already use, the features that its queries need.
+    """Create and fill the features of an existing index NAME.
 
-    They go into a side index of the same ids, hidden, beside NAME: nothing in NAME changes, and its users notice
-    nothing. NAME may be an alias or a data stream; each index behind it gets a side index. The gateway finds it by
-    itself.
+    The features are stored in a hidden side index with the same ids. Nothing in NAME changes. NAME may be an alias or a
+    data stream; each index behind it gets its own side index. The gateway finds side indices by itself.
 
-    Run it again to go on where a stopped run was, or to bring the features up to date (`es-ttc fill` does that alone).
-    With another --encoder, other fields or another storage, a new side index is made while the old one serves;
-    searches change over in one step, and the old one is deleted after that.
+    Run the command again to resume a stopped run, or to update the features (`es-ttc fill` does only that). With
+    another --encoder, other fields or another storage, a new side index is filled while the old one serves. Then
+    searches switch to it in one step, and the old one is deleted.
 
-    Exit status: 0 when every document is done; 1 when some cannot have features (they are marked with the reason) or
-    the run failed; 130 when it was stopped.
+    Exit status: 0 when every document is done; 1 when some documents cannot have features (they are marked with the
+    reason) or the run failed; 130 when it was stopped.
     """
     settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
     check_codec(context, features["tokens"])
@@ -84,34 +89,41 @@ def attach(
     )
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "es-ttc fill products",
+        "es-ttc fill products --watch",
+        "es-ttc fill products --all",
+    ),
+)
 @click.argument("name")
 @engine_flag
 @encoder_flag
-@click.option("--watch", is_flag=True, help="Go on until stopped, and follow what is written to NAME.")
+@click.option("--watch", is_flag=True, help="Run until stopped, and follow writes to NAME.")
 @click.option(
     "--every",
     type=click.FloatRange(0.2, 3600),
     default=5.0,
     show_default=True,
-    help="With --watch: seconds between two looks.",
+    help="Seconds between two checks, with --watch.",
 )
 @click.option(
     "--all",
     "everything",
     is_flag=True,
-    help="Look at every document, those marked as failed included, in place of those written since the last time.",
+    help="Check every document, including failed ones, instead of those written since the last run.",
 )
 @json_flag
 def fill(
     name: str, engine: str | None, encoder: str | None, watch: bool, every: float, everything: bool, as_json: bool
 ) -> int:
-    """Bring the features of the index NAME up to date with its documents.
+    """Update the features of the index NAME.
 
-    Documents that were written, changed or deleted since the last time are found and seen to; a document that changes
-    meanwhile keeps its own write, and its turn comes again. Works for attached indices and for those that es-ttc made.
+    Finds documents that were written, changed or deleted since the last run, and updates their features. A write of
+    another program during the run is never overwritten; that document is processed again. Works for attached indices
+    and for those made by es-ttc.
 
-    Exit status: as of `es-ttc attach`; a --watch that is stopped ends with 0.
+    Exit status: as for `es-ttc attach`; a stopped --watch ends with 0.
     """
     from es_ttc.attach import FillOptions
 
@@ -127,16 +139,21 @@ def fill(
     return _long(_fill(settings, name, options), as_json, f"run `es-ttc fill {name}` to go on")
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "es-ttc detach products",
+        "es-ttc detach products --yes --json",
+    ),
+)
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @engine_flag
 @json_flag
 def detach(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
-    """Take everything away again that `es-ttc attach` has made for the index NAME.
+    """Remove everything that `es-ttc attach` has created for NAME.
 
-    Side indices go with their aliases, and so does a neighbour graph; of features in the index's own documents the
-    pipeline, the setting and the documents' features go. What no engine lets go of is said.
+    Removes side indices with their aliases, and the neighbour graph. For in-index features it removes the pipeline, the
+    setting and the features of the documents. It lists what an engine cannot remove.
     """
     settings = Settings(**given(engine=engine))
     found = asyncio.run(_traces(settings, name))

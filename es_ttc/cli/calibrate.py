@@ -8,6 +8,7 @@ import click
 import orjson
 
 from es_ttc.cli.common import connected, encoder_flag, engine_flag, given, json_flag, print_json, stderr
+from es_ttc.cli.options import examples
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
 
@@ -20,7 +21,11 @@ _FEW = 100
 """Queries below which the ranking suffers (docs/how-to/choose-a-program.md)."""
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "es-ttc calibrate articles --queries queries.txt",
+    ),
+)
 @click.argument("name")
 @click.option(
     "--queries",
@@ -28,19 +33,20 @@ _FEW = 100
     required=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Queries: one a line, as text or as a JSON object with a field `text`.",
+    help="File of queries, one per line: text, or a JSON object with a field `text`.",
 )
 @engine_flag
 @encoder_flag
 @json_flag
 def calibrate(name: str, file: Path, engine: str | None, encoder: str | None, as_json: bool) -> None:
-    """Tell the index NAME what its queries are like; an attached one, an alias or a data stream too.
+    """Store statistics of a sample of queries in the index NAME.
 
-    `bidirzscore` judges a document's score by what that document scores for other queries. Those are taken from a
-    sample: their mean and main directions are written into the index's mapping, no query's text or vector is. Running
-    it again replaces the sample; gateways that run already notice within a minute.
+    The program `bidirzscore` relates a document's score to its scores for other queries. This command computes the mean
+    and the main directions of a sample of query vectors and stores them in the index's mapping. It stores no query.
+    NAME may also be an attached index, an alias or a data stream. Running the command again replaces the sample;
+    running gateways notice within a minute.
 
-    A few hundred queries of a log do. Never take queries that you evaluate with.
+    A few hundred queries from a log are sufficient. Never use queries that you evaluate with.
     """
     from es_ttc.encoders import load_encoder
 

@@ -1,4 +1,4 @@
-"""What the commands share: flags with one meaning everywhere, JSON output, consoles and progress bars."""
+"""Shared parts of the commands: flags with one meaning everywhere, JSON output, consoles and progress bars."""
 
 import asyncio
 import signal
@@ -33,17 +33,19 @@ json_flag = click.option("--json", "as_json", is_flag=True, help="Print one JSON
 engine_flag = click.option(
     "--engine",
     metavar="URL",
-    help="The engine's URL, user:password@ allowed, though other users of the machine may see a flag: better "
+    help="URL of the engine. It may contain user:password@, but other users of the machine can read flags: prefer "
     "ES_TTC_USERNAME with ES_TTC_PASSWORD_FILE, or ES_TTC_API_KEY_FILE. Default: ES_TTC_ENGINE or 127.0.0.1:9200.",
 )
 encoder_flag = click.option(
-    "--encoder", metavar="NAME", help="minilm, mpnet, any model name, or a folder. Default: ES_TTC_ENCODER or minilm."
+    "--encoder",
+    metavar="NAME",
+    help="Encoder: minilm, mpnet, any model name, or a folder. Default: ES_TTC_ENCODER or minilm.",
 )
 adapter_flag = click.option(
     "--adapter",
     metavar="NAME",
-    help="What is added to the encoder: a folder that `es-ttc train` wrote; or a LoRA adapter: one that the model "
-    "ships, a folder, or a hub name.",
+    help="Adapter of the encoder: a folder written by `es-ttc train`, or a LoRA adapter (one that the model ships, a "
+    "folder, or a hub name).",
 )
 
 stdout = Console()

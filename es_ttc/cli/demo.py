@@ -18,6 +18,7 @@ from rich.text import Text
 
 from es_ttc.cli.common import engine_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.engine import progress_of
+from es_ttc.cli.options import examples as example_lines
 from es_ttc.cli.prompt import Choices, Prompt
 from es_ttc.cli.steps import Steps
 from es_ttc.cli.views import Comparison, Row, listing, method_table
@@ -84,18 +85,26 @@ class Prepared:
     collections: "Sequence[Collection]"
 
 
-@click.command()
-@click.option("--serve", "serving", is_flag=True, help="Leave engine and gateway running until Ctrl-C; no prompt.")
-@click.option("--no-prompt", is_flag=True, help="End after the examples.")
-@click.option("--keep", is_flag=True, help="Leave the engine running, with both indices, for the other commands.")
+@click.command(
+    epilog=example_lines(
+        "es-ttc demo",
+        "es-ttc demo --serve",
+        "es-ttc demo --no-prompt --keep",
+    ),
+)
+@click.option(
+    "--serve", "serving", is_flag=True, help="Keep engine and gateway running until Ctrl-C, without a prompt."
+)
+@click.option("--no-prompt", is_flag=True, help="Stop after the examples.")
+@click.option("--keep", is_flag=True, help="Keep the engine running, with both indices, for the other commands.")
 @engine_flag
 @json_flag
 def demo(serving: bool, no_prompt: bool, keep: bool, engine: str | None, as_json: bool) -> None:
-    """Start a real engine, index two collections, and show how each method ranks.
+    """Show how the methods rank two collections in a real engine.
 
-    The engine is an OpenSearch node of es-ttc's own, fetched once (about 85 MB), unless --engine names one. The
-    collections are made on this machine: LIMIT-style profiles from the project's own generator, and the documentation
-    of the running Python's standard library. At the end the indices are deleted and the node is stopped.
+    The engine is an embedded OpenSearch node, downloaded once (about 85 MB), unless --engine names one. The collections
+    are generated on this machine: LIMIT-style profiles from the project's own generator, and the documentation of the
+    running Python's standard library. At the end the indices are deleted and the node is stopped.
     """
     console = stderr if as_json else stdout
     settings = GatewaySettings(**given(engine=engine, encoder=ENCODER, host="127.0.0.1", port=0))

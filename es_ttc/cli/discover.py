@@ -32,7 +32,7 @@ _LOCK = "discover.lock"
 _EXAMPLES = """\b
 Examples:
   es-ttc discover run my-search data/mine data/other --generations 150
-  es-ttc discover run my-search                        (go on with it)
+  es-ttc discover run my-search                        (resume it)
   es-ttc discover run tryout --generated limit-style --generations 20 --seeds cheap
   es-ttc discover run mine data/mine --proposer replay --recording programs.jsonl
 """
@@ -40,10 +40,10 @@ Examples:
 
 @click.group()
 def discover() -> None:
-    """Search for programs that rank your own collections better, and serve the ones that you trust.
+    """Search for programs that rank your own collections better.
 
-    A proposer writes programs, each is run in a sandbox on all tasks, and everything that happens is kept in the folder
-    SEARCH. Nothing that is found is served until you promote it.
+    A proposer writes programs. Each program runs in a sandbox on all tasks. The folder SEARCH holds the log of the
+    search. A found program is served only after you have promoted it.
     """
 
 
@@ -54,52 +54,69 @@ search_argument = click.argument("search", metavar="SEARCH", type=click.Path(fil
 @search_argument
 @click.argument("data", metavar="[DATA]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
-    "--generated", multiple=True, metavar="NAME", help="A task that every machine can make: limit-style, stdlib."
+    "--generated", multiple=True, metavar="NAME", help="Generated task, in addition to DATA: limit-style or stdlib."
 )
 @click.option(
     "--proposer",
     type=click.Choice(["grammar", "llm", "replay"]),
-    help="Who writes programs: the grammar over the primitives; a language model, that of ES_TTC_LLM_URL; or a "
-    "recording. Default: grammar, or who did before.",
+    help="Source of programs: the grammar over the primitives, the language model at ES_TTC_LLM_URL, or a recording. "
+    "Default: grammar, or the previous proposer of this search.",
 )
 @click.option(
     "--recording",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="For --proposer replay: JSON lines, each with `source`.",
+    help="JSON lines, each with `source`, for --proposer replay.",
 )
 @click.option(
-    "--generations", type=click.IntRange(0), default=150, show_default=True, metavar="N", help="Go on up to this one."
+    "--generations",
+    type=click.IntRange(0),
+    default=150,
+    show_default=True,
+    metavar="N",
+    help="Number of the last generation.",
 )
-@click.option("--split", metavar="NAME", help="Queries that the search sees. Default: train, where there is one.")
+@click.option("--split", metavar="NAME", help="Split that the search uses. Default: train, if there is one.")
 @click.option(
     "--held-out",
     metavar="NAME",
-    help="Queries that it never sees, for the report of `promote`. Default: test. A collection of one split is parted.",
+    help="Split that the search never uses, for the report of `promote`. Default: test. A single split is divided.",
 )
-@click.option("--queries", type=click.IntRange(2), default=60, show_default=True, help="Most queries of a task.")
-@click.option("--documents", type=click.IntRange(10), default=300, show_default=True, help="Documents of a task.")
-@click.option("--seed", type=click.IntRange(0), default=2026, show_default=True, help="Of everything that is drawn.")
+@click.option(
+    "--queries", type=click.IntRange(2), default=60, show_default=True, help="Maximum number of queries per task."
+)
+@click.option(
+    "--documents", type=click.IntRange(10), default=300, show_default=True, help="Number of documents per task."
+)
+@click.option("--seed", type=click.IntRange(0), default=2026, show_default=True, help="Seed of all random choices.")
 @click.option(
     "--seeds",
     "begin_with",
     type=click.Choice(["all", "cheap", "none"]),
     default="all",
     show_default=True,
-    help="Programs of the paper that the search begins with; cheap are those that encode nothing for a query.",
+    help="Initial programs, from the paper; cheap: those that encode nothing for a query.",
 )
-@click.option("--seconds", type=click.FloatRange(0.1), default=20.0, show_default=True, help="Limit on one task.")
-@click.option("--memory", "memory_mb", type=click.IntRange(64), default=1024, show_default=True, help="Limit, in MiB.")
-@click.option("--most-cost", type=click.FloatRange(1), default=50.0, show_default=True, help="Greatest cost ratio.")
+@click.option(
+    "--seconds", type=click.FloatRange(0.1), default=20.0, show_default=True, help="Time limit per task, in seconds."
+)
+@click.option(
+    "--memory", "memory_mb", type=click.IntRange(64), default=1024, show_default=True, help="Memory limit, in MiB."
+)
+@click.option("--most-cost", type=click.FloatRange(1), default=50.0, show_default=True, help="Maximum cost ratio c.")
 @click.option(
     "--prompt-characters",
     type=click.IntRange(500),
     default=24_000,
     show_default=True,
-    help="Room for history, failures and sources in the prompt of --proposer llm.",
+    help="Maximum size of history, failures and sources in the prompt, for --proposer llm.",
 )
 @click.option(
-    "--answer-tokens", type=click.IntRange(16), default=2_000, show_default=True, help="The longest answer of a model."
+    "--answer-tokens",
+    type=click.IntRange(16),
+    default=2_000,
+    show_default=True,
+    help="Maximum length of a model's answer, in tokens.",
 )
 @encoder_flag
 @adapter_flag
@@ -126,11 +143,11 @@ def run(
     adapter: str | None,
     as_json: bool,
 ) -> None:
-    """Search for programs on the BEIR folders DATA, or go on with a search that was stopped.
+    """Search for programs on the BEIR folders DATA, or resume a stopped search.
 
-    SEARCH is a folder. Its file memory.jsonl holds one line a generation, written before the next begins: stop the
-    search at any time, and run it again to go on. A search that exists needs no further flags; its tasks, limits and
-    seed stay as they are.
+    SEARCH is a folder. Its file memory.jsonl has one line per generation, written before the next one begins. Stop the
+    search at any time, and run the command again to resume it. An existing search needs no further flags; its tasks,
+    limits and seed do not change.
     """
     from es_ttc.discovery.evaluator import Evaluator
     from es_ttc.discovery.loop import search as generations_of
@@ -196,13 +213,13 @@ def run(
     "--prices",
     type=(click.FloatRange(0), click.FloatRange(0)),
     metavar="READ WRITTEN",
-    help="What a million tokens cost that a language model reads, and that it writes: shows what the search has cost.",
+    help="Prices of a million tokens read and written, to show the cost of the search.",
 )
 @json_flag
 def status(search: Path, prices: tuple[float, float] | None, as_json: bool) -> None:
-    """Show where a search stands: generations, the best, how proposals fared, what the language model cost.
+    """Show the state of a search: generations, best programs, results of proposals, cost of the language model.
 
-    A search that runs in another process can be looked at too.
+    The search may be running in another process.
     """
     from es_ttc.discovery.memory import read
     from es_ttc.discovery.summary import status as summarised
@@ -231,11 +248,11 @@ def status(search: Path, prices: tuple[float, float] | None, as_json: bool) -> N
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Draw frontier and trajectory into an image: .svg, .png or .pdf.",
+    help="Image of frontier and trajectory: .svg, .png or .pdf.",
 )
 @json_flag
 def frontier(search: Path, plot: Path | None, as_json: bool) -> None:
-    """Show the programs that nothing as cheap is as good as."""
+    """Show the Pareto front of cost and gain: programs for which no cheaper one is as good."""
     from es_ttc.discovery.memory import read
     from es_ttc.discovery.summary import status as summarised
 
@@ -259,7 +276,7 @@ def frontier(search: Path, plot: Path | None, as_json: bool) -> None:
 @click.argument("name", metavar="NAME")
 @json_flag
 def show(search: Path, name: str, as_json: bool) -> None:
-    """Show one program: where it comes from, what it gained on each task, its source."""
+    """Show one program: its origin, its gain on each task, its source."""
     from es_ttc.discovery.memory import read
     from es_ttc.discovery.summary import named
 
@@ -289,21 +306,21 @@ def show(search: Path, name: str, as_json: bool) -> None:
 @discover.command()
 @search_argument
 @click.argument("name", metavar="NAME")
-@click.option("--as", "served_as", metavar="NAME", help="By which requests will name it. Default: its name.")
+@click.option("--as", "served_as", metavar="NAME", help="Name for requests. Default: its name in the search.")
 @click.option(
     "--to",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Where the gateway finds it. Default: ES_TTC_PROGRAMS.",
+    help="Folder of promoted programs. Default: ES_TTC_PROGRAMS.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask: you have read the source.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation: you have read the source.")
 @json_flag
 def promote(search: Path, name: str, served_as: str | None, folder: Path | None, yes: bool, as_json: bool) -> None:
-    """Measure a program on queries that the search never saw, and serve it if you say so.
+    """Measure a program on queries that the search never used, and release it for serving.
 
-    Its source is shown: read it. The gateway runs promoted programs in its own process, as it runs the paper's, from
-    the folder that its settings name (`es-ttc serve --programs FOLDER`), and reads that folder when it starts.
+    The command shows the program's source: read it before you confirm. The gateway reads the folder of promoted
+    programs when it starts (`es-ttc serve --programs FOLDER`), and runs each program in a sandboxed process.
     """
     from es_ttc.discovery import promotion
     from es_ttc.discovery.evaluator import Evaluator

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from es_ttc.cli.common import encoder_flag, engine_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.options import examples
 from es_ttc.settings import GatewaySettings
 
 
@@ -48,13 +49,22 @@ class Check:
 STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.MISSING: "bold red"}
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "es-ttc doctor",
+        "es-ttc doctor --engine http://127.0.0.1:9200 --json",
+    ),
+)
 @engine_flag
 @encoder_flag
-@click.option("--gateway", metavar="URL", help="The gateway's URL. Default: where `es-ttc serve` would listen.")
+@click.option("--gateway", metavar="URL", help="URL of the gateway. Default: where `es-ttc serve` listens.")
 @json_flag
 def doctor(engine: str | None, encoder: str | None, gateway: str | None, as_json: bool) -> int:
-    """Check versions, engine, indices, encoder, queue, model, gateway and cache; exit 0 if what is needed works."""
+    """Check what works and what does not.
+
+    The checks cover versions, engine, indices, encoder, queue, model, gateway and cache. Each finding that needs action
+    comes with the command that fixes it. Exit status: 0 if everything needed works.
+    """
     settings = GatewaySettings(**given(engine=engine, encoder=encoder))
     with stderr.status("looking at this machine, the engine and the encoder"):
         found = asyncio.run(_examine(settings, gateway or f"http://{settings.host}:{settings.port}"))

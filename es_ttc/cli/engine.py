@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from es_ttc.cli.common import json_flag, print_json, stderr, stdout
+from es_ttc.cli.options import examples
 from es_ttc.cli.steps import Step, Steps
 from es_ttc.errors import InvalidRequest, NodeError
 from es_ttc.settings import Settings
@@ -20,38 +21,46 @@ if TYPE_CHECKING:
 BUILT = "built"
 FOLLOW_SECONDS = 0.5
 
-name_flag = click.option("--name", default="default", show_default=True, help="Which node; several can run at once.")
+name_flag = click.option(
+    "--name", default="default", show_default=True, help="Name of the node; several nodes can run at once."
+)
 
 
 @click.group()
 def engine() -> None:
-    """Run an OpenSearch node with k-NN on this machine: no container, no installation.
+    """Run an OpenSearch node on this machine.
 
-    The first start fetches about 85 MB once. Java 21 or newer is taken from the machine where there is one.
+    The node has k-NN, and needs no container and no installation.
+
+    The first start downloads about 85 MB once. Java 21 or newer is used if the machine has it.
     """
 
 
-@engine.command()
+@engine.command(
+    epilog=examples(
+        "es-ttc engine up",
+        "es-ttc engine up --name trial --port 0 --heap 2g",
+        "es-ttc engine up --nodes 3",
+    ),
+)
 @name_flag
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="HTTP port; 0 takes any free one. Default: 9200, or the next that is free.",
+    help="HTTP port; 0 for any free one. Default: 9200, or the next free port.",
 )
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the data goes. Default: the node's own folder below the cache.",
+    help="Folder of the data. Default: the node's own folder below the cache.",
 )
-@click.option(
-    "--heap", default="1g", show_default=True, metavar="SIZE", help="Java heap of a node, such as 512m or 2g."
-)
+@click.option("--heap", default="1g", show_default=True, metavar="SIZE", help="Java heap per node, such as 512m or 2g.")
 @click.option(
     "--nodes",
     type=click.IntRange(1, 9),
     default=1,
     show_default=True,
-    help="How many nodes: more than one are a cluster, on ports that follow --port. The first has the cluster's name, "
+    help="Number of nodes; several form a cluster, on ports after --port. The first has the cluster's name, "
     "the others NAME-2, NAME-3...",
 )
 @click.option(
@@ -59,11 +68,11 @@ def engine() -> None:
     is_flag=False,
     flag_value=BUILT,
     metavar="[ZIP]",
-    help="Give the node our plugin, so that it rescores by itself: the one that was built in this checkout, or ZIP. "
-    "It asks the gateway at --sidecar and shows it ES_TTC_SIDECAR_TOKEN.",
+    help="Install the es-ttc plugin in the node: the one built in this checkout, or ZIP. It uses the gateway at "
+    "--sidecar with the token ES_TTC_SIDECAR_TOKEN.",
 )
 @click.option(
-    "--sidecar", metavar="URL", help="The gateway that the plugin asks. Default: where `es-ttc serve` listens."
+    "--sidecar", metavar="URL", help="URL of the gateway that the plugin uses. Default: where `es-ttc serve` listens."
 )
 @json_flag
 def up(
@@ -76,9 +85,9 @@ def up(
     sidecar: str | None,
     as_json: bool,
 ) -> None:
-    """Start a node and leave it running; one that runs already is used as it is.
+    """Start a node and keep it running. A running node is used as it is.
 
-    It keeps its data until `es-ttc engine down --drop-data`.
+    The node keeps its data until `es-ttc engine down --drop-data`.
     """
     from es_ttc.engine.node import cluster, process
     from es_ttc.engine.node.opensearch import OpenSearchDistribution
@@ -113,12 +122,17 @@ def up(
         stdout.print(f"export ES_TTC_ENGINE={node.url}", highlight=False, soft_wrap=True)
 
 
-@engine.command()
+@engine.command(
+    epilog=examples(
+        "es-ttc engine down",
+        "es-ttc engine down --name trial --drop-data",
+    ),
+)
 @name_flag
-@click.option("--drop-data", is_flag=True, help="Remove the node's data too.")
+@click.option("--drop-data", is_flag=True, help="Also remove the node's data.")
 @json_flag
 def down(name: str, drop_data: bool, as_json: bool) -> None:
-    """Stop a node, or by its name a whole cluster; data stay unless told otherwise."""
+    """Stop a node, or a whole cluster by its name. The data are kept without --drop-data."""
     from es_ttc.engine.node import process
 
     cache = Settings().cache_dir
@@ -133,7 +147,7 @@ def down(name: str, drop_data: bool, as_json: bool) -> None:
 @engine.command()
 @json_flag
 def status(as_json: bool) -> None:
-    """List the nodes of this machine: where they listen, what they use."""
+    """List the nodes of this machine with their addresses and resources."""
     from es_ttc.engine.node.report import clusters, reports
 
     nodes = reports(Settings().cache_dir)
@@ -156,13 +170,11 @@ def status(as_json: bool) -> None:
 
 @engine.command()
 @name_flag
-@click.option(
-    "--lines", "-n", type=click.IntRange(1), default=50, show_default=True, help="How many of the last lines."
-)
-@click.option("--follow", "-f", is_flag=True, help="Go on with what is written from now on, until Ctrl-C.")
+@click.option("--lines", "-n", type=click.IntRange(1), default=50, show_default=True, help="Number of last lines.")
+@click.option("--follow", "-f", is_flag=True, help="Follow the log until Ctrl-C.")
 @json_flag
 def logs(name: str, lines: int, follow: bool, as_json: bool) -> None:
-    """Show what a node said since its last start."""
+    """Show the log of a node since its last start."""
     from es_ttc.engine.node import process
     from es_ttc.engine.node.state import log_tail
 

@@ -44,7 +44,7 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("data", nargs=-1, required=True, metavar="DATA...", type=click.Path(path_type=Path))
-@click.option("--methods", default=_METHODS, show_default=True, metavar="NAMES", help="Methods, joined by commas.")
+@click.option("--methods", default=_METHODS, show_default=True, metavar="NAMES", help="Methods, separated by commas.")
 @encoder_flag
 @adapter_flag
 @click.option(
@@ -52,39 +52,48 @@ Examples:
     default=MEMORY,
     show_default=True,
     metavar="URL|memory",
-    help="memory, or an engine: each collection is then indexed there for the time being, and searched through the "
-    "gateway.",
+    help="memory, or the URL of an engine: each collection is then indexed there temporarily, and searched through "
+    "the gateway.",
 )
-@click.option("--split", metavar="NAME", default="test", show_default=True, help="Which judgements: qrels/SPLIT.tsv.")
+@click.option(
+    "--split", metavar="NAME", default="test", show_default=True, help="Split of the judgements: qrels/NAME.tsv."
+)
 @window_option
-@first_pass_option(["dense", "bm25", "hybrid"], "dense", "What finds a rescorer's window; hybrid in memory only.")
+@first_pass_option(["dense", "bm25", "hybrid"], "dense", "First pass of rescorers; hybrid in memory only.")
 @click.option(
-    "--k", type=click.IntRange(1, 1000), metavar="N", default=10, show_default=True, help="Cutoff of the metrics shown."
+    "--k",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    default=10,
+    show_default=True,
+    help="Cutoff of the displayed metrics.",
 )
 @click.option(
-    "--baseline", metavar="NAME", help="The method that others are compared with. Default: dense, or the first."
+    "--baseline", metavar="NAME", help="Method that the others are compared with. Default: dense, or the first."
 )
 @click.option(
     "--params",
     type=JsonObjectType('{"spectral": {"scales": [1, 5]}}', nested=True),
     default="{}",
-    help='Parameters by method, e.g. {"bm25": {"k1": 0.9, "b": 0.4}}.',
+    help='Parameters by method, for example {"bm25": {"k1": 0.9, "b": 0.4}}.',
 )
 @click.option(
     "--tuned",
     multiple=True,
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Parameters of one method that `es-ttc tune` chose; may be given several times.",
+    help="File of one method's parameters, written by `es-ttc tune`; may be given several times.",
 )
 @codec_option("float16", ", in memory and in the index")
 @max_tokens_option(1_000_000, "; a warning counts the documents that have more")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write results.json here.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="File for the results as JSON."
+)
 @click.option(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write index.html, results.json, and tables as Markdown and LaTeX.",
+    help="Folder for index.html, results.json, and tables as Markdown and LaTeX.",
 )
 @json_flag
 def evaluate(
@@ -106,24 +115,23 @@ def evaluate(
     report: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure methods on collections with judgements.
+    """Measure methods on judged collections.
 
     Each DATA is a BEIR folder: corpus.jsonl ({"_id", "title", "text"}), queries.jsonl ({"_id", "text"}) and
     qrels/SPLIT.tsv (query-id, corpus-id, score, below a header line).
 
-    bm25, dense and hybrid (both, fused by reciprocal rank) search the whole corpus, and so do retrievers (knn:nnn,
-    knn:spectral) and, through an engine, rewriters (sira, rm3); every other method rescores the window that the first
-    pass found. All are compared with the
-    baseline on the same queries: paired bootstrap of 10,000 resamples, 95 % intervals, and how many queries are won,
-    tied and lost.
+    These methods search the whole corpus: bm25, dense, hybrid (both, fused by reciprocal rank), retrievers (knn:nnn,
+    knn:spectral) and, through an engine, rewriters (sira, rm3). Every other method rescores the window of the first
+    pass. All are compared with the baseline on the same queries: paired bootstrap of 10,000 resamples, 95 % intervals,
+    and the numbers of queries won, tied and lost.
 
-    rr, gar, slidegar and rgs spend a reranker's budget, beginning with the window; all but rr follow the neighbour
-    graph, which is built for the time being.
+    rr, gar, slidegar and rgs spend the budget of a reranker, starting with the window. All but rr use the neighbour
+    graph, which is built temporarily.
 
-    The name `programs` stands for the twelve TTC programs. With --window all they rank the whole corpus for all queries
+    The name `programs` means the twelve TTC programs. With --window all they rank the whole corpus for all queries
     together, as their paper does.
 
-    Encodings are kept in the cache folder: a second run is quick. Tune on another split than you report.
+    Encodings are kept in the cache folder, so a second run is quick. Tune on a different split than you report.
     """
     from es_ttc.evaluation.methods import resolve
     from es_ttc.evaluation.plan import Plan

@@ -40,7 +40,7 @@ window_option = click.option(
     metavar="N|all",
     default="100",
     show_default=True,
-    help="Documents of the first pass that a rescorer scores; all for the whole corpus.",
+    help="Number of first-pass documents that a rescorer scores; all for the whole corpus.",
 )
 
 

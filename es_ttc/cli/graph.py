@@ -17,6 +17,7 @@ from es_ttc.cli.common import (
     progress_bar,
     stop_on_sigterm,
 )
+from es_ttc.cli.options import examples
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,34 +27,47 @@ if TYPE_CHECKING:
 
 @click.group()
 def graph() -> None:
-    """The neighbour graph of an index, through which gar, slidegar and rgs walk."""
+    """Build and maintain the neighbour graph of an index.
+
+    The methods gar, slidegar and rgs use the graph.
+    """
 
 
-@graph.command()
+@graph.command(
+    epilog=examples(
+        "es-ttc graph build articles",
+        "es-ttc graph build articles --degree 32 --candidates 128",
+        "es-ttc graph build articles --builder engine",
+    ),
+)
 @click.argument("name")
 @click.option(
-    "--degree", type=click.IntRange(1, 256), default=16, show_default=True, help="R: neighbours a document has at most."
+    "--degree",
+    type=click.IntRange(1, 256),
+    default=16,
+    show_default=True,
+    help="Maximum number of neighbours per document (R).",
 )
 @click.option(
     "--candidates",
     type=click.IntRange(1, 1024),
     default=64,
     show_default=True,
-    help="Nearest documents among which neighbours are chosen.",
+    help="Number of nearest documents from which neighbours are chosen.",
 )
 @click.option(
     "--alpha",
     type=click.FloatRange(1, 10),
     default=1.2,
     show_default=True,
-    help="RobustPrune's alpha: the greater, the more near neighbours survive.",
+    help="RobustPrune's alpha: a greater value keeps more near neighbours.",
 )
 @click.option(
     "--builder",
     type=click.Choice(["vectors", "engine"]),
     default="vectors",
     show_default=True,
-    help="vectors: read them and compare here (all pairs up to 50,000 documents, usearch above). engine: the engine's "
+    help="vectors: read and compare vectors (all pairs up to 50,000 documents, usearch above). engine: the engine's "
     "own kNN, unpruned; no vector is kept or compared outside the index.",
 )
 @engine_flag
@@ -61,13 +75,13 @@ def graph() -> None:
 def build(
     name: str, degree: int, candidates: int, alpha: float, builder: str, engine: str | None, as_json: bool
 ) -> int:
-    """Build the neighbour graph of the index NAME, from its documents' vectors.
+    """Build the neighbour graph of the index NAME from its documents' vectors.
 
-    The graph stands in an index of its own, hidden, beside NAME; nothing in NAME changes. A graph that serves already
-    does so until the new one is finished; then searches change over in one step. Run it again to go on where a stopped
-    run was. `es-ttc graph update` follows changes.
+    The graph is stored in a hidden index. Nothing in NAME changes. An existing graph serves until the new one is
+    complete; then searches switch to it in one step. Run the command again to resume a stopped run.
+    `es-ttc graph update` applies later changes of documents.
 
-    Exit status: 0 when it is finished; 1 when it failed; 130 when it was stopped.
+    Exit status: 0 when it is complete; 1 when it failed; 130 when it was stopped.
     """
     from es_ttc.errors import EngineError
     from es_ttc.graph import GraphParams
@@ -99,7 +113,7 @@ def build(
 @engine_flag
 @json_flag
 def update(name: str, engine: str | None, as_json: bool) -> int:
-    """Mend the neighbour graph of the index NAME around documents that were written, changed or deleted since.
+    """Update the neighbour graph of the index NAME around written, changed or deleted documents.
 
     Exit status: 0 when it is up to date; 1 when it failed; 130 when it was stopped (run it again).
     """
@@ -120,22 +134,32 @@ def update(name: str, engine: str | None, as_json: bool) -> int:
     return 0
 
 
-@graph.command()
+@graph.command(
+    epilog=examples(
+        "es-ttc graph show articles --picture graph.svg",
+    ),
+)
 @click.argument("name")
 @click.option(
     "--seeds",
     type=click.IntRange(1, 1000),
     default=20,
     show_default=True,
-    help="Random documents whose reach is shown.",
+    help="Number of random documents for the reachability figures.",
 )
 @click.option(
-    "--picture", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it: FILE.svg or FILE.png."
+    "--picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Image of the graph: FILE.svg or FILE.png.",
 )
 @engine_flag
 @json_flag
 def show(name: str, seeds: int, picture: Path | None, engine: str | None, as_json: bool) -> None:
-    """Show what the neighbour graph of the index NAME is like: degrees, components, reach, staleness, a picture."""
+    """Show statistics of the neighbour graph of the index NAME.
+
+    They are degrees, components, reachability and staleness.
+    """
     if picture is not None and picture.suffix not in (".svg", ".png"):
         raise click.UsageError(f"--picture {picture} must end with .svg or .png")
     found = asyncio.run(_show(Settings(**given(engine=engine)), name, seeds, picture))
@@ -150,11 +174,14 @@ def show(name: str, seeds: int, picture: Path | None, engine: str | None, as_jso
 
 @graph.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @engine_flag
 @json_flag
 def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
-    """Delete the neighbour graph of the index NAME, unfinished ones included; nothing in NAME changes."""
+    """Delete the neighbour graph of the index NAME.
+
+    Incomplete graphs are deleted too. Nothing in NAME changes.
+    """
     if not yes:
         confirm(f"deleting the graph of [{name}]", f"Delete the neighbour graph of [{name}]?", as_json=as_json)
     deleted = asyncio.run(_delete(Settings(**given(engine=engine)), name))

@@ -22,7 +22,7 @@ from es_ttc.cli.common import (
     stderr,
     stdout,
 )
-from es_ttc.cli.options import check_codec, feature_options
+from es_ttc.cli.options import check_codec, examples, feature_options
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,10 +36,16 @@ if TYPE_CHECKING:
 
 @click.group()
 def index() -> None:
-    """Make, show and delete indices that carry features."""
+    """Create, show and delete indices with features."""
 
 
-@index.command()
+@index.command(
+    epilog=examples(
+        "es-ttc index create articles --text-fields title,abstract",
+        "es-ttc index create articles --codec residual4 --sample articles.jsonl",
+        "es-ttc index create articles --chunks --spans scale=10,stride=5",
+    ),
+)
 @click.argument("name")
 @engine_flag
 @encoder_flag
@@ -48,10 +54,10 @@ def index() -> None:
 @click.option(
     "--sample",
     metavar="FILE",
-    help="Documents that the centroids of residual2 and residual4 are learned from: the first 1,000 of the file.",
+    help="File of documents; the first 1,000 train the centroids of residual2 and residual4.",
 )
-@click.option("--shards", type=click.IntRange(1), help="Primary shards. Default: the engine's own.")
-@click.option("--replicas", type=click.IntRange(0), help="Replicas. Default: one, once there is a second node.")
+@click.option("--shards", type=click.IntRange(1), help="Number of primary shards. Default: the engine's own.")
+@click.option("--replicas", type=click.IntRange(0), help="Number of replicas. Default: one, if there is a second node.")
 @click.option(
     "--analyzer",
     default="english",
@@ -79,7 +85,7 @@ def create(
     analyzer: str,
     as_json: bool,
 ) -> None:
-    """Make the index NAME with the fields that its features need; your own fields stay dynamic."""
+    """Create the index NAME with the fields for its features. Your own fields stay dynamic."""
     from es_ttc.encoders import load_encoder
     from es_ttc.mappings.index import IndexOptions
     from es_ttc.mappings.spec import RESIDUAL_BITS, IndexSpec
@@ -109,12 +115,16 @@ def create(
         click.echo(f"made index [{name}], encoder {loaded.identity.key}")
 
 
-@index.command()
+@index.command(
+    epilog=examples(
+        "es-ttc index show articles --json",
+    ),
+)
 @click.argument("name")
 @engine_flag
 @json_flag
 def show(name: str, engine: str | None, as_json: bool) -> None:
-    """Show what the index NAME carries, and which of its documents lack it."""
+    """Show which features the index NAME has, and how many of its documents lack them."""
     found = asyncio.run(_show(Settings(**given(engine=engine)), name))
     if as_json:
         print_json(found)
@@ -124,11 +134,11 @@ def show(name: str, engine: str | None, as_json: bool) -> None:
 
 @index.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @engine_flag
 @json_flag
 def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
-    """Delete the index NAME with all its documents and its neighbour graph; only indices made by es-ttc are deleted."""
+    """Delete the index NAME with its documents and its neighbour graph. Only indices made by es-ttc are deleted."""
     if not yes:
         confirm(f"deleting index [{name}]", f"Delete index [{name}] with all its documents?", as_json=as_json)
     asyncio.run(_delete(Settings(**given(engine=engine)), name))
@@ -146,7 +156,7 @@ def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
 @engine_flag
 @json_flag
 def enrichment(name: str, analyzer: str | None, engine: str | None, as_json: bool) -> None:
-    """Give the index NAME the field that enrichment by a language model goes to; no document is touched."""
+    """Add the field for enrichment by a language model to the index NAME. No document changes."""
     made = asyncio.run(_add_enrichment(Settings(**given(engine=engine)), name, analyzer))
     if as_json:
         print_json({"index": made.index, "analyzer": made.analyzer})
@@ -154,24 +164,29 @@ def enrichment(name: str, analyzer: str | None, engine: str | None, as_json: boo
         click.echo(f"index [{made.index}] has the field of enrichment, analyzer {made.analyzer}")
 
 
-@index.command()
+@index.command(
+    epilog=examples(
+        "es-ttc index pipeline articles",
+        "es-ttc index pipeline articles --wait --on-error fail",
+    ),
+)
 @click.argument("name")
-@click.option("--wait", is_flag=True, help="Have documents encoded before they are indexed. Default: they are stamped.")
+@click.option("--wait", is_flag=True, help="Encode documents before they are indexed. Default: only stamp them.")
 @click.option(
     "--on-error",
     type=click.Choice(["pending", "fail"]),
     default="pending",
     show_default=True,
-    help="With --wait: index a document that cannot be encoded as pending, or refuse it.",
+    help="Treatment of a document that cannot be encoded, with --wait: index it as pending, or refuse it.",
 )
-@click.option("--timeout", default="30s", show_default=True, help="With --wait: how long the gateway is waited for.")
-@click.option("--remove", is_flag=True, help="Let documents be written without it.")
+@click.option("--timeout", default="30s", show_default=True, help="Time limit for the gateway, with --wait.")
+@click.option("--remove", is_flag=True, help="Remove the pipeline.")
 @engine_flag
 @json_flag
 def pipeline(
     name: str, wait: bool, on_error: Any, timeout: str, remove: bool, engine: str | None, as_json: bool
 ) -> None:
-    """Have all that is written to the index NAME pass the plugin's ingest processor."""
+    """Run the plugin's ingest processor on all writes to the index NAME."""
     settings = Settings(**given(engine=engine))
     if remove:
         removed = asyncio.run(_remove_pipeline(settings, name))

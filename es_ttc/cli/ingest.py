@@ -24,7 +24,7 @@ from es_ttc.cli.common import (
     stderr,
     stop_on_sigterm,
 )
-from es_ttc.cli.options import text_fields_flag
+from es_ttc.cli.options import examples, text_fields_flag
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,33 +55,46 @@ class Request:
         return self.dead_letters.with_suffix(".checkpoint.json")
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "es-ttc ingest articles articles.jsonl",
+        "es-ttc ingest articles part-1.parquet part-2.parquet --id-field sku --text-fields title,body",
+        "es-ttc ingest articles articles.jsonl --resume",
+        "zcat dump.jsonl.gz | es-ttc ingest articles -",
+    ),
+)
 @click.argument("name")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @engine_flag
 @encoder_flag
 @adapter_flag
-@click.option("--id-field", help="The field that holds ids. Default: `_id`, else a hash of the document's content.")
+@click.option("--id-field", help="Field of ids. Default: `_id`, else a hash of the document's content.")
 @text_fields_flag
-@click.option("--resume", is_flag=True, help="Go on where a stopped run of the same command was.")
-@click.option("--batch-mb", type=click.FloatRange(0.1, 1000), default=8.0, show_default=True, help="Size of a bulk.")
+@click.option("--resume", is_flag=True, help="Resume a stopped run of the same command.")
+@click.option(
+    "--batch-mb",
+    type=click.FloatRange(0.1, 1000),
+    default=8.0,
+    show_default=True,
+    help="Size of a bulk request, in MB.",
+)
 @click.option(
     "--batch-seconds",
     type=click.FloatRange(0.1, 60),
     default=2.0,
     show_default=True,
-    help="Longest time for which a document waits for its bulk to fill.",
+    help="Maximum time that a document waits for its bulk request to fill.",
 )
 @click.option(
     "--dead-letters",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Where rejected documents are appended, with the reason. Default: NAME.rejected.jsonl here.",
+    help="File for rejected documents with the reason (appended). Default: NAME.rejected.jsonl in this folder.",
 )
 @click.option(
     "--retry-seconds",
     type=click.FloatRange(0, 86_400),
-    help="How long a document that the engine cannot take for now is sent again before the run fails. Default: the "
+    help="Time for which documents are sent again to a busy engine, in seconds, before the run fails. Default: the "
     "setting write_retry_seconds.",
 )
 @json_flag
@@ -100,18 +113,18 @@ def ingest(
     retry_seconds: float | None,
     as_json: bool,
 ) -> int:
-    """Write the documents of FILEs into the index NAME, with the features that its queries need.
+    """Write documents with their features into the index NAME.
 
-    A FILE is .jsonl, .ndjson, .csv or .tsv (each also .gz), .parquet, or - for JSON lines on standard input. An index
-    that does not exist is made with defaults. Documents that the index holds already, unchanged, are passed over, so
-    running twice costs little; a document with a known id replaces the one that was there.
+    A FILE is .jsonl, .ndjson, .csv or .tsv (each also .gz), .parquet, or - for JSON lines on standard input. A missing
+    index is created with defaults. Documents that the index already holds, unchanged, are skipped, so a second run
+    costs little. A document with a known id replaces the old one.
 
-    Exit status: 0 when every document is in the index, which is asked for each of them at the end; 1 when some were
-    rejected (the others are in), are missing at the end, or the run failed; 130 when it was stopped. Rejected documents
-    are in the dead-letter file with the reason; a stopped or failed run goes on with --resume.
+    Exit status: 0 when every document is in the index, which is queried for each of them at the end; 1 when some were
+    rejected (the others are in the index), are missing at the end, or the run failed; 130 when it was stopped. Rejected
+    documents are in the dead-letter file with the reason. --resume continues a stopped or failed run.
 
-    What the engine cannot take for now (busy, its disk full, a shard or a node gone) is sent again for
-    --retry-seconds, and never counts as rejected.
+    Documents that the engine cannot accept for now (it is busy, its disk is full, a shard or a node is missing) are
+    sent again for --retry-seconds, and never count as rejected.
     """
     from es_ttc.errors import EngineError
     from es_ttc.ingest import IngestOptions

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from es_ttc.cli.common import connected, engine_flag, given, json_flag, print_json, stderr, stdout
-from es_ttc.cli.options import JsonObjectType
+from es_ttc.cli.options import JsonObjectType, examples
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,56 +28,90 @@ _ROUGHLY_MINUTES = 10
 
 @click.group()
 def jobs() -> None:
-    """Enrich a corpus by a language model: submit jobs, watch them, stop them. `es-ttc worker` does them."""
+    """Submit, watch and control enrichment jobs. `es-ttc worker` processes them."""
 
 
-@jobs.command()
+@jobs.command(
+    epilog=examples(
+        "es-ttc jobs submit products --dry-run",
+        "es-ttc jobs submit products --prompt claims --tau 0.02",
+        "es-ttc jobs submit products --continuous --budget-tokens 5000000",
+    ),
+)
 @click.argument("index")
 @engine_flag
-@click.option("--query", type=JsonObjectType('{"term": {"lang": "en"}}'), help="Only documents that match this query.")
+@click.option(
+    "--query", type=JsonObjectType('{"term": {"lang": "en"}}'), help="Query that selects documents. Default: all."
+)
 @click.option(
     "--prompt",
     metavar="NAME|FILE",
-    help="general, claims, arguments, duplicates, questions; base for a model that only continues texts; or a file of "
-    "your own with {{document}} in it. Default: general, or base where ES_TTC_LLM_API is completions.",
+    help="Prompt: general, claims, arguments, duplicates, questions; base for a model that only continues texts; or "
+    "a file with {{document}} in it. Default: general, or base if ES_TTC_LLM_API is completions.",
 )
 @click.option(
     "--tau",
     type=float,
     default=0.05,
     show_default=True,
-    help="Leave out phrases that more than this share of the documents has; 1 keeps all.",
+    help="Maximum share of documents that contain a phrase; phrases above are dropped, 1 keeps all.",
 )
 @click.option(
     "--min-similarity",
     type=click.FloatRange(-1, 1),
-    help="Leave out phrases whose vector has a smaller cosine to their document's, by the index's encoder. --dry-run "
-    "shows which share of the phrases reaches what.",
+    help="Minimum cosine of a phrase's vector with its document's, by the index's encoder; phrases below are dropped. "
+    "--dry-run shows which share of the phrases reaches which cosine.",
 )
-@click.option("--phrases", type=click.IntRange(1, 50), default=10, show_default=True, help="Phrases kept a document.")
-@click.option("--words", type=click.IntRange(1, 5), default=3, show_default=True, help="Words of a phrase, at most.")
-@click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True, help="Of the answers.")
 @click.option(
-    "--answer-tokens", type=click.IntRange(8, 8192), default=256, show_default=True, help="The longest answer."
+    "--phrases",
+    type=click.IntRange(1, 50),
+    default=10,
+    show_default=True,
+    help="Maximum number of phrases per document.",
+)
+@click.option(
+    "--words", type=click.IntRange(1, 5), default=3, show_default=True, help="Maximum number of words per phrase."
+)
+@click.option(
+    "--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True, help="Temperature of the model."
+)
+@click.option(
+    "--answer-tokens",
+    type=click.IntRange(8, 8192),
+    default=256,
+    show_default=True,
+    help="Maximum length of an answer, in tokens.",
 )
 @click.option(
     "--characters",
     type=click.IntRange(100, 200_000),
     default=4000,
     show_default=True,
-    help="What the model reads of a document's text.",
+    help="Maximum number of characters of a document sent to the model.",
 )
-@click.option("--redo", is_flag=True, help="Also documents that were enriched by another prompt, model or parameters.")
-@click.option("--continuous", is_flag=True, help="Go on with documents that arrive later, until cancelled.")
+@click.option("--redo", is_flag=True, help="Also process documents enriched with another prompt, model or parameters.")
+@click.option("--continuous", is_flag=True, help="Keep running and process later documents, until cancelled.")
 @click.option(
-    "--lanes", type=click.IntRange(1, 64), default=8, show_default=True, help="Parts for workers to do side by side."
+    "--lanes", type=click.IntRange(1, 64), default=8, show_default=True, help="Number of partitions of the job."
 )
 @click.option(
-    "--parallel", type=click.IntRange(1, 256), default=1, show_default=True, help="Questions in flight for one part."
+    "--parallel",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Number of model calls in flight per partition.",
 )
-@click.option("--priority", type=click.IntRange(0, 9), default=5, show_default=True, help="Greater ones first.")
-@click.option("--budget-tokens", type=click.IntRange(1), help="Pause when so many tokens are spent.")
-@click.option("--budget-cost", type=click.FloatRange(0, min_open=True), help="Pause when so much money is spent.")
+@click.option(
+    "--priority",
+    type=click.IntRange(0, 9),
+    default=5,
+    show_default=True,
+    help="Priority; jobs with a greater one run first.",
+)
+@click.option("--budget-tokens", type=click.IntRange(1), help="Budget in tokens; the job pauses when it is spent.")
+@click.option(
+    "--budget-cost", type=click.FloatRange(0, min_open=True), help="Budget in money; the job pauses when it is spent."
+)
 @click.option("--price-read", type=click.FloatRange(0), default=0.0, help="Price of a million tokens read.")
 @click.option("--price-written", type=click.FloatRange(0), default=0.0, help="Price of a million tokens written.")
 @click.option(
@@ -85,13 +119,15 @@ def jobs() -> None:
     type=click.IntRange(1, 10_000),
     default=200,
     show_default=True,
-    help="Pause when so many documents in a row fail.",
+    help="Number of failures in a row after which the job pauses.",
 )
-@click.option("--dry-run", is_flag=True, help="Enrich a sample, write no document; show before, after, cost and time.")
-@click.option("--sample", type=click.IntRange(1, 100), default=5, show_default=True, help="Documents of --dry-run.")
+@click.option("--dry-run", is_flag=True, help="Process a sample without writing; show before, after, cost and time.")
+@click.option(
+    "--sample", type=click.IntRange(1, 100), default=5, show_default=True, help="Number of documents for --dry-run."
+)
 @json_flag
 def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: bool, **options: Any) -> None:
-    """Let workers enrich the documents of INDEX."""
+    """Submit a job that enriches the documents of INDEX."""
     from es_ttc.tasks import control
 
     wanted = _wanted(index, options)
@@ -113,11 +149,11 @@ def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: 
 @jobs.command("list")
 @engine_flag
 @click.option(
-    "--state", multiple=True, type=click.Choice(_STATES), help="Only jobs of this state; several may be given."
+    "--state", multiple=True, type=click.Choice(_STATES), help="State of the jobs to show; may be given several times."
 )
 @json_flag
 def list_jobs(engine: str | None, state: tuple[str, ...], as_json: bool) -> None:
-    """Show all jobs, the newest first."""
+    """List jobs, the newest first."""
     from es_ttc.tasks import control
 
     found = _run(engine, lambda client, settings: control.listed(client, settings, state))
@@ -134,7 +170,7 @@ def list_jobs(engine: str | None, state: tuple[str, ...], as_json: bool) -> None
 @engine_flag
 @json_flag
 def show(job: str, engine: str | None, as_json: bool) -> None:
-    """Show one job: its plan, its counts, what it spent, what failed and why."""
+    """Show one job: plan, counts, cost, failures with reasons."""
     from es_ttc.tasks import control
 
     _report(_run(engine, lambda client, settings: control.shown(client, settings, job)), as_json=as_json)
@@ -145,20 +181,24 @@ def show(job: str, engine: str | None, as_json: bool) -> None:
 @engine_flag
 @json_flag
 def pause(job: str, engine: str | None, as_json: bool) -> None:
-    """Let JOB rest: documents under way are ended, no further one is begun."""
+    """Pause JOB. Documents under way are finished, no further one is started."""
     from es_ttc.tasks import control
 
     _report(_run(engine, lambda client, settings: control.pause(client, settings, job)), as_json=as_json)
 
 
-@jobs.command()
+@jobs.command(
+    epilog=examples(
+        "es-ttc jobs resume JOB --budget-tokens 10000000",
+    ),
+)
 @click.argument("job")
 @engine_flag
-@click.option("--budget-tokens", type=click.IntRange(1), help="A new budget of tokens, for the whole of the job.")
-@click.option("--budget-cost", type=click.FloatRange(0, min_open=True), help="A new budget of money.")
+@click.option("--budget-tokens", type=click.IntRange(1), help="New budget in tokens, for the whole job.")
+@click.option("--budget-cost", type=click.FloatRange(0, min_open=True), help="New budget in money, for the whole job.")
 @json_flag
 def resume(job: str, engine: str | None, budget_tokens: int | None, budget_cost: float | None, as_json: bool) -> None:
-    """Let JOB go on where it stood."""
+    """Resume JOB."""
     from es_ttc.tasks import control
 
     found = _run(
@@ -173,7 +213,7 @@ def resume(job: str, engine: str | None, budget_tokens: int | None, budget_cost:
 @engine_flag
 @json_flag
 def cancel(job: str, engine: str | None, as_json: bool) -> None:
-    """End JOB; what it has enriched stays."""
+    """Cancel JOB. Existing enrichment is kept."""
     from es_ttc.tasks import control
 
     _report(_run(engine, lambda client, settings: control.cancel(client, settings, job)), as_json=as_json)
@@ -184,7 +224,7 @@ def cancel(job: str, engine: str | None, as_json: bool) -> None:
 @engine_flag
 @json_flag
 def retry(job: str, engine: str | None, as_json: bool) -> None:
-    """Take up the documents of JOB that failed once more."""
+    """Process the failed documents of JOB again."""
     from es_ttc.tasks import control
 
     _report(_run(engine, lambda client, settings: control.retry(client, settings, job)), as_json=as_json)
@@ -193,10 +233,12 @@ def retry(job: str, engine: str | None, as_json: bool) -> None:
 @jobs.command()
 @click.argument("job")
 @engine_flag
-@click.option("--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between two looks.")
+@click.option(
+    "--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds between two updates."
+)
 @json_flag
 def watch(job: str, engine: str | None, every: float, as_json: bool) -> None:
-    """Show JOB until it rests or is over; with --json one line a look."""
+    """Show the progress of JOB until it pauses or ends; with --json one line per update."""
     from es_ttc.tasks import control
 
     with Live(console=stdout, auto_refresh=False, transient=True) as live:

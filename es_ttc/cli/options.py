@@ -1,4 +1,4 @@
-"""Options that several commands share, and the types of their values."""
+"""Options shared by several commands, the types of their values, and examples for the help."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +8,11 @@ from typing import Any
 import click
 import orjson
 from click.core import ParameterSource
+
+
+def examples(*lines: str) -> str:
+    """Return an epilog that shows command lines as they are, one per line."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
 
 
 class JsonObjectType(click.ParamType[dict[str, Any]]):
@@ -79,7 +84,7 @@ text_fields_flag = click.option(
     "--text-fields",
     type=NamesType(),
     metavar="FIELD,...",
-    help="Fields that are encoded, in this order. Default: those of the index; title,text for a new one.",
+    help="Fields to encode, in this order. Default: those of the index; title,text for a new index.",
 )
 
 
@@ -97,7 +102,7 @@ def codec_option(default: str, what: str = "", also: Mapping[str, str] = Mapping
         type=click.Choice(["int8", "float16", *also]),
         default=default,
         show_default=True,
-        help=f"Storage type of token vectors{what}: 1 or 2 bytes a component{more}.",
+        help=f"Codec of token vectors{what}: int8 and float16 take 1 and 2 bytes per component{more}.",
     )
 
 
@@ -109,7 +114,7 @@ def max_tokens_option(most: int, what: str = "") -> Callable[..., Any]:
         metavar="N",
         default=1024,
         show_default=True,
-        help=f"Token vectors kept of one document{what}.",
+        help=f"Maximum number of token vectors per document{what}.",
     )
 
 
@@ -142,23 +147,23 @@ def feature_options(learned: str) -> Callable[[Callable[..., Any]], Callable[...
     """
     options: tuple[Callable[..., Any], ...] = (
         click.option(
-            "--dims", type=click.IntRange(1), help="Keep the vectors' first so many dimensions (Matryoshka models)."
+            "--dims", type=click.IntRange(1), help="Number of leading dimensions to keep (Matryoshka models)."
         ),
         click.option(
             "--tokens",
             type=click.Choice(["packed", "nested", "rank_vectors", "none"]),
             default="packed",
             show_default=True,
-            help="How token vectors are stored: one blob a document; one nested vector a token (large and slow, but "
-            "plain engine features); Elasticsearch's own rank_vectors (Enterprise licence); `none` leaves pooled "
-            "vectors only.",
+            help="Storage of token vectors. packed: one blob per document. nested: one nested vector per token (large "
+            "and slow, but plain engine features). rank_vectors: Elasticsearch's own (Enterprise licence). none: "
+            "pooled vectors only.",
         ),
         codec_option(
             "int8",
             " in a blob",
             {
-                "residual2": f"a quarter of a byte, beside the nearest centroid ({learned})",
-                "residual4": "half a byte, so",
+                "residual2": f"the nearest centroid and 2 bits per component ({learned})",
+                "residual4": "the same with 4 bits",
             },
         ),
         click.option(
@@ -166,27 +171,27 @@ def feature_options(learned: str) -> Callable[[Callable[..., Any]], Callable[...
             type=click.Choice(["stored", "doc_values"]),
             default="stored",
             show_default=True,
-            help="Where blobs stand; doc_values for an index with the codec best_compression.",
+            help="Lucene storage of the blobs: stored fields, or doc values for an index with best_compression.",
         ),
         click.option(
             "--scales",
             callback=_scales,
             metavar="L,...",
-            help="Scales whose norms are stored, `mean` among them. Default: 1,3,5,7,10,15,20,30,mean.",
+            help="Scales for which norms are stored; may include `mean`. Default: 1,3,5,7,10,15,20,30,mean.",
         ),
         click.option(
             "--spans",
             multiple=True,
             type=SpanGridType(),
             metavar="scale=L,stride=S",
-            help="Also keep smoothed spans as nested vectors, for token-level kNN in the engine: width L, every S "
-            "tokens (half of L unless given). May be given several times.",
+            help="Spans to store as nested vectors, for passage-level kNN in the engine: width L, every S tokens "
+            "(default: half of L). May be given several times.",
         ),
         click.option(
             "--chunks",
             is_flag=True,
-            help="Also keep vectors of sentences, pairs of sentences and paragraphs, which programs need; about four "
-            "times as much is encoded then.",
+            help="Store vectors of sentences, pairs of sentences and paragraphs, which programs need. Encodes about "
+            "four times as much.",
         ),
         text_fields_flag,
         max_tokens_option(65_536),

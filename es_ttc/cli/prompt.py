@@ -133,10 +133,10 @@ class Prompt:
         table = Table.grid(padding=(0, 2))
         for command, meaning in (
             ("some words", "search"),
-            (":compare", "show the engine's BM25 and dense rankings beside the method's, or no longer"),
+            (":compare", "switch the engine's own BM25 and dense rankings on or off"),
             (":method NAME", ", ".join(self._methods)),
             (":index NAME", ", ".join(self._indices)),
-            (":size N", "hits shown"),
+            (":size N", "number of hits"),
             (":curl", "the same search as a curl command"),
             (":quit", "end (Ctrl-D too)"),
         ):

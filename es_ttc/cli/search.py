@@ -19,7 +19,7 @@ from es_ttc.cli.common import (
     stderr,
     stdout,
 )
-from es_ttc.cli.options import JsonObjectType, NamesType, first_pass_option
+from es_ttc.cli.options import JsonObjectType, NamesType, examples, first_pass_option
 from es_ttc.cli.views import Hit, Ranking, answer
 from es_ttc.settings import EngineSettings, GatewaySettings
 
@@ -30,28 +30,34 @@ if TYPE_CHECKING:
     from es_ttc.mappings.spec import IndexSpec
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        'es-ttc search articles "insulin resistance in mice" --compare',
+        'es-ttc search articles "heart attack" --method knn:nnn',
+        'es-ttc search articles "heart attack" --first-pass dense --params \'{"scales": [1, 5, 20]}\'',
+    ),
+)
 @click.argument("name")
 @click.argument("text")
 @click.option(
     "--method",
     default="spectral",
     show_default=True,
-    help="bm25, dense, hybrid, a rescorer's or rewriter's name, or knn:RETRIEVER.",
+    help="Method: bm25, dense, hybrid, a rescorer, a rewriter, or knn:RETRIEVER.",
 )
-@click.option("--params", type=JsonObjectType('{"scales": [1, 5]}'), default="{}", help="The method's own parameters.")
-@first_pass_option(["bm25", "dense"], "bm25", "What finds the documents that a rescorer puts into order.")
-@click.option("--compare", "beside", is_flag=True, help="Show the engine's BM25 and dense rankings beside it.")
-@click.option("--size", type=click.IntRange(1, 100), default=10, show_default=True, help="Hits shown.")
+@click.option("--params", type=JsonObjectType('{"scales": [1, 5]}'), default="{}", help="Parameters of the method.")
+@first_pass_option(["bm25", "dense"], "bm25", "First pass of a rescorer.")
+@click.option("--compare", "beside", is_flag=True, help="Also show the engine's BM25 and dense rankings.")
+@click.option("--size", type=click.IntRange(1, 100), default=10, show_default=True, help="Number of hits.")
 @click.option(
     "--fields",
     type=NamesType(),
     metavar="FIELD,...",
-    help="Text fields that are searched and shown. Default: the index's own.",
+    help="Text fields to search and show. Default: those of the index.",
 )
 @engine_flag
 @adapter_flag
-@click.option("--gateway", metavar="URL", help="A gateway that runs already. Default: one for this search alone.")
+@click.option("--gateway", metavar="URL", help="URL of a running gateway. Default: a temporary one.")
 @json_flag
 def search(
     name: str,
@@ -67,12 +73,12 @@ def search(
     gateway: str | None,
     as_json: bool,
 ) -> None:
-    """Search the index NAME for TEXT, and show where each hit matches.
+    """Search the index NAME for TEXT.
 
-    A rescorer puts the engine's best 100 hits for TEXT into its own order: those of BM25, or with --first-pass dense
-    those whose pooled vectors are nearest, which need not share a word with TEXT. A retriever, such as knn:nnn,
-    searches the whole index; so does a rewriter, such as sira, by a query with further words. With --compare every
-    document's move against the engine's BM25 ranking stands beside it.
+    Each hit shows where it matches. A rescorer reorders the engine's best 100 hits for TEXT. The hits come from BM25,
+    or with --first-pass dense from the nearest pooled vectors, which need not share a word with TEXT. A retriever,
+    such as knn:nnn, searches the whole index. A rewriter, such as sira, searches it by a query with further words.
+    --compare also shows how each document moves against the engine's BM25 ranking.
     """
     from es_ttc.cli.searching import Asked
     from es_ttc.evaluation.methods import resolve_one

@@ -8,12 +8,19 @@ import click
 import orjson
 
 from es_ttc.cli.common import engine_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.options import examples
 from es_ttc.settings import GatewaySettings
 
 _LOOK_SECONDS = 3.0
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "es-ttc serve",
+        "es-ttc serve --engine https://search.example.org:9200 --encoder minilm",
+        "es-ttc serve --tuned nnn.json --programs /etc/es-ttc/programs",
+    ),
+)
 @engine_flag
 @click.option("--host", metavar="ADDRESS", help="Address to listen on. Default: 127.0.0.1, this machine only.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, 0 for a free one. Default: 9280.")
@@ -22,7 +29,7 @@ _LOOK_SECONDS = 3.0
     "encoders",
     multiple=True,
     metavar="NAME",
-    help="minilm, mpnet, any model name, or a folder, NAME+ADAPTER for one with a LoRA adapter; may be given several "
+    help="Encoder: minilm, mpnet, any model name, or a folder; NAME+ADAPTER with a LoRA adapter. May be given several "
     "times, for indices written with others.",
 )
 @click.option(
@@ -30,14 +37,14 @@ _LOOK_SECONDS = 3.0
     multiple=True,
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Parameters of one method that `es-ttc tune` chose, for requests that give none of their own; may be given "
+    help="File of one method's parameters, written by `es-ttc tune`, for requests that give none. May be given "
     "several times.",
 )
 @click.option(
     "--programs",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     metavar="FOLDER",
-    help="Programs that `es-ttc discover promote` wrote; the method `program` serves them by name.",
+    help="Folder of programs written by `es-ttc discover promote`; the method `program` serves them by name.",
 )
 @json_flag
 def serve(
@@ -49,7 +56,11 @@ def serve(
     programs: Path | None,
     as_json: bool,
 ) -> None:
-    """Stand in front of the engine: clients point here, and a `ttc` section in a search opts in."""
+    """Run the gateway in front of the engine.
+
+    Clients use the gateway's address instead of the engine's. Searches with a `ttc` section are rescored, all other
+    requests are forwarded unchanged.
+    """
     from es_ttc.gateway.logs import configure_logs
     from es_ttc.gateway.programs import serve_programs
     from es_ttc.gateway.server import address_of, bind

@@ -46,11 +46,11 @@ Examples:
 
 @click.group(epilog=_EXAMPLES)
 def train() -> None:
-    """Learn better vectors from judged queries, on top of a frozen encoder.
+    """Train maps over a frozen encoder's vectors from judged queries.
 
-    DATA is a BEIR folder with the split train; valid chooses the epoch, or else a seeded fifth of the train queries
-    that is held out. Test queries are only reported on. What is learned is one folder: an encoder for every command
-    (--encoder FOLDER), and an adapter for vectors that are stored already (`es-ttc attach NAME --adapter FOLDER`).
+    DATA is a BEIR folder with the split train. The split valid selects the epoch; without it, a seeded fifth of the
+    train queries is held out. Test queries are only reported on. The result is one folder: an encoder for every command
+    (--encoder FOLDER), and an adapter for stored vectors (`es-ttc attach NAME --adapter FOLDER`).
     """
 
 
@@ -60,36 +60,44 @@ def _common(
     """Return a decorator that adds the options of every training, with defaults of its own."""
     options = (
         click.option(
-            "--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Where the encoder goes."
+            "--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Folder for the result."
         ),
         encoder_flag,
         adapter_flag,
-        click.option("--epochs", type=click.IntRange(1), default=epochs, show_default=True, help="At most so many."),
-        click.option("--batch", type=click.IntRange(2), default=batch, show_default=True, help="Examples a step."),
         click.option(
-            "--learning-rate", type=click.FloatRange(0, min_open=True), default=learning_rate, show_default=True,
-            help="AdamW's.",
+            "--epochs", type=click.IntRange(1), default=epochs, show_default=True, help="Maximum number of epochs."
         ),
         click.option(
-            "--weight-decay", type=click.FloatRange(0), default=weight_decay, show_default=True, help="AdamW's."
+            "--batch", type=click.IntRange(2), default=batch, show_default=True, help="Number of examples per step."
+        ),
+        click.option(
+            "--learning-rate", type=click.FloatRange(0, min_open=True), default=learning_rate, show_default=True,
+            help="Learning rate of AdamW.",
+        ),
+        click.option(
+            "--weight-decay", type=click.FloatRange(0), default=weight_decay, show_default=True,
+            help="Weight decay of AdamW.",
         ),
         click.option(
             "--patience", type=click.IntRange(1), default=patience, show_default=True,
-            help="Epochs without a better validation after which it ends.",
-        ),
-        click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of everything random."),
-        click.option(
-            "--queries", type=click.IntRange(2), metavar="N", help="Take so many train queries, drawn at random."
+            help="Number of epochs without a better validation after which training ends.",
         ),
         click.option(
-            "--device", default="auto", show_default=True, help="auto (CUDA where there is some), cpu, cuda, cuda:1..."
+            "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all random choices."
+        ),
+        click.option(
+            "--queries", type=click.IntRange(2), metavar="N",
+            help="Number of train queries, sampled at random. Default: all.",
+        ),
+        click.option(
+            "--device", default="auto", show_default=True, help="Device: auto (CUDA if available), cpu, cuda, cuda:1..."
         ),
         click.option(
             "--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True,
-            help="Of matrix products outside the solver.",
+            help="Precision of matrix products outside the solver.",
         ),
-        click.option("--threads", type=click.IntRange(1), help="Threads of the processor. Default: torch's own."),
-        click.option("--resume", is_flag=True, help="Go on with the training in FOLDER that was stopped."),
+        click.option("--threads", type=click.IntRange(1), help="Number of processor threads. Default: torch's own."),
+        click.option("--resume", is_flag=True, help="Resume the stopped training in FOLDER."),
         json_flag,
     )  # fmt: skip
 
@@ -106,13 +114,13 @@ start_option = click.option(
     "--start",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
-    help="Begin from what `es-ttc train dense` has written, as the paper does.",
+    help="Initial adapters, written by `es-ttc train dense`, as in the paper.",
 )
 metric_option = click.option(
     "--metric",
     default="comp@5",
     show_default=True,
-    help="What chooses the epoch: comp@k (all relevant documents in the top k), recall@k or ndcg@k.",
+    help="Metric that selects the epoch: comp@k (all relevant documents in the top k), recall@k or ndcg@k.",
 )
 
 
@@ -125,8 +133,8 @@ def _hidden(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def _tune(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option(
         "--tune", type=click.Choice(["adapters", "encoder"]), default="adapters", show_default=True,
-        help=f"What is learned: small networks over frozen vectors; or {what}, all of its weights (for accelerators: "
-        "take a learning rate of some 1e-5 and a small batch).",
+        help=f"Trained part: small networks over frozen vectors, or {what} with all its weights (for accelerators: "
+        "use a learning rate of about 1e-5 and a small batch).",
     )  # fmt: skip
 
 
@@ -135,12 +143,16 @@ def _tune(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 @_common(epochs=40, batch=512, learning_rate=3e-3, patience=4)
 @_hidden(768)
 @click.option(
-    "--temperature", type=click.FloatRange(0, min_open=True), default=0.05, show_default=True, help="Of InfoNCE."
+    "--temperature",
+    type=click.FloatRange(0, min_open=True),
+    default=0.05,
+    show_default=True,
+    help="Temperature of InfoNCE.",
 )
 @metric_option
 @_tune("for both roles a copy of the encoder")
 def dense(data: Path, hidden: int, temperature: float, metric: str, tune: str, **common: Any) -> None:
-    """Fit cosines to judged queries: an adapter for queries and one for documents, InfoNCE in the batch."""
+    """Train an adapter for queries and one for documents on cosines, with InfoNCE over the batch."""
     from es_ttc.training.recipes.dense import DenseRecipe
 
     def recipe(tasks: "Sequence[Task]", side: "Sides") -> "Trainable":
@@ -157,48 +169,58 @@ def dense(data: Path, hidden: int, temperature: float, metric: str, tune: str, *
 @_common(epochs=20, batch=64, learning_rate=1e-3, patience=3)
 @start_option
 @_hidden(768)
-@click.option("--l1", type=click.FloatRange(0, 1), help="As of the method nnn. Default: chosen on validation queries.")
-@click.option("--l2", type=click.FloatRange(0, 1000), help="Likewise; give both or neither.")
-@click.option("--learn-penalty", is_flag=True, help="Learn both, from these on; the paper fixes them.")
-@click.option("--steps", type=click.IntRange(1), default=20, show_default=True, help="Steps of the unrolled solver.")
-@click.option("--learn-steps", is_flag=True, help="Learn the length of each step; the paper's is 1/L.")
+@click.option("--l1", type=click.FloatRange(0, 1), help="l1 of the method nnn. Default: chosen on validation queries.")
+@click.option("--l2", type=click.FloatRange(0, 1000), help="l2 of the method nnn. Give both or neither.")
 @click.option(
-    "--decode-steps", type=click.IntRange(1), default=100, show_default=True, help="Steps of the solver in validation."
+    "--learn-penalty", is_flag=True, help="Also learn l1 and l2, starting with these values; the paper fixes them."
+)
+@click.option(
+    "--steps", type=click.IntRange(1), default=20, show_default=True, help="Number of steps of the unrolled solver."
+)
+@click.option("--learn-steps", is_flag=True, help="Also learn the length of each step; the paper uses 1/L.")
+@click.option(
+    "--decode-steps",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Number of solver steps in validation.",
 )
 @click.option(
     "--margin",
     type=click.FloatRange(1),
     default=1.2,
     show_default=True,
-    help="Factor by which relevant documents must be above the others.",
+    help="Factor by which relevant documents must exceed the others.",
 )
 @click.option(
     "--temperature",
     type=click.FloatRange(0, min_open=True),
     default=0.02,
     show_default=True,
-    help="Of the loss's smooth minimum and maximum.",
+    help="Temperature of the smooth minimum and maximum in the loss.",
 )
 @click.option(
     "--slack",
     type=click.FloatRange(0),
     default=1.0,
     show_default=True,
-    help="Weight of how far a relevant document that is left out is from being selected; 0 leaves it without a "
-    "gradient, as in the paper.",
+    help="Weight of the distance of an unselected relevant document from being selected; 0 gives it no gradient, as "
+    "in the paper.",
 )
 @click.option(
     "--dictionary",
     type=click.IntRange(1),
     default=4096,
     show_default=True,
-    help="Corpus size up to which all documents compete in each step; above, those nearest to the batch's queries.",
+    help="Maximum corpus size for which all documents compete in each step; above, those nearest to the queries.",
 )
-@click.option("--nearest", type=click.IntRange(1), default=50, show_default=True, help="How many of them a query.")
+@click.option(
+    "--nearest", type=click.IntRange(1), default=50, show_default=True, help="Number of nearest documents per query."
+)
 @metric_option
 @_tune("for queries a copy of the encoder, beside the adapter for documents")
 def nnn(data: Path, start: Path | None, tune: str, **options: Any) -> None:
-    """Fit what the method `nnn` selects: adapters trained through the unrolled solver (NNN-Tr)."""
+    """Train adapters through the unrolled solver of the method `nnn` (NNN-Tr)."""
     from es_ttc.training.recipes.nnn import NnnOptions, NnnRecipe, choose_penalty
 
     if (options["l1"] is None) != (options["l2"] is None):
@@ -220,28 +242,38 @@ def nnn(data: Path, start: Path | None, tune: str, **options: Any) -> None:
 @data_argument
 @_common(epochs=200, batch=2048, learning_rate=1e-3, patience=20, weight_decay=1e-7)
 @start_option
-@click.option("--layers", type=click.IntRange(0, 8), default=1, show_default=True, help="Of the graph convolution.")
+@click.option(
+    "--layers",
+    type=click.IntRange(0, 8),
+    default=1,
+    show_default=True,
+    help="Number of layers of the graph convolution.",
+)
 @click.option(
     "--balance", type=click.FloatRange(0), default=0.04, show_default=True, help="Weight of the contrastive loss."
 )
 @click.option(
-    "--temperature", type=click.FloatRange(0, min_open=True), default=0.1, show_default=True, help="Of the same."
+    "--temperature",
+    type=click.FloatRange(0, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="Temperature of the contrastive loss.",
 )
 @click.option(
     "--listed",
     type=click.IntRange(2),
     default=10,
     show_default=True,
-    help="Documents of a query's list: the relevant ones and random others.",
+    help="Number of documents in a query's list: the relevant ones and random others.",
 )
 @click.option(
-    "--dropped", type=click.FloatRange(0, 0.99), default=0.2, show_default=True, help="Share of edges left out."
+    "--dropped", type=click.FloatRange(0, 0.99), default=0.2, show_default=True, help="Share of edges that are dropped."
 )
 @metric_option
 def colt(data: Path, start: Path | None, **options: Any) -> None:
-    """Learn a vector a document from the sets that queries ask for: the baseline COLT.
+    """Train the baseline COLT, which learns one vector per document.
 
-    A document that was not there in training keeps the vector that it has without it.
+    A document that was not in the training data keeps its original vector.
     """
     from es_ttc.training.recipes.colt import ColtOptions, ColtRecipe
 
@@ -261,18 +293,27 @@ def colt(data: Path, start: Path | None, **options: Any) -> None:
     type=click.Choice(["whiten", "linear", "low-rank", "mlp"]),
     default="linear",
     show_default=True,
-    help="A whitening (learned from no label), a matrix, a residual one of low rank, a residual network.",
+    help="Kind of map: a whitening (uses no labels), a matrix, a residual low-rank matrix, a residual network.",
 )
-@click.option("--rank", type=click.IntRange(1), default=64, show_default=True, help="Of low-rank.")
+@click.option("--rank", type=click.IntRange(1), default=64, show_default=True, help="Rank of low-rank.")
 @_hidden(768)
 @click.option(
-    "--temperature", type=click.FloatRange(0, min_open=True), default=0.05, show_default=True, help="Of InfoNCE."
+    "--temperature",
+    type=click.FloatRange(0, min_open=True),
+    default=0.05,
+    show_default=True,
+    help="Temperature of InfoNCE.",
 )
-@click.option("--metric", default="ndcg@10", show_default=True, help="What chooses the epoch: the collections' mean.")
+@click.option(
+    "--metric",
+    default="ndcg@10",
+    show_default=True,
+    help="Metric that selects the epoch, averaged over the collections.",
+)
 def head(data: tuple[Path, ...], **options: Any) -> None:
-    """Learn one map for queries and documents alike, from one collection or several.
+    """Train one map for both queries and documents, from one collection or several.
 
-    It fits the collections that it is learned from. On others it is usually worse than nothing: evaluate before use.
+    It fits the collections that it is trained on. On others it is usually worse than no map: evaluate before use.
     """
     from es_ttc.training.recipes.head import HeadOptions, HeadRecipe
 

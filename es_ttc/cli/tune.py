@@ -38,46 +38,48 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("data", metavar="DATA", type=click.Path(path_type=Path))
-@click.option("--method", required=True, metavar="NAME", help="Whose parameters are chosen.")
+@click.option("--method", required=True, metavar="NAME", help="Method to tune.")
 @click.option(
     "--split",
     metavar="NAME",
     default="train",
     show_default=True,
-    help="Whose queries choose: train, valid...; test only with --folds, where there is nothing else.",
+    help="Split of the queries: train, valid...; test only with --folds, if there is no other split.",
 )
 @click.option(
     "--metric",
     default="comp@5",
     show_default=True,
-    help="What is maximised: ndcg@k, recall@k, success@k, comp@k (all relevant documents in the top k), map or mrr.",
+    help="Metric to maximise: ndcg@k, recall@k, success@k, comp@k (all relevant documents in the top k), map or mrr.",
 )
 @click.option(
     "--grid",
     type=JsonObjectType('{"l1": [0.1, 0.2]}'),
     metavar="JSON",
-    help="Values to try, by parameter. Default: those that the method declares.",
+    help="Values to try, by parameter. Default: those declared by the method.",
 )
-@click.option(
-    "--params", type=JsonObjectType('{"l2": 0}'), default="{}", metavar="JSON", help="Parameters that stay as given."
-)
+@click.option("--params", type=JsonObjectType('{"l2": 0}'), default="{}", metavar="JSON", help="Fixed parameters.")
 @click.option(
     "--folds",
     type=click.IntRange(2, 100),
     metavar="N",
-    help="Answer each fold of the queries by what the other folds choose: an honest figure without further queries.",
+    help="Number of folds; each fold is answered with parameters chosen on the others (cross-fitting).",
 )
-@click.option("--queries", type=click.IntRange(2), metavar="N", help="Take so many of the queries, drawn at random.")
-@click.option("--seed", type=click.IntRange(0), default=20_241, show_default=True, help="Of sample, folds, bootstrap.")
+@click.option(
+    "--queries", type=click.IntRange(2), metavar="N", help="Number of queries, sampled at random. Default: all."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=20_241, show_default=True, help="Seed of sample, folds and bootstrap."
+)
 @window_option
-@first_pass_option(["dense", "bm25", "hybrid"], "dense", "What finds the window.")
+@first_pass_option(["dense", "bm25", "hybrid"], "dense", "First pass.")
 @encoder_flag
 @adapter_flag
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the parameters here, for `es-ttc evaluate --tuned` and `es-ttc serve --tuned`.",
+    help="File for the parameters, for `es-ttc evaluate --tuned` and `es-ttc serve --tuned`.",
 )
 @json_flag
 def tune(
@@ -97,15 +99,15 @@ def tune(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Choose a method's parameters on the collection DATA, a BEIR folder.
+    """Choose a method's parameters on the BEIR folder DATA.
 
-    Every combination of the grid's values is run in memory on the same queries; the best mean of the metric wins, the
-    method's own defaults where nothing is better. The paired bootstrap (10,000 resamples) compares the winner with the
-    defaults: without --folds on the queries that chose it, which flatters it, with --folds each query under what the
-    others chose.
+    Every combination of the grid's values is run in memory on the same queries. The combination with the best mean of
+    the metric wins, or the method's defaults if none is better. A paired bootstrap (10,000 resamples) compares the
+    winner with the defaults: without --folds on the queries that chose it, which is optimistic; with --folds each query
+    uses the parameters that the other folds chose.
 
-    Test queries are refused: what is tuned on them must not be reported on them. Where a collection has no others,
-    --split test --folds 5 gives a figure that may be reported.
+    Test queries are refused, because parameters tuned on them must not be reported on them. If a collection has no
+    other queries, --split test --folds 5 gives figures that may be reported.
     """
     from es_ttc.evaluation.datasets import load_collection, sample
     from es_ttc.evaluation.metrics import check_metric

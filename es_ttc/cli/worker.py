@@ -6,20 +6,29 @@ from contextlib import ExitStack
 import click
 
 from es_ttc.cli.common import engine_flag, given
+from es_ttc.cli.options import examples
 from es_ttc.settings import Settings
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "es-ttc worker",
+        "es-ttc worker --redis redis://127.0.0.1:6379/0 --processes 4",
+    ),
+)
 @engine_flag
-@click.option("--redis", metavar="URL", help="The Redis that workers share. Default: ES_TTC_REDIS, or one of its own.")
+@click.option("--redis", metavar="URL", help="URL of the shared Redis. Default: ES_TTC_REDIS, or an embedded one.")
 @click.option(
     "--processes",
     type=click.IntRange(1, 256),
-    help="Parts of jobs done side by side. Default: 2; 1 where each would load the model (ES_TTC_LLM_OFFLINE).",
+    help="Number of partitions processed in parallel. Default: 2; 1 with ES_TTC_LLM_OFFLINE.",
 )
-@click.option("--verbose", is_flag=True, help="Tell of every turn.")
+@click.option("--verbose", is_flag=True, help="Log every turn.")
 def worker(engine: str | None, redis: str | None, processes: int | None, verbose: bool) -> int:
-    """Do jobs until stopped: the first Ctrl-C ends what is under way, a second one stops at once."""
+    """Process enrichment jobs until stopped.
+
+    The first Ctrl-C finishes the work under way and ends; a second one stops at once.
+    """
     try:
         from es_ttc.tasks.app import run_worker
     except ImportError as error:
