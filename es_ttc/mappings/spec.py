@@ -6,7 +6,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Any, Literal, Self
 
 from es_ttc.encoders.base import EncoderIdentity
@@ -52,11 +52,11 @@ ENRICHED = "ttc.enriched"
 ENRICHED_BY = "ttc.enriched_by"
 """The job that wrote it."""
 ENRICHED_TEXT = "ttc.enriched_text"
-"""blake2b-128 of the text that the model saw."""
+"""SHA-256, cut to 16 bytes, of the text that the model saw."""
 ENRICHMENT_FIELDS = (ENRICHMENT, ENRICHED, ENRICHED_BY, ENRICHED_TEXT)
 """What enrichment adds to a document; like all else of ours it stands outside ``_source``."""
 DOCUMENT = "ttc.document"
-"""blake2b-128 of the whole document as it was sent: tells ingest that nothing of it has changed."""
+"""SHA-256, cut to 16 bytes, of the whole document as it was sent: tells ingest that nothing of it has changed."""
 
 TokenStorage = Literal["packed", "nested", "rank_vectors", "none"]
 Codec = Literal["float16", "int8", "residual2", "residual4"]
@@ -219,4 +219,4 @@ class IndexSpec:
 def _storage(spec: IndexSpec) -> bytes:
     meta = spec.as_meta()
     kept = {key: value for key, value in meta.items() if key not in ("encoder", "text_fields")}
-    return blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=blake2b.PERSON_SIZE).digest()
+    return sha256(json.dumps(kept, sort_keys=True).encode()).digest()[:16]

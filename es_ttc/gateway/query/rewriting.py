@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import hmac
 import secrets
 import time
 from collections.abc import Mapping
@@ -184,12 +185,12 @@ class Rewriting:
         Document frequencies are those of documents that the caller may see, so they serve him alone.
         """
         caller = question.caller
-        digest = hashlib.blake2b(key=self._secret, digest_size=16)
+        digest = hmac.new(self._secret, digestmod=hashlib.sha256)
         rights = sorted((name, value) for name, value in callers(caller.headers) if name not in _NOT_RIGHTS)
         for name, value in rights:
             digest.update(b"%d:%b=%d:%b" % (len(name), name, len(value), value))
         digest.update(jsonio.dumps([caller.indices, caller.params, _shared(question.body)]))
-        return digest.hexdigest()
+        return digest.hexdigest()[:32]
 
 
 def _fresh(kept: tuple[float, T] | None) -> T | None:

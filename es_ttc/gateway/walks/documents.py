@@ -5,7 +5,7 @@ never gets a number, so nothing can lead to it or through it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Any
 
 from es_ttc.errors import EngineError, InvalidRequest
@@ -161,4 +161,4 @@ def _passage(source: Mapping[str, Any], names: Sequence[str]) -> Passage:
         text, _ = compose(source, names)
     except InvalidRequest:  # an object where a text was: as good as none
         text = ""
-    return Passage(blake2b(text.encode(errors="replace"), digest_size=16).hexdigest(), text)
+    return Passage(sha256(text.encode(errors="replace")).hexdigest()[:32], text)
