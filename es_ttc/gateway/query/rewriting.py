@@ -14,7 +14,7 @@ from es_ttc.gateway import jsonio
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.query.clauses import QueryClause
-from es_ttc.gateway.query.corpus import CallersCorpus, CallersEngine
+from es_ttc.gateway.query.corpus import CallersCorpus, CorpusQuestions
 from es_ttc.gateway.query.model import SharedModel
 from es_ttc.gateway.rescoring import budget_ms
 from es_ttc.gateway.scoring import ScoringError
@@ -116,7 +116,7 @@ class Rewriting:
             self._model.require(rewriter.name)
         began = time.perf_counter()
         door = self._door(question)
-        engine = CallersEngine(self._upstream, question.caller, _shared(question.body))
+        engine = CorpusQuestions(self._upstream, question.caller, _shared(question.body))
         fields = await self._searched(engine, door, rewriter, params)
         corpus = CallersCorpus(engine, self._model, self._prompts, fields)
         outcome = await self._expanded(question, rewriter, params, corpus, door)
@@ -138,7 +138,7 @@ class Rewriting:
         told["took"] = {"rewrite": round(ms, 2)}
         return Rewritten(question.clause, query, told, bool(told["applied"]), section.detail, ms)
 
-    async def _searched(self, engine: CallersEngine, door: str, rewriter: Rewriter[Any], params: Params) -> Fields:
+    async def _searched(self, engine: CorpusQuestions, door: str, rewriter: Rewriter[Any], params: Params) -> Fields:
         named, needs = list(rewriter.fields(params)), rewriter.enrichment(params)
         key = jsonio.dumps([door, named, needs]).decode()
         kept = _fresh(self._fields.get(key))
