@@ -6,8 +6,8 @@ from urllib.parse import urlencode
 
 import orjson
 
-from es_ttc.engine.client import Answer, ClientEngine, Unreachable
-from es_ttc.engine.protocol import Capabilities
+from es_ttc.engine.client import ClientEngine, Detected
+from es_ttc.engine.exchange import Answer, Unreachable
 from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.gateway.engine_requests import EngineRequests
 from es_ttc.settings import GatewaySettings
@@ -52,12 +52,6 @@ class CallersEngine(ClientEngine):
         except orjson.JSONDecodeError as error:
             raise self._not_json(method, path) from error
 
-    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Capabilities:
+    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Detected:
         del version, nodes
         raise EngineError("what the engine can do is not asked in a caller's name")
-
-    async def _open_point_in_time(self, index: str) -> str:
-        raise EngineError(f"documents of [{index}] are not read in a caller's name")
-
-    async def _close_point_in_time(self, identifier: str) -> None:
-        raise EngineError(f"no point in time was opened in a caller's name, so not [{identifier}] either")
