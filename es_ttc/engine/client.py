@@ -152,13 +152,13 @@ class ClientEngine(ABC):
 
     async def exists(self, index: str) -> bool:
         """Whether an index of this name exists."""
-        path = f"/{_one_index(index)}"
+        path = f"/{path_of_one(index)}"
         answer = await self._send("HEAD", path, {}, None, JSON, self._timeout, accept=(404,))
         return answer.status == 200
 
     async def create_index(self, name: str, body: Mapping[str, Any]) -> None:
         """Create an index from settings, mappings and aliases."""
-        await self.request("PUT", f"/{_one_index(name)}", body=body)
+        await self.request("PUT", f"/{path_of_one(name)}", body=body)
 
     async def delete_index(self, name: str) -> None:
         """Delete one index.
@@ -166,7 +166,7 @@ class ClientEngine(ABC):
         Raises:
             InvalidRequest: The name stands for more than one index.
         """
-        await self.request("DELETE", f"/{_one_index(name)}")
+        await self.request("DELETE", f"/{path_of_one(name)}")
 
     async def mapping(self, index: str) -> dict[str, Any]:
         """Return ``{concrete index: its mappings}``."""
@@ -175,7 +175,7 @@ class ClientEngine(ABC):
 
     async def put_meta(self, index: str, meta: Mapping[str, Any]) -> None:
         """Write an index's ``_meta``, in place of what stands there."""
-        await self.request("PUT", f"/{_one_index(index)}/_mapping", body={"_meta": meta})
+        await self.request("PUT", f"/{path_of_one(index)}/_mapping", body={"_meta": meta})
 
     async def bulk(self, index: str, lines: Sequence[bytes]) -> list[BulkItem]:
         """Send one `_bulk`, once, and return each action's outcome, in order.
@@ -316,7 +316,7 @@ def _path(index: str) -> str:
     return quote(index, safe=",*")
 
 
-def _one_index(name: str) -> str:
+def path_of_one(name: str) -> str:
     """Return the name of one index, alias or data stream as part of a path.
 
     Raises:

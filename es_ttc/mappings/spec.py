@@ -215,6 +215,26 @@ class IndexSpec:
         )
 
 
+def own_meta(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what an index's mapping says about es-ttc; empty where it carries nothing."""
+    meta: Mapping[str, Any] = mapping.get("_meta", {}).get(ROOT, {})
+    return meta
+
+
+def spec_of_own(index: str, mapping: Mapping[str, Any]) -> IndexSpec:
+    """Return the spec of an index that es-ttc made.
+
+    Raises:
+        InvalidRequest: It made none of it, or only its features.
+    """
+    if {"source", "inside"} & own_meta(mapping).keys():
+        raise InvalidRequest(
+            f"index [{index}] was not made by es-ttc, features were attached: its documents are written as ever, "
+            "`es-ttc fill` brings features up to date, and `es-ttc detach` takes them away"
+        )
+    return IndexSpec.from_mapping(index, mapping)
+
+
 @lru_cache(maxsize=64)
 def _storage(spec: IndexSpec) -> bytes:
     meta = spec.as_meta()
