@@ -21,7 +21,7 @@ async def engine_info(settings: EngineSettings) -> Any:
     """
     nodes = NodePool(engine_addresses(settings))
     engine = "the engine at " + ",".join(address.url for address in nodes.addresses)
-    headers = {"accept": "application/json", **service_headers(settings)}
+    headers = {"accept": "application/json", "accept-encoding": "identity", **service_headers(settings)}
     seconds = settings.request_timeout
     timeout = aiohttp.ClientTimeout(total=seconds)
 
