@@ -12,7 +12,7 @@ from typing import Any
 from es_ttc.attach.carry import can_carry, carry_over
 from es_ttc.attach.fill import Filled, FillOptions, Report, fill
 from es_ttc.attach.readable import require_readable
-from es_ttc.attach.source import MOST_DOCUMENTS, Checkpoint, Source, Version, require_all_shards
+from es_ttc.attach.source import MOST_DOCUMENTS, Checkpoint, Version, require_all_shards
 from es_ttc.attach.target import Found, Item, Kind, Mark, Sent, Written, bulk_line, routed
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.trained import TrainedEncoder
@@ -34,6 +34,7 @@ from es_ttc.mappings.attached import (
     side_pattern,
     source_of,
 )
+from es_ttc.mappings.indices import Index, all_sides_of, serving_side_of
 from es_ttc.mappings.queries import MOST_CANDIDATES
 from es_ttc.mappings.spec import CALIBRATION, ENCODER, HASH, ROOT, STATE, IndexSpec
 
@@ -45,7 +46,7 @@ _NOT_CHECKPOINT = {"bool": {"must_not": [{"term": {STATE: CHECKPOINT}}]}}
 
 async def attach_beside(
     engine: Engine,
-    source: Source,
+    source: Index,
     spec: IndexSpec,
     encoder: Encoder,
     *,
@@ -72,10 +73,11 @@ async def attach_beside(
         EngineUnavailable: The engine stayed busy or absent; attaching again goes on there.
     """
     await require_readable(engine, source, spec.text_fields)
-    sides = await sides_of(engine, source.index)
-    serving = await serving_side(engine, source.index)
+    sides = {side.index: side for side in await all_sides_of(engine, source.index)}
+    alias = side_alias(source.index)
+    serving = next((name for name, side in sides.items() if alias in side.aliases), None)
     wanted = spec.as_meta() | {"source": source.index}
-    told = {name: dict(mapping["_meta"][ROOT]) for name, mapping in sides.items()}
+    told = {name: dict(side.meta) for name, side in sides.items()}
     calibrations = {name: meta.pop(CALIBRATION, None) for name, meta in told.items()}
     fitting = [name for name, meta in told.items() if meta == wanted]
     side = serving if serving in fitting else next(iter(fitting), None)
@@ -91,7 +93,7 @@ async def attach_beside(
     carried = 0
     try:
         if serving is not None and side != serving:
-            former = Beside(engine, source, serving, IndexSpec.from_mapping(serving, sides[serving]))
+            former = Beside(engine, source, serving, sides[serving].spec)
             carried = await _carried(engine, source, former, target, encoder, report)
         filled = await fill(engine, source, target, encoder, options=options, report=report)
     except Exception:
@@ -108,7 +110,7 @@ async def attach_beside(
 
 
 async def _carried(
-    engine: Engine, source: Source, before: "Beside", after: "Beside", encoder: Encoder, report: Report | None
+    engine: Engine, source: Index, before: "Beside", after: "Beside", encoder: Encoder, report: Report | None
 ) -> int:
     """Map what a side index has, where the new encoder is a trained one over its own; return how many documents."""
     if not (isinstance(encoder, TrainedEncoder) and can_carry(before.spec, after.spec, encoder)):
@@ -124,15 +126,7 @@ async def _carried(
 
 async def sides_of(engine: Engine, source: str) -> dict[str, Mapping[str, Any]]:
     """Return all side indices of a source with their mappings: the serving one, unfinished and forgotten ones."""
-    params = {**_HIDDEN_TOO, "allow_no_indices": "true"}
-    try:
-        found = await engine.request("GET", f"/{side_pattern(source)}/_mapping", params=params)
-    except EngineError as error:
-        if error.upstream_status == 404:
-            return {}
-        raise
-    mappings = {name: entry["mappings"] for name, entry in sorted(found.items())}
-    return {name: mapping for name, mapping in mappings.items() if is_side_of(name, mapping, source)}
+    return {side.index: side.mapping for side in await all_sides_of(engine, source)}
 
 
 async def attached_sources(engine: Engine) -> list[str]:
@@ -145,13 +139,8 @@ async def attached_sources(engine: Engine) -> list[str]:
 
 async def serving_side(engine: Engine, source: str) -> str | None:
     """Return the side index that the alias leads to; None where nothing is attached, or not yet."""
-    try:
-        found = await engine.request("GET", f"/_alias/{side_alias(source)}")
-    except EngineError as error:
-        if error.upstream_status == 404:
-            return None
-        raise
-    return next(iter(found), None)
+    side = await serving_side_of(engine, source)
+    return None if side is None else side.index
 
 
 async def _switch(engine: Engine, source: str, before: str | None, side: str) -> None:
@@ -196,7 +185,7 @@ class Beside:
 
     asks: Sequence[str] = ()
 
-    def __init__(self, engine: Engine, source: Source, side: str, spec: IndexSpec) -> None:
+    def __init__(self, engine: Engine, source: Index, side: str, spec: IndexSpec) -> None:
         self.spec = spec
         self.side = side
         self._engine = engine

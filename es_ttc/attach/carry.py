@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from es_ttc.attach.source import Source, Version, settled_writes, versions_between
+from es_ttc.attach.source import Version, settled_writes, versions_between
 from es_ttc.attach.target import Found, Item, Kind, Mark, Target, Written
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.heads import Head
@@ -19,6 +19,7 @@ from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.ingest.encode import DocumentFeatures, feature_fields, span_features, token_features
 from es_ttc.mappings.fields import EMPTY, READY
+from es_ttc.mappings.indices import Index
 from es_ttc.mappings.readers import FeatureReader, reader_of
 from es_ttc.mappings.spec import IndexSpec
 from es_ttc.rescorers.base import Feature
@@ -60,7 +61,7 @@ def can_carry(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> bool:
 
 async def carry_over(
     engine: Engine,
-    source: Source,
+    source: Index,
     before: Readable,
     after: Target,
     head: Head,

@@ -6,11 +6,12 @@ from typing import Any
 
 from es_ttc.attach.beside import sides_of
 from es_ttc.attach.inside import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
-from es_ttc.attach.source import MOST_DOCUMENTS, Source, Version, require_all_shards, sources_of
+from es_ttc.attach.source import MOST_DOCUMENTS, Version, require_all_shards, sources_of
 from es_ttc.attach.target import Sent, bulk_line, routed
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.ingest.bulk import write
+from es_ttc.mappings.indices import Index
 from es_ttc.mappings.spec import ROOT, STATE
 
 _REMOVE = {"script": {"lang": "painless", "source": f"ctx._source.remove('{ROOT}')"}}
@@ -88,7 +89,7 @@ async def detach(engine: Engine, traces: Traces, *, report: Callable[[int, int],
         await engine.delete_index(side)
 
 
-async def _traces(engine: Engine, source: Source) -> Traces:
+async def _traces(engine: Engine, source: Index) -> Traces:
     inside = "inside" in source.meta
     if source.meta and not inside:
         raise InvalidRequest(
@@ -98,7 +99,7 @@ async def _traces(engine: Engine, source: Source) -> Traces:
     return Traces(source.index, tuple(await sides_of(engine, source.index)), inside, documents)
 
 
-async def _restore_pipeline(engine: Engine, source: Source) -> None:
+async def _restore_pipeline(engine: Engine, source: Index) -> None:
     """First the setting, then the pipeline that it names: no write may meet a name without a pipeline."""
     name = pipeline_name(source.index)
     if source.settings.get(FINAL_PIPELINE) == name:
@@ -113,7 +114,7 @@ async def _restore_pipeline(engine: Engine, source: Source) -> None:
 
 
 async def _empty_documents(
-    engine: Engine, source: Source, total: int, report: Callable[[int, int], None] | None
+    engine: Engine, source: Index, total: int, report: Callable[[int, int], None] | None
 ) -> None:
     """Take the features out of the documents, each as it is: one that changes under way is met again."""
     body: dict[str, Any] = {

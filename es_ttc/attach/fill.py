@@ -15,7 +15,6 @@ from typing import Any
 import orjson
 
 from es_ttc.attach.source import (
-    Source,
     Texts,
     Version,
     count_between,
@@ -31,6 +30,7 @@ from es_ttc.ingest.encode import encode_apart, feature_fields, features_of
 from es_ttc.ingest.failures import cause_of
 from es_ttc.mappings.attached import FAILED
 from es_ttc.mappings.fields import EMPTY, READY
+from es_ttc.mappings.indices import Index
 from es_ttc.mappings.spec import IndexSpec
 
 _SAVE_SECONDS = 2.0
@@ -96,7 +96,7 @@ Report = Callable[[Filled], None]
 
 async def fill(
     engine: Engine,
-    source: Source,
+    source: Index,
     target: Target,
     encoder: Encoder,
     *,
@@ -144,7 +144,7 @@ class _Fill:
     def __init__(
         self,
         engine: Engine,
-        source: Source,
+        source: Index,
         target: Target,
         encoder: Encoder,
         options: FillOptions,

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from es_ttc.attach.beside import Beside, serving_side
+from es_ttc.attach.beside import Beside
 from es_ttc.attach.fill import Filled, FillOptions, Report, fill
 from es_ttc.attach.inside import Inside
 from es_ttc.attach.readable import require_readable, require_updatable
-from es_ttc.attach.source import Source, sources_of
+from es_ttc.attach.source import sources_of
 from es_ttc.attach.target import Target
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
@@ -15,6 +15,8 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.mappings.attached import CHECKPOINT, FAILED, REASON
 from es_ttc.mappings.contents import Contents, contents
 from es_ttc.mappings.fields import EMPTY, READY
+from es_ttc.mappings.index import several
+from es_ttc.mappings.indices import Index, serving_side_of
 from es_ttc.mappings.spec import ROOT, STATE, VECTOR, IndexSpec
 
 _SHOWN_FAILURES = 5
@@ -26,13 +28,18 @@ class Holder:
 
     Attributes:
         source: The index that is searched.
-        index: The one with the features.
+        holder: The one with the features.
         spec: What it carries.
     """
 
-    source: Source
-    index: str
+    source: Index
+    holder: Index
     spec: IndexSpec
+
+    @property
+    def index(self) -> str:
+        """Name of the index with the features."""
+        return self.holder.index
 
     @property
     def side(self) -> bool:
@@ -46,6 +53,10 @@ class Holder:
         return not self.side and VECTOR.partition(".")[2] in ours
 
 
+Found = tuple[Index, Holder | None]
+"""An index, and where its features are; None where it has none."""
+
+
 async def holder_of(engine: Engine, name: str) -> Holder:
     """Return where the features of one index are.
 
@@ -54,8 +65,7 @@ async def holder_of(engine: Engine, name: str) -> Holder:
     """
     sources = await sources_of(engine, name)
     if len(sources) != 1:
-        names = ", ".join(source.index for source in sources)
-        raise InvalidRequest(f"[{name}] stands for {len(sources)} indices ({names}): name one")
+        raise several(name, [source.index for source in sources])
     return await _holder(engine, sources[0])
 
 
@@ -89,21 +99,21 @@ async def failures(engine: Engine, index: str) -> dict[str, str]:
     return {hit["_id"]: hit.get("fields", {}).get(REASON, [""])[0] for hit in answer["hits"]["hits"]}
 
 
-async def target_of(engine: Engine, source: Source) -> Target:
-    """Return where the features of an index are.
+async def held_by(engine: Engine, source: Index) -> Holder | None:
+    """Return where the features of an index are; None where it has none."""
+    if source.meta:
+        return Holder(source, source, source.spec)
+    side = await serving_side_of(engine, source.index)
+    return None if side is None else Holder(source, side, side.spec)
+
+
+async def found_behind(engine: Engine, name: str) -> list[Found]:
+    """Return the indices behind a name, each with where its features are.
 
     Raises:
-        InvalidRequest: It has none.
+        InvalidRequest: There is no such index, or one that cannot have features.
     """
-    held = await _held(engine, source)
-    if held is None:
-        raise InvalidRequest(
-            f"index [{source.index}] has no features yet, or an attach was not finished: run `es-ttc attach "
-            f"{source.index}`"
-        )
-    if held.side:
-        return Beside(engine, source, held.index, held.spec)
-    return Inside(engine, source, held.spec)
+    return [(source, await held_by(engine, source)) for source in await sources_of(engine, name)]
 
 
 async def fill_attached(
@@ -129,9 +139,29 @@ async def fill_attached(
         EngineError: The engine refuses, or the features were removed under way.
         EngineUnavailable: The engine stayed busy or absent.
     """
+    return await fill_found(engine, await found_behind(engine, name), encoder, options=options, report=report)
+
+
+async def fill_found(
+    engine: Engine,
+    found: Sequence[Found],
+    encoder: Encoder,
+    *,
+    options: FillOptions | None = None,
+    report: Report | None = None,
+) -> list[Filled]:
+    """Bring the features of indices up to date, one after the other; see :func:`fill_attached`.
+
+    Args:
+        engine: The engine.
+        found: The indices, and where their features are.
+        encoder: The one that the features were made with.
+        options: How to go about it.
+        report: Told how it goes.
+    """
     filled = []
-    for source in await sources_of(engine, name):
-        target = await target_of(engine, source)
+    for source, held in found:
+        target = _target(engine, source, held)
         if "inside" in source.meta:
             require_updatable(source)
         await require_readable(engine, source, target.spec.text_fields)
@@ -139,29 +169,31 @@ async def fill_attached(
     return filled
 
 
-async def spec_of(engine: Engine, sources: Sequence[Source]) -> IndexSpec | None:
+def _target(engine: Engine, source: Index, held: Holder | None) -> Target:
+    if held is None:
+        raise InvalidRequest(
+            f"index [{source.index}] has no features yet, or an attach was not finished: run `es-ttc attach "
+            f"{source.index}`"
+        )
+    if held.side:
+        return Beside(engine, source, held.index, held.spec)
+    return Inside(engine, source, held.spec)
+
+
+async def spec_of(engine: Engine, sources: Sequence[Index]) -> IndexSpec | None:
     """Return the spec of the first of some indices that has features; None where none has."""
     for source in sources:
-        held = await _held(engine, source)
+        held = await held_by(engine, source)
         if held is not None:
             return held.spec
     return None
 
 
-async def _holder(engine: Engine, source: Source) -> Holder:
-    held = await _held(engine, source)
+async def _holder(engine: Engine, source: Index) -> Holder:
+    held = await held_by(engine, source)
     if held is None:
         raise InvalidRequest(
             f"index [{source.index}] carries nothing of es-ttc: add it with `es-ttc attach {source.index}`, or make "
             "another index with `es-ttc index create`"
         )
     return held
-
-
-async def _held(engine: Engine, source: Source) -> Holder | None:
-    if source.meta:
-        return Holder(source, source.index, IndexSpec.from_mapping(source.index, source.mapping))
-    side = await serving_side(engine, source.index)
-    if side is None:
-        return None
-    return Holder(source, side, IndexSpec.from_mapping(side, (await engine.mapping(side))[side]))

@@ -11,7 +11,7 @@ from typing import Any
 
 from es_ttc.attach.fill import Filled, FillOptions, Report, fill
 from es_ttc.attach.readable import require_readable, require_updatable
-from es_ttc.attach.source import Checkpoint, Source, Version
+from es_ttc.attach.source import Checkpoint, Version
 from es_ttc.attach.target import Item, Kind, Mark, Sent, Written, bulk_line, routed
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
@@ -20,6 +20,7 @@ from es_ttc.exact_numbers import exact_numbers_in
 from es_ttc.ingest.bulk import write
 from es_ttc.ingest.by_id import hits_by_id, whole_source
 from es_ttc.mappings.attached import PENDING, VERSION, inside_properties
+from es_ttc.mappings.indices import Index
 from es_ttc.mappings.spec import ENCODER, HASH, ROOT, STATE, IndexSpec
 
 FINAL_PIPELINE = "index.final_pipeline"
@@ -50,7 +51,7 @@ ctx.ttc = ['state': params.state, 'stamp': stamp];
 
 async def attach_inside(
     engine: Engine,
-    source: Source,
+    source: Index,
     spec: IndexSpec,
     encoder: Encoder,
     *,
@@ -75,7 +76,7 @@ async def attach_inside(
         )
     if inside is None and ROOT in source.mapping.get("properties", {}):
         raise InvalidRequest(f"index [{source.index}] has fields of its own below [{ROOT}]: attach without --in-index")
-    if inside is not None and IndexSpec.from_mapping(source.index, source.mapping) != spec:
+    if inside is not None and source.spec != spec:
         raise InvalidRequest(
             f"the documents of [{source.index}] carry features of another encoder or other fields: take them out with "
             f"`es-ttc detach {source.index}` first, or attach without --in-index, which changes over while it serves"
@@ -96,7 +97,7 @@ async def attach_inside(
     return await fill(engine, source, Inside(engine, source, spec), encoder, options=options, report=report)
 
 
-async def _take(engine: Engine, source: Source, mapping: Mapping[str, Any]) -> None:
+async def _take(engine: Engine, source: Index, mapping: Mapping[str, Any]) -> None:
     """Write the mapping, unless another attach does so at the same time with other options.
 
     Engines have no condition for a mapping's update: the last one holds. So nothing else is done until it is clear
@@ -113,12 +114,12 @@ async def _take(engine: Engine, source: Source, mapping: Mapping[str, Any]) -> N
         raise _other_attach(source)
 
 
-async def _meta_of(engine: Engine, source: Source) -> Mapping[str, Any]:
+async def _meta_of(engine: Engine, source: Index) -> Mapping[str, Any]:
     meta: Mapping[str, Any] = (await engine.mapping(source.index))[source.index].get("_meta", {})
     return meta
 
 
-def _other_attach(source: Source) -> InvalidRequest:
+def _other_attach(source: Index) -> InvalidRequest:
     return InvalidRequest(
         f"another attach of [{source.index}] began at the same time, and goes on: wait for its end; for other options "
         f"take its features out then, with `es-ttc detach {source.index}`"
@@ -155,7 +156,7 @@ class Inside:
 
     asks: Sequence[str] = _MARKS
 
-    def __init__(self, engine: Engine, source: Source, spec: IndexSpec) -> None:
+    def __init__(self, engine: Engine, source: Index, spec: IndexSpec) -> None:
         self.spec = spec
         self._engine = engine
         self._source = source

@@ -8,15 +8,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from es_ttc.attach.source import Source, require_all_shards
+from es_ttc.attach.source import require_all_shards
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
+from es_ttc.mappings.indices import Index
 
 _SAMPLE = 10
 _NOT_INSIDE = "attach without --in-index"
 
 
-async def require_readable(engine: Engine, source: Source, text_fields: Sequence[str]) -> None:
+async def require_readable(engine: Engine, source: Index, text_fields: Sequence[str]) -> None:
     """Refuse text fields whose text `_source` does not have, by the mapping and by a few documents.
 
     Raises:
@@ -37,7 +38,7 @@ async def require_readable(engine: Engine, source: Source, text_fields: Sequence
             raise _unreadable(source, name, "documents are found by it and do not have it there, as after a copy_to")
 
 
-def require_updatable(source: Source) -> None:
+def require_updatable(source: Index) -> None:
     """Refuse an index whose documents cannot be updated without loss, or not at all.
 
     Raises:
@@ -97,7 +98,7 @@ def _alias_path(mapping: Mapping[str, Any], name: str) -> str | None:
     return str(mapping["path"]) if mapping.get("type") == "alias" else None
 
 
-async def _is_lost(engine: Engine, source: Source, name: str) -> bool:
+async def _is_lost(engine: Engine, source: Index, name: str) -> bool:
     """Whether documents have a field in the index, and none of a few has it in `_source`."""
     body = {"query": {"exists": {"field": name}}, "size": _SAMPLE, "_source": [name], "track_total_hits": False}
     answer = await engine.search(source.index, body)
@@ -119,7 +120,7 @@ def _has(document: Any, name: str) -> bool:
     )
 
 
-def _unreadable(source: Source, name: str, why: str) -> InvalidRequest:
+def _unreadable(source: Index, name: str, why: str) -> InvalidRequest:
     return InvalidRequest(
         f"the text of [{name}] is not in the _source of index [{source.index}] ({why}), so features would be made "
         f"without it: name other fields with --text-fields, or reindex into an index that keeps [{name}] in _source"

@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from es_ttc.attach.beside import sides_of
-from es_ttc.attach.source import Source
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.ingest.sample import DOCUMENTS, learn_codebook
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.mappings.indices import Index, all_sides_of
 from es_ttc.vectors.residual import Bits
 
 _AT_ONCE = 100
@@ -17,7 +15,7 @@ _AT_ONCE = 100
 
 async def first_codebook(
     engine: Engine,
-    sources: Sequence[Source],
+    sources: Sequence[Index],
     text_fields: Sequence[str],
     encoder: Encoder,
     bits: Bits,
@@ -40,13 +38,11 @@ async def first_codebook(
     return await asyncio.to_thread(learn_codebook, documents, text_fields, encoder, bits, report)
 
 
-async def kept_codebook(
-    engine: Engine, sources: Sequence[Source], encoder: Encoder, chosen: Mapping[str, Any]
-) -> bytes:
+async def kept_codebook(engine: Engine, sources: Sequence[Index], encoder: Encoder, chosen: Mapping[str, Any]) -> bytes:
     """Return the codebook of a side index, unfinished or not, with the same encoder and the same choices; else b""."""
     for source in sources:
-        for side, mapping in (await sides_of(engine, source.index)).items():
-            spec = IndexSpec.from_mapping(side, mapping)
+        for side in await all_sides_of(engine, source.index):
+            spec = side.spec
             same = all(getattr(spec, name) == value for name, value in chosen.items())
             if spec.codebook and same and spec.encoder == encoder.identity:
                 return spec.codebook

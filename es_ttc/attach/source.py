@@ -1,15 +1,13 @@
 """The index that people already use: what it is, and which of its documents have changed since when."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
-from urllib.parse import quote
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
-from es_ttc.mappings.attached import source_of
-from es_ttc.mappings.spec import ROOT
+from es_ttc.mappings.indices import Index, indices_behind
 
 Checkpoint = Mapping[int, int]
 """For each shard the `_seq_no` up to which everything is settled; -1 or no entry for a shard not yet begun."""
@@ -17,38 +15,6 @@ Checkpoint = Mapping[int, int]
 MOST_DOCUMENTS = 500
 _MOST_CHARACTERS = 4 * 2**20
 _FIRST_PAGE = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One concrete index.
-
-    Attributes:
-        index: Its name.
-        uuid: Its UUID.
-        shards: Number of primary shards.
-        settings: Its settings, flat.
-        mapping: Its mapping.
-    """
-
-    index: str
-    uuid: str
-    shards: int
-    settings: Mapping[str, Any]
-    mapping: Mapping[str, Any]
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """What its mapping says about es-ttc."""
-        meta: Mapping[str, Any] = self.mapping.get("_meta", {}).get(ROOT, {})
-        return meta
-
-    @property
-    def keeps_source(self) -> bool:
-        """Whether documents have a `_source` at all, stored or made from other fields."""
-        mapped = self.mapping.get("_source", {})
-        modes = (mapped.get("mode"), self.settings.get("index.mapping.source.mode"))
-        return mapped.get("enabled") is not False and "disabled" not in modes
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,53 +55,32 @@ class Version:
         )
 
 
-async def sources_of(engine: Engine, name: str) -> list[Source]:
+async def sources_of(engine: Engine, name: str) -> list[Index]:
     """Return the concrete indices behind a name, an alias or a data stream.
 
     Raises:
         InvalidRequest: There is none, or one of them is a side index itself, or keeps no `_source`.
     """
-    found = await indices_of(engine, name)
+    if any(sign in name for sign in "*,"):
+        raise InvalidRequest(f"[{name}] may stand for many indices: name one index, alias or data stream")
+    found = await indices_behind(engine, name)
+    if not found:
+        raise InvalidRequest(f"there is no index [{name}] in the engine at {engine.url}")
     for source in found:
-        owner = source_of(source.mapping)
-        if owner is not None:
-            raise InvalidRequest(f"[{source.index}] is a side index of [{owner}]: name that one")
+        if source.side_of is not None:
+            raise InvalidRequest(f"[{source.index}] is a side index of [{source.side_of}]: name that one")
         if not source.keeps_source:
             raise InvalidRequest(f"index [{source.index}] keeps no _source, so there is no text to make features from")
     return found
 
 
-async def indices_of(engine: Engine, name: str) -> list[Source]:
-    """Return the concrete indices behind a name, whatever they are.
-
-    Raises:
-        InvalidRequest: There is none.
-    """
-    if any(sign in name for sign in "*,"):
-        raise InvalidRequest(f"[{name}] may stand for many indices: name one index, alias or data stream")
-    try:
-        mappings = await engine.mapping(name)
-        settings = await engine.request("GET", f"/{quote(name, safe='')}/_settings", params={"flat_settings": "true"})
-    except EngineError as error:
-        if error.upstream_status == 404:
-            raise InvalidRequest(f"there is no index [{name}] in the engine at {engine.url}") from error
-        raise
-    found = []
-    for index, mapping in sorted(mappings.items()):
-        flat = settings[index]["settings"]
-        shards = int(flat["index.number_of_shards"])
-        found.append(Source(index, flat["index.uuid"], shards, flat, mapping))
-    return found
-
-
-def require_text_fields(source: Source, text_fields: Sequence[str]) -> None:
+def require_text_fields(source: Index, text_fields: Sequence[str]) -> None:
     """Refuse names of text fields that the source's mapping does not know.
 
     Raises:
         InvalidRequest: One is unknown; the nearest ones, or the mapping's text fields, are named.
     """
-    known = dict(_leaf_fields(source.mapping.get("properties", {})))
-    texts = sorted(name for name, kind in known.items() if kind in ("text", "match_only_text", "keyword"))
+    known, texts = source.leaf_fields, source.text_fields
     for name in text_fields:
         if name not in known:
             near = get_close_matches(name, texts, n=1) or get_close_matches(name, known, n=1)
@@ -143,7 +88,7 @@ def require_text_fields(source: Source, text_fields: Sequence[str]) -> None:
             raise InvalidRequest(f"index [{source.index}] has no field [{name}] (--text-fields): {fix}")
 
 
-async def settled_writes(engine: Engine, source: Source) -> dict[int, int]:
+async def settled_writes(engine: Engine, source: Index) -> dict[int, int]:
     """Return for each shard the greatest `_seq_no` up to which every write is in every copy, and make them visible.
 
     Writes above it may still be under way: a search may show a later one before an earlier one.
@@ -170,7 +115,7 @@ async def settled_writes(engine: Engine, source: Source) -> dict[int, int]:
     return found
 
 
-async def count_between(engine: Engine, source: Source, after: Checkpoint, upto: Checkpoint) -> int:
+async def count_between(engine: Engine, source: Index, after: Checkpoint, upto: Checkpoint) -> int:
     """Return how many documents were last written between two checkpoints."""
     total = 0
     for shard in range(source.shards):
@@ -289,11 +234,3 @@ def _length(value: Any) -> int:
     if isinstance(value, Mapping):
         return sum(map(_length, value.values()))
     return sum(map(_length, value)) if isinstance(value, list) else 8
-
-
-def _leaf_fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, mapping in properties.items():
-        if "properties" in mapping:
-            yield from _leaf_fields(mapping["properties"], f"{prefix}{name}.")
-        if "type" in mapping:
-            yield f"{prefix}{name}", mapping["type"]

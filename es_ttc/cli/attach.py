@@ -28,9 +28,10 @@ from es_ttc.settings import Settings
 if TYPE_CHECKING:
     from es_ttc.attach import Filled, Traces
     from es_ttc.attach.fill import Report
-    from es_ttc.attach.source import Source
+    from es_ttc.attach.find import Found
     from es_ttc.encoders.base import Encoder
     from es_ttc.engine.protocol import Engine
+    from es_ttc.mappings.indices import Index
     from es_ttc.mappings.spec import IndexSpec
     from es_ttc.vectors.residual import Bits
 
@@ -232,7 +233,7 @@ async def _attach(
 async def _wanted(
     engine: "Engine",
     settings: Settings,
-    sources: "Sequence[Source]",
+    sources: "Sequence[Index]",
     chosen: dict[str, Any],
     *,
     encoder_named: bool,
@@ -279,7 +280,7 @@ async def _encoder(settings: Settings, before: "IndexSpec | None", *, dims: int 
 
 
 async def _codebook(
-    engine: "Engine", sources: "Sequence[Source]", encoder: "Encoder", wanted: dict[str, Any], bits: "Bits"
+    engine: "Engine", sources: "Sequence[Index]", encoder: "Encoder", wanted: dict[str, Any], bits: "Bits"
 ) -> bytes:
     """Return the codebook of an attach that was made or begun with the same choices, else a new one."""
     from es_ttc.attach.sample import first_codebook, kept_codebook
@@ -297,24 +298,26 @@ async def _codebook(
 
 
 async def _fill(settings: Settings, name: str, options: Any) -> "tuple[str, list[Filled]]":
-    from es_ttc.attach import fill_attached
+    from es_ttc.attach.find import fill_found, found_behind
 
     stop_on_sigterm()
     async with connected(settings) as engine:
-        encoder = await _encoder_of(engine, settings, name)
+        found = await found_behind(engine, name)
+        encoder = await _encoder_of(settings, name, found)
         with progress_bar() as bar:
             report = _reporter(bar, name)
-            return name, await fill_attached(engine, name, encoder, options=options, report=report)
+            return name, await fill_found(engine, found, encoder, options=options, report=report)
 
 
 async def _watch(settings: Settings, name: str, options: Any, every: float) -> None:
     """Fill again and again; an engine that is away for a while is waited for."""
     from es_ttc.attach import FillOptions, fill_attached
+    from es_ttc.attach.find import found_behind
     from es_ttc.errors import EngineUnavailable
 
     stop_on_sigterm()
     async with connected(settings) as engine:
-        encoder = await _encoder_of(engine, settings, name)
+        encoder = await _encoder_of(settings, name, await found_behind(engine, name))
         click.echo(f"following [{name}], every {every:g} s; Ctrl-C ends it", err=True)
         while True:
             try:
@@ -327,14 +330,12 @@ async def _watch(settings: Settings, name: str, options: Any, every: float) -> N
             await asyncio.sleep(every)
 
 
-async def _encoder_of(engine: "Engine", settings: Settings, name: str) -> "Encoder":
+async def _encoder_of(settings: Settings, name: str, found: "Sequence[Found]") -> "Encoder":
     """Load the encoder of an index's features."""
-    from es_ttc.attach.find import spec_of
-    from es_ttc.attach.source import sources_of
     from es_ttc.errors import InvalidRequest
     from es_ttc.mappings.encoder import load_encoder_for
 
-    spec = await spec_of(engine, await sources_of(engine, name))
+    spec = next((held.spec for _, held in found if held is not None), None)
     if spec is None:
         raise InvalidRequest(f"[{name}] has no features yet: run `es-ttc attach {name}`")
     with stderr.status("loading the encoder"):
@@ -374,7 +375,7 @@ def _reporter(bar: Progress, label: str) -> "Report":
     return report
 
 
-def _what_changes(source: "Source") -> str:
+def _what_changes(source: "Index") -> str:
     from es_ttc.attach.inside import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
 
     own = pipeline_name(source.index)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from es_ttc.ingest.checkpoint import Checkpoint
     from es_ttc.ingest.pipeline import Report
     from es_ttc.ingest.readers import Record
+    from es_ttc.mappings.indices import Index
 
 _PEEKED = 50
 
@@ -173,13 +174,13 @@ async def _run(settings: Settings, request: Request) -> "Outcome":
     inputs = Inputs([open_source(file) for file in request.files])
     stop_on_sigterm()
     async with connected(settings) as engine:
-        encoder = await _ready(engine, settings, request, inputs)
-        run, checkpoint = await _checkpoint(engine, request, encoder)
+        index, encoder = await _ready(engine, settings, request, inputs)
+        run, checkpoint = _checkpoint(index, request, encoder)
         with DeadLetterFile(request.dead_letters, run) as dead_letters, progress_bar() as bar:
             rejected = dead_letters.forget(checkpoint.position) if checkpoint else ()
             return await ingest_documents(
                 engine,
-                request.name,
+                index,
                 inputs,
                 encoder,
                 dead_letters=dead_letters,
@@ -190,15 +191,17 @@ async def _run(settings: Settings, request: Request) -> "Outcome":
             )
 
 
-async def _ready(engine: "Engine", settings: Settings, request: Request, inputs: "Inputs") -> "Encoder":
+async def _ready(engine: "Engine", settings: Settings, request: Request, inputs: "Inputs") -> "tuple[Index, Encoder]":
     """Load the encoder; see whether the documents have the text fields at all; make the index where there is none."""
     from es_ttc.encoders import load_encoder
-    from es_ttc.errors import InvalidRequest
+    from es_ttc.errors import EngineError, InvalidRequest
     from es_ttc.mappings.encoder import load_encoder_for
-    from es_ttc.mappings.index import create_index, resolve_index
-    from es_ttc.mappings.spec import IndexSpec
+    from es_ttc.mappings.index import create_index
+    from es_ttc.mappings.indices import index_behind
+    from es_ttc.mappings.spec import IndexSpec, spec_of_own
 
-    spec = (await resolve_index(engine, request.name))[1] if await engine.exists(request.name) else None
+    index = await index_behind(engine, request.name)
+    spec = spec_of_own(index.index, index.mapping) if index else None
     if spec and request.text_fields not in (None, spec.text_fields):
         raise InvalidRequest(
             f"index [{request.name}] encodes the fields {','.join(spec.text_fields)}: leave --text-fields out, or make "
@@ -209,14 +212,17 @@ async def _ready(engine: "Engine", settings: Settings, request: Request, inputs:
         encoder = await asyncio.to_thread(load, settings.encoder, cache_dir=settings.cache_dir)
     wanted = spec or IndexSpec(encoder.identity, **given(text_fields=request.text_fields))
     _check_text(await asyncio.to_thread(inputs.peek, _PEEKED), wanted.text_fields)
-    if not spec:
+    if index is None:
         await create_index(engine, request.name, wanted)
         click.echo(
             f"made index [{request.name}] with defaults: fields {','.join(wanted.text_fields)}, encoder "
             f"{wanted.encoder.model}, {wanted.codec} token vectors (`es-ttc index create` to choose)",
             err=True,
         )
-    return encoder
+        index = await index_behind(engine, request.name)
+        if index is None:
+            raise EngineError(f"index [{request.name}] was deleted as soon as it was made")
+    return index, encoder
 
 
 def _check_text(records: "Sequence[Record]", text_fields: Sequence[str]) -> None:
@@ -232,19 +238,15 @@ def _check_text(records: "Sequence[Record]", text_fields: Sequence[str]) -> None
         )
 
 
-async def _checkpoint(engine: "Engine", request: Request, encoder: "Encoder") -> "tuple[str, Checkpoint | None]":
+def _checkpoint(index: "Index", request: Request, encoder: "Encoder") -> "tuple[str, Checkpoint | None]":
     """Return the run's id, and the checkpoint to go on from or to begin; none for standard input."""
     from es_ttc.ingest.checkpoint import Checkpoint, Job, fingerprints
-    from es_ttc.mappings.index import resolve_index
 
     run = uuid.uuid4().hex
     inputs = fingerprints(request.files)
     if inputs is None:
         return run, None
-    index, _ = await resolve_index(engine, request.name)
-    settings = await engine.request("GET", f"/{index}/_settings", params={"flat_settings": "true"})
-    index_uuid = settings[index]["settings"]["index.uuid"]
-    job = Job(index, index_uuid, encoder.identity.key, request.options.id_field, inputs)
+    job = Job(index.index, index.uuid, encoder.identity.key, request.options.id_field, inputs)
     checkpoint = Checkpoint.load(request.checkpoint, job) if request.resume else None
     if checkpoint is None:
         if request.resume:

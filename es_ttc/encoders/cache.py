@@ -308,7 +308,7 @@ def _nothing() -> None:
 
 
 def _key(kind: str, text: str) -> bytes:
-    return hashlib.blake2b((kind + text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return hashlib.sha256((kind + text).encode("utf-8", "surrogatepass")).digest()[:16]
 
 
 def _one(encodings: Encodings, position: int) -> Encoding:

@@ -3,64 +3,56 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 import orjson
-import stamina
 
 from es_ttc.engine.addresses import engine_addresses
+from es_ttc.engine.exchange import Answer, answer_of, not_json, reason_of
 from es_ttc.engine.protocol import BulkItem, Capabilities, Product
-from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
+from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
-BUSY = frozenset({429, 502, 503, 504})
-ATTEMPTS = 4
-FIRST_WAIT_SECONDS = 0.2
-LONGEST_WAIT_SECONDS = 5.0
+CONNECTIONS = 32
 PIT_KEEP_ALIVE = "5m"
-READ_POSTS = frozenset(
-    {"_search", "_count", "_msearch", "_mget", "_refresh", "_analyze", "_validate", "_termvectors", "_field_caps"}
-)
-"""Last parts of paths whose POST changes nothing, so that it may be sent twice."""
 DEFAULT_MAX_CONTENT_LENGTH = 100 * 2**20
 exact: ContextVar[bool] = ContextVar("exact", default=False)
 """Whether the numbers of the answer that is being read must not change; the clients' deserialisers look at it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the engine answered.
+class PointInTimeApi:
+    """What the products call the parts of a point in time.
 
     Attributes:
-        status: HTTP status.
-        body: Decoded body; None where it was empty.
+        opened_at: Last parts of the path below an index.
+        key: Of its id in the answer.
+        closed_at: The path.
+        closed_by: Returns the body that closes one.
     """
 
-    status: int
-    body: Any
+    opened_at: str
+    key: str
+    closed_at: str
+    closed_by: Callable[[str], Mapping[str, Any]]
 
 
-class Unreachable(Exception):
-    """The engine gave no answer.
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """What one product tells in another way than the other, or does not tell; see Capabilities."""
 
-    Args:
-        reason: Why, in the client's words.
-        may_repeat: Whether asking again is worth it: not when the time is spent, nor when its certificate is refused.
-        unsent: Whether nothing was sent, since no connection was made: even a write may then go to another node.
-    """
-
-    def __init__(self, reason: str, *, may_repeat: bool, unsent: bool = False) -> None:
-        super().__init__(reason)
-        self.may_repeat = may_repeat
-        self.unsent = unsent
+    vectors: bool
+    knn_engine: str
+    licence: str
+    max_dims: int
 
 
 class ClientEngine(ABC):
@@ -74,6 +66,7 @@ class ClientEngine(ABC):
     product: Product
     shard_doc_since: tuple[int, ...]
     """Version since which hits can be ordered by shard and position, which costs nothing."""
+    point_in_time: PointInTimeApi
 
     def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
         self._urls = [address.url for address in engine_addresses(settings)]
@@ -109,16 +102,8 @@ class ClientEngine(ABC):
         """
 
     @abstractmethod
-    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Capabilities:
+    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Detected:
         """Ask for what differs between the products."""
-
-    @abstractmethod
-    async def _open_point_in_time(self, index: str) -> str:
-        """Open a point in time and return its id."""
-
-    @abstractmethod
-    async def _close_point_in_time(self, identifier: str) -> None:
-        """Close a point in time."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -130,7 +115,18 @@ class ClientEngine(ABC):
             if self._capabilities is None:
                 if self._info is None:
                     self._info = await self.request("GET", "/")
-                self._capabilities = await self._detect(version_numbers(self._info), await self._nodes())
+                version, nodes = version_numbers(self._info), await self._nodes()
+                detected = await self._detect(version, nodes)
+                self._capabilities = Capabilities(
+                    product=self.product,
+                    version=version,
+                    vectors=detected.vectors,
+                    knn_engine=detected.knn_engine,
+                    licence=detected.licence,
+                    max_dims=detected.max_dims,
+                    max_content_length=max_content_length(nodes),
+                    nodes=data_nodes(nodes),
+                )
             return self._capabilities
 
     async def request(
@@ -156,13 +152,13 @@ class ClientEngine(ABC):
 
     async def exists(self, index: str) -> bool:
         """Whether an index of this name exists."""
-        path = f"/{_one_index(index)}"
+        path = f"/{path_of_one(index)}"
         answer = await self._send("HEAD", path, {}, None, JSON, self._timeout, accept=(404,))
         return answer.status == 200
 
     async def create_index(self, name: str, body: Mapping[str, Any]) -> None:
         """Create an index from settings, mappings and aliases."""
-        await self.request("PUT", f"/{_one_index(name)}", body=body)
+        await self.request("PUT", f"/{path_of_one(name)}", body=body)
 
     async def delete_index(self, name: str) -> None:
         """Delete one index.
@@ -170,7 +166,7 @@ class ClientEngine(ABC):
         Raises:
             InvalidRequest: The name stands for more than one index.
         """
-        await self.request("DELETE", f"/{_one_index(name)}")
+        await self.request("DELETE", f"/{path_of_one(name)}")
 
     async def mapping(self, index: str) -> dict[str, Any]:
         """Return ``{concrete index: its mappings}``."""
@@ -179,7 +175,7 @@ class ClientEngine(ABC):
 
     async def put_meta(self, index: str, meta: Mapping[str, Any]) -> None:
         """Write an index's ``_meta``, in place of what stands there."""
-        await self.request("PUT", f"/{_one_index(index)}/_mapping", body={"_meta": meta})
+        await self.request("PUT", f"/{path_of_one(index)}/_mapping", body={"_meta": meta})
 
     async def bulk(self, index: str, lines: Sequence[bytes]) -> list[BulkItem]:
         """Send one `_bulk`, once, and return each action's outcome, in order.
@@ -215,7 +211,9 @@ class ClientEngine(ABC):
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield every hit of a query in a stable order through a point in time."""
         version = (await self.capabilities()).version
-        identifier = await self._open_point_in_time(index)
+        pit = self.point_in_time
+        opened = await self.request("POST", f"/{index}/{pit.opened_at}", params={"keep_alive": PIT_KEEP_ALIVE})
+        identifier = str(opened[pit.key])
         body: dict[str, Any] = {
             "query": query,
             "_source": source,
@@ -236,7 +234,7 @@ class ClientEngine(ABC):
                 body["search_after"] = hits[-1]["sort"]
         finally:
             try:
-                await self._close_point_in_time(identifier)
+                await self.request("DELETE", pit.closed_at, body=pit.closed_by(identifier))
             except EngineError as error:
                 logger.debug("a point in time is left to expire: %s", error)
 
@@ -274,42 +272,33 @@ class ClientEngine(ABC):
         *,
         accept: Sequence[int] = (),
     ) -> Answer:
-        """Send a request, reads again where that may help, and turn every failure into an EngineError."""
-        repeatable = method in ("GET", "HEAD") or (method == "POST" and path.rpartition("/")[2] in READ_POSTS)
-        other_nodes = len(self._urls) > 1
-
-        def worth_repeating(error: Exception) -> bool:
-            if isinstance(error, Unreachable):
-                return error.may_repeat and (repeatable or (error.unsent and other_nodes))
-            return repeatable and isinstance(error, EngineUnavailable)
-
-        attempts = stamina.retry_context(
-            on=worth_repeating,
-            attempts=ATTEMPTS if repeatable or other_nodes else 1,
-            timeout=seconds,
-            wait_initial=FIRST_WAIT_SECONDS,
-            wait_max=LONGEST_WAIT_SECONDS,
-            wait_jitter=FIRST_WAIT_SECONDS,
+        """Send a request; see :func:`answer_of`."""
+        return await answer_of(
+            lambda: self._exchange(method, path, params, body, content_type, seconds),
+            method,
+            path,
+            engine=self.name,
+            nodes=len(self._urls),
+            seconds=seconds,
+            accept=accept,
         )
-        try:
-            async for attempt in attempts:
-                with attempt:
-                    answer = await self._exchange(method, path, params, body, content_type, seconds)
-                    if answer.status >= 300 and answer.status not in accept:
-                        raise _failure(method, path, answer)
-                    return answer
-        except Unreachable as error:
-            raise EngineUnavailable(f"{self.name} cannot be reached: {error}") from error
-        raise AssertionError("stamina ends in an answer or in an error")
 
     def _not_json(self, method: str, path: str) -> EngineError:
-        return EngineError(f"{self.name} answered {method} {path} with something that is not JSON")
+        return not_json(self.name, method, path)
 
 
 def version_numbers(info: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the version's numbers from the answer to ``GET /``: "9.4.3-SNAPSHOT" is (9, 4, 3)."""
     number = str(info["version"]["number"]).partition("-")[0]
     return tuple(int(part) for part in number.split("."))
+
+
+def tls_options(settings: EngineSettings, urls: Sequence[str]) -> dict[str, Any]:
+    """Return what both clients are told about certificates; nothing where no address is an https one."""
+    if not any(url.startswith("https:") for url in urls):
+        return {}
+    authority = {} if settings.ca_certs is None else {"ca_certs": str(settings.ca_certs)}
+    return {"verify_certs": settings.verify_certs, "ssl_show_warn": False, **authority}
 
 
 def data_nodes(nodes: Mapping[str, Any]) -> int:
@@ -327,8 +316,8 @@ def _path(index: str) -> str:
     return quote(index, safe=",*")
 
 
-def _one_index(name: str) -> str:
-    """Return a name as part of a path.
+def path_of_one(name: str) -> str:
+    """Return the name of one index, alias or data stream as part of a path.
 
     Raises:
         InvalidRequest: It could stand for more than one index, or for none.
@@ -341,28 +330,4 @@ def _one_index(name: str) -> str:
 def _bulk_item(position: int, item: Mapping[str, Any]) -> BulkItem:
     (outcome,) = item.values()
     error = outcome.get("error")
-    return BulkItem(position, outcome["_id"], outcome["status"], _reason(error) if error else None)
-
-
-def _failure(method: str, path: str, answer: Answer) -> EngineError:
-    kind = EngineUnavailable if answer.status in BUSY else EngineError
-    body = answer.body
-    reason = _reason(body.get("error", body)) if isinstance(body, Mapping) else str(body or "no reason given")
-    return kind(
-        f"the engine answered {method} {path} with {answer.status}: {reason}",
-        upstream_status=answer.status,
-        upstream=body,
-    )
-
-
-def _reason(error: Any) -> str:
-    """Return ``type: reason`` of an error object, with its causes."""
-    if not isinstance(error, Mapping):
-        return str(error)
-    roots = error.get("root_cause") or [error]
-    parts = [f"{roots[0].get('type')}: {roots[0].get('reason')}"]
-    cause = error.get("caused_by")
-    while isinstance(cause, Mapping):
-        parts.append(str(cause.get("reason")))
-        cause = cause.get("caused_by")
-    return ", caused by ".join(dict.fromkeys(parts))
+    return BulkItem(position, outcome["_id"], outcome["status"], reason_of(error) if error else None)

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from es_ttc.engine.addresses import engine_addresses
 from es_ttc.engine.client import ClientEngine, version_numbers
 from es_ttc.engine.elasticsearch import ElasticsearchEngine
 from es_ttc.engine.opensearch import OpenSearchEngine
+from es_ttc.engine.plain import engine_info
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, EngineError
 from es_ttc.settings import EngineSettings
@@ -21,13 +23,9 @@ async def connect(settings: EngineSettings) -> Engine:
         EngineError: It refused to say, or it is neither of the two.
         EngineUnavailable: It cannot be reached.
     """
-    # The first question is the same for both, so either adapter may ask it.
-    engine: ClientEngine = OpenSearchEngine(settings)
-    try:
-        info = await engine.request("GET", "/")
-    finally:
-        await engine.close()
-    return _adapter(info, engine.url)(settings, info)
+    info = await engine_info(settings)
+    url = ",".join(address.url for address in engine_addresses(settings))
+    return _adapter(info, url)(settings, info)
 
 
 def _adapter(info: Any, url: str) -> type[ClientEngine]:

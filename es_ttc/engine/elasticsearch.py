@@ -14,22 +14,12 @@ from elasticsearch import AsyncElasticsearch
 from elasticsearch.serializer import OrjsonSerializer
 
 from es_ttc import exact_numbers
-from es_ttc.engine.client import (
-    JSON,
-    PIT_KEEP_ALIVE,
-    Answer,
-    ClientEngine,
-    Unreachable,
-    data_nodes,
-    exact,
-    max_content_length,
-)
+from es_ttc.engine.client import CONNECTIONS, JSON, ClientEngine, Detected, PointInTimeApi, exact, tls_options
+from es_ttc.engine.exchange import Answer, Unreachable
 from es_ttc.engine.http import service_headers
-from es_ttc.engine.protocol import Capabilities, Product
+from es_ttc.engine.protocol import Product
 from es_ttc.errors import EngineError
 from es_ttc.settings import EngineSettings
-
-CONNECTIONS = 32
 
 
 class _Serializer(OrjsonSerializer):
@@ -44,17 +34,15 @@ class ElasticsearchEngine(ClientEngine):
 
     product: Product = "elasticsearch"
     shard_doc_since = (7, 12)
+    point_in_time = PointInTimeApi("_pit", "id", "/_pit", lambda identifier: {"id": identifier})
 
     def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
         super().__init__(settings, info)
-        tls: dict[str, Any] = {"verify_certs": settings.verify_certs, "ssl_show_warn": False}
-        if settings.ca_certs is not None:
-            tls["ca_certs"] = str(settings.ca_certs)
         self._client = AsyncElasticsearch(
             self._urls,
             connections_per_node=CONNECTIONS,
             serializer=_Serializer(),
-            **(tls if any(url.startswith("https:") for url in self._urls) else {}),
+            **tls_options(settings, self._urls),
         )
         self._headers = service_headers(settings)
 
@@ -88,16 +76,13 @@ class ElasticsearchEngine(ClientEngine):
             raise Unreachable(error.message, may_repeat=True, unsent=unsent) from error
         return Answer(meta.status, answer)
 
-    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Capabilities:
-        return Capabilities(
-            product=self.product,
-            version=version,
+    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Detected:
+        del nodes
+        return Detected(
             vectors=version >= (8, 0),
             knn_engine="",
             licence=await self._licence(),
             max_dims=4096 if version >= (8, 11) else 2048 if version >= (8, 8) else 1024,
-            max_content_length=max_content_length(nodes),
-            nodes=data_nodes(nodes),
         )
 
     async def _licence(self) -> str:
@@ -109,10 +94,3 @@ class ElasticsearchEngine(ClientEngine):
                 raise
             return "unknown"
         return str(answer["license"]["type"])
-
-    async def _open_point_in_time(self, index: str) -> str:
-        answer = await self.request("POST", f"/{index}/_pit", params={"keep_alive": PIT_KEEP_ALIVE})
-        return str(answer["id"])
-
-    async def _close_point_in_time(self, identifier: str) -> None:
-        await self.request("DELETE", "/_pit", body={"id": identifier})

@@ -12,6 +12,8 @@ from es_ttc.engine.addresses import engine_addresses, engine_urls
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import EngineSettings
 
+TLS_ERRORS = (aiohttp.ClientSSLError, ssl.SSLError)
+
 _AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _KEEPALIVE_SECONDS = 30
 _LONGEST_HEADER = 64 * 1024

@@ -1,6 +1,5 @@
 """OpenSearch through its own client, opensearch-py."""
 
-import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,22 +8,13 @@ import opensearchpy
 from opensearchpy import AsyncOpenSearch
 
 from es_ttc import exact_numbers
-from es_ttc.engine.client import (
-    PIT_KEEP_ALIVE,
-    Answer,
-    ClientEngine,
-    Unreachable,
-    data_nodes,
-    exact,
-    max_content_length,
-)
-from es_ttc.engine.http import service_headers
-from es_ttc.engine.protocol import Capabilities, Product
+from es_ttc.engine.client import CONNECTIONS, ClientEngine, Detected, PointInTimeApi, exact, tls_options
+from es_ttc.engine.exchange import Answer, Unreachable
+from es_ttc.engine.http import TLS_ERRORS, service_headers
+from es_ttc.engine.protocol import Product
 from es_ttc.settings import EngineSettings
 
-CONNECTIONS = 32
 KNN_PLUGIN = "opensearch-knn"
-TLS_ERRORS = (aiohttp.ClientSSLError, ssl.SSLError)
 
 
 class _Serializer(opensearchpy.JSONSerializer):
@@ -44,16 +34,17 @@ class OpenSearchEngine(ClientEngine):
 
     product: Product = "opensearch"
     shard_doc_since = (3, 3)
+    point_in_time = PointInTimeApi(
+        "_search/point_in_time", "pit_id", "/_search/point_in_time", lambda identifier: {"pit_id": [identifier]}
+    )
 
     def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
         super().__init__(settings, info)
-        secure = any(url.startswith("https:") for url in self._urls)
+        tls = tls_options(settings, self._urls)
         self._client = AsyncOpenSearch(
             self._urls,
-            use_ssl=secure,
-            verify_certs=settings.verify_certs,
-            ca_certs=str(settings.ca_certs) if settings.ca_certs else None,
-            ssl_show_warn=False,
+            use_ssl=bool(tls),
+            **tls,
             headers=service_headers(settings),
             maxsize=CONNECTIONS,
             max_retries=0,
@@ -88,27 +79,16 @@ class OpenSearchEngine(ClientEngine):
         # The client answers HEAD with a truth value.
         return Answer(200 if answer is not False else 404, answer)
 
-    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Capabilities:
+    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Detected:
         """Tell whether every data node has k-NN.
 
         The Lucene engine works wherever the plugin does, with its native libraries or without them.
         """
         plugins = [{plugin["name"] for plugin in node.get("plugins", ())} for node in nodes.values()]
         vectors = all(KNN_PLUGIN in names for names in plugins)
-        return Capabilities(
-            product=self.product,
-            version=version,
+        return Detected(
             vectors=vectors,
             knn_engine="lucene" if vectors else "",
             licence="apache-2.0",
             max_dims=16_000 if version >= (2, 11) else 1024,
-            max_content_length=max_content_length(nodes),
-            nodes=data_nodes(nodes),
         )
-
-    async def _open_point_in_time(self, index: str) -> str:
-        answer = await self.request("POST", f"/{index}/_search/point_in_time", params={"keep_alive": PIT_KEEP_ALIVE})
-        return str(answer["pit_id"])
-
-    async def _close_point_in_time(self, identifier: str) -> None:
-        await self.request("DELETE", "/_search/point_in_time", body={"pit_id": [identifier]})

@@ -43,7 +43,7 @@ class SimulatedReranker:
     ) -> None:
         self._grades = grades
         self._ids = ids
-        digest = hashlib.blake2b(f"{seed}\0{query}".encode(), digest_size=8).digest()
+        digest = hashlib.sha256(f"{seed}\0{query}".encode()).digest()[:8]
         generator = np.random.default_rng(int.from_bytes(digest, "big"))
         self._noise = noise_scale(error_rate) * generator.standard_normal(len(ids))
 

@@ -9,18 +9,17 @@ leaves the vectors of a title right, a new title does not.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
-from es_ttc.errors import EngineError, InvalidRequest
-from es_ttc.gateway import jsonio
+from es_ttc.errors import InvalidRequest
+from es_ttc.gateway.engine_requests import EngineRequests, NotForCaller, NotThere
 from es_ttc.gateway.features import DocumentKey
-from es_ttc.gateway.incoming import RawHeaders
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.search_body import SEQ_NO as SEQ_NO_OF_HITS
-from es_ttc.gateway.upstream import Caller, Upstream, callers
+from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.ingest.compose import compose, content_hash
 from es_ttc.lru import LruCache
 from es_ttc.mappings.attached import ID, ROUTING, SEQ_NO, SOURCE, VERSION, side_alias
@@ -34,13 +33,8 @@ MARK_FIELDS = (ID, ROUTING, SOURCE, SEQ_NO, HASH, ENCODER, STATE)
 
 _DOCUMENTS_A_READ = 1000
 _REMEMBERED = 1000
-_NOT_FOR_THIS_CALLER = (401, 403, 404)
-_IF_IT_IS_THERE = {"ignore_unavailable": "true", "allow_no_indices": "true"}
-_AS_JSON: RawHeaders = [
-    (b"accept", b"application/json"),
-    (b"accept-encoding", b"identity"),
-    (b"content-type", b"application/json"),
-]
+_IF_IT_IS_THERE = b"ignore_unavailable=true&allow_no_indices=true"
+_FAILING = "features could not be located"
 
 Identity = tuple[str, str | None]
 """A document's id and routing."""
@@ -103,6 +97,7 @@ class AttachedFeatures:
 
     def __init__(self, upstream: Upstream, credentials: SideCredentials) -> None:
         self._upstream = upstream
+        self._engine = EngineRequests(upstream)
         self._credentials = credentials
         self._with_sides: LruCache[str, bool] = LruCache(_REMEMBERED)
 
@@ -231,7 +226,8 @@ class AttachedFeatures:
             "track_total_hits": False,
         }
         door = self.door(caller)
-        answer = await self._read(door.path([side_alias(index)], "_search"), door, body, _IF_IT_IS_THERE)
+        engine = self._engine.as_caller(door)
+        answer = await _or_none(index, engine.search([side_alias(index)], body, _IF_IT_IS_THERE, failing=_FAILING))
         if answer is None or not answer["_shards"]["total"]:
             return None
         found = (mark_of(hit) for hit in answer["hits"]["hits"])
@@ -240,7 +236,8 @@ class AttachedFeatures:
     async def uuid(self, index: str, caller: Caller) -> str | None:
         """Return an index's UUID; None where the caller may not see it, so that texts are compared instead."""
         path = f"/{quote(index, safe='')}/_settings/index.uuid".encode()
-        answer = await self._read(path, self.door(caller), None, {"flat_settings": "true"})
+        engine = self._engine.as_caller(self.door(caller))
+        answer = await _or_none(index, engine.json("GET", path, b"flat_settings=true", failing=_FAILING))
         if answer is None or index not in answer:
             return None
         uuid: str | None = answer[index]["settings"].get("index.uuid")
@@ -276,11 +273,9 @@ class AttachedFeatures:
             "_source": list(spec.text_fields),
             "track_total_hits": False,
         }
-        path, params = caller.path([index], "_search"), dict(caller.params)
-        if caller.pit is not None:  # the text of the state that is searched
-            path, params = b"/_search", {}
-            body["pit"] = caller.pit
-        answer = await self._read(path, caller, body, params)
+        naming = urlencode(caller.params).encode()
+        engine = self._engine.as_caller(caller)  # inside a point in time: the text of the state that is searched
+        answer = await _or_none(index, engine.search([index], body, naming, failing=_FAILING))
         if answer is None:
             return set()
         texts = {identity_of(hit): hit.get("_source") or {} for hit in answer["hits"]["hits"]}
@@ -295,29 +290,21 @@ class AttachedFeatures:
             path = door.path([holder], "_mapping")
         else:
             door, path = caller, caller.path([index], "_mapping")
-        answer = await self._read(path, door, None, {})
+        answer = await _or_none(index, self._engine.as_caller(door).json("GET", path, failing=_FAILING))
         if answer is None or holder not in answer:
             return None
         return IndexSpec.from_mapping(holder, answer[holder]["mappings"])
 
-    async def _read(
-        self, path: bytes, door: Caller, body: Mapping[str, Any] | None, params: Mapping[str, str]
-    ) -> dict[str, Any] | None:
-        """Return the engine's answer; None where there is nothing, or nothing for this caller to see."""
-        method = "GET" if body is None else "POST"
-        query = "&".join(f"{name}={quote(value, safe='')}" for name, value in params.items()).encode()
-        headers = [*callers(door.headers), *_AS_JSON]
-        sent = None if body is None else jsonio.dumps(body)
-        async with self._upstream.send(method, path, query, headers, sent, ours=True) as response:
-            raw, status = await response.read(), response.status
-        if status in _NOT_FOR_THIS_CALLER:
-            if status != 404:
-                log.warning("features beside an index cannot be read", path=path.decode("latin-1"), status=status)
-            return None
-        if status != 200:
-            raise EngineError(f"features could not be located: the engine answered {status}", upstream_status=status)
-        answer: dict[str, Any] = jsonio.loads(raw)
-        return answer
+
+async def _or_none(index: str, asked: Awaitable[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the engine's answer; None where there is nothing, or nothing for this caller to see."""
+    try:
+        return await asked
+    except NotThere:
+        return None
+    except NotForCaller as error:
+        log.warning("features beside an index cannot be read", index=index, status=error.upstream_status)
+        return None
 
 
 def mark_of(hit: Mapping[str, Any]) -> tuple[Identity, Mark] | None:

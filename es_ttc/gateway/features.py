@@ -11,14 +11,13 @@ from typing import Any, TypeVar
 import cbor2
 
 from es_ttc.errors import EngineError, EngineUnavailable
-from es_ttc.gateway import jsonio
 from es_ttc.gateway.codebooks import CodebookStore
+from es_ttc.gateway.engine_requests import EngineRequests
 from es_ttc.gateway.faults import Fault, fault_in
-from es_ttc.gateway.incoming import RawHeaders
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.pool import BoundedPool
 from es_ttc.gateway.reads import Kind, ReadBudget, dims_of, unknown_size
-from es_ttc.gateway.upstream import Caller, Upstream, callers
+from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.lru import LruCache
 from es_ttc.mappings.fields import FEATURES
 from es_ttc.mappings.readers import BLOB_LAYOUTS, FeatureReader, Hit, Read, layout_of, reader_of
@@ -29,11 +28,6 @@ from es_ttc.vectors.residual import Codebook
 
 _WORTH_SHARING = 32  # documents; two reads share the engine's cores, and one is unpacked while the other arrives
 _AT_ONCE = 2  # parts of one window that are read at the same time
-_AS_CBOR: RawHeaders = [
-    (b"accept", b"application/cbor"),
-    (b"accept-encoding", b"identity"),  # compressing vectors costs far more than it saves
-    (b"content-type", b"application/json"),
-]
 _ONE_HASH = {"script": {"script": f"doc['{HASH}'].size() == 1"}}
 """Leaves out documents with several content hashes, which no search can be collapsed by."""
 _REFUSED_AS_A_WHOLE = (400, 500)
@@ -139,7 +133,7 @@ class FeatureStore:
         budget: ReadBudget,
     ) -> None:
         self.cache: LruCache[CacheKey, Any] = LruCache(capacity)
-        self._upstream = upstream
+        self._engine = EngineRequests(upstream)
         self._pool = pool
         self._codebooks = CodebookStore(upstream, pool)
         self._side_door = side_door
@@ -315,29 +309,22 @@ class FeatureStore:
     async def _read_with(
         self, door: Caller, kind: Kind, keys: Sequence[DocumentKey], features: Sequence[Feature], body: dict[str, Any]
     ) -> Fetched:
-        status, raw = await self._send(door, keys[0].index, body)
-        if status != 200:
-            refused = _Refused if status in _REFUSED_AS_A_WHOLE else EngineError
-            raise refused(f"features could not be read: the engine answered {status}", upstream_status=status)
+        engine = self._engine.as_caller(door)
+        try:
+            raw = await engine.search_as_cbor([keys[0].index], body, failing="features could not be read")
+        except EngineError as error:
+            if error.upstream_status in _REFUSED_AS_A_WHOLE:
+                raise _Refused(str(error), upstream_status=error.upstream_status) from error
+            raise
         try:
             fetched = await self._decoded(_decode, raw, keys, features, door)
         except _UNEXPECTED as error:
             raise EngineError(
                 f"features could not be read: the engine's answer is not one to such a search ({type(error).__name__})",
-                upstream_status=status,
+                upstream_status=200,
             ) from error
         self._budget.sizes.learn(kind, len(raw), len(fetched))
         return fetched
-
-    async def _send(self, door: Caller, index: str, body: dict[str, Any]) -> tuple[int, bytes]:
-        path, query_string = door.path([index], "_search"), door.query_string()
-        if door.pit is not None:
-            path, query_string = b"/_search", b""
-            body = {**body, "pit": door.pit}
-        async with self._upstream.send(
-            "POST", path, query_string, [*callers(door.headers), *_AS_CBOR], jsonio.dumps(body), ours=True
-        ) as response:
-            return response.status, await response.read()
 
     async def _decoded(
         self,

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from es_ttc.errors import EngineError
-from es_ttc.gateway import jsonio
-from es_ttc.gateway.upstream import Caller, Upstream, callers
+from es_ttc.gateway.engine_requests import EngineRequests
+from es_ttc.gateway.upstream import Caller, Upstream
 
 
 async def mapped_fields(upstream: Upstream, caller: Caller, indices: Sequence[str], fields: Set[str]) -> set[str]:
@@ -21,17 +20,10 @@ async def mapped_fields(upstream: Upstream, caller: Caller, indices: Sequence[st
         EngineError: The engine did not answer.
     """
     query_string = caller.query_string(fields=",".join(sorted(fields)), include_unmapped="true")
-    headers = [*callers(caller.headers), (b"accept", b"application/json"), (b"accept-encoding", b"identity")]
-    path = caller.path(indices, "_field_caps")
-    async with upstream.send("GET", path, query_string, headers, None, ours=True) as response:
-        raw = await response.read()
-        if response.status != 200:
-            raise EngineError(
-                f"the fields of [{', '.join(indices) or caller.indices}] could not be read: the engine answered "
-                f"{response.status}",
-                upstream_status=response.status,
-            )
-    found = jsonio.loads(raw)["fields"]
+    failing = f"the fields of [{', '.join(indices) or caller.indices}] could not be read"
+    engine = EngineRequests(upstream, caller)
+    answer = await engine.json("GET", caller.path(indices, "_field_caps"), query_string, failing=failing)
+    found = answer["fields"]
     return {name for name in fields if is_mapped(found.get(name, {}), indices)}
 
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from es_ttc.gateway import jsonio
-from es_ttc.gateway.incoming import RawHeaders
-from es_ttc.gateway.upstream import Caller, Upstream, callers
+from es_ttc.errors import EngineError, EngineUnavailable
+from es_ttc.gateway.engine_requests import EngineRequests
+from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.mappings.spec import ROOT
 
 
@@ -27,11 +27,13 @@ async def meta_of(upstream: Upstream, index: str, key: str | None, caller: Calle
     wanted = ROOT if key is None else f"{ROOT}.{key}"
     query_string = urlencode({"filter_path": f"*.mappings._meta.{wanted}"}).encode()
     path = f"/{quote(index, safe='')}/_mapping".encode()
-    plain: RawHeaders = [(b"accept", b"application/json"), (b"accept-encoding", b"identity")]
-    for headers in (callers(caller.headers), upstream.service_headers()):
-        kept = [(name, value) for name, value in headers if name != b"accept"]
-        async with upstream.send("GET", path, query_string, [*kept, *plain], None, ours=True) as response:
-            raw, status = await response.read(), response.status
-        if status == 200:
-            found = [mapping["mappings"]["_meta"][ROOT] for mapping in jsonio.loads(raw).values()]
-            yield found if key is None else [meta[key] for meta in found]
+    engine = EngineRequests(upstream)
+    for asking in (engine.as_caller(caller), engine.as_gateway()):
+        try:
+            answer = await asking.json("GET", path, query_string, failing="the mapping could not be read")
+        except EngineUnavailable:
+            raise
+        except EngineError:
+            continue
+        found = [mapping["mappings"]["_meta"][ROOT] for mapping in answer.values()]
+        yield found if key is None else [meta[key] for meta in found]

@@ -7,26 +7,24 @@ request by name or as text, never as a file.
 
 from collections.abc import Coroutine, Mapping
 from typing import Any
-from urllib.parse import urlencode
 
-import orjson
 from starlette.requests import Request
 
-from es_ttc.engine.client import Answer, ClientEngine, Unreachable
-from es_ttc.engine.protocol import Capabilities
+from es_ttc.engine.protocol import Engine
 from es_ttc.errors import (
     ConfigurationError,
     EngineError,
-    EngineUnavailable,
     InvalidRequest,
     NotAllowed,
     NotSignedIn,
 )
 from es_ttc.gateway import jsonio
-from es_ttc.gateway.incoming import Incoming, RawHeaders, decompressed
+from es_ttc.gateway.callers_engine import CallersEngine
+from es_ttc.gateway.engine_requests import EngineRequests
+from es_ttc.gateway.incoming import Incoming, decompressed
 from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.own_requests import OwnRequests
-from es_ttc.gateway.upstream import Upstream, callers
+from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.llm_enrichment.plan import prompt_names
 from es_ttc.settings import GatewaySettings
 from es_ttc.tasks import control
@@ -50,7 +48,7 @@ class JobsDoor:
     """
 
     def __init__(self, upstream: Upstream, settings: GatewaySettings, metrics: Metrics) -> None:
-        self._upstream = upstream
+        self._engine = EngineRequests(upstream)
         self._settings = settings
         self._requests = OwnRequests(_KIND, metrics, _AT_ONCE)
 
@@ -72,7 +70,7 @@ class JobsDoor:
         for state in states:
             if state not in list(Status):
                 raise InvalidRequest(f"there is no state [{state}]{did_you_mean(state, list(Status))}")
-        found = await control.listed(self._engine(request), self._settings, states)
+        found = await control.listed(self._callers(request), self._settings, states)
         return {"jobs": [each.as_dict() for each in found]}
 
     async def _submit(self, request: Request) -> dict[str, Any]:
@@ -83,17 +81,17 @@ class JobsDoor:
                 "(one of your own goes into [prompt_text])"
             )
         try:
-            return (await control.submit(self._engine(request), self._settings, wanted)).as_dict()
+            return (await control.submit(self._callers(request), self._settings, wanted)).as_dict()
         except ConfigurationError as error:
             if wanted.prompt_text is None:
                 raise
             raise InvalidRequest(str(error)) from error  # the caller's prompt, not the gateway's settings
 
     async def _show(self, request: Request) -> dict[str, Any]:
-        return (await control.shown(self._engine(request), self._settings, request.path_params["job"])).as_dict()
+        return (await control.shown(self._callers(request), self._settings, request.path_params["job"])).as_dict()
 
     async def _change(self, request: Request) -> dict[str, Any]:
-        change, job, engine = request.path_params["change"], request.path_params["job"], self._engine(request)
+        change, job, engine = request.path_params["change"], request.path_params["job"], self._callers(request)
         match change:
             case "_pause":
                 shown = await control.pause(engine, self._settings, job)
@@ -115,8 +113,8 @@ class JobsDoor:
             raise InvalidRequest("the body's Content-Encoding is unknown: send gzip, or no encoding")
         return jsonio.loads_object(text, "the body")
 
-    def _engine(self, request: Request) -> ClientEngine:
-        return CallersEngine(self._upstream, self._settings, request.headers.raw)
+    def _callers(self, request: Request) -> Engine:
+        return CallersEngine(self._engine.as_caller(Caller(request.headers.raw)), self._settings)
 
 
 async def _as_the_engine_says(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
@@ -129,57 +127,3 @@ async def _as_the_engine_says(work: Coroutine[Any, Any, dict[str, Any]]) -> dict
         if error.upstream_status == NotAllowed.status:
             raise NotAllowed(str(error)) from error
         raise
-
-
-class CallersEngine(ClientEngine):
-    """The engine's protocol in a caller's name, over the gateway's own connections.
-
-    Args:
-        upstream: The engine.
-        settings: Its timeout.
-        headers: The caller's.
-    """
-
-    product = "opensearch"  # of no meaning: nothing here depends on it
-    shard_doc_since = (0,)
-
-    def __init__(self, upstream: Upstream, settings: GatewaySettings, headers: RawHeaders) -> None:
-        super().__init__(settings)
-        self._upstream = upstream
-        self._headers = [*callers(headers), (b"accept", b"application/json")]
-
-    @property
-    def name(self) -> str:
-        """What messages call it: its address is not the caller's business."""
-        return "the engine"
-
-    async def close(self) -> None:
-        """Nothing: the connections are the gateway's."""
-
-    async def _exchange(
-        self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str, seconds: float
-    ) -> Answer:
-        del seconds  # calls of the gateway's own have its timeout
-        headers = self._headers if body is None else [*self._headers, (b"content-type", content_type.encode())]
-        try:
-            async with self._upstream.send(
-                method, path.encode(), urlencode(params).encode(), headers, body, ours=True
-            ) as response:
-                raw = await response.read()
-                status = response.status
-        except EngineUnavailable as error:
-            raise Unreachable(str(error), may_repeat=False) from error
-        try:
-            return Answer(status, orjson.loads(raw) if raw else None)
-        except orjson.JSONDecodeError as error:
-            raise self._not_json(method, path) from error
-
-    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Capabilities:
-        del version, nodes
-        raise EngineError("what the engine can do is not asked in a caller's name")
-
-    async def _open_point_in_time(self, index: str) -> str:
-        raise EngineError(f"documents of [{index}] are not read in a caller's name")
-
-    async def _close_point_in_time(self, identifier: str) -> None:
-        raise EngineError(f"no point in time was opened in a caller's name, so not [{identifier}] either")

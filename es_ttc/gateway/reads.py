@@ -14,6 +14,7 @@ from itertools import count
 
 from es_ttc.errors import EngineError
 from es_ttc.gateway import jsonio
+from es_ttc.gateway.engine_requests import EngineRequests
 from es_ttc.gateway.logs import log
 from es_ttc.gateway.upstream import Upstream
 from es_ttc.rescorers.base import Feature
@@ -198,7 +199,7 @@ class ReadBudget:
     def __init__(self, upstream: Upstream, megabytes: int | None) -> None:
         self.turns = ReadTurns(_UNKNOWN_HEAP if megabytes is None else megabytes * MIB)
         self.sizes = Sizes()
-        self._upstream = upstream
+        self._engine = EngineRequests(upstream)
         self._is_set = megabytes is not None
         self._look_at = 0.0
         self._looking: asyncio.Task[None] | None = None
@@ -215,14 +216,9 @@ class ReadBudget:
     async def _look(self) -> None:
         heap = None
         try:
-            async with (
-                asyncio.timeout(_LOOK_SECONDS),
-                self._upstream.send(
-                    "GET", _NODES, _HEAPS, self._upstream.service_headers(), None, ours=True
-                ) as response,
-            ):
-                if response.status == 200:
-                    heap = smallest_heap(await response.read())
+            async with asyncio.timeout(_LOOK_SECONDS):
+                engine = self._engine.as_gateway()
+                heap = smallest_heap(await engine.read("GET", _NODES, _HEAPS, failing="heaps could not be read"))
         except (EngineError, TimeoutError):
             pass
         again = _LOOK_AFTER_FAILURE_SECONDS if heap is None else _LOOK_AGAIN_SECONDS

@@ -13,7 +13,7 @@ import aiohttp
 from multidict import CIMultiDict
 
 from es_ttc.engine.addresses import NodePool, engine_addresses
-from es_ttc.engine.client import READ_POSTS
+from es_ttc.engine.exchange import READ_POSTS
 from es_ttc.engine.http import is_elasticsearch, open_session, request_timeout, service_headers
 from es_ttc.engine.protocol import Product
 from es_ttc.errors import EngineUnavailable

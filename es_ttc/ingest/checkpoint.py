@@ -8,7 +8,7 @@ simply read again.
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from hashlib import blake2b
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,12 +42,12 @@ class Fingerprint:
         """Take a file's fingerprint."""
         path = Path(name)
         status = path.stat()
-        state = blake2b(digest_size=16)
+        state = sha256()
         with path.open("rb") as file:
             state.update(file.read(_SAMPLE))
             file.seek(max(status.st_size - _SAMPLE, 0))
             state.update(file.read(_SAMPLE))
-        return cls(name, status.st_size, status.st_mtime_ns, state.hexdigest())
+        return cls(name, status.st_size, status.st_mtime_ns, state.hexdigest()[:32])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """From a document to the text that is encoded: fields joined, spans kept, content hashed."""
 
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from es_ttc.mappings.spec import IndexSpec
 
 Document = Mapping[str, Any]
 
-_HASH_BYTES = 16
+_HASH_DIGITS = 32
 
 
 class Span(NamedTuple):
@@ -60,11 +60,11 @@ def compose(document: Document, text_fields: Sequence[str]) -> tuple[str, tuple[
 def content_hash(text: str, spans: Sequence[Span], spec: IndexSpec) -> str:
     """Return the content hash of a composed text, with the mark of the index's layout.
 
-    It is blake2b-128 over the (field name, text) pairs, as 32 hex digits; the mark tells how the features are read.
-    It is personalised with how the index stores features. So whoever keeps features by hash never takes those of
+    It is the first 16 bytes of the SHA-256 of how the index stores features and of the (field name, text) pairs, as
+    32 hex digits; the mark tells how the features are read. So whoever keeps features by hash never takes those of
     another storage type for them, an index that was deleted and made again under its name included.
     """
-    state = blake2b(digest_size=_HASH_BYTES, person=spec.storage)
+    state = sha256(spec.storage)
     for span in spans:
         for part in (spec.text_fields[span.field], text[span.start : span.end]):
             # A lone surrogate is refused elsewhere, with a reason; hashing must not be the place that fails.
@@ -72,12 +72,12 @@ def content_hash(text: str, spans: Sequence[Span], spec: IndexSpec) -> str:
             # Lengths before contents: no two different lists of pairs give the same bytes.
             state.update(len(encoded).to_bytes(8, "little"))
             state.update(encoded)
-    return marked(state.hexdigest(), spec.layout)
+    return marked(state.hexdigest()[:_HASH_DIGITS], spec.layout)
 
 
 def document_hash(source: bytes) -> str:
-    """Return the hash of a whole document's JSON: blake2b-128 as 32 hex digits."""
-    return blake2b(source, digest_size=_HASH_BYTES).hexdigest()
+    """Return the hash of a whole document's JSON: the first 16 bytes of its SHA-256 as 32 hex digits."""
+    return sha256(source).hexdigest()[:_HASH_DIGITS]
 
 
 def document_json(document: Document) -> bytes:

@@ -26,7 +26,8 @@ from es_ttc.ingest.presence import SettledIds, missing_from
 from es_ttc.ingest.readers import Inputs, Record
 from es_ttc.ingest.unchanged import Unchanged
 from es_ttc.mappings.index import resolve_index
-from es_ttc.mappings.spec import CALIBRATION, ROOT, IndexSpec
+from es_ttc.mappings.indices import Index
+from es_ttc.mappings.spec import CALIBRATION, IndexSpec, own_meta, spec_of_own
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -115,7 +116,7 @@ Report = Callable[[Outcome, float | None], None]
 
 async def ingest(
     engine: Engine,
-    index: str,
+    index: str | Index,
     inputs: Inputs,
     encoder: Encoder,
     *,
@@ -134,7 +135,7 @@ async def ingest(
 
     Args:
         engine: The engine.
-        index: Name or alias of the index.
+        index: Name or alias of the index, or what the engine has just said of it.
         inputs: The documents.
         encoder: The one that the index was made with.
         dead_letters: Where rejected documents go.
@@ -149,7 +150,10 @@ async def ingest(
         EngineUnavailable: The engine stayed busy or absent.
         EngineError: The engine refuses to write.
     """
-    concrete, spec = await resolve_index(engine, index)
+    if isinstance(index, Index):
+        concrete, spec = index.index, spec_of_own(index.index, index.mapping)
+    else:
+        concrete, spec = await resolve_index(engine, index)
     if spec.encoder.key != encoder.identity.key:
         raise EncoderMismatch(
             f"index [{concrete}] holds vectors of [{spec.encoder.key}], and the encoder is [{encoder.identity.key}]: "
@@ -232,8 +236,7 @@ class _Run:
     async def _check_index(self) -> None:
         """Notice an index that was deleted under way: engines make one of that name again, with guessed mappings."""
         mapping = (await self.engine.mapping(self.index))[self.index]
-        ours = mapping.get("_meta", {}).get(ROOT, {})
-        if {key: value for key, value in ours.items() if key != CALIBRATION} != self.spec.as_meta():
+        if {key: value for key, value in own_meta(mapping).items() if key != CALIBRATION} != self.spec.as_meta():
             raise EngineError(
                 f"index [{self.index}] was deleted or replaced while it was written to: delete what is there now, make "
                 "it again, and ingest again"

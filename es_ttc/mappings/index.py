@@ -1,14 +1,14 @@
 """Index bodies for both products, and the spec read back from an index or an alias of one."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.mappings.fields import field_mapping, fields, kept_in_source
-from es_ttc.mappings.spec import ENRICHMENT_FIELDS, ROOT, IndexSpec
+from es_ttc.mappings.spec import ENRICHMENT_FIELDS, ROOT, IndexSpec, spec_of_own
 
 _VECTORS_OUTSIDE_SOURCE = (9, 2)
 """First Elasticsearch that keeps vectors out of `_source` and puts them back on `_update` and `_reindex`."""
@@ -96,9 +96,14 @@ async def one_mapping(engine: Engine, name: str) -> tuple[str, Mapping[str, Any]
     """
     mappings: Mapping[str, Any] = await engine.mapping(name)
     if len(mappings) != 1:
-        raise InvalidRequest(f"[{name}] stands for {len(mappings)} indices ({', '.join(sorted(mappings))}): name one")
+        raise several(name, mappings)
     [(concrete, mapping)] = mappings.items()
     return concrete, mapping
+
+
+def several(name: str, indices: Collection[str]) -> InvalidRequest:
+    """Return the error for a name that stands for several indices."""
+    return InvalidRequest(f"[{name}] stands for {len(indices)} indices ({', '.join(sorted(indices))}): name one")
 
 
 async def resolve_index(engine: Engine, name: str) -> tuple[str, IndexSpec]:
@@ -108,12 +113,7 @@ async def resolve_index(engine: Engine, name: str) -> tuple[str, IndexSpec]:
         InvalidRequest: The name stands for several indices, or for one that es-ttc has not made.
     """
     concrete, mapping = await one_mapping(engine, name)
-    if {"source", "inside"} & mapping.get("_meta", {}).get(ROOT, {}).keys():
-        raise InvalidRequest(
-            f"index [{concrete}] was not made by es-ttc, features were attached: its documents are written as ever, "
-            "`es-ttc fill` brings features up to date, and `es-ttc detach` takes them away"
-        )
-    return concrete, IndexSpec.from_mapping(concrete, mapping)
+    return concrete, spec_of_own(concrete, mapping)
 
 
 def _settings(spec: IndexSpec, capabilities: Capabilities, options: IndexOptions) -> dict[str, Any]:

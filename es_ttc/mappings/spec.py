@@ -6,7 +6,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Any, Literal, Self
 
 from es_ttc.encoders.base import EncoderIdentity
@@ -52,11 +52,11 @@ ENRICHED = "ttc.enriched"
 ENRICHED_BY = "ttc.enriched_by"
 """The job that wrote it."""
 ENRICHED_TEXT = "ttc.enriched_text"
-"""blake2b-128 of the text that the model saw."""
+"""SHA-256, cut to 16 bytes, of the text that the model saw."""
 ENRICHMENT_FIELDS = (ENRICHMENT, ENRICHED, ENRICHED_BY, ENRICHED_TEXT)
 """What enrichment adds to a document; like all else of ours it stands outside ``_source``."""
 DOCUMENT = "ttc.document"
-"""blake2b-128 of the whole document as it was sent: tells ingest that nothing of it has changed."""
+"""SHA-256, cut to 16 bytes, of the whole document as it was sent: tells ingest that nothing of it has changed."""
 
 TokenStorage = Literal["packed", "nested", "rank_vectors", "none"]
 Codec = Literal["float16", "int8", "residual2", "residual4"]
@@ -215,8 +215,28 @@ class IndexSpec:
         )
 
 
+def own_meta(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what an index's mapping says about es-ttc; empty where it carries nothing."""
+    meta: Mapping[str, Any] = mapping.get("_meta", {}).get(ROOT, {})
+    return meta
+
+
+def spec_of_own(index: str, mapping: Mapping[str, Any]) -> IndexSpec:
+    """Return the spec of an index that es-ttc made.
+
+    Raises:
+        InvalidRequest: It made none of it, or only its features.
+    """
+    if {"source", "inside"} & own_meta(mapping).keys():
+        raise InvalidRequest(
+            f"index [{index}] was not made by es-ttc, features were attached: its documents are written as ever, "
+            "`es-ttc fill` brings features up to date, and `es-ttc detach` takes them away"
+        )
+    return IndexSpec.from_mapping(index, mapping)
+
+
 @lru_cache(maxsize=64)
 def _storage(spec: IndexSpec) -> bytes:
     meta = spec.as_meta()
     kept = {key: value for key, value in meta.items() if key not in ("encoder", "text_fields")}
-    return blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=blake2b.PERSON_SIZE).digest()
+    return sha256(json.dumps(kept, sort_keys=True).encode()).digest()[:16]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from es_ttc.attach.find import Holder, holder_of
-from es_ttc.attach.source import Checkpoint, Source, indices_of, require_all_shards
+from es_ttc.attach.source import Checkpoint, require_all_shards
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.mappings.fields import READY
@@ -44,12 +44,11 @@ class Corpus:
     Args:
         engine: The engine.
         held: Where they are.
-        index: The same as a source, with its UUID and shards.
     """
 
-    def __init__(self, engine: Engine, held: Holder, index: Source) -> None:
+    def __init__(self, engine: Engine, held: Holder) -> None:
         self.held = held
-        self.index = index
+        self.index = held.holder
         self._engine = engine
         self._reader: FeatureReader = reader_of(held.spec.layout)
 
@@ -60,9 +59,7 @@ class Corpus:
         Raises:
             InvalidRequest: There is no such index, or it has no features.
         """
-        held = await holder_of(engine, name)
-        [index] = await indices_of(engine, held.index)
-        return cls(engine, held, index)
+        return cls(engine, await holder_of(engine, name))
 
     @property
     def source(self) -> str:

@@ -4,7 +4,7 @@ import zlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Any
 
 from es_ttc.engine.protocol import Engine
@@ -201,7 +201,7 @@ def text_of(key: Key, source: Mapping[str, Any], fields: Sequence[str]) -> Text:
         return Text(key, "", (), "")
     if not text.strip():
         return Text(key, "", (), "")
-    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return Text(key, text, tuple(text[span.start : span.end] for span in spans), digest)
 
 

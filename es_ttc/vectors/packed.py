@@ -21,7 +21,7 @@ are read-only views of the blob), but for residuals, which are read back as int8
 import struct
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -151,8 +151,8 @@ def unpack_codebook(blob: bytes) -> Codebook:
 
 
 def codebook_id(blob: bytes) -> str:
-    """Return what residuals call the codebook of this blob: blake2b-64 of it as 16 hex digits."""
-    return blake2b(blob, digest_size=8).hexdigest()
+    """Return what residuals call the codebook of this blob: the first 8 bytes of its SHA-256 as 16 hex digits."""
+    return sha256(blob).hexdigest()[:16]
 
 
 def pack_norms(norms: ScaleNorms) -> bytes:

@@ -17,9 +17,10 @@ import stamina
 from aiohttp import web
 from pydantic import SecretStr
 
-from es_ttc.engine.client import ATTEMPTS, ClientEngine
+from es_ttc.engine.client import ClientEngine
 from es_ttc.engine.connect import connect
 from es_ttc.engine.elasticsearch import ElasticsearchEngine
+from es_ttc.engine.exchange import ATTEMPTS
 from es_ttc.engine.opensearch import OpenSearchEngine
 from es_ttc.errors import ConfigurationError, EngineError, EngineUnavailable
 from es_ttc.settings import EngineSettings

@@ -7,10 +7,10 @@ from typing import Any
 from urllib.parse import unquote, urlencode
 
 from es_ttc.errors import EngineError, InvalidRequest, MissingFeature
-from es_ttc.gateway import jsonio
+from es_ttc.gateway.engine_requests import EngineRequests
 from es_ttc.gateway.index_meta import meta_of
 from es_ttc.gateway.query.model import SharedModel
-from es_ttc.gateway.upstream import Caller, Upstream, callers
+from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.ingest.compose import compose
 from es_ttc.llm import JsonSchema, Prompt
 from es_ttc.llm_enrichment.document_frequency import Frequencies, document_frequencies
@@ -20,7 +20,7 @@ from es_ttc.rewriters.base import Fields
 from es_ttc.rewriters.prompts import Prompts
 
 _WORD = re.compile(r"\w+")
-_NO_INDEX = "_search"
+_FAILING = "the engine refused a question about the corpus"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class CallersCorpus:
         fields: The searched fields.
     """
 
-    engine: "CallersEngine"
+    engine: "CorpusQuestions"
     model: SharedModel
     prompts: Prompts
     fields: Fields
@@ -84,8 +84,8 @@ class CallersCorpus:
         ]
 
 
-class CallersEngine:
-    """Asks the engine in a caller's name; see :class:`es_ttc.engine.protocol.Asking`.
+class CorpusQuestions:
+    """Asks about the searched documents in a caller's name; see :class:`es_ttc.engine.protocol.Asking`.
 
     Args:
         upstream: The engine.
@@ -95,6 +95,7 @@ class CallersEngine:
 
     def __init__(self, upstream: Upstream, caller: Caller, shared: Mapping[str, Any]) -> None:
         self._upstream = upstream
+        self._engine = EngineRequests(upstream, caller)
         self._caller = caller
         self._shared = shared
 
@@ -123,27 +124,9 @@ class CallersEngine:
             EngineError: The engine answers with an error.
             EngineUnavailable: It gives no answer.
         """
-        headers = [
-            *callers(self._caller.headers),
-            (b"content-type", b"application/json"),
-            (b"accept", b"application/json"),
-            (b"accept-encoding", b"identity"),
-        ]
-        data = None if body is None else jsonio.dumps(body)
-        query_string = urlencode(params or {}).encode()
-        async with self._upstream.send(method, path.encode(), query_string, headers, data, ours=True) as response:
-            raw, status = await response.read(), response.status
-        try:
-            answer = jsonio.loads(raw)
-        except ValueError:
-            answer = None
-        if status != 200:
-            raise EngineError(
-                f"the engine refused a question about the corpus: {_reason(answer, status)}",
-                upstream_status=status,
-                upstream=answer,
-            )
-        return answer
+        return await self._engine.json(
+            method, path.encode(), urlencode(params or {}).encode(), body, failing=_FAILING, in_own_words=True
+        )
 
     async def search(self, index: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:  # noqa: ARG002
         """Run one `_search` through the caller's door, whatever index is named."""
@@ -196,9 +179,3 @@ class CallersEngine:
             f"method [{method}] does not know which fields of index [{self.door}] hold text: name them in "
             '[params.text_fields], e.g. ["title^2", "text"]'
         )
-
-
-def _reason(answer: Any, status: int) -> str:
-    error = answer.get("error") if isinstance(answer, dict) else None
-    reason = error.get("reason") if isinstance(error, dict) else error
-    return f"it answered {status}" if reason is None else str(reason)

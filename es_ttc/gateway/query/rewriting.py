@@ -1,6 +1,7 @@
 """One query of ours rewritten: fields, expansion from memory or anew, deadline, and the plain query as a fallback."""
 
 import hashlib
+import hmac
 import secrets
 import time
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from es_ttc.errors import EsTtcError
 from es_ttc.gateway import jsonio
 from es_ttc.gateway.metrics import Metrics
 from es_ttc.gateway.query.clauses import QueryClause
-from es_ttc.gateway.query.corpus import CallersCorpus, CallersEngine
+from es_ttc.gateway.query.corpus import CallersCorpus, CorpusQuestions
 from es_ttc.gateway.query.model import SharedModel
 from es_ttc.gateway.search.fallback import attempt, budget_ms, fell_back
 from es_ttc.gateway.upstream import Caller, Upstream, callers
@@ -110,7 +111,7 @@ class Rewriting:
             self._model.require(rewriter.name)
         began = time.perf_counter()
         door = self._door(question)
-        engine = CallersEngine(self._upstream, question.caller, _shared(question.body))
+        engine = CorpusQuestions(self._upstream, question.caller, _shared(question.body))
         fields = await self._searched(engine, door, rewriter, params)
         corpus = CallersCorpus(engine, self._model, self._prompts, fields)
         outcome = await self._expanded(question, rewriter, params, corpus, door)
@@ -131,7 +132,7 @@ class Rewriting:
         told["took"] = {"rewrite": round(ms, 2)}
         return Rewritten(question.clause, query, told, bool(told["applied"]), section.detail, ms)
 
-    async def _searched(self, engine: CallersEngine, door: str, rewriter: Rewriter[Any], params: Params) -> Fields:
+    async def _searched(self, engine: CorpusQuestions, door: str, rewriter: Rewriter[Any], params: Params) -> Fields:
         named, needs = list(rewriter.fields(params)), rewriter.enrichment(params)
         key = jsonio.dumps([door, named, needs]).decode()
         kept = self._fields.get(key)
@@ -168,12 +169,12 @@ class Rewriting:
         Document frequencies are those of documents that the caller may see, so they serve him alone.
         """
         caller = question.caller
-        digest = hashlib.blake2b(key=self._secret, digest_size=16)
+        digest = hmac.new(self._secret, digestmod=hashlib.sha256)
         rights = sorted((name, value) for name, value in callers(caller.headers) if name not in _NOT_RIGHTS)
         for name, value in rights:
             digest.update(b"%d:%b=%d:%b" % (len(name), name, len(value), value))
         digest.update(jsonio.dumps([caller.indices, caller.params, _shared(question.body)]))
-        return digest.hexdigest()
+        return digest.hexdigest()[:32]
 
 
 def _shared(body: Mapping[str, Any]) -> dict[str, Any]:

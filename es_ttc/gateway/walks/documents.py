@@ -5,24 +5,17 @@ never gets a number, so nothing can lead to it or through it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Any
 
-from es_ttc.errors import EngineError, InvalidRequest
-from es_ttc.gateway import jsonio
-from es_ttc.gateway.incoming import RawHeaders
+from es_ttc.errors import InvalidRequest
+from es_ttc.gateway.engine_requests import EngineRequests
 from es_ttc.gateway.search_body import SEQ_NO
-from es_ttc.gateway.upstream import Caller, Upstream, callers
+from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.ingest.compose import compose
 from es_ttc.mappings.attached import VERSION
 from es_ttc.mappings.spec import ENCODER, HASH
 from es_ttc.rerankers import Passage
-
-_AS_JSON: RawHeaders = [
-    (b"accept", b"application/json"),
-    (b"accept-encoding", b"identity"),
-    (b"content-type", b"application/json"),
-]
 
 _AT_ONCE = 1000
 """Documents of one search."""
@@ -60,8 +53,7 @@ class Documents:
     ) -> None:
         self.hits = list(hits)
         self.first_pass = list(hits)
-        self._upstream = upstream
-        self._caller = caller
+        self._engine = EngineRequests(upstream, caller)
         self._params = params
         self._shared = shared
         self._conditions = conditions
@@ -117,16 +109,8 @@ class Documents:
             EngineError: The engine refused it.
             EngineUnavailable: It does not answer.
         """
-        path = self._caller.path(concrete, "_search")
-        if self._caller.pit is not None:
-            path = b"/_search"
-            body = {**body, "pit": self._caller.pit}
-        headers = [*callers(self._caller.headers), *_AS_JSON]
-        async with self._upstream.send("POST", path, params, headers, jsonio.dumps(body), ours=True) as response:
-            raw, status = await response.read(), response.status
-        if status != 200:
-            raise EngineError(f"documents could not be read: the engine answered {status}", upstream_status=status)
-        found: list[dict[str, Any]] = jsonio.loads(raw)["hits"]["hits"]
+        answer = await self._engine.search(concrete, body, params, failing="documents could not be read")
+        found: list[dict[str, Any]] = answer["hits"]["hits"]
         return found
 
     def matching(self, index: str, ids: Sequence[str], query: Any = None) -> Body:
@@ -148,8 +132,7 @@ class Documents:
             "track_total_hits": False,
             **asked,
         }
-        params = b"" if self._caller.pit is not None else self._params
-        return await self.ask([index], body, params)
+        return await self.ask([index], body, self._params)
 
 
 def _identity(hit: Mapping[str, Any]) -> Identity:
@@ -161,4 +144,4 @@ def _passage(source: Mapping[str, Any], names: Sequence[str]) -> Passage:
         text, _ = compose(source, names)
     except InvalidRequest:  # an object where a text was: as good as none
         text = ""
-    return Passage(blake2b(text.encode(errors="replace"), digest_size=16).hexdigest(), text)
+    return Passage(sha256(text.encode(errors="replace")).hexdigest()[:32], text)

@@ -13,10 +13,9 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from es_ttc.errors import EngineError, EsTtcError, MissingFeature
-from es_ttc.gateway import jsonio
-from es_ttc.gateway.incoming import RawHeaders
-from es_ttc.gateway.upstream import Caller, Upstream, callers
+from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError, MissingFeature
+from es_ttc.gateway.engine_requests import EngineRequests, NotForCaller, NotThere
+from es_ttc.gateway.upstream import Caller, Upstream
 from es_ttc.gateway.walks.documents import Documents, Identity
 from es_ttc.mappings.graph import NEIGHBOURS, graph_alias, graph_pattern
 from es_ttc.mappings.spec import ROOT
@@ -24,14 +23,9 @@ from es_ttc.mappings.spec import ROOT
 T = TypeVar("T")
 
 _LEAF = NEIGHBOURS.partition(".")[2]
-_AS_JSON: RawHeaders = [
-    (b"accept", b"application/json"),
-    (b"accept-encoding", b"identity"),
-    (b"content-type", b"application/json"),
-]
 _HOW_TO_SEE = "give him the right to read [ttc-graph-*], or let the gateway read it (side_credentials)"
 _UNFINISHED = b"size=0&expand_wildcards=all&ignore_unavailable=true&allow_no_indices=true&filter_path=_shards.total"
-_NOT_FOR_THIS_CALLER = (401, 403)
+_FAILING = "neighbours could not be read"
 
 
 class GraphNeighbourhood:
@@ -56,8 +50,7 @@ class GraphNeighbourhood:
         self.seconds = 0.0
         self.waited = 0.0
         self.reads = 0
-        self._upstream = upstream
-        self._door = door
+        self._engine = EngineRequests(upstream, door)
         self._documents = documents
         self._end = end
         self._most_steps = depth
@@ -181,31 +174,28 @@ class GraphNeighbourhood:
             "_source": [NEIGHBOURS],
             "track_total_hits": False,
         }
-        path = self._door.path([graph_alias(index)], "_search")
-        headers = [*callers(self._door.headers), *_AS_JSON]
-        async with self._upstream.send("POST", path, b"", headers, jsonio.dumps(body), ours=True) as response:
-            raw, status = await response.read(), response.status
-        if status in _NOT_FOR_THIS_CALLER:
+        try:
+            answer = await self._engine.search([graph_alias(index)], body, b"", failing=_FAILING)
+        except NotForCaller:
             self.without[index] = f"the caller may not read the neighbour graph of index [{index}]: {_HOW_TO_SEE}"
             return {}
-        if status == 404:
+        except NotThere:
             self.without[index] = missing_graph(index)
             if not await self._is_being_built(index):
                 self.absent.add(index)
             return {}
-        if status != 200:
-            raise EngineError(f"neighbours could not be read: the engine answered {status}", upstream_status=status)
-        answer: Mapping[str, Any] = jsonio.loads(raw)
         self.present.add(index)
         return {(index, hit["_id"]): _ids(hit) for hit in answer["hits"]["hits"]}
 
     async def _is_being_built(self, index: str) -> bool:
         """Whether there is a graph that its alias does not lead to yet, as far as the caller may know."""
-        path = self._door.path([graph_pattern(index)], "_search")
-        headers = [*callers(self._door.headers), *_AS_JSON]
-        async with self._upstream.send("POST", path, _UNFINISHED, headers, b"{}", ours=True) as response:
-            raw, status = await response.read(), response.status
-        return status != 200 or bool(jsonio.loads(raw)["_shards"]["total"])
+        try:
+            answer = await self._engine.search([graph_pattern(index)], {}, _UNFINISHED, failing=_FAILING)
+        except EngineUnavailable:
+            raise
+        except EngineError:
+            return True
+        return bool(answer["_shards"]["total"])
 
 
 def missing_graph(index: str) -> str:

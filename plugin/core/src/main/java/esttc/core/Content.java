@@ -9,6 +9,8 @@ import java.nio.ByteOrder;
 import java.nio.CharBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.HexFormat;
 import java.util.List;
@@ -81,7 +83,7 @@ public record Content(String encoder, List<String> textFields, byte[] storage, S
         } catch (NoText | CharacterCodingException unreadable) {
             return null;
         }
-        String hash = HexFormat.of().formatHex(Blake2b.digest(pairs.toByteArray(), HASH_BYTES, storage));
+        String hash = HexFormat.of().formatHex(digest(pairs.toByteArray()), 0, HASH_BYTES);
         return layout.equals(STORED) ? hash : hash + "-" + layout;
     }
 
@@ -93,6 +95,16 @@ public record Content(String encoder, List<String> textFields, byte[] storage, S
             && encoder.equals(map.get("encoder"))
             && map.get("state") instanceof String state
             && SETTLED.contains(state);
+    }
+
+    private byte[] digest(byte[] pairs) {
+        try {
+            MessageDigest sha256 = MessageDigest.getInstance("SHA-256");
+            sha256.update(storage);
+            return sha256.digest(pairs);
+        } catch (NoSuchAlgorithmException impossible) { // every Java has it
+            throw new IllegalStateException(impossible);
+        }
     }
 
     /** A field's value by its name as it stands, else by its path through objects. */

@@ -1,0 +1,128 @@
+"""One question to an engine: sent again where that may help, its failures turned into errors."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import stamina
+
+from es_ttc.errors import EngineError, EngineUnavailable
+
+BUSY = frozenset({429, 502, 503, 504})
+ATTEMPTS = 4
+FIRST_WAIT_SECONDS = 0.2
+LONGEST_WAIT_SECONDS = 5.0
+READ_POSTS = frozenset(
+    {"_search", "_count", "_msearch", "_mget", "_refresh", "_analyze", "_validate", "_termvectors", "_field_caps"}
+)
+"""Last parts of paths whose POST changes nothing, so that it may be sent twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the engine answered.
+
+    Attributes:
+        status: HTTP status.
+        body: Decoded body; None where it was empty.
+    """
+
+    status: int
+    body: Any
+
+
+class Unreachable(Exception):
+    """The engine gave no answer.
+
+    Args:
+        reason: Why, in the client's words.
+        may_repeat: Whether asking again is worth it: not when the time is spent, nor when its certificate is refused.
+        unsent: Whether nothing was sent, since no connection was made: even a write may then go to another node.
+    """
+
+    def __init__(self, reason: str, *, may_repeat: bool, unsent: bool = False) -> None:
+        super().__init__(reason)
+        self.may_repeat = may_repeat
+        self.unsent = unsent
+
+
+async def answer_of(
+    send: Callable[[], Awaitable[Answer]],
+    method: str,
+    path: str,
+    *,
+    engine: str,
+    nodes: int,
+    seconds: float,
+    accept: Sequence[int] = (),
+) -> Answer:
+    """Return the answer to a request, a read being sent again where that may help.
+
+    Args:
+        send: Sends the request, once.
+        method: Its HTTP method.
+        path: Its path.
+        engine: What messages call the engine.
+        nodes: How many nodes there are to ask.
+        seconds: For how long it is sent again.
+        accept: Statuses from 300 on that are answers.
+
+    Raises:
+        EngineError: The engine answered with an error.
+        EngineUnavailable: It gave no answer in time, or stayed busy (429, 502, 503, 504).
+    """
+    repeatable = method in ("GET", "HEAD") or (method == "POST" and path.rpartition("/")[2] in READ_POSTS)
+    other_nodes = nodes > 1
+
+    def worth_repeating(error: Exception) -> bool:
+        if isinstance(error, Unreachable):
+            return error.may_repeat and (repeatable or (error.unsent and other_nodes))
+        return repeatable and isinstance(error, EngineUnavailable)
+
+    attempts = stamina.retry_context(
+        on=worth_repeating,
+        attempts=ATTEMPTS if repeatable or other_nodes else 1,
+        timeout=seconds,
+        wait_initial=FIRST_WAIT_SECONDS,
+        wait_max=LONGEST_WAIT_SECONDS,
+        wait_jitter=FIRST_WAIT_SECONDS,
+    )
+    try:
+        async for attempt in attempts:
+            with attempt:
+                answer = await send()
+                if answer.status >= 300 and answer.status not in accept:
+                    raise _failure(method, path, answer)
+                return answer
+    except Unreachable as error:
+        raise EngineUnavailable(f"{engine} cannot be reached: {error}") from error
+    raise AssertionError("stamina ends in an answer or in an error")
+
+
+def not_json(engine: str, method: str, path: str) -> EngineError:
+    """Return the error for an answer that cannot be decoded."""
+    return EngineError(f"{engine} answered {method} {path} with something that is not JSON")
+
+
+def reason_of(error: Any) -> str:
+    """Return ``type: reason`` of an error object, with its causes."""
+    if not isinstance(error, Mapping):
+        return str(error)
+    roots = error.get("root_cause") or [error]
+    parts = [f"{roots[0].get('type')}: {roots[0].get('reason')}"]
+    cause = error.get("caused_by")
+    while isinstance(cause, Mapping):
+        parts.append(str(cause.get("reason")))
+        cause = cause.get("caused_by")
+    return ", caused by ".join(dict.fromkeys(parts))
+
+
+def _failure(method: str, path: str, answer: Answer) -> EngineError:
+    kind = EngineUnavailable if answer.status in BUSY else EngineError
+    body = answer.body
+    reason = reason_of(body.get("error", body)) if isinstance(body, Mapping) else str(body or "no reason given")
+    return kind(
+        f"the engine answered {method} {path} with {answer.status}: {reason}",
+        upstream_status=answer.status,
+        upstream=body,
+    )

@@ -1,0 +1,49 @@
+"""One plain request to an engine of which nothing is known yet: neither product's client suits the other's."""
+
+from typing import Any
+
+import aiohttp
+import orjson
+
+from es_ttc.engine.addresses import NodePool, engine_addresses
+from es_ttc.engine.exchange import Answer, Unreachable, answer_of, not_json
+from es_ttc.engine.http import TLS_ERRORS, open_session, service_headers
+from es_ttc.settings import EngineSettings
+
+
+async def engine_info(settings: EngineSettings) -> Any:
+    """Return the engine's answer to ``GET /``.
+
+    Raises:
+        ConfigurationError: The address is no URL, or its certificates or credentials cannot be read.
+        EngineError: The engine refused to say.
+        EngineUnavailable: It cannot be reached.
+    """
+    nodes = NodePool(engine_addresses(settings))
+    engine = "the engine at " + ",".join(address.url for address in nodes.addresses)
+    headers = {"accept": "application/json", "accept-encoding": "identity", **service_headers(settings)}
+    seconds = settings.request_timeout
+    timeout = aiohttp.ClientTimeout(total=seconds)
+
+    async def send() -> Answer:
+        node = nodes.order()[0]
+        try:
+            async with session.get(
+                node.target(b"/", b""), headers=headers, allow_redirects=False, timeout=timeout
+            ) as response:
+                status, raw = response.status, await response.read()
+        except TimeoutError as error:
+            raise Unreachable(f"no answer within {seconds:g} seconds", may_repeat=False) from error
+        except (aiohttp.ClientError, OSError) as error:
+            nodes.failed(node)
+            raise Unreachable(str(error), may_repeat=not isinstance(error, TLS_ERRORS)) from error
+        try:
+            return Answer(status, orjson.loads(raw))
+        except orjson.JSONDecodeError as error:
+            if status < 300:
+                raise not_json(engine, "GET", "/") from error
+            return Answer(status, None)  # a proxy's page
+
+    async with open_session(settings, connections=1) as session:
+        answer = await answer_of(send, "GET", "/", engine=engine, nodes=len(nodes.addresses), seconds=seconds)
+    return answer.body
