@@ -28,7 +28,7 @@ REQUESTS: list[tuple[str, str, Any, dict[str, str]]] = [
     ("GET", "/?pretty=true&human", None, {}),
     ("GET", "/", None, {"accept": "application/yaml"}),
     ("GET", "/", None, {"accept": "application/cbor"}),
-    ("GET", "/_cat/aliases?v&format=yaml", None, {}),
+    ("GET", "/_cat/aliases/{index}*?v&format=yaml", None, {}),
     ("GET", "/{index}/_mapping", None, {"accept-encoding": "gzip"}),
     ("GET", "/{index}/_doc/d1", None, {"x-opaque-id": "mine"}),
     ("HEAD", "/{index}/_doc/d1", None, {}),
