@@ -4,18 +4,26 @@ VENV := .venv
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# Without compiled modules on the disk every process compiles all that it imports: seconds each.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm check format bench docs lock image clean
+.PHONY: help demo test test-quick test-vllm check format bench docs lock image clean
 
 help: ## Show this list.
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.demo ## Start a real engine, index real text, show a ranking table, then a prompt to search.
 	@$(BIN)/es-ttc demo $(ARGS)
 
+# Several processes share the tests and the nodes: they wait more than they compute.
+PROCESSES ?= 2
+
 test: $(VENV)/.dev $(VENV)/.frameworks ## Run the whole test suite against real engines.
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(PROCESSES) $(ARGS)
+
+test-quick: $(VENV)/.dev ## Run the tests that need no engine and no Java and are not slow.
+	@$(BIN)/python -m pytest -n $(PROCESSES) -m "not engine and not slow" $(ARGS)
 
 test-vllm: $(VENV)/.dev $(VENV)/.vllm ## Run the tests of language models against a real vLLM (on the processor).
 	@ES_TTC_TEST_VLLM=$(abspath $(VENV))/vllm/bin/python $(BIN)/python -m pytest -m llm tests/llm $(ARGS)

@@ -1,14 +1,14 @@
 """Fixtures that all tests share: real nodes of both products, a fresh index, the real encoder, a model, data.
 
-The nodes are started once a run and thrown away at its end. ES_TTC_TEST_OPENSEARCH and ES_TTC_TEST_ELASTICSEARCH name
-nodes that run already and are used instead.
+The nodes are started once a run, in the background, and thrown away at its end; where several processes share a run's
+tests, they share its nodes. ES_TTC_TEST_OPENSEARCH and ES_TTC_TEST_ELASTICSEARCH name nodes that run already and are
+used instead.
 """
 
 import json
 import logging
 import os
-import time
-import urllib.error
+import sys
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -18,49 +18,85 @@ from typing import Any
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.node import process
-from es_ttc.engine.node.distribution import Distribution
-from es_ttc.engine.node.opensearch import OpenSearchDistribution
-from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import ConfigurationError
-from es_ttc.settings import Settings
-from tests.support.elasticsearch import ElasticsearchDistribution
+from tests.support import shared_nodes, sharing
+from tests.support.shared_nodes import SharedNodes
+
+# A run starts some hundred processes: what one of them compiles is kept for the others, whatever the shell says.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
-PRODUCTS = ("opensearch", "elasticsearch")
+PRODUCTS = tuple(shared_nodes.PRODUCTS)
+NODES = pytest.StashKey[Path]()
+ON_NODES = frozenset(
+    {"nodes", "engine_url", "plugged", *(f"{one}_{what}" for one in PRODUCTS for what in ("url", "plugged"))}
+)
+"""The fixtures that give a test a node."""
 
 
 class Nodes:
-    """The nodes of this run: each is had at the first call for it."""
+    """The nodes of this run, as far as this process has asked for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self.urls: dict[str, str] = {}
-        self._started: list[process.Node] = []
+        self._folder = folder
 
-    def url(self, distribution: Distribution) -> str:
-        product = distribution.product
+    def url(self, product: str) -> str:
+        """Return a node's address; it is waited for."""
         if product not in self.urls:
-            self.urls[product] = os.environ.get(f"ES_TTC_TEST_{product.upper()}") or self._start(distribution)
+            self.urls[product] = shared_nodes.address(self._folder, product)
         return self.urls[product]
 
-    def _start(self, distribution: Distribution) -> str:
-        spec = NodeSpec(
-            cache_dir=Settings().cache_dir,
-            name=f"tests-{os.getpid()}-{distribution.product}",
-            port=0,
-            owned=True,
-            short_lived=True,
-            keep_data=False,
-        )
-        node = process.start(spec, distribution=distribution)
-        self._started.append(node)
-        if distribution.product == "elasticsearch":
-            await_licence(node.url)
-        return node.url
 
-    def stop(self) -> None:
-        for node in self._started:
-            node.stop()
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the process that begins a run start its nodes; the others of the run are told where they meet."""
+    if (told := getattr(config, "workerinput", None)) is not None:
+        config.stash[NODES] = Path(told["nodes"])
+        return
+    shared = SharedNodes()
+    config.stash[NODES] = shared.folder
+    config.add_cleanup(shared.stop)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a further process of the run where the nodes are found."""
+    node.workerinput["nodes"] = str(node.config.stash[NODES])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Say which tests stay together where several processes share them."""
+    return sharing.scheduler(config, log)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Mark the tests that need a node; where several processes share the tests, the longest begin."""
+    for item in items:
+        if not ON_NODES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker("engine")
+    yield
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: sharing.rank(item.nodeid))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Have the nodes started that tests will ask for."""
+    if session.config.option.collectonly:
+        return
+    for product in {product for item in session.items for product in _products_of(item)}:
+        shared_nodes.want(session.config.stash[NODES], product)
+
+
+def _products_of(item: pytest.Item) -> Iterator[str]:
+    """Return whose nodes a test asks for."""
+    asked = set(getattr(item, "fixturenames", ()))
+    if "engine_url" in asked and (chosen := getattr(item, "callspec", None)) is not None:
+        asked.add(f"{chosen.params.get('engine_url')}_url")
+    return (product for product in PRODUCTS if f"{product}_url" in asked)
 
 
 @pytest.fixture(autouse=True)
@@ -75,23 +111,21 @@ def _logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def nodes() -> Iterator[Nodes]:
-    running = Nodes()
-    yield running
-    running.stop()
+def nodes(pytestconfig: pytest.Config) -> Nodes:
+    return Nodes(pytestconfig.stash[NODES])
 
 
 @pytest.fixture(scope="session")
 def opensearch_url(nodes: Nodes) -> str:
     """The address of a real OpenSearch."""
-    return nodes.url(OpenSearchDistribution())
+    return nodes.url("opensearch")
 
 
 @pytest.fixture(scope="session")
 def elasticsearch_url(nodes: Nodes) -> str:
     """The address of a real Elasticsearch; the test is skipped where no JDK can run one, which fails on CI."""
     try:
-        return nodes.url(ElasticsearchDistribution())
+        return nodes.url("elasticsearch")
     except ConfigurationError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(f"Elasticsearch must be tested on CI: {error}")
@@ -113,21 +147,6 @@ def index_name(nodes: Nodes) -> Iterator[str]:
     for url in nodes.urls.values():
         for index in _call("GET", f"{url}/_cat/indices/{name}*?format=json&h=index&expand_wildcards=all"):
             _call("DELETE", f"{url}/{index['index']}")
-
-
-def await_licence(url: str) -> None:
-    """Wait for the licence, which a new cluster gives itself only after it answers."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            _call("GET", f"{url}/_license")
-        except urllib.error.HTTPError as error:
-            if error.code != 404:
-                raise
-            time.sleep(0.2)
-        else:
-            return
-    pytest.fail("the new Elasticsearch gives itself no licence")
 
 
 def _call(method: str, url: str) -> Any:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ from es_ttc.errors import EngineError
 from es_ttc.gateway.server import running_gateway
 from es_ttc.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings, GatewaySettings
+from tests.support.kept import Kept
 
 FIELDS = ("title", "body")
 ANIMALS = ("cat", "dog", "horse", "owl", "trout")
@@ -66,10 +68,18 @@ async def shop(engine: Engine, index_name: str) -> AsyncIterator[str]:
 
 
 @pytest.fixture(scope="session")
-def gateway(engine_url: str, encoder: Encoder) -> Iterator[str]:
-    settings = GatewaySettings(engine=engine_url, port=0, default_timeout_ms=20_000)
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
-        yield url
+def gateways(encoder: Encoder) -> Iterator[Kept[str]]:
+    def gateway_to(engine: str) -> AbstractContextManager[str]:
+        settings = GatewaySettings(engine=engine, port=0, default_timeout_ms=20_000)
+        return running_gateway(settings, load=lambda _name, _folder: encoder)
+
+    with Kept(gateway_to) as kept:
+        yield kept
+
+
+@pytest.fixture(scope="session")
+def gateway(engine_url: str, gateways: Kept[str]) -> str:
+    return gateways.of(engine_url)
 
 
 async def put(engine: Engine, index: str, documents: Mapping[str, Mapping[str, Any]], **params: str) -> None:

@@ -93,6 +93,7 @@ async def test_inside_and_out_again(engine: Engine, engine_url: str, shop: str, 
     assert after == before
 
 
+@pytest.mark.engine
 def test_an_engine_that_is_killed_under_it_and_comes_back(tmp_path: Path) -> None:
     node = OwnNode("attach")
     try:

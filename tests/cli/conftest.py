@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -13,6 +14,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.gateway.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
+from tests.support.kept import Kept
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,18 @@ class Filled:
 
 
 @pytest.fixture(scope="session")
-def filled(engine_url: str, encoder: Encoder) -> Iterator[Filled]:
+def all_filled(encoder: Encoder) -> Iterator[Kept[Filled]]:
+    with Kept(lambda engine: _filled(engine, encoder)) as kept:
+        yield kept
+
+
+@pytest.fixture(scope="session")
+def filled(engine_url: str, all_filled: Kept[Filled]) -> Filled:
+    return all_filled.of(engine_url)
+
+
+@contextmanager
+def _filled(engine_url: str, encoder: Encoder) -> Iterator[Filled]:
     name = f"test-cli-{uuid.uuid4().hex[:12]}"
     settings = GatewaySettings(engine=engine_url, encoder="minilm@onnx", port=0)
     with asyncio.Runner() as runner:

@@ -1,13 +1,12 @@
 """What `es-ttc engine` says when there is nothing to do or nothing it could do; real nodes: tests/engine/node."""
 
 import json
-import os
 
 import pytest
 
 from es_ttc.cli.app import run
 
-NAME = f"tests-{os.getpid()}-absent"
+NAME = "tests-absent"
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,7 @@ def test_a_narrow_terminal_gets_the_columns_that_fit(small: Path) -> None:
     assert all(heading in shown for heading in ("method", "ndcg@10", "recall@10", "mrr", "won/tied/lost"))
 
 
+@pytest.mark.slow
 def test_an_adapter_is_measured_under_its_own_name(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

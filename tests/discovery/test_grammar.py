@@ -47,6 +47,7 @@ def test_every_primitive_has_a_home() -> None:
     assert {name for one in OPERATIONS.values() for name in one.imports} == set(MODULES)
 
 
+@pytest.mark.slow
 def test_whatever_grows_is_allowed_and_runs(bees: Task) -> None:
     """A hundred steps of chance; every tree is checked, and twenty together are run as one program."""
     source = random.Random(7)

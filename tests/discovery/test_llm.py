@@ -136,6 +136,7 @@ def test_no_endpoint_is_told_before_the_search() -> None:
 
 
 @pytest.mark.llm
+@pytest.mark.slow
 def test_the_loop_survives_a_small_base_model(
     llm_url: str, tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
 ) -> None:

@@ -89,11 +89,12 @@ def searched(
         return list(memory.records)
 
 
+@pytest.mark.slow
 def test_a_recording_drives_the_loop_and_every_reason_is_the_right_one(
     tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
 ) -> None:
     proposer = ReplayProposer([Proposal(source=source, origin="replay") for source, _ in RECORDED])
-    evaluator = evaluator_of(tasks, seconds=1.0, memory_mb=128)
+    evaluator = evaluator_of(tasks, memory_mb=128)
     records = searched(tmp_path / "s", evaluator, proposer, len(RECORDED) + 1)
     found = [(record.name, record.reason) for record in records]
     expected = [(f"g{place:03d}", reason) for place, (_, reason) in enumerate(RECORDED, 1)]
@@ -106,6 +107,7 @@ def test_a_recording_drives_the_loop_and_every_reason_is_the_right_one(
     assert [one.name for one in frontier(records)] == (["g001"] if good.mean > 0 else [])
 
 
+@pytest.mark.slow
 def test_a_search_repeats_itself_and_goes_on_as_if_never_stopped(
     tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
 ) -> None:
@@ -161,6 +163,7 @@ def test_two_processes_do_not_write_one_memory(tmp_path: Path) -> None:
         Memory(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_killed_search_leaves_a_whole_memory_and_ends_where_an_unbroken_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def _can_mount() -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
 def test_each_step_works_in_its_order_and_the_gateway_serves_as_compose_has_it() -> None:
     if not _can_mount():
         pytest.skip("needs Linux, root and mounts: sudo python docker/rehearse.py")

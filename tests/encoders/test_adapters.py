@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import constants
-from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoTokenizer
 
 from es_ttc.encoders import CachedEncoder, Encoder, load_encoder, packages
 from es_ttc.encoders.adapters import WEIGHTS, shipped
@@ -54,6 +52,9 @@ def shipping(make_folder: MakeFolder, adapters: Path) -> Path:
 
 
 def test_vectors_are_those_of_peft(adapters: Path, law: Encoder, float32: Encoder, hashes: FileHashes) -> None:
+    from peft import PeftModel
+    from transformers import AutoModel, AutoTokenizer
+
     folder = packages.minilm(hashes, onnx=False).folder
     tokenizer = AutoTokenizer.from_pretrained(folder)
     theirs = PeftModel.from_pretrained(AutoModel.from_pretrained(folder), str(adapters / "law")).eval()

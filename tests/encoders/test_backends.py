@@ -1,21 +1,24 @@
-"""Every property that an encoder promises, on every backend and arithmetic."""
+"""Every property that an encoder promises, on every backend and arithmetic.
+
+sentence-transformers takes seconds to import, so it is imported where it is asked.
+"""
 
 import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 
 from es_ttc.encoders import Encoder, Encodings, load_encoder
-from es_ttc.encoders.sentence_transformers import choose_dtype
 from es_ttc.errors import ConfigurationError, EncoderError, InvalidRequest
 from tests.encoders.conftest import LONG, SENTENCES, MakeFolder
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 QUERY_PROMPTS = {"prompts": {"query": "search for: ", "document": "text: "}}
 
@@ -24,7 +27,9 @@ def pooling(mode: str, **more: Any) -> dict[str, Any]:
     return {"1_Pooling/config.json": {"word_embedding_dimension": 384, "pooling_mode": mode, **more}}
 
 
-def library(folder: Path) -> SentenceTransformer:
+def library(folder: Path) -> "SentenceTransformer":
+    from sentence_transformers import SentenceTransformer
+
     return SentenceTransformer(str(folder), device="cpu", local_files_only=True, model_kwargs={"dtype": torch.float32})
 
 
@@ -247,6 +252,9 @@ def test_options_out_of_range(options: dict[str, Any]) -> None:
 
 
 def test_a_projection_after_the_pooling_is_applied_to_the_tokens_too(make_folder: MakeFolder, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+
     torch.manual_seed(0)
     source = str(make_folder())
     dense = Dense(384, 96, activation_function=torch.nn.Identity())
@@ -284,6 +292,8 @@ def test_two_poolings_side_by_side_have_no_token_space(make_folder: MakeFolder) 
     ],
 )
 def test_arithmetic_follows_the_processor(tmp_path: Path, content: str | None, expected: str) -> None:
+    from es_ttc.encoders.sentence_transformers import choose_dtype
+
     cpuinfo = tmp_path / "cpuinfo"
     if content is not None:
         cpuinfo.write_text(content)

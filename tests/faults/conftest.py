@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.conftest import behind, encoder
+from tests.gateway.conftest import all_behind, behind, encoder
 
-__all__ = ["behind", "encoder"]
+__all__ = ["all_behind", "behind", "encoder"]
 
 
 @pytest.fixture

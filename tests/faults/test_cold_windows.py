@@ -23,6 +23,8 @@ from es_ttc.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from tests.gateway.client import Reply, call, search
 
+pytestmark = pytest.mark.engine
+
 INDEX = "cold-windows"
 DOCUMENTS = 240
 TOKENS = 1024

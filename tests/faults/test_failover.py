@@ -34,6 +34,7 @@ def cluster(encoder: Encoder) -> Iterator[Cluster]:
         running.remove()
 
 
+@pytest.mark.engine
 def test_the_death_of_a_node_is_not_noticed(cluster: Cluster, encoder: Encoder) -> None:
     engine = f"{cluster.second},{cluster.first}"
     with (

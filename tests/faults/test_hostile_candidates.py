@@ -124,6 +124,7 @@ def searched(tmp_path: Path, bees: Task) -> Callable[[list[str]], list[Record]]:
 
 
 @pytest.mark.usefixtures("open_wall")
+@pytest.mark.slow
 def test_a_hostile_candidate_ends_itself_and_the_search_goes_on(
     searched: Callable[[list[str]], list[Record]], bees: Task
 ) -> None:

@@ -45,6 +45,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.engine
 def test_the_logs_of_a_node_are_its_owners_alone(node: OwnNode) -> None:
     for log in (node.folder.log, node.folder.supervisor_log):
         assert f"{log.stat().st_mode & 0o777:o}" == "600"
@@ -68,6 +69,7 @@ def relieved_at_the_first_failure(
     return statuses
 
 
+@pytest.mark.engine
 async def test_documents_that_met_a_full_disk_are_sent_again(
     node: OwnNode, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +88,7 @@ async def test_documents_that_met_a_full_disk_are_sent_again(
         await engine.close()
 
 
+@pytest.mark.engine
 async def test_features_that_met_a_full_disk_are_written_again(
     node: OwnNode, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +109,7 @@ async def test_features_that_met_a_full_disk_are_written_again(
         await engine.close()
 
 
+@pytest.mark.engine
 def test_a_disk_that_stays_full_ends_the_run_and_rejects_nothing(
     node: OwnNode, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

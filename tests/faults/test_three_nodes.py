@@ -15,6 +15,8 @@ from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.settings import Settings
 from tests.gateway.client import call
 
+pytestmark = pytest.mark.engine
+
 NAME = f"tests-{os.getpid()}-up3"
 
 Command = Callable[..., tuple[int, str, str]]

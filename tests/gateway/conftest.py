@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from es_ttc.mappings.index import IndexOptions, create_index
 from es_ttc.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.gateway.client import call
+from tests.support.kept import Kept
 
 ANIMALS = ("cat", "dog", "horse", "owl", "trout", "bee")
 SIDECAR_TOKEN = "a-token-of-the-tests"
@@ -84,7 +86,18 @@ def encoder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encod
 
 
 @pytest.fixture(scope="session")
-def behind(engine_url: str, encoder: Encoder) -> Iterator[Behind]:
+def all_behind(encoder: Encoder) -> Iterator[Kept[Behind]]:
+    with Kept(lambda engine: _behind(engine, encoder)) as kept:
+        yield kept
+
+
+@pytest.fixture(scope="session")
+def behind(engine_url: str, all_behind: Kept[Behind]) -> Behind:
+    return all_behind.of(engine_url)
+
+
+@contextmanager
+def _behind(engine_url: str, encoder: Encoder) -> Iterator[Behind]:
     name = f"test-gateway-{uuid.uuid4().hex[:8]}"
     spec = make_index(engine_url, name, encoder)
     settings = GatewaySettings(

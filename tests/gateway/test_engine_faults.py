@@ -21,6 +21,8 @@ from tests.gateway.relay import Passed, relay
 from tests.gateway.test_rescore import EVERYTHING, ours
 from tests.support.own_node import OwnNode
 
+pytestmark = pytest.mark.engine
+
 BODY = {"query": EVERYTHING, "size": 20, "rescore": ours()}
 
 

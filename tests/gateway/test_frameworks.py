@@ -4,12 +4,15 @@ import asyncio
 import json
 import os
 import re
+import select
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -58,23 +61,53 @@ PAGES = {
 }
 
 
-def in_their_environment(function: str, **arguments: Any) -> Any:
+class Framework:
+    """A process in the frameworks' environment, whose calls all are of one framework."""
+
+    def __init__(self, log: IO[bytes]) -> None:
+        self._process = subprocess.Popen(
+            [str(PYTHON), "-m", "tests.support.frameworks"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=ROOT,
+            env={**os.environ, "HAYSTACK_TELEMETRY_ENABLED": "False"},
+            text=True,
+        )
+
+    def call(self, function: str, **arguments: Any) -> Any:
+        """Call a function there and return what it returns."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([function, arguments]) + "\n")
+        self._process.stdin.flush()
+        assert select.select([self._process.stdout], [], [], 120)[0], "it does not answer"
+        answer, *failure = json.loads(self._process.stdout.readline())
+        assert not failure, failure[0]
+        return answer
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def frameworks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Framework]]:
+    """Gives each framework's process, which is started when it is first asked for."""
     if not PYTHON.exists():
         if os.environ.get("CI") == "true":
             pytest.fail("the frameworks must be tested on CI: make .venv/.frameworks")
         pytest.skip("no frameworks: make .venv/.frameworks")
-    run = subprocess.run(
-        [str(PYTHON), "-m", "tests.support.frameworks", function],
-        input=json.dumps(arguments),
-        cwd=ROOT,
-        env={**os.environ, "HAYSTACK_TELEMETRY_ENABLED": "False"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    with ExitStack() as stack:
+        folder = tmp_path_factory.mktemp("frameworks")
+
+        @cache
+        def started(name: str) -> Framework:
+            framework = Framework(stack.enter_context((folder / f"{name}.log").open("wb")))
+            stack.callback(framework.end)
+            return framework
+
+        yield started
 
 
 async def attach(url: str, index: str, spec: IndexSpec, encoder: Encoder) -> None:
@@ -103,9 +136,16 @@ def written(behind: Behind, index_name: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_code_of_the_page(behind: Behind, encoder: Encoder, index_name: str, written: str, name: str) -> None:
-    page, made = PAGES[name], f"{index_name}-passages"
-    in_their_environment(
+def test_code_of_the_page(
+    behind: Behind,
+    encoder: Encoder,
+    index_name: str,
+    written: str,
+    frameworks: Callable[[str], Framework],
+    name: str,
+) -> None:
+    page, made, framework = PAGES[name], f"{index_name}-passages", frameworks(name)
+    framework.call(
         f"write_{name.replace('-', '_')}", url=behind.gateway, index=written, product=behind.product, texts=TEXTS
     )
     spec = IndexSpec(encoder.identity, text_fields=(page.text_field,), max_tokens=64)
@@ -123,7 +163,7 @@ def test_code_of_the_page(behind: Behind, encoder: Encoder, index_name: str, wri
     assert nearest.json()["ttc"]["applied"] is True
 
     blocks = page.blocks(behind.gateway, written, made)
-    found = in_their_environment("run_page", page=f"{name}.md", blocks=blocks, result=page.result)
+    found = framework.call("run_page", page=f"{name}.md", blocks=blocks, result=page.result)
     for block, documents in zip(blocks, found, strict=True):
         expected = nearest if '"knn"' in block else rescored
         assert [document["id"] for document in documents] == expected.ids

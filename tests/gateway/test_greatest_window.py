@@ -8,8 +8,8 @@ from es_ttc.engine.connect import connect
 from es_ttc.gateway.server import running_gateway
 from es_ttc.ingest.compose import Span, content_hash
 from es_ttc.ingest.encode import Encoded, action_lines, features_of
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.mappings.index import IndexOptions, index_body
+from es_ttc.mappings.spec import ROOT, IndexSpec
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.settings import EngineSettings, GatewaySettings
 from es_ttc.vectors.tokens import Float32
@@ -21,7 +21,7 @@ TEXT = "which cat drinks milk?"
 
 @pytest.fixture
 async def vectors(opensearch_url: str, index_name: str, encoder: Encoder) -> Float32:
-    """An index of documents with random vectors, one token each."""
+    """An index of documents with random vectors, one token each; with nothing for kNN, which takes most of a minute."""
     rng = np.random.default_rng(3)
     spec = IndexSpec(encoder.identity, codec="float16", scales=(1,))
     tokens = rng.standard_normal((DOCUMENTS, 1, encoder.identity.dims)).astype(np.float32)
@@ -31,7 +31,9 @@ async def vectors(opensearch_url: str, index_name: str, encoder: Encoder) -> Flo
     encodings = Encodings(pooled=pooled, tokens=list(tokens), offsets=offsets, truncated=np.zeros(DOCUMENTS, bool))
     engine = await connect(EngineSettings(engine=opensearch_url))
     try:
-        await create_index(engine, index_name, spec, IndexOptions(shards=2, replicas=0))
+        body = index_body(spec, await engine.capabilities(), IndexOptions(shards=2, replicas=0))
+        body["mappings"]["properties"][ROOT]["properties"]["vector"] = {"type": "object", "enabled": False}
+        await engine.create_index(index_name, body)
         for start in range(0, DOCUMENTS, 500):
             lines: list[bytes] = []
             for place in range(start, start + 500):

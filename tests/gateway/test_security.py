@@ -37,6 +37,8 @@ from tests.support.secured import PASSWORD, SUPERUSER, SecuredElasticsearch, bas
 INDEX = "creatures"
 HIDDEN_FROM = 30
 MAY_SEE = {document["_id"] for document in corpus() if document["number"] < HIDDEN_FROM}
+pytestmark = pytest.mark.engine
+
 ADMIN = basic(SUPERUSER, PASSWORD)
 ANN = basic("ann", "password-of-ann")
 BEN = basic("ben", "password-of-ben")

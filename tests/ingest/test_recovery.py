@@ -36,6 +36,8 @@ STORAGE: dict[str, dict[str, Any]] = {
 SHORT = "recovery-short"
 MANY, FEW = 60, 4  # so few that an engine replays operations rather than copies files: below a tenth
 
+pytestmark = pytest.mark.engine
+
 Features = dict[str, dict[str, bytes | None]]
 
 

@@ -26,12 +26,14 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_wheel_holds_each_module_once(distributions: Path) -> None:
     with zipfile.ZipFile(next(distributions.glob("*.whl"))) as wheel:
         names = [name for name in wheel.namelist() if name.endswith(".py")]
     assert Counter(names) == Counter(MODULES)
 
 
+@pytest.mark.slow
 def test_sdist_holds_each_module_once(distributions: Path) -> None:
     with tarfile.open(next(distributions.glob("*.tar.gz"))) as sdist:
         names = [member.name.split("/", 1)[1] for member in sdist if member.name.endswith(".py")]
@@ -41,6 +43,7 @@ def test_sdist_holds_each_module_once(distributions: Path) -> None:
     assert links == []
 
 
+@pytest.mark.slow
 def test_wheel_runs_in_a_clean_environment(distributions: Path, tmp_path: Path) -> None:
     """Only the base dependencies (linked from this environment, not fetched) and no source folder on the path."""
     venv.create(tmp_path / "env", with_pip=False)

@@ -1,10 +1,9 @@
-"""Small real LoRA adapters of MiniLM, random but the same at every run."""
+"""Small real LoRA adapters of MiniLM, random but the same at every run.
+
+peft takes seconds to import, so it is imported where one is made.
+"""
 
 from pathlib import Path
-
-import torch
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModel
 
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.packages import minilm
@@ -18,6 +17,10 @@ def make_adapter(folder: Path, seed: int, *, cache: Path) -> Path:
         seed: Of its weights.
         cache: For file hashes.
     """
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModel
+
     base = AutoModel.from_pretrained(minilm(FileHashes(cache), onnx=False).folder, local_files_only=True)
     model = get_peft_model(base, LoraConfig(r=4, lora_alpha=8, target_modules=["query", "value"]))
     random = torch.Generator().manual_seed(seed)

@@ -12,9 +12,9 @@ from es_ttc.engine.node.files import make_folder, remove
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.settings import Settings
-from tests.conftest import await_licence
 from tests.gateway.client import call
 from tests.support.elasticsearch import ElasticsearchDistribution
+from tests.support.shared_nodes import await_licence
 
 CACHE = Settings().cache_dir
 MULTI = {"opensearch": "zen", "elasticsearch": "multi-node"}

@@ -1,11 +1,13 @@
 """What runs in the environment of the retrieval frameworks (``make .venv/.frameworks``), apart from the gateway's own.
 
-Each function is one run of ``python -m tests.support.frameworks FUNCTION``: its arguments as a JSON object on standard
-input, what it returns as JSON on standard output.
+``python -m tests.support.frameworks`` takes calls, one a line of standard input: ``[function, arguments]`` as JSON.
+What a call returns is a line of standard output, ``[result]``; of one that fails it is ``[null, traceback]``. A
+framework takes seconds to import, so all calls of one go to one process.
 """
 
 import json
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,13 @@ def _shown(document: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    functions = (write_langchain, write_llama_index, write_haystack, run_page)
-    [function] = [function for function in functions if function.__name__ == sys.argv[1]]
-    json.dump(function(**json.load(sys.stdin)), sys.stdout)
+    functions = {one.__name__: one for one in (write_langchain, write_llama_index, write_haystack, run_page)}
+    answers, sys.stdout = sys.stdout, sys.stderr
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        try:
+            answer: list[Any] = [functions[name](**arguments)]
+        except Exception:  # noqa: BLE001 - the caller fails with it
+            answer = [None, traceback.format_exc()]
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()

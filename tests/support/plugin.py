@@ -11,6 +11,7 @@ from typing import NoReturn
 import pytest
 
 from es_ttc.engine.node import account, java
+from es_ttc.engine.node.files import locked, make_folder
 from es_ttc.engine.node.progress import ignore
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
@@ -32,11 +33,12 @@ def built(product: str) -> Path:
     The test is skipped where no Maven or no JDK is to be had, which fails on CI.
     """
     target = SOURCES / product / "target"
-    found = sorted(target.glob(f"es-ttc-{product}-*.zip"))
     changed = max(path.stat().st_mtime for path in SOURCES.rglob("*") if "target" not in path.parts and path.is_file())
-    if not found or found[-1].stat().st_mtime < changed:
-        _build()
+    with locked(make_folder(SOURCES / "target") / "build.lock"):
         found = sorted(target.glob(f"es-ttc-{product}-*.zip"))
+        if not found or found[-1].stat().st_mtime < changed:
+            _build()
+            found = sorted(target.glob(f"es-ttc-{product}-*.zip"))
     return found[-1]
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
@@ -13,10 +14,22 @@ from es_ttc.settings import GatewaySettings
 from tests.gateway.client import call
 from tests.gateway.conftest import Behind, corpus, fill
 from tests.gateway.relay import Relay, relay
+from tests.support.kept import Kept
 
 
 @pytest.fixture(scope="session")
-def spanned(engine_url: str, encoder: Encoder) -> Iterator[Behind]:
+def all_spanned(encoder: Encoder) -> Iterator[Kept[Behind]]:
+    with Kept(lambda engine: _spanned(engine, encoder)) as kept:
+        yield kept
+
+
+@pytest.fixture(scope="session")
+def spanned(engine_url: str, all_spanned: Kept[Behind]) -> Behind:
+    return all_spanned.of(engine_url)
+
+
+@contextmanager
+def _spanned(engine_url: str, encoder: Encoder) -> Iterator[Behind]:
     name = f"test-knn-{uuid.uuid4().hex[:8]}"
     spec = IndexSpec(encoder.identity, codec="float16", max_tokens=64, spans=(SpanGrid(5, 3),))
     asyncio.run(fill(engine_url, name, spec, encoder, corpus()))
@@ -29,9 +42,14 @@ def spanned(engine_url: str, encoder: Encoder) -> Iterator[Behind]:
 
 
 @pytest.fixture(scope="session")
-def watched(spanned: Behind) -> Iterator[Relay]:
-    with relay(spanned.engine) as state:
-        yield state
+def all_watched() -> Iterator[Kept[Relay]]:
+    with Kept(relay) as kept:
+        yield kept
+
+
+@pytest.fixture(scope="session")
+def watched(spanned: Behind, all_watched: Kept[Relay]) -> Relay:
+    return all_watched.of(spanned.engine)
 
 
 @pytest.fixture
@@ -42,10 +60,16 @@ def relayed(watched: Relay) -> Iterator[Relay]:
 
 
 @pytest.fixture(scope="session")
-def through_relay(watched: Relay, encoder: Encoder) -> Iterator[str]:
+def all_through_relay(encoder: Encoder) -> Iterator[Kept[str]]:
+    def gateway_to(engine: str) -> AbstractContextManager[str]:
+        settings = GatewaySettings(feature_cache_mb=0, engine=engine, port=0, default_timeout_ms=20_000, max_window=300)
+        return running_gateway(settings, load=lambda _name, _folder: encoder)
+
+    with Kept(gateway_to) as kept:
+        yield kept
+
+
+@pytest.fixture(scope="session")
+def through_relay(watched: Relay, all_through_relay: Kept[str]) -> str:
     """A gateway whose engine is watched; it keeps no features, so that it reads them each time."""
-    settings = GatewaySettings(
-        feature_cache_mb=0, engine=watched.url, port=0, default_timeout_ms=20_000, max_window=300
-    )
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
-        yield url
+    return all_through_relay.of(watched.url)

@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from es_ttc.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.gateway.client import Reply, call
 from tests.gateway.relay import Relay, relay
+from tests.support.kept import Kept
 from tests.support.llm import Answer, ScriptedModel, scripted_model_beside
 
 DOCUMENTS = [
@@ -58,8 +60,19 @@ class Rewritten:
 
 
 @pytest.fixture(scope="session")
-def rewritten(engine_url: str, encoder: Encoder) -> Iterator[Rewritten]:
+def all_rewritten(encoder: Encoder) -> Iterator[Kept[Rewritten]]:
+    with Kept(lambda engine: _rewritten(engine, encoder)) as kept:
+        yield kept
+
+
+@pytest.fixture(scope="session")
+def rewritten(engine_url: str, all_rewritten: Kept[Rewritten]) -> Rewritten:
     """Of one engine after the other."""
+    return all_rewritten.of(engine_url)
+
+
+@contextmanager
+def _rewritten(engine_url: str, encoder: Encoder) -> Iterator[Rewritten]:
     name = f"test-query-{uuid.uuid4().hex[:8]}"
     asyncio.run(fill(engine_url, name, encoder))
     answers: dict[str, Answer | Callable[[], Answer]] = {}

@@ -11,7 +11,7 @@ from tests.faults.test_odd_documents import GOOD, ODD, odd_documents
 from tests.gateway.client import Reply, call, search
 from tests.gateway.conftest import make_index
 from tests.gateway.test_sidecar import FIELDS
-from tests.plugin.conftest import Plugged, encoder, opensearch_plugged  # noqa: F401
+from tests.plugin.conftest import Plugged
 
 INDEX = "faults-odd-documents-plugin"
 CATS = "which cat drinks milk?"
@@ -25,7 +25,7 @@ LONG = {
 
 
 @pytest.fixture(scope="module")
-def odd(opensearch_plugged: Plugged, encoder: Encoder) -> Plugged:  # noqa: F811
+def odd(opensearch_plugged: Plugged, encoder: Encoder) -> Plugged:
     url = opensearch_plugged.url
     spec = make_index(url, INDEX, encoder, codec="int8")
     body = {

@@ -1,0 +1,68 @@
+"""Which tests stay together, and in which order they begin, where several processes share a run's (``pytest -n``).
+
+A file stays together: what its fixtures make is made once. So do the files of a folder whose nodes are its own; and a
+file of few, long, independent tests does not.
+"""
+
+from typing import Any
+
+import pytest
+
+BY_PRODUCT = ("tests/plugin/", "tests/ingest/test_recovery.py")
+"""Of which each product's tests stay together: they share nodes of their own."""
+TOGETHER = ("tests/evaluation/test_through_engine.py", "tests/evaluation/test_programs_", "tests/evaluation/test_rewri")
+"""Files that stay together: one looks for temporary indices, the others make some."""
+APART = ("tests/tasks/test_workers.py", "tests/ingest/test_kill.py", "tests/discovery/test_loop.py")
+"""Files whose tests share nothing."""
+FIRST = (
+    "tests/tasks/test_workers.py",
+    "tests/ingest/test_recovery.py",
+    "tests/plugin/",
+    *TOGETHER,
+    "tests/engine/node/test_life.py",
+    "tests/faults/test_three_nodes.py",
+    "tests/faults/test_slow_clients.py",
+    "tests/gateway/test_engine_faults.py",
+    "tests/faults/test_cold_windows.py",
+    "tests/gateway/test_frameworks.py",
+    "tests/ingest/test_kill.py",
+    "tests/discovery/test_loop.py",
+    "tests/tasks/test_turn.py",
+    "tests/attach/test_killed.py",
+    "tests/ingest/test_engine_killed.py",
+    "tests/docker/test_docker_build.py",
+)
+"""What takes long, the longest first: begun last, it would be waited for while others have nothing left to do."""
+LAST = ("tests/faults/test_fuzz.py", "tests/faults/test_long_requests.py", "tests/faults/test_pool_turns.py")
+"""What measures how long clients wait: together and at the end, when the others have nothing left to do."""
+
+
+def scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return the scheduler of pytest-xdist that keeps tests together as it is said here, in the order of `rank`."""
+    from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-not-found, unused-ignore]
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
+        def _split_scope(self, nodeid: str) -> str:
+            return scope(nodeid)
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
+
+
+def scope(nodeid: str) -> str:
+    """Return the name of what a test stays together with."""
+    path, _, test = nodeid.partition("::")
+    for begin in BY_PRODUCT:
+        if path.startswith(begin):
+            return f"{begin} {'elasticsearch' if 'elasticsearch' in test.partition('[')[2] else 'opensearch'}"
+    for group in (TOGETHER, LAST):
+        if path.startswith(group):
+            return group[0]
+    return nodeid if path in APART else path
+
+
+def rank(nodeid: str) -> int:
+    """Return a place: tests with a lower one begin earlier."""
+    if nodeid.startswith(LAST):
+        return len(FIRST) + 1
+    return next((place for place, begin in enumerate(FIRST) if nodeid.startswith(begin)), len(FIRST))
