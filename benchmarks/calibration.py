@@ -12,9 +12,9 @@ import numpy as np
 from benchmarks.common import heading, table
 from benchmarks.programs import load
 from es_ttc.encoders import CachedEncoder, load_encoder
-from es_ttc.evaluation.metrics import score
-from es_ttc.ingest.compose import compose
-from es_ttc.mappings.calibration import RANK
+from es_ttc.index.ingest.compose import compose
+from es_ttc.index.mappings.calibration import RANK
+from es_ttc.lab.evaluation.metrics import score
 from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.primitives.standardise import along_queries
 from es_ttc.settings import Settings

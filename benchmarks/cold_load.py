@@ -25,8 +25,8 @@ from benchmarks.served import DIMS, ENCODER, QUERY, bulk, delete, features, gate
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.node import process
 from es_ttc.engine.node.spec import NodeSpec
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import Settings
 
 INDEX = "benchmark-cold-load"
@@ -81,7 +81,7 @@ async def _fill(url: str, documents: int, tokens: int) -> None:
 
 
 def _lines(number: int, matrix: np.ndarray, spec: IndexSpec) -> Sequence[bytes]:
-    from es_ttc.ingest.encode import action_lines
+    from es_ttc.index.ingest.encode import action_lines
 
     text = f"document {number}"
     return action_lines(str(number), orjson.dumps({"text": text, "n": number}), "", features(matrix, spec, text), spec)

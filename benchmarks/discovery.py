@@ -23,22 +23,22 @@ import orjson
 
 from benchmarks.common import heading, table
 from benchmarks.programs import DATA, ROOT, load
-from es_ttc.discovery.charts import image
-from es_ttc.discovery.evaluator import Evaluator
-from es_ttc.discovery.frontier import frontier, measured
-from es_ttc.discovery.loop import search as generations_of
-from es_ttc.discovery.memory import Memory, read
-from es_ttc.discovery.planning import collections, load_tasks, plan_generated, plan_task
-from es_ttc.discovery.proposers.base import Proposer
-from es_ttc.discovery.proposers.grammar import GrammarProposer
-from es_ttc.discovery.proposers.llm import LlmProposer
-from es_ttc.discovery.records import Plan, Record
-from es_ttc.discovery.sandboxed import Limits
-from es_ttc.discovery.seeds import ORIGIN, seeds
-from es_ttc.discovery.summary import shares
-from es_ttc.discovery.tasks import task_of
 from es_ttc.encoders import CachedEncoder, load_encoder
-from es_ttc.evaluation.bootstrap import compare, resampled_means
+from es_ttc.lab.discovery.charts import image
+from es_ttc.lab.discovery.evaluator import Evaluator
+from es_ttc.lab.discovery.frontier import frontier, measured
+from es_ttc.lab.discovery.loop import search as generations_of
+from es_ttc.lab.discovery.memory import SearchLog, read
+from es_ttc.lab.discovery.planning import collections, load_tasks, plan_generated, plan_task
+from es_ttc.lab.discovery.proposers.base import Proposer
+from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
+from es_ttc.lab.discovery.proposers.llm import LlmProposer
+from es_ttc.lab.discovery.records import Plan, Record
+from es_ttc.lab.discovery.sandboxed import Limits
+from es_ttc.lab.discovery.seeds import ORIGIN, seeds
+from es_ttc.lab.discovery.summary import shares
+from es_ttc.lab.discovery.tasks import task_of
+from es_ttc.lab.evaluation.bootstrap import compare, resampled_means
 from es_ttc.llm.local import running_llm
 from es_ttc.settings import LlmSettings, Settings
 
@@ -70,7 +70,7 @@ def main() -> None:
 def search(folder: Path, generations: int, seed: int, llm: str | None) -> None:
     """Search, or go on."""
     encoder = _encoder()
-    with Memory(folder) as memory:
+    with SearchLog(folder) as memory:
         if memory.plan is None:
             tasks = [plan_task(DATA / name, None, None, *size, SEED) for name, size in SEEN.items()]
             tasks += [plan_generated(name, *size, SEED) for name, size in GENERATED.items()]

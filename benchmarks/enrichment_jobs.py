@@ -18,15 +18,15 @@ from typing import Any
 
 from benchmarks.common import heading, table
 from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.jobs import service
+from es_ttc.enrichment.jobs.documents import text_of
+from es_ttc.enrichment.jobs.record import Job
+from es_ttc.enrichment.jobs.store import JobStore, StoredProposal
+from es_ttc.index.mappings.enrichment import add_enrichment, enrichable
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import ENRICHED, ENRICHED_TEXT, ENRICHMENT, IndexSpec
 from es_ttc.llm.local import MODEL, running_llm
-from es_ttc.mappings.enrichment import add_enrichment, enrichable
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.spec import ENRICHED, ENRICHED_TEXT, ENRICHMENT, IndexSpec
 from es_ttc.settings import Settings
-from es_ttc.tasks import control
-from es_ttc.tasks.documents import text_of
-from es_ttc.tasks.record import Job
-from es_ttc.tasks.store import JobStore, Kept
 from tests.support.jobs import IDENTITY, Workplace, connected, worker_at
 
 PREFIX = "bench-enrichment"
@@ -71,7 +71,7 @@ async def seed(
     for document in documents:
         if line := known.get(document["_id"]):
             text = text_of((document["_id"], None), document, fields)
-            kept = Kept(tuple(line["phrases"]), line["read"], line["written"], "recorded", document["_id"])
+            kept = StoredProposal(tuple(line["phrases"]), line["read"], line["written"], "recorded", document["_id"])
             await store.keep(job.plan.asked, place.index, text.hash, kept)
 
 
@@ -136,7 +136,7 @@ async def run(arguments: argparse.Namespace, model: str, folder: Path) -> None:
         documents = ordered(data)
         if not await engine.exists(index):
             await make(engine, index, documents)
-        wanted = control.Wanted(
+        wanted = service.JobRequest(
             index=index,
             query={"range": {"place": {"lt": arguments.documents}}},
             tau=arguments.tau,
@@ -145,7 +145,7 @@ async def run(arguments: argparse.Namespace, model: str, folder: Path) -> None:
             lanes=2,
             parallel=arguments.parallel,
         )
-        shown = await control.submit(engine, place.settings, wanted)
+        shown = await service.submit(engine, place.settings, wanted)
         await seed(engine, place, shown.job, documents, recorded(file, shown.job))
         begun = time.monotonic()
         exported = 0
@@ -153,13 +153,13 @@ async def run(arguments: argparse.Namespace, model: str, folder: Path) -> None:
             while shown.job.status == "running" and time.monotonic() - begun < arguments.minutes * 60:
                 await asyncio.sleep(LOOK_SECONDS)
                 with contextlib.suppress(OSError):
-                    shown = await control.shown(engine, place.settings, shown.job.id)
+                    shown = await service.shown(engine, place.settings, shown.job.id)
                 if shown.progress.done >= exported + 100:
                     exported = await export(engine, place, shown.job, file)
             seconds = time.monotonic() - begun
             if shown.job.status == "running":
-                await control.pause(engine, place.settings, shown.job.id)
-        shown = await control.shown(engine, place.settings, shown.job.id)
+                await service.pause(engine, place.settings, shown.job.id)
+        shown = await service.shown(engine, place.settings, shown.job.id)
         await export(engine, place, shown.job, file)
         report(arguments, shown, seconds, len(documents))
     finally:
@@ -170,7 +170,7 @@ async def run(arguments: argparse.Namespace, model: str, folder: Path) -> None:
         await engine.close()
 
 
-def report(arguments: argparse.Namespace, shown: control.Shown, seconds: float, corpus: int) -> None:
+def report(arguments: argparse.Namespace, shown: service.JobStatus, seconds: float, corpus: int) -> None:
     progress = shown.progress
     about = (
         f"{Path(arguments.data).name}, {corpus} documents, {arguments.documents} of them to enrich, relevant ones first"

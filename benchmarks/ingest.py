@@ -20,18 +20,18 @@ from typing import Any, Self
 import psutil
 
 from benchmarks.common import heading, table
-from es_ttc.demo.stdlib import generate
 from es_ttc.encoders import Encoder, load_encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
-from es_ttc.ingest import DeadLetterList, Documents, Inputs, Outcome, ingest
-from es_ttc.ingest.compose import compose
-from es_ttc.ingest.encode import action_lines, encode_texts, features_of
-from es_ttc.ingest.prepare import prepare
-from es_ttc.ingest.readers import Record, open_source
-from es_ttc.mappings.contents import contents
-from es_ttc.mappings.index import create_index
-from es_ttc.mappings.spec import Codec, IndexSpec, TokenStorage
+from es_ttc.index.ingest import DeadLetterList, Documents, IngestResult, Inputs, ingest
+from es_ttc.index.ingest.compose import compose
+from es_ttc.index.ingest.encode import action_lines, encode_texts, features_of
+from es_ttc.index.ingest.prepare import prepare
+from es_ttc.index.ingest.readers import Record, open_source
+from es_ttc.index.mappings.contents import contents
+from es_ttc.index.mappings.index import create_index
+from es_ttc.index.mappings.spec import Codec, IndexSpec, TokenStorage
+from es_ttc.lab.demo.stdlib import generate
 from es_ttc.settings import EngineSettings
 
 LEASE_SECONDS = 65
@@ -52,13 +52,13 @@ class Ingested:
 
     index: str
     spec: IndexSpec
-    outcome: Outcome
+    outcome: IngestResult
     alone: float
 
 
 async def fill(
     engine: Engine, encoder: Encoder, documents: Iterable[Any], name: str, tokens: TokenStorage, codec: Codec
-) -> tuple[IndexSpec, Outcome]:
+) -> tuple[IndexSpec, IngestResult]:
     """Ingest into a new index."""
     spec = IndexSpec(encoder.identity, tokens=tokens, codec=codec)
     if await engine.exists(name):

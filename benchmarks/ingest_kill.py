@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.common import heading, table
 from es_ttc.engine.connect import connect
-from es_ttc.mappings.contents import contents
-from es_ttc.mappings.index import resolve_index
+from es_ttc.index.mappings.contents import contents
+from es_ttc.index.mappings.index import resolve_index
 from es_ttc.settings import EngineSettings
 from tests.support.killing import ingest_with_kills
 

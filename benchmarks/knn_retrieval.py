@@ -23,17 +23,17 @@ import numpy as np
 from benchmarks.common import heading, table
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder
-from es_ttc.evaluation.datasets import Collection, load_collection
-from es_ttc.evaluation.features import encode_corpus, encode_queries
-from es_ttc.evaluation.methods import Method, resolve_one, retrieval
-from es_ttc.evaluation.metrics import CUTOFFS, score
-from es_ttc.evaluation.plan import SPANS, Plan
-from es_ttc.evaluation.through_engine import EngineSearcher, TemporaryIndex, engine_searcher, temporary_index
-from es_ttc.gateway.logs import configure_logs
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.evaluation.datasets import Collection, load_collection
+from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
+from es_ttc.lab.evaluation.methods import Method, resolve_one, retrieval
+from es_ttc.lab.evaluation.metrics import CUTOFFS, score
+from es_ttc.lab.evaluation.plan import SPANS, Plan
+from es_ttc.lab.evaluation.through_engine import EngineSearcher, TemporaryIndex, engine_searcher, temporary_index
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
 from es_ttc.rescorers.nnn.objective import objective
+from es_ttc.serving.logs import configure_logs
 from es_ttc.settings import EngineSettings, Settings
 from es_ttc.vectors.tokens import Float32
 

@@ -19,9 +19,9 @@ from contextlib import suppress
 from multiprocessing import get_context
 
 from benchmarks.common import heading
-from es_ttc.gateway.app import create_app
-from es_ttc.gateway.logs import configure_logs
-from es_ttc.gateway.server import address_of, bind, server_of
+from es_ttc.serving.app import create_app
+from es_ttc.serving.logs import configure_logs
+from es_ttc.serving.server import address_of, bind, server_of
 from es_ttc.settings import GatewaySettings
 from tests.support.fuzz import Fuzzer
 from tests.support.raw_http import connect

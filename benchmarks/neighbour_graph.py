@@ -24,16 +24,16 @@ from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
-from es_ttc.evaluation.datasets import Collection, load_collection
-from es_ttc.evaluation.through_engine import index_collection
-from es_ttc.gateway.server import running_gateway
-from es_ttc.graph import GraphParams, build
-from es_ttc.graph.nearest import approximate, exact
-from es_ttc.mappings.queries import matching
-from es_ttc.mappings.spec import IndexSpec
-from es_ttc.neighbours import build_graph, delete_graphs, serving_graph, update_graph
-from es_ttc.neighbours.build import Builder
-from es_ttc.neighbours.stored import Node, pages
+from es_ttc.index.mappings.queries import matching
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.evaluation.datasets import Collection, load_collection
+from es_ttc.lab.evaluation.through_engine import index_collection
+from es_ttc.reranking.graph import GraphParams, build
+from es_ttc.reranking.graph.nearest import approximate, exact
+from es_ttc.reranking.index_graph import build_graph, delete_graphs, serving_graph, update_graph
+from es_ttc.reranking.index_graph.build import Builder
+from es_ttc.reranking.index_graph.store import GraphNode, pages
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from es_ttc.vectors.tokens import Float32
 
@@ -131,7 +131,9 @@ async def mending(engine: Engine, name: str) -> None:
         whole = build(np.stack([vectors[one] for one in nodes]), GraphParams())
         seconds = time.perf_counter() - began
         ids = list(nodes)
-        anew = {one: Node(one, "", tuple(ids[other] for other in whole.of(at).tolist())) for at, one in enumerate(ids)}
+        anew = {
+            one: GraphNode(one, "", tuple(ids[other] for other in whole.of(at).tolist())) for at, one in enumerate(ids)
+        }
         rebuilt = recall(anew, vectors)
         rows.append(
             (
@@ -176,7 +178,7 @@ def fields(vector: Float32, name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def stored(engine: Engine, name: str) -> dict[str, Node]:
+async def stored(engine: Engine, name: str) -> dict[str, GraphNode]:
     """Return the graph."""
     serving = await serving_graph(engine, name)
     assert serving is not None
@@ -186,15 +188,15 @@ async def stored(engine: Engine, name: str) -> dict[str, Node]:
 
 async def vectors_of(engine: Engine, name: str) -> dict[str, Float32]:
     """Return the documents' vectors."""
-    from es_ttc.attach.source import settled_writes
-    from es_ttc.neighbours.corpus import Corpus
+    from es_ttc.index.attach.source import settled_writes
+    from es_ttc.reranking.index_graph.vectors import VectorSource
 
-    corpus = await Corpus.of(engine, name)
+    corpus = await VectorSource.of(engine, name)
     settled = await settled_writes(engine, corpus.index)
     return {one.id: one.vector async for page in corpus.read({}, settled) for one in page if one.vector is not None}
 
 
-def recall(nodes: dict[str, Node], vectors: dict[str, Float32]) -> tuple[float, float]:
+def recall(nodes: dict[str, GraphNode], vectors: dict[str, Float32]) -> tuple[float, float]:
     """Return the share of each document's nearest that are neighbours, and that are neighbours or theirs."""
     ids = [one for one in vectors if one in nodes]
     matrix = np.stack([vectors[one] for one in ids])

@@ -8,7 +8,7 @@ import numpy as np
 from benchmarks.common import heading, table
 from benchmarks.figures import BAR, INK, MUTED, STRONG, figure, save
 from es_ttc.encoders import load_encoder
-from es_ttc.evaluation.metrics import intra_list_similarity
+from es_ttc.lab.evaluation.metrics import intra_list_similarity
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
 from es_ttc.settings import Settings
 

@@ -19,16 +19,16 @@ import numpy as np
 from benchmarks.common import heading, table
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder
-from es_ttc.evaluation.bootstrap import compare, interval, resampled_means
-from es_ttc.evaluation.datasets import Collection, load_collection, only, sample, splits
-from es_ttc.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
-from es_ttc.evaluation.memory import MemorySearcher
-from es_ttc.evaluation.methods import Method, resolve_one, retrieval
-from es_ttc.evaluation.metrics import Float64, QueryScores, intra_list_similarity, score, score_by
-from es_ttc.evaluation.rankings import Run
-from es_ttc.evaluation.report import signed
-from es_ttc.evaluation.tuning import best, candidates, fold_of
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.evaluation.bootstrap import compare, interval, resampled_means
+from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sample, splits
+from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
+from es_ttc.lab.evaluation.memory import MemorySearcher
+from es_ttc.lab.evaluation.methods import Method, resolve_one, retrieval
+from es_ttc.lab.evaluation.metrics import Float64, QueryScores, intra_list_similarity, score, score_by
+from es_ttc.lab.evaluation.rankings import Run
+from es_ttc.lab.evaluation.report import signed
+from es_ttc.lab.evaluation.tuning import best, candidates, fold_of
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.nnn import NnnParams
 from es_ttc.rescorers.nnn.objective import Rows

@@ -35,8 +35,8 @@ from es_ttc.engine.node import process
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.plugin import Plugin
 from es_ttc.engine.node.spec import NodeSpec
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import Settings
 
 INDEX = "benchmark-plugin"

@@ -27,15 +27,15 @@ import orjson
 from benchmarks.common import heading, table
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder, Role
-from es_ttc.evaluation.bootstrap import CONFIDENCE, RESAMPLES, TIE, compare, resampled_means
-from es_ttc.evaluation.costs import Cost, Kind, Seconds, cost_of, counted, pareto_front, seconds_of
-from es_ttc.evaluation.datasets import Collection, load_collection
-from es_ttc.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
-from es_ttc.evaluation.harness import evaluate
-from es_ttc.evaluation.memory import MemorySearcher
-from es_ttc.evaluation.methods import Method, resolve_one, retrieval
-from es_ttc.ingest.compose import compose
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.ingest.compose import compose
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.evaluation.bootstrap import CONFIDENCE, RESAMPLES, TIE, compare, resampled_means
+from es_ttc.lab.evaluation.costs import Cost, Kind, Seconds, cost_of, counted, pareto_front, seconds_of
+from es_ttc.lab.evaluation.datasets import Collection, load_collection
+from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
+from es_ttc.lab.evaluation.harness import evaluate
+from es_ttc.lab.evaluation.memory import MemorySearcher
+from es_ttc.lab.evaluation.methods import Method, resolve_one, retrieval
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, TOPIC
 from es_ttc.rescorers.programs.feedback import DEPTHS, WEIGHTS

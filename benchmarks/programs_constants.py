@@ -14,9 +14,9 @@ import numpy as np
 from benchmarks.common import heading, table
 from benchmarks.programs import encoded, load
 from es_ttc.encoders import CachedEncoder, load_encoder
-from es_ttc.evaluation.datasets import Collection
-from es_ttc.evaluation.features import CorpusFeatures
-from es_ttc.evaluation.metrics import score
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.features import CorpusFeatures
+from es_ttc.lab.evaluation.metrics import score
 from es_ttc.rescorers.base import Feature, Query
 from es_ttc.rescorers.programs import rounds
 from es_ttc.rescorers.programs.catalogue import CATALOGUE

@@ -20,10 +20,10 @@ from benchmarks.common import heading, table
 from benchmarks.programs_window import COUNTS, chunks_of, unit
 from benchmarks.served import DIMS, ENCODER, Client, Gateway, bulk, delete, gateway, opened
 from es_ttc.encoders import load_encoder
-from es_ttc.ingest.compose import compose, content_hash
-from es_ttc.ingest.encode import DocumentFeatures, action_lines
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.ingest.compose import compose, content_hash
+from es_ttc.index.ingest.encode import DocumentFeatures, action_lines
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
 
 INDEX = "benchmark-programs"

@@ -17,7 +17,7 @@ from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.programs.interface import PASSAGE, QUERY, Program, run
 from es_ttc.rescorers.programs.source import compiled
 from es_ttc.rescorers.programs.windows import context_of
-from es_ttc.sandbox.hosting import Host, HostLimits
+from es_ttc.sandbox.process_pool import ProgramLimits, ProgramProcessPool
 from es_ttc.vectors.chunks import GRANULARITIES
 
 _WARM = 10
@@ -48,7 +48,7 @@ def main() -> None:
     pooled = documents.pooled
     assert pooled is not None
     query = Query("word1 other7 nothing", unit(random, 1))
-    host = Host(HostLimits())
+    host = ProgramProcessPool(ProgramLimits())
     rows = []
     for name, source in PROGRAMS.items():
         here, there = compiled(source), host.program(source)

@@ -23,20 +23,20 @@ from numpy.typing import NDArray
 
 from benchmarks.common import heading, table
 from es_ttc.encoders import CachedEncoder, load_encoder
-from es_ttc.evaluation.bm25 import Bm25
-from es_ttc.evaluation.bootstrap import compare, resampled_means
-from es_ttc.evaluation.datasets import Collection, load_collection
-from es_ttc.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
-from es_ttc.evaluation.metrics import score_by
-from es_ttc.evaluation.rankings import top
-from es_ttc.evaluation.simulated_reranker import SimulatedReranker
-from es_ttc.graph import NeighbourGraph, build
-from es_ttc.mappings.spec import IndexSpec
-from es_ttc.reranking import (
-    ListwiseJudge,
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.evaluation.bm25 import Bm25
+from es_ttc.lab.evaluation.bootstrap import compare, resampled_means
+from es_ttc.lab.evaluation.datasets import Collection, load_collection
+from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
+from es_ttc.lab.evaluation.metrics import score_by
+from es_ttc.lab.evaluation.rankings import top
+from es_ttc.lab.evaluation.simulated_reranker import SimulatedReranker
+from es_ttc.reranking.graph import NeighbourGraph, build
+from es_ttc.reranking.strategies import (
+    ListwiseBudgetedReranker,
     Nearness,
-    PointwiseJudge,
-    Walk,
+    PointwiseBudgetedReranker,
+    RerankedList,
     gar,
     retrieve_and_rerank,
     rgs,
@@ -55,7 +55,7 @@ SEEDS = (5, 10, 20, 50)
 DEPTH = 1000
 NAMES = ("RR", "GAR", "SlideGAR", "RGS", "best-first")
 METRICS = ("ndcg@10", "recall@100")
-Judged = Callable[["Ready", int, Any, int], Awaitable[Walk]]
+Judged = Callable[["Ready", int, Any, int], Awaitable[RerankedList]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,42 +91,44 @@ class Ready:
         return near
 
 
-async def rr_pointwise(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
-    return await retrieve_and_rerank(ready.first_pass[query], PointwiseJudge(reranker, budget))
+async def rr_pointwise(ready: Ready, query: int, reranker: Any, budget: int) -> RerankedList:
+    return await retrieve_and_rerank(ready.first_pass[query], PointwiseBudgetedReranker(reranker, budget))
 
 
-async def gar_pointwise(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
-    return await gar(ready.first_pass[query], ready, PointwiseJudge(reranker, budget))
+async def gar_pointwise(ready: Ready, query: int, reranker: Any, budget: int) -> RerankedList:
+    return await gar(ready.first_pass[query], ready, PointwiseBudgetedReranker(reranker, budget))
 
 
-async def rgs_pointwise(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
-    return await rgs(ready.first_pass[query], ready, PointwiseJudge(reranker, budget))
+async def rgs_pointwise(ready: Ready, query: int, reranker: Any, budget: int) -> RerankedList:
+    return await rgs(ready.first_pass[query], ready, PointwiseBudgetedReranker(reranker, budget))
 
 
-async def best_first(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
-    judge = PointwiseJudge(reranker, budget)
+async def best_first(ready: Ready, query: int, reranker: Any, budget: int) -> RerankedList:
+    judge = PointwiseBudgetedReranker(reranker, budget)
     return await gar(ready.first_pass[query], ready, judge, seeds=20, alternate=False)
 
 
-async def slidegar_distinct(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
-    judge = ListwiseJudge(reranker, budget, count="distinct")
+async def slidegar_distinct(ready: Ready, query: int, reranker: Any, budget: int) -> RerankedList:
+    judge = ListwiseBudgetedReranker(reranker, budget, count="distinct")
     return await slidegar(ready.first_pass[query], ready, judge, ready.nearness(query))
 
 
-async def rr_shown(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
-    return await retrieve_and_rerank(ready.first_pass[query], ListwiseJudge(reranker, budget))
+async def rr_shown(ready: Ready, query: int, reranker: Any, budget: int) -> RerankedList:
+    return await retrieve_and_rerank(ready.first_pass[query], ListwiseBudgetedReranker(reranker, budget))
 
 
-async def slidegar_shown(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
-    return await slidegar(ready.first_pass[query], ready, ListwiseJudge(reranker, budget), ready.nearness(query))
+async def slidegar_shown(ready: Ready, query: int, reranker: Any, budget: int) -> RerankedList:
+    return await slidegar(
+        ready.first_pass[query], ready, ListwiseBudgetedReranker(reranker, budget), ready.nearness(query)
+    )
 
 
-async def rgs_shown(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
-    return await rgs(ready.first_pass[query], ready, ListwiseJudge(reranker, budget))
+async def rgs_shown(ready: Ready, query: int, reranker: Any, budget: int) -> RerankedList:
+    return await rgs(ready.first_pass[query], ready, ListwiseBudgetedReranker(reranker, budget))
 
 
-async def rgs_distinct(ready: Ready, query: int, reranker: Any, budget: int) -> Walk:
-    return await rgs(ready.first_pass[query], ready, ListwiseJudge(reranker, budget, count="distinct"))
+async def rgs_distinct(ready: Ready, query: int, reranker: Any, budget: int) -> RerankedList:
+    return await rgs(ready.first_pass[query], ready, ListwiseBudgetedReranker(reranker, budget, count="distinct"))
 
 
 GROUPS: dict[str, dict[str, Judged]] = {
@@ -187,14 +189,14 @@ def measured(ready: Ready, method: Judged, error_rate: float, budget: int) -> ND
     )
 
 
-def _scored(ready: Ready, walk: Callable[[int, str], Awaitable[Walk]]) -> NDArray[np.float64]:
-    async def every() -> dict[str, Walk]:
+def _scored(ready: Ready, walk: Callable[[int, str], Awaitable[RerankedList]]) -> NDArray[np.float64]:
+    async def every() -> dict[str, RerankedList]:
         return {query: await walk(place, query) for place, query in enumerate(ready.names)}
 
     return valued(ready, asyncio.run(every()))
 
 
-def valued(ready: Ready, walks: Mapping[str, Walk]) -> NDArray[np.float64]:
+def valued(ready: Ready, walks: Mapping[str, RerankedList]) -> NDArray[np.float64]:
     """Return the metrics of walks, by query, ``(2, q)``."""
     rankings = {query: [ready.features.ids[i] for i in one.documents[:100]] for query, one in walks.items()}
     qrels = {query: ready.collection.qrels[query] for query in rankings}
@@ -298,8 +300,8 @@ def _tune() -> None:
         cells = []
         for seeds in SEEDS:
 
-            async def pointwise(one: Ready, query: int, reranker: Any, budget: int, seeds: int = seeds) -> Walk:
-                return await rgs(one.first_pass[query], one, PointwiseJudge(reranker, budget), seeds=seeds)
+            async def pointwise(one: Ready, query: int, reranker: Any, budget: int, seeds: int = seeds) -> RerankedList:
+                return await rgs(one.first_pass[query], one, PointwiseBudgetedReranker(reranker, budget), seeds=seeds)
 
             cells.append(f"{measured(ready, pointwise, error_rate, 100)[0].mean():.3f}")
         rows.append((error_rate, f"{measured(ready, rr_pointwise, error_rate, 100)[0].mean():.3f}", *cells))

@@ -44,18 +44,18 @@ from benchmarks.reranking import (
     prepared,
     valued,
 )
+from es_ttc.common.caches import LruCache
 from es_ttc.encoders import CachedEncoder, load_encoder
-from es_ttc.evaluation.datasets import Document, load_collection
-from es_ttc.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
-from es_ttc.evaluation.metrics import score_by
-from es_ttc.graph import build
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.evaluation.datasets import Document, load_collection
+from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
+from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.llm.local import MODEL, running_llm
-from es_ttc.lru import LruCache
-from es_ttc.mappings.spec import IndexSpec
-from es_ttc.rerankers import Passage
-from es_ttc.rerankers.calls import PointwiseCalls
-from es_ttc.rerankers.llm import LlmRerankerSettings, PointwiseLlm
-from es_ttc.reranking import Pointwise, Walk
+from es_ttc.reranking.graph import build
+from es_ttc.reranking.rerankers import Passage
+from es_ttc.reranking.rerankers.calls import PointwiseCalls
+from es_ttc.reranking.rerankers.llm import LlmRerankerSettings, PointwiseLlm
+from es_ttc.reranking.strategies import PointwiseScorer, RerankedList
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.spectral import SpectralRescorer
 from es_ttc.rescorers.spectral.params import SpectralParams
@@ -77,7 +77,7 @@ Curves = dict[str, dict[str, dict[str, float]]]
 class Reranker(Protocol):
     """Gives the reranker of one query of a collection."""
 
-    def of(self, query: int) -> Pointwise:
+    def of(self, query: int) -> PointwiseScorer:
         """Return it; a document that it has scored before costs nothing."""
         ...
 
@@ -259,7 +259,8 @@ def llm(collection: str, queries: int, budget: int) -> None:
     )
     values = {name: valued(some, found) for name, found in walks.items()}
     first = {
-        name: Walk(ready.first_pass[at], 0, 0, walks["RR"][name].stopped) for at, name in zip(drawn, names, strict=True)
+        name: RerankedList(ready.first_pass[at], 0, 0, walks["RR"][name].stopped)
+        for at, name in zip(drawn, names, strict=True)
     }
     values = {"BM25": valued(some, first), **values}
     rows = [
@@ -279,7 +280,7 @@ def run(ready: Ready, method: Judged, reranker: Reranker, budget: int) -> NDArra
     return valued(ready, asyncio.run(walks_of(ready, method, reranker, budget)))
 
 
-async def walks_of(ready: Ready, method: Judged, reranker: Reranker, budget: int) -> dict[str, Walk]:
+async def walks_of(ready: Ready, method: Judged, reranker: Reranker, budget: int) -> dict[str, RerankedList]:
     """Return each query's walk."""
     walks = {name: await method(ready, at, reranker.of(at), budget) for at, name in enumerate(ready.names)}
     failure = next((one.failure for one in walks.values() if one.failure is not None), None)
@@ -329,7 +330,7 @@ def reachable(ready: Ready) -> tuple[str, ...]:
 PARTED = ("recall of what was judged", "nDCG@10 if it were ordered perfectly", "nDCG@10", "of what was possible")
 
 
-def parted(ready: Ready, walks: Mapping[str, Walk]) -> tuple[str, ...]:
+def parted(ready: Ready, walks: Mapping[str, RerankedList]) -> tuple[str, ...]:
     """Return what a method met, what the best order of that would be worth, and what the reranker made of it."""
     qrels = {name: ready.collection.qrels[name] for name in walks}
     ids = ready.features.ids
@@ -419,11 +420,11 @@ class _Rated(Scoring):
         return await self.calls.scores(self.query, [Passage(text, text) for text in texts])
 
 
-async def _rated(ready: Ready, drawn: Sequence[int], url: str, budget: int) -> dict[str, dict[str, Walk]]:
+async def _rated(ready: Ready, drawn: Sequence[int], url: str, budget: int) -> dict[str, dict[str, RerankedList]]:
     settings = LlmRerankerSettings(timeout_ms=600_000, at_once=1, max_characters=LLM_CHARACTERS)
     model = PointwiseLlm(settings, LlmSettings(llm_url=url, llm_api="completions", llm_timeout=600))
     calls = PointwiseCalls(model, MODEL, LruCache(100_000))
-    walks: dict[str, dict[str, Walk]] = {name: {} for name in SCORED}
+    walks: dict[str, dict[str, RerankedList]] = {name: {} for name in SCORED}
     try:
         for at in drawn:
             name = ready.names[at]

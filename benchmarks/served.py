@@ -24,10 +24,10 @@ import orjson
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
-from es_ttc.ingest.compose import compose, content_hash
-from es_ttc.ingest.encode import DocumentFeatures, action_lines, token_features
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.ingest.compose import compose, content_hash
+from es_ttc.index.ingest.encode import DocumentFeatures, action_lines, token_features
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from es_ttc.vectors.tokens import Float32
 

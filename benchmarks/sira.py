@@ -47,18 +47,18 @@ from es_ttc.encoders import Encoder, load_encoder
 from es_ttc.encoders.cache import CachedEncoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.proposals.filtering import FilteredPhrases, filtered
+from es_ttc.enrichment.proposals.plan import Plan
+from es_ttc.enrichment.proposals.relevance import Relevance
 from es_ttc.errors import EngineUnavailable
-from es_ttc.evaluation.bootstrap import compare, resampled_means
-from es_ttc.evaluation.datasets import Collection, load_collection
-from es_ttc.evaluation.metrics import score_by
-from es_ttc.gateway.logs import configure_logs
-from es_ttc.gateway.server import running_gateway
+from es_ttc.index.mappings.enrichment import EnrichmentTarget
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.evaluation.bootstrap import compare, resampled_means
+from es_ttc.lab.evaluation.datasets import Collection, load_collection
+from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.llm.local import running_llm
-from es_ttc.llm_enrichment.filtering import Filtered, filtered
-from es_ttc.llm_enrichment.plan import Plan
-from es_ttc.llm_enrichment.relevance import Relevance
-from es_ttc.mappings.enrichment import Enrichable
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.serving.logs import configure_logs
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -337,16 +337,16 @@ async def filtered_by(
     await fill(engine, name, collection, {"enrichment": {}})
     sources = {one.id: one.source for one in collection.documents}
     documents = [(line["phrases"], [*sources[line["_id"]].values()]) for line in lines]
-    target = Enrichable(name, IndexSpec(encoder.identity, text_fields=FIELDS), "english")
+    target = EnrichmentTarget(name, IndexSpec(encoder.identity, text_fields=FIELDS), "english")
 
-    async def kept(tau: float, relevance: Relevance | None = None) -> list[Filtered]:
+    async def kept(tau: float, relevance: Relevance | None = None) -> list[FilteredPhrases]:
         plan = Plan(prompt="", text="{{document}}", model="", tau=tau)
         found = []
         for start in range(0, len(documents), _FILTERED):
             found += await filtered(engine, target, plan, documents[start : start + _FILTERED], relevance)
         return found
 
-    def by_document(found: Sequence[Filtered]) -> dict[str, list[str]]:
+    def by_document(found: Sequence[FilteredPhrases]) -> dict[str, list[str]]:
         return {line["_id"]: list(one.kept) for line, one in zip(lines, found, strict=True)}
 
     try:

@@ -42,8 +42,8 @@ from benchmarks.served import (
 )
 from es_ttc.cli.common import progress_bar
 from es_ttc.encoders import load_encoder
-from es_ttc.ingest.encode import DocumentFeatures, action_lines
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.ingest.encode import DocumentFeatures, action_lines
+from es_ttc.index.mappings.spec import IndexSpec
 
 INDEX = "benchmark-soak"
 CACHE_MB = 64

@@ -31,9 +31,9 @@ from benchmarks.spectral_synthetic import (
 )
 from benchmarks.table_iv import DATA, MINILM, PAPER
 from es_ttc.encoders import CachedEncoder, load_encoder
-from es_ttc.evaluation.datasets import load_collection
-from es_ttc.evaluation.methods import resolve
-from es_ttc.evaluation.plan import Plan, run
+from es_ttc.lab.evaluation.datasets import load_collection
+from es_ttc.lab.evaluation.methods import resolve
+from es_ttc.lab.evaluation.plan import Plan, run
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams, SpectralRescorer, scale_norms
 from es_ttc.settings import Settings

@@ -30,21 +30,21 @@ from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.errors import ConfigurationError
-from es_ttc.evaluation.datasets import Collection, load_collection
-from es_ttc.evaluation.features import encode_corpus, encode_queries
-from es_ttc.evaluation.memory import MemorySearcher
-from es_ttc.evaluation.methods import resolve, retrieval
-from es_ttc.evaluation.metrics import score
-from es_ttc.gateway.features import DocumentKey, FeatureStore
-from es_ttc.gateway.pool import BoundedPool
-from es_ttc.gateway.reads import ReadBudget
-from es_ttc.gateway.upstream import Caller, Upstream
-from es_ttc.ingest import DeadLetterList, Documents, Inputs, ingest
-from es_ttc.ingest.encode import token_blob, token_features
-from es_ttc.ingest.sample import learn_codebook
-from es_ttc.mappings.index import IndexOptions, index_body
-from es_ttc.mappings.spec import ENCODER, HASH, RESIDUAL_BITS, ROOT, IndexSpec, SpanGrid
+from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
+from es_ttc.index.ingest.encode import token_blob, token_features
+from es_ttc.index.ingest.sample import learn_codebook
+from es_ttc.index.mappings.index import IndexOptions, index_body
+from es_ttc.index.mappings.spec import ENCODER, HASH, RESIDUAL_BITS, ROOT, IndexSpec, SpanGrid
+from es_ttc.lab.evaluation.datasets import Collection, load_collection
+from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
+from es_ttc.lab.evaluation.memory import MemorySearcher
+from es_ttc.lab.evaluation.methods import resolve, retrieval
+from es_ttc.lab.evaluation.metrics import score
 from es_ttc.rescorers.base import Feature
+from es_ttc.serving.features.read_budget import ReadBudget
+from es_ttc.serving.features.store import DocumentKey, FeatureStore
+from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.pool import BoundedPool
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from es_ttc.vectors.packed import Codebooks, codebook_id, pack_codebook, unpack_codebook, unpack_tokens
 from es_ttc.vectors.residual import learn

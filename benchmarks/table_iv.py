@@ -14,11 +14,11 @@ from pathlib import Path
 
 from benchmarks.common import heading, table
 from es_ttc.encoders import CachedEncoder, load_encoder
-from es_ttc.evaluation.datasets import Collection, load_collection
-from es_ttc.evaluation.methods import resolve
-from es_ttc.evaluation.plan import Plan, run
-from es_ttc.evaluation.results import CollectionResult
-from es_ttc.gateway.logs import configure_logs
+from es_ttc.lab.evaluation.datasets import Collection, load_collection
+from es_ttc.lab.evaluation.methods import resolve
+from es_ttc.lab.evaluation.plan import Plan, run
+from es_ttc.lab.evaluation.results import CollectionResult
+from es_ttc.serving.logs import configure_logs
 from es_ttc.settings import EngineSettings, Settings
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "limit-small"

@@ -26,22 +26,22 @@ from benchmarks.figures import BAR, INK, STRONG, figure, save
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder, Float32
 from es_ttc.encoders.heads import unit
-from es_ttc.evaluation.bootstrap import compare, interval, resampled_means
-from es_ttc.evaluation.datasets import load_collection
-from es_ttc.evaluation.report import replace as write
-from es_ttc.evaluation.report import signed
-from es_ttc.evaluation.tuning import fold_of
+from es_ttc.lab.evaluation.bootstrap import compare, interval, resampled_means
+from es_ttc.lab.evaluation.datasets import load_collection
+from es_ttc.lab.evaluation.report import replace as write
+from es_ttc.lab.evaluation.report import signed
+from es_ttc.lab.evaluation.tuning import fold_of
+from es_ttc.lab.training.data import Places, Task, TrainingQueries, held_out_places, load_task, questions_of
+from es_ttc.lab.training.figures import WINDOW, by_query
+from es_ttc.lab.training.loop import LoopOptions, TrainingProgress, train
+from es_ttc.lab.training.recipes.colt import ColtOptions, ColtRecipe
+from es_ttc.lab.training.recipes.dense import DenseRecipe
+from es_ttc.lab.training.recipes.head import HeadOptions, HeadRecipe
+from es_ttc.lab.training.recipes.nnn import GRID, NnnOptions, NnnRecipe
 from es_ttc.rescorers.mmr import greedy
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
 from es_ttc.rescorers.nnn.rescorer import scores
 from es_ttc.settings import Settings
-from es_ttc.training.data import Places, Questions, Task, held_out_places, load_task, questions_of
-from es_ttc.training.figures import WINDOW, by_query
-from es_ttc.training.loop import LoopOptions, Progressed, train
-from es_ttc.training.recipes.colt import ColtOptions, ColtRecipe
-from es_ttc.training.recipes.dense import DenseRecipe
-from es_ttc.training.recipes.head import HeadOptions, HeadRecipe
-from es_ttc.training.recipes.nnn import GRID, NnnOptions, NnnRecipe
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 METRICS = ("recall@3", "recall@5", "comp@3", "comp@5")
@@ -101,7 +101,7 @@ def compared(task: Task, how: Plan) -> dict[str, Any]:
     assert task.test is not None
     found: dict[str, Any] = {"values": {}, "chosen": {}, "courses": {}, "seconds": {}}
 
-    def note(name: str, begun: float, course: Progressed | None = None) -> None:
+    def note(name: str, begun: float, course: TrainingProgress | None = None) -> None:
         found["seconds"][name] = time.process_time() - begun
         if course is not None:
             found["courses"][name] = {"losses": course.losses, "valid": course.valid, "best": course.best}
@@ -150,7 +150,7 @@ def compared(task: Task, how: Plan) -> dict[str, Any]:
     return found
 
 
-def longer(task: Task, how: Plan) -> tuple[Questions, list[list[int]]]:
+def longer(task: Task, how: Plan) -> tuple[TrainingQueries, list[list[int]]]:
     """Return dense retrieval with a second pair of adapters: NNN-Tr's parameters and epochs, another loss."""
     torch.manual_seed(how.nnn.seed)
     again = DenseRecipe(task, hidden=how.hidden)
@@ -160,11 +160,11 @@ def longer(task: Task, how: Plan) -> tuple[Questions, list[list[int]]]:
     return after.test, by_cosine(after.test, after.documents)
 
 
-def by_cosine(questions: Questions, documents: Float32) -> list[list[int]]:
+def by_cosine(questions: TrainingQueries, documents: Float32) -> list[list[int]]:
     return [_window(documents, vector)[:10].tolist() for vector in questions.vectors]
 
 
-def by_mmr(questions: Questions, documents: Float32, trade_off: float) -> list[list[int]]:
+def by_mmr(questions: TrainingQueries, documents: Float32, trade_off: float) -> list[list[int]]:
     found = []
     for vector in questions.vectors:
         window = _window(documents, vector)
@@ -173,7 +173,7 @@ def by_mmr(questions: Questions, documents: Float32, trade_off: float) -> list[l
     return found
 
 
-def by_nnn(questions: Questions, documents: Float32, l1: float, l2: float) -> list[list[int]]:
+def by_nnn(questions: TrainingQueries, documents: Float32, l1: float, l2: float) -> list[list[int]]:
     found = []
     for vector in questions.vectors:
         window = _window(documents, vector)
@@ -187,11 +187,11 @@ def _window(documents: Float32, vector: Float32) -> Places:
     return order
 
 
-def values(questions: Questions, ranked: list[list[int]]) -> dict[str, list[float]]:
+def values(questions: TrainingQueries, ranked: list[list[int]]) -> dict[str, list[float]]:
     return by_query(questions, ranked)
 
 
-def comp(questions: Questions, ranked: list[list[int]]) -> float:
+def comp(questions: TrainingQueries, ranked: list[list[int]]) -> float:
     return float(np.mean(by_query(questions, ranked)[OBJECTIVE]))
 
 
@@ -226,8 +226,8 @@ def crossed(folder: Path, encoder: Encoder, seed: int) -> dict[str, Any]:
     return merged
 
 
-def joined(one: Questions, other: Questions) -> Questions:
-    return Questions(
+def joined(one: TrainingQueries, other: TrainingQueries) -> TrainingQueries:
+    return TrainingQueries(
         [*one.texts, *other.texts],
         np.concatenate([one.vectors, other.vectors]),
         [*one.relevant, *other.relevant],
@@ -257,11 +257,11 @@ def aspects(seed: int, *, hidden: bool = True) -> Task:
     def through(rows: Float32) -> Float32:
         return unit((rows @ seen.T + common * 0.3).astype(np.float32)) if hidden else rows
 
-    def asked(queries: int, drawn: np.random.Generator) -> Questions:
+    def asked(queries: int, drawn: np.random.Generator) -> TrainingQueries:
         wanted = [np.sort(drawn.choice(count, 3, replace=False)).astype(np.intp) for _ in range(queries)]
         weights = [drawn.permutation([1.0, 0.7, 0.5]) for _ in range(queries)]
         rows = np.stack([weight @ directions[one] for weight, one in zip(weights, wanted, strict=True)])
-        return Questions([""] * queries, through(unit(rows.astype(np.float32))), wanted)
+        return TrainingQueries([""] * queries, through(unit(rows.astype(np.float32))), wanted)
 
     drawn = np.random.default_rng([20_260, seed])
     parts = asked(2000, drawn), asked(500, drawn)
@@ -296,7 +296,7 @@ def headed(encoder: Encoder, seed: int) -> dict[str, Any]:
     return found
 
 
-def judging(folder: Path, encoder: Encoder) -> tuple[Questions, Float32]:
+def judging(folder: Path, encoder: Encoder) -> tuple[TrainingQueries, Float32]:
     questions, documents = questions_of(load_collection(folder), encoder)
     return questions, documents
 

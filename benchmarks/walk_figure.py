@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from benchmarks.common import heading
 from benchmarks.reranking import DATA, Ready, by_bm25, prepared
 from benchmarks.reranking_real import Spectral
-from es_ttc.evaluation.datasets import load_collection
-from es_ttc.evaluation.metrics import score_by
-from es_ttc.reranking import PointwiseJudge, Walk, retrieve_and_rerank, rgs
+from es_ttc.lab.evaluation.datasets import load_collection
+from es_ttc.lab.evaluation.metrics import score_by
+from es_ttc.reranking.strategies import PointwiseBudgetedReranker, RerankedList, retrieve_and_rerank, rgs
 
 FIGURE = Path(__file__).parents[1] / "docs" / "images" / "rgs_walk.svg"
 BUDGET = 60
@@ -40,17 +40,18 @@ def main(out: Path) -> None:
     draw(ready, best, walk, judge).savefig(out, metadata={"Date": None})
 
 
-async def walked(ready: Ready, place: int) -> tuple[Walk, PointwiseJudge]:
-    judge = PointwiseJudge(Spectral(ready.features, ready.queries).of(place), BUDGET)
+async def walked(ready: Ready, place: int) -> tuple[RerankedList, PointwiseBudgetedReranker]:
+    judge = PointwiseBudgetedReranker(Spectral(ready.features, ready.queries).of(place), BUDGET)
     return await rgs(ready.first_pass[place][:100], ready, judge), judge
 
 
 def gain(ready: Ready, place: int, name: str) -> float:
     qrels = {name: ready.collection.qrels[name]}
 
-    async def both() -> list[Walk]:
+    async def both() -> list[RerankedList]:
         rr = await retrieve_and_rerank(
-            ready.first_pass[place][:100], PointwiseJudge(Spectral(ready.features, ready.queries).of(place), BUDGET)
+            ready.first_pass[place][:100],
+            PointwiseBudgetedReranker(Spectral(ready.features, ready.queries).of(place), BUDGET),
         )
         return [rr, (await walked(ready, place))[0]]
 
@@ -61,7 +62,7 @@ def gain(ready: Ready, place: int, name: str) -> float:
     return float(after[0] - before[0])
 
 
-def draw(ready: Ready, name: str, walk: Walk, judge: PointwiseJudge) -> Figure:
+def draw(ready: Ready, name: str, walk: RerankedList, judge: PointwiseBudgetedReranker) -> Figure:
     """Return the figure: calls from left to right, the reranker's score upwards, a line from who led to whom."""
     style: Any = {"svg.fonttype": "none", "svg.hashsalt": "es-ttc", "font.family": "sans-serif", "font.size": 10}
     place = {document: at for at, document in enumerate(walk.calls, 1)}

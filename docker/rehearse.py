@@ -43,7 +43,7 @@ _CLONE_NEWNET = 0x40000000
 PROGRAM = """
 import numpy as np
 from es_ttc.rescorers.programs.interface import Context, run
-from es_ttc.sandbox.hosting import Host, HostLimits
+from es_ttc.sandbox.process_pool import Host, HostLimits
 host = Host(HostLimits())
 host.require()
 one = np.ones((1, 2), np.float32)

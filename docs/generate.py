@@ -10,12 +10,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from es_ttc.cli.app import cli
-from es_ttc.gateway.section import Section
-from es_ttc.rerankers import registry as rerankers
-from es_ttc.reranking import STRATEGIES
+from es_ttc.reranking.rerankers import registry as rerankers
+from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import registry
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
+from es_ttc.serving.search.section import Section
 from es_ttc.settings import GatewaySettings, Settings
 
 FOLDER = Path(__file__).parent / "reference"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_ttc.validation import did_you_mean, nearest, shown
+from es_ttc.common.validation import did_you_mean, nearest, shown
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ from es_ttc.cli.serve import serve
 from es_ttc.cli.train import train
 from es_ttc.cli.tune import tune
 from es_ttc.cli.worker import worker
+from es_ttc.common.process_arguments import hide_credentials
 from es_ttc.errors import EsTtcError
-from es_ttc.gateway.logs import configure_logs
-from es_ttc.process_arguments import hide_credentials
+from es_ttc.serving.logs import configure_logs
 
 
 @click.group(

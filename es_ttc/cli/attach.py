@@ -26,13 +26,13 @@ from es_ttc.cli.options import check_codec, examples, feature_options, said
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
-    from es_ttc.attach import Filled, Traces
-    from es_ttc.attach.fill import Report
-    from es_ttc.attach.find import Found
     from es_ttc.encoders.base import Encoder
     from es_ttc.engine.protocol import Engine
-    from es_ttc.mappings.indices import Index
-    from es_ttc.mappings.spec import IndexSpec
+    from es_ttc.index.attach import AttachedObjects, FillResult
+    from es_ttc.index.attach.feature_locations import Found
+    from es_ttc.index.attach.fill import Report
+    from es_ttc.index.mappings.indices import Index
+    from es_ttc.index.mappings.spec import IndexSpec
     from es_ttc.vectors.residual import Bits
 
 
@@ -126,7 +126,7 @@ def fill(
 
     Exit status: as for `es-ttc attach`; a stopped --watch ends with 0.
     """
-    from es_ttc.attach import FillOptions
+    from es_ttc.index.attach import FillOptions
 
     settings = Settings(**given(engine=engine, encoder=encoder))
     options = FillOptions(everything=everything)
@@ -204,10 +204,10 @@ def _long(work: Any, as_json: bool, how_to_go_on: str) -> int:
 
 async def _attach(
     settings: Settings, name: str, chosen: dict[str, Any], *, encoder_named: bool, inside: bool
-) -> "tuple[str, list[Filled]]":
-    from es_ttc.attach import attach_beside, attach_inside
-    from es_ttc.attach.source import sources_of
+) -> "tuple[str, list[FillResult]]":
     from es_ttc.errors import InvalidRequest
+    from es_ttc.index.attach import attach_beside, attach_inside
+    from es_ttc.index.attach.source import sources_of
 
     stop_on_sigterm()
     async with connected(settings) as engine:
@@ -239,9 +239,9 @@ async def _wanted(
     encoder_named: bool,
 ) -> "tuple[IndexSpec, Encoder]":
     """Return the spec: what was asked for, the rest as it was before, or the default; and its encoder."""
-    from es_ttc.attach.find import spec_of
-    from es_ttc.attach.source import require_text_fields
-    from es_ttc.mappings.spec import RESIDUAL_BITS, IndexSpec
+    from es_ttc.index.attach.feature_locations import spec_of
+    from es_ttc.index.attach.source import require_text_fields
+    from es_ttc.index.mappings.spec import RESIDUAL_BITS, IndexSpec
 
     before = await spec_of(engine, sources)
     encoder = await _encoder(settings, before, dims=chosen.pop("dims", None), named=encoder_named)
@@ -262,7 +262,7 @@ async def _encoder(settings: Settings, before: "IndexSpec | None", *, dims: int 
     """Load the encoder that was named, else the one that the features were made with."""
     from es_ttc.encoders import load_encoder
     from es_ttc.errors import EncoderMismatch
-    from es_ttc.mappings.encoder import load_encoder_for
+    from es_ttc.index.mappings.encoder import load_encoder_for
 
     with stderr.status("loading the encoder"):
         if before is None or named or dims is not None:
@@ -283,7 +283,7 @@ async def _codebook(
     engine: "Engine", sources: "Sequence[Index]", encoder: "Encoder", wanted: dict[str, Any], bits: "Bits"
 ) -> bytes:
     """Return the codebook of an attach that was made or begun with the same choices, else a new one."""
-    from es_ttc.attach.sample import first_codebook, kept_codebook
+    from es_ttc.index.attach.sample import first_codebook, kept_codebook
 
     kept = await kept_codebook(engine, sources, encoder, wanted)
     if kept:
@@ -297,8 +297,8 @@ async def _codebook(
         return await first_codebook(engine, sources, wanted["text_fields"], encoder, bits, report)
 
 
-async def _fill(settings: Settings, name: str, options: Any) -> "tuple[str, list[Filled]]":
-    from es_ttc.attach.find import fill_found, found_behind
+async def _fill(settings: Settings, name: str, options: Any) -> "tuple[str, list[FillResult]]":
+    from es_ttc.index.attach.feature_locations import fill_found, found_behind
 
     stop_on_sigterm()
     async with connected(settings) as engine:
@@ -311,9 +311,9 @@ async def _fill(settings: Settings, name: str, options: Any) -> "tuple[str, list
 
 async def _watch(settings: Settings, name: str, options: Any, every: float) -> None:
     """Fill again and again; an engine that is away for a while is waited for."""
-    from es_ttc.attach import FillOptions, fill_attached
-    from es_ttc.attach.find import found_behind
     from es_ttc.errors import EngineUnavailable
+    from es_ttc.index.attach import FillOptions, fill_attached
+    from es_ttc.index.attach.feature_locations import found_behind
 
     stop_on_sigterm()
     async with connected(settings) as engine:
@@ -333,7 +333,7 @@ async def _watch(settings: Settings, name: str, options: Any, every: float) -> N
 async def _encoder_of(settings: Settings, name: str, found: "Sequence[Found]") -> "Encoder":
     """Load the encoder of an index's features."""
     from es_ttc.errors import InvalidRequest
-    from es_ttc.mappings.encoder import load_encoder_for
+    from es_ttc.index.mappings.encoder import load_encoder_for
 
     spec = next((held.spec for _, held in found if held is not None), None)
     if spec is None:
@@ -342,16 +342,16 @@ async def _encoder_of(settings: Settings, name: str, found: "Sequence[Found]") -
         return await asyncio.to_thread(load_encoder_for, spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
 
 
-async def _traces(settings: Settings, name: str) -> "list[Traces]":
-    from es_ttc.attach import traces_of
+async def _traces(settings: Settings, name: str) -> "list[AttachedObjects]":
+    from es_ttc.index.attach import traces_of
 
     async with connected(settings) as engine:
         return await traces_of(engine, name)
 
 
-async def _detach(settings: Settings, found: "Sequence[Traces]") -> None:
-    from es_ttc.attach import detach as take_away
-    from es_ttc.neighbours import delete_graphs
+async def _detach(settings: Settings, found: "Sequence[AttachedObjects]") -> None:
+    from es_ttc.index.attach import detach as take_away
+    from es_ttc.reranking.index_graph import delete_graphs
 
     stop_on_sigterm()
     async with connected(settings) as engine:
@@ -369,14 +369,14 @@ async def _detach(settings: Settings, found: "Sequence[Traces]") -> None:
 def _reporter(bar: Progress, label: str) -> "Report":
     task = bar.add_task(label, total=None)
 
-    def report(filled: "Filled") -> None:
+    def report(filled: "FillResult") -> None:
         bar.update(task, completed=filled.seen, total=filled.total, description=filled.index)
 
     return report
 
 
 def _what_changes(source: "Index") -> str:
-    from es_ttc.attach.inside import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
+    from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
 
     own = pipeline_name(source.index)
     former = source.settings.get(FINAL_PIPELINE, NO_PIPELINE)
@@ -387,7 +387,7 @@ def _what_changes(source: "Index") -> str:
     )
 
 
-def _announced(found: "Sequence[Traces]") -> list[str]:
+def _announced(found: "Sequence[AttachedObjects]") -> list[str]:
     sentences = []
     for each in found:
         sentences += [f"side index [{side}] of [{each.index}], with its alias" for side in each.sides]
@@ -399,7 +399,7 @@ def _announced(found: "Sequence[Traces]") -> list[str]:
     return sentences
 
 
-def _sentence(filled: "Filled") -> str:
+def _sentence(filled: "FillResult") -> str:
     parts = [f"{filled.written:,} documents got features"]
     parts += [f"{filled.carried:,} had theirs mapped"] if filled.carried else []
     parts += [f"{filled.unchanged:,} had them"] if filled.unchanged else []

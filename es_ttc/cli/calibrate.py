@@ -99,9 +99,9 @@ def _text(line: str, file: Path, number: int) -> str:
 
 
 async def _calibrate(settings: Settings, name: str, texts: list[str], encoder: "Encoder") -> "Moments":
-    from es_ttc.attach.find import holders_of
-    from es_ttc.mappings.calibration import calibrate as write
+    from es_ttc.index.attach.feature_locations import feature_locations
+    from es_ttc.index.mappings.calibration import calibrate as write
 
     async with connected(settings) as engine:
-        written = [await write(engine, held.index, texts, encoder) for held in await holders_of(engine, name)]
+        written = [await write(engine, held.index, texts, encoder) for held in await feature_locations(engine, name)]
     return written[0]

@@ -13,15 +13,15 @@ import aiohttp
 import numpy as np
 
 from es_ttc import __version__
-from es_ttc.attach.beside import attached_sources
-from es_ttc.attach.find import contents_of, holder_of
 from es_ttc.cli.common import connected
 from es_ttc.cli.doctor import Check, Verdict
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.errors import EsTtcError
-from es_ttc.mappings.fields import EMPTY, READY
-from es_ttc.mappings.spec import ROOT, STATE, IndexSpec
+from es_ttc.index.attach.feature_locations import contents_of, feature_location
+from es_ttc.index.attach.side_index import attached_sources
+from es_ttc.index.mappings.fields import EMPTY, READY
+from es_ttc.index.mappings.spec import ROOT, STATE, IndexSpec
 from es_ttc.settings import EngineSettings, Settings
 
 GATEWAY_SECONDS = 3
@@ -147,7 +147,7 @@ async def _attached(client: Engine, source: str, loaded: Encoder | None) -> Chec
     """An index with a side index."""
     subject = f"index {source}"
     try:
-        held = await holder_of(client, source)
+        held = await feature_location(client, source)
         counts = await contents_of(client, held)
     except EsTtcError as error:
         return Check(subject, Verdict.WARNING, str(error), f"es-ttc detach {source}")
@@ -184,7 +184,7 @@ async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: 
 
 async def queue(settings: Settings) -> Check:
     """Whether workers would have a Redis; nothing but `es-ttc worker` needs one."""
-    from es_ttc.tasks.redis_server import addresses, find_server
+    from es_ttc.enrichment.jobs.redis_server import addresses, find_server
 
     if not _version("celery"):
         none = "Celery is not installed; only `es-ttc worker` needs it"

@@ -27,11 +27,11 @@ from es_ttc.settings import GatewaySettings
 
 if TYPE_CHECKING:
     from es_ttc.cli.searching import Target
-    from es_ttc.demo.exhibit import Exhibit
     from es_ttc.encoders.base import Encoder
     from es_ttc.engine.protocol import Engine
-    from es_ttc.evaluation.datasets import Collection
-    from es_ttc.evaluation.results import CollectionResult
+    from es_ttc.lab.demo.exhibit import Exhibit
+    from es_ttc.lab.evaluation.datasets import Collection
+    from es_ttc.lab.evaluation.results import CollectionResult
 
 NODE = "demo"
 ENCODER = "minilm@onnx"
@@ -43,7 +43,7 @@ FAINT = "dim"
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DemoSession:
     """What is up while the demonstration runs.
 
     Attributes:
@@ -162,8 +162,8 @@ def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, ke
 
 
 def _prepare(settings: GatewaySettings) -> Prepared:
-    from es_ttc.demo import limit_style, stdlib
     from es_ttc.encoders import load_encoder
+    from es_ttc.lab.demo import limit_style, stdlib
 
     encoder = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
     return Prepared(encoder, [limit_style.generate(), stdlib.generate()])
@@ -171,11 +171,11 @@ def _prepare(settings: GatewaySettings) -> Prepared:
 
 def _set_up(
     stack: ExitStack, steps: Steps, settings: GatewaySettings, preparing: Future[Prepared], *, keep: bool
-) -> Stage:
+) -> DemoSession:
     """Fill the engine and put a gateway in front of it; the stack takes it all down again."""
     from es_ttc.encoders import CachedEncoder
     from es_ttc.engine.connect import connect
-    from es_ttc.gateway.server import running_gateway
+    from es_ttc.serving.server import running_gateway
 
     runner = stack.enter_context(asyncio.Runner())
     engine = runner.run(connect(settings))
@@ -196,7 +196,7 @@ def _set_up(
         stack.callback(lambda: runner.run(client.close()))
         step.done = f"gateway: {gateway}, in front of the engine"
     described = f"{found.product} {'.'.join(map(str, found.version))}"
-    return Stage(runner, client, gateway, engine.url, described, encoder, exhibits)
+    return DemoSession(runner, client, gateway, engine.url, described, encoder, exhibits)
 
 
 def _exhibit(
@@ -209,7 +209,7 @@ def _exhibit(
     *,
     keep: bool,
 ) -> "Exhibit":
-    from es_ttc.demo import exhibit
+    from es_ttc.lab.demo import exhibit
 
     documents = len(collection.documents)
     with steps.step(f"encoding and indexing {collection.name}, {documents} documents") as step:
@@ -221,13 +221,13 @@ def _exhibit(
     return filled
 
 
-def _measure(steps: Steps, stage: Stage) -> "list[CollectionResult]":
+def _measure(steps: Steps, stage: DemoSession) -> "list[CollectionResult]":
 
     return [_measured(steps, stage, shown) for shown in stage.exhibits]
 
 
-def _measured(steps: Steps, stage: Stage, shown: "Exhibit") -> "CollectionResult":
-    from es_ttc.demo import exhibit
+def _measured(steps: Steps, stage: DemoSession, shown: "Exhibit") -> "CollectionResult":
+    from es_ttc.lab.demo import exhibit
 
     asked = f"{len(shown.collection.queries)} queries of {shown.collection.name} by {len(exhibit.METHODS)} methods"
     with steps.step(f"asking {asked}") as step:
@@ -240,7 +240,7 @@ def _measured(steps: Steps, stage: Stage, shown: "Exhibit") -> "CollectionResult
     return result
 
 
-def _tell(console: Console, stage: Stage, results: "Sequence[CollectionResult]", seconds: float) -> None:
+def _tell(console: Console, stage: DemoSession, results: "Sequence[CollectionResult]", seconds: float) -> None:
     """Show the tables, the examples, and how to ask the same from outside."""
     console.print(tables(stage.exhibits, results))
     console.print(heading("Before and after"))
@@ -266,7 +266,7 @@ def heading(words: str) -> RenderableType:
 
 def tables(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]") -> RenderableType:
     """Return what the methods reach on each collection, and what the figures mean."""
-    from es_ttc.demo.exhibit import WINDOW, added_ms
+    from es_ttc.lab.demo.exhibit import WINDOW, added_ms
 
     parts: list[RenderableType] = [heading("How well each method ranks")]
     for exhibit, result in zip(exhibits, results, strict=True):
@@ -318,7 +318,7 @@ def examples(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]
     Returns:
         (index, query id, why it is shown) of each.
     """
-    from es_ttc.demo.exhibit import gains
+    from es_ttc.lab.demo.exhibit import gains
 
     chosen = []
     for exhibit, result in zip(exhibits, results, strict=True):
@@ -330,13 +330,13 @@ def examples(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]
     return chosen
 
 
-def _example(stage: Stage, index: str, query: str, why: str) -> RenderableType:
-    from es_ttc.cli.searching import Asked, compare
-    from es_ttc.demo.exhibit import SHOWN
+def _example(stage: DemoSession, index: str, query: str, why: str) -> RenderableType:
+    from es_ttc.cli.searching import CliQuery, compare
+    from es_ttc.lab.demo.exhibit import SHOWN
 
     collection = next(exhibit.collection for exhibit in stage.exhibits if exhibit.index == index)
     text, relevant = collection.queries[query], collection.qrels[query]
-    rankings = stage.runner.run(compare(stage.target(index), Asked(text, SHOWN, PLACES)))
+    rankings = stage.runner.run(compare(stage.target(index), CliQuery(text, SHOWN, PLACES)))
     ranks = rankings[-1].ranks()
     right = min((ranks[document] for document in relevant if document in ranks), default=1)
     return Group(
@@ -348,21 +348,21 @@ def _example(stage: Stage, index: str, query: str, why: str) -> RenderableType:
     )
 
 
-def _curl(stage: Stage, text: str, index: str) -> str:
-    from es_ttc.cli.searching import Asked, curl
-    from es_ttc.demo.exhibit import SHOWN
+def _curl(stage: DemoSession, text: str, index: str) -> str:
+    from es_ttc.cli.searching import CliQuery, curl
+    from es_ttc.lab.demo.exhibit import SHOWN
 
-    return curl(stage.gateway, index, stage.target(index).fields, Asked(text, SHOWN, PLACES))
+    return curl(stage.gateway, index, stage.target(index).fields, CliQuery(text, SHOWN, PLACES))
 
 
-def _prompt(console: Console, stage: Stage) -> None:
+def _prompt(console: Console, stage: DemoSession) -> None:
     """Search until the user has enough."""
-    from es_ttc.cli.searching import Asked, compare, curl, search
-    from es_ttc.demo.exhibit import SHOWN
-    from es_ttc.evaluation.methods import names
+    from es_ttc.cli.searching import CliQuery, compare, curl, search
+    from es_ttc.lab.demo.exhibit import SHOWN
+    from es_ttc.lab.evaluation.methods import names
 
-    def asked(text: str, choices: Choices) -> Asked:
-        return Asked(text, choices.method, choices.size)
+    def asked(text: str, choices: Choices) -> CliQuery:
+        return CliQuery(text, choices.method, choices.size)
 
     def answer(text: str, choices: Choices) -> RenderableType:
         target = stage.target(choices.index)
@@ -386,7 +386,7 @@ def _prompt(console: Console, stage: Stage) -> None:
     ).run()
 
 
-def _serve(console: Console, stage: Stage) -> None:
+def _serve(console: Console, stage: DemoSession) -> None:
     """Leave everything up until Ctrl-C."""
     console.print(heading("Serving until Ctrl-C"))
     console.print(Text(f"gateway  {stage.gateway}\nengine   {stage.engine}"))
@@ -395,7 +395,7 @@ def _serve(console: Console, stage: Stage) -> None:
         threading.Event().wait()
 
 
-def _kept(stage: Stage, *, ours: bool) -> str:
+def _kept(stage: DemoSession, *, ours: bool) -> str:
     """Return how to use what stays, and how to be rid of it."""
     indices = [exhibit.index for exhibit in stage.exhibits]
     if ours:
@@ -411,9 +411,9 @@ def _kept(stage: Stage, *, ours: bool) -> str:
     return "\n".join(lines)
 
 
-def as_dict(stage: Stage, results: "Sequence[CollectionResult]", seconds: float) -> dict[str, Any]:
+def as_dict(stage: DemoSession, results: "Sequence[CollectionResult]", seconds: float) -> dict[str, Any]:
     """Return what was measured, JSON-ready; metrics that look beyond ``depth`` see nothing there."""
-    from es_ttc.demo.exhibit import DEPTH
+    from es_ttc.lab.demo.exhibit import DEPTH
 
     return {
         "depth": DEPTH,

@@ -15,15 +15,15 @@ from rich.text import Text
 
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.evaluating import cached_encoder, interruptible, stages
+from es_ttc.common.private_files import private_umask
 from es_ttc.errors import InvalidRequest
-from es_ttc.private_files import private_umask
 from es_ttc.settings import LlmSettings, Settings
 
 if TYPE_CHECKING:
-    from es_ttc.discovery.memory import Memory
-    from es_ttc.discovery.promotion import HeldOut
-    from es_ttc.discovery.proposers.base import Proposer
-    from es_ttc.discovery.records import Plan, Record
+    from es_ttc.lab.discovery.memory import SearchLog
+    from es_ttc.lab.discovery.promotion import HeldOutResult
+    from es_ttc.lab.discovery.proposers.base import Proposer
+    from es_ttc.lab.discovery.records import Plan, Record
 
 _PIPED_WIDTH = 120
 _IMAGE = "frontier.svg"
@@ -101,7 +101,7 @@ search_argument = click.argument("search", metavar="SEARCH", type=click.Path(fil
     "--seconds", type=click.FloatRange(0.1), default=20.0, show_default=True, help="Time limit per task, in seconds."
 )
 @click.option(
-    "--memory", "memory_mb", type=click.IntRange(64), default=1024, show_default=True, help="Memory limit, in MiB."
+    "--memory", "memory_mb", type=click.IntRange(64), default=1024, show_default=True, help="SearchLog limit, in MiB."
 )
 @click.option("--most-cost", type=click.FloatRange(1), default=50.0, show_default=True, help="Maximum cost ratio c.")
 @click.option(
@@ -149,18 +149,18 @@ def run(
     search at any time, and run the command again to resume it. An existing search needs no further flags; its tasks,
     limits and seed do not change.
     """
-    from es_ttc.discovery.evaluator import Evaluator
-    from es_ttc.discovery.loop import search as generations_of
-    from es_ttc.discovery.memory import Memory
-    from es_ttc.discovery.planning import load_tasks, plan_generated, plan_task
-    from es_ttc.discovery.records import Plan
-    from es_ttc.discovery.sandboxed import Limits
-    from es_ttc.discovery.seeds import seeds
-    from es_ttc.discovery.summary import status as summarised
-    from es_ttc.sandbox.lockdown import seccomp
+    from es_ttc.lab.discovery.evaluator import Evaluator
+    from es_ttc.lab.discovery.loop import search as generations_of
+    from es_ttc.lab.discovery.memory import SearchLog
+    from es_ttc.lab.discovery.planning import load_tasks, plan_generated, plan_task
+    from es_ttc.lab.discovery.records import Plan
+    from es_ttc.lab.discovery.sandboxed import Limits
+    from es_ttc.lab.discovery.seeds import seeds
+    from es_ttc.lab.discovery.summary import status as summarised
+    from es_ttc.sandbox.confinement import seccomp
 
     seccomp()  # what is missing is told before anything is encoded
-    with private_umask(), Memory(search) as memory, interruptible():
+    with private_umask(), SearchLog(search) as memory, interruptible():
         if memory.plan is None:
             if not data and not generated:
                 raise InvalidRequest(
@@ -221,8 +221,8 @@ def status(search: Path, prices: tuple[float, float] | None, as_json: bool) -> N
 
     The search may be running in another process.
     """
-    from es_ttc.discovery.memory import read
-    from es_ttc.discovery.summary import status as summarised
+    from es_ttc.lab.discovery.memory import read
+    from es_ttc.lab.discovery.summary import status as summarised
 
     plan, records = read(search)
     summary = summarised(plan, records)
@@ -253,8 +253,8 @@ def status(search: Path, prices: tuple[float, float] | None, as_json: bool) -> N
 @json_flag
 def frontier(search: Path, plot: Path | None, as_json: bool) -> None:
     """Show the Pareto front of cost and gain: programs for which no cheaper one is as good."""
-    from es_ttc.discovery.memory import read
-    from es_ttc.discovery.summary import status as summarised
+    from es_ttc.lab.discovery.memory import read
+    from es_ttc.lab.discovery.summary import status as summarised
 
     plan, records = read(search)
     if plot is not None:
@@ -277,8 +277,8 @@ def frontier(search: Path, plot: Path | None, as_json: bool) -> None:
 @json_flag
 def show(search: Path, name: str, as_json: bool) -> None:
     """Show one program: its origin, its gain on each task, its source."""
-    from es_ttc.discovery.memory import read
-    from es_ttc.discovery.summary import named
+    from es_ttc.lab.discovery.memory import read
+    from es_ttc.lab.discovery.summary import named
 
     record = named(read(search)[1], name, search)
     if as_json:
@@ -322,12 +322,12 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
     The command shows the program's source: read it before you confirm. The gateway reads the folder of promoted
     programs when it starts (`es-ttc serve --programs FOLDER`), and runs each program in a sandboxed process.
     """
-    from es_ttc.discovery import promotion
-    from es_ttc.discovery.evaluator import Evaluator
-    from es_ttc.discovery.memory import read
-    from es_ttc.discovery.planning import load_tasks
-    from es_ttc.discovery.sandboxed import Limits
-    from es_ttc.discovery.summary import named
+    from es_ttc.lab.discovery import promotion
+    from es_ttc.lab.discovery.evaluator import Evaluator
+    from es_ttc.lab.discovery.memory import read
+    from es_ttc.lab.discovery.planning import load_tasks
+    from es_ttc.lab.discovery.sandboxed import Limits
+    from es_ttc.lab.discovery.summary import named
     from es_ttc.settings import GatewaySettings
 
     plan, records = read(search)
@@ -374,16 +374,16 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 def export(search: Path, file: Path) -> None:
     """Write all programs of a search to FILE: .jsonl for --proposer replay, .csv for a table of results."""
-    from es_ttc.discovery.memory import read
-    from es_ttc.discovery.promotion import exported
-    from es_ttc.evaluation.report import replace
+    from es_ttc.lab.discovery.memory import read
+    from es_ttc.lab.discovery.promotion import exported
+    from es_ttc.lab.evaluation.report import replace
 
     records = read(search)[1]
     replace(file, exported(records, file.suffix))
     stderr.print(f"{len(records)} programs: {escape(str(file))}", highlight=False, soft_wrap=True)
 
 
-def _held_out_table(report: "Sequence[HeldOut]") -> Table:
+def _held_out_table(report: "Sequence[HeldOutResult]") -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="on queries that the search never saw")
     for column in ("task", "split", "queries", "cosine", "nDCG@10", "Δ", "95 % interval", "W/T/L"):
         table.add_column(column, justify="left" if column in ("task", "split") else "right")
@@ -410,21 +410,21 @@ def _require_names(names: Sequence[str]) -> None:
 
 def _proposer(plan: "Plan", named: str | None, recording: Path | None, characters: int, tokens: int) -> "Proposer":
     """Return the proposer; a search may go on with another one."""
-    from es_ttc.discovery.proposers.grammar import GrammarProposer
-    from es_ttc.discovery.proposers.replay import ReplayProposer
+    from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
+    from es_ttc.lab.discovery.proposers.replay import ReplayProposer
 
     if (named or plan.proposer) == "replay":
         if recording is None:
             raise InvalidRequest("[--proposer replay] needs --recording FILE")
         return ReplayProposer.read(recording)
     if (named or plan.proposer) == "llm":
-        from es_ttc.discovery.proposers.llm import LlmProposer
+        from es_ttc.lab.discovery.proposers.llm import LlmProposer
 
         return LlmProposer(LlmSettings(), plan.seed, characters=characters, tokens=tokens)
     return GrammarProposer(plan.seed, plan.distance)
 
 
-def _follow(memory: "Memory", plan: "Plan", found: "Any", generations: int) -> None:
+def _follow(memory: "SearchLog", plan: "Plan", found: "Any", generations: int) -> None:
     """Show each generation as it comes: a picture on a terminal, a line elsewhere."""
     if not stderr.is_terminal:
         for record in found:
@@ -436,7 +436,7 @@ def _follow(memory: "Memory", plan: "Plan", found: "Any", generations: int) -> N
 
 
 def _picture(records: "Sequence[Record]", plan: "Plan", generations: int) -> Group:
-    from es_ttc.discovery.summary import status as summarised
+    from es_ttc.lab.discovery.summary import status as summarised
 
     summary = summarised(plan, records)
     last = [Text(_line(record)) for record in records[-3:]]
@@ -501,13 +501,13 @@ def _about(record: "Record") -> str:
 
 
 def _chart(records: "Sequence[Record]") -> str:
-    from es_ttc.discovery.charts import terminal
+    from es_ttc.lab.discovery.charts import terminal
 
     return terminal(records)
 
 
 def _draw(records: "Sequence[Record]", path: Path) -> None:
-    from es_ttc.discovery.charts import image
+    from es_ttc.lab.discovery.charts import image
 
     image(records, path)
 

@@ -21,9 +21,9 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
-    from es_ttc.evaluation.datasets import Collection
-    from es_ttc.evaluation.plan import Plan
-    from es_ttc.evaluation.results import CollectionResult, Evaluation, MethodResult
+    from es_ttc.lab.evaluation.datasets import Collection
+    from es_ttc.lab.evaluation.plan import Plan
+    from es_ttc.lab.evaluation.results import CollectionResult, Evaluation, MethodResult
     from es_ttc.rescorers.tuned import Tuned
 
 MEMORY = "memory"
@@ -133,8 +133,8 @@ def evaluate(
 
     Encodings are kept in the cache folder, so a second run is quick. Tune on a different split than you report.
     """
-    from es_ttc.evaluation.methods import resolve
-    from es_ttc.evaluation.plan import Plan
+    from es_ttc.lab.evaluation.methods import resolve
+    from es_ttc.lab.evaluation.plan import Plan
     from es_ttc.settings import EngineSettings
 
     settings = adapted(Settings(**given(encoder=encoder)), adapter)
@@ -190,7 +190,7 @@ def _warned(collection: "Collection", tuned: "Sequence[Tuned]") -> "Collection":
 
 def _load(data: Sequence[Path], split: str) -> "list[Collection]":
     """Read all collections before anything long begins."""
-    from es_ttc.evaluation.datasets import load_collection
+    from es_ttc.lab.evaluation.datasets import load_collection
 
     collections = [load_collection(folder, split) for folder in data]
     names = [collection.name for collection in collections]
@@ -203,10 +203,10 @@ def _load(data: Sequence[Path], split: str) -> "list[Collection]":
 def _evaluate(
     plan: "Plan", collections: "Sequence[Collection]", settings: Settings, command: str, *, quiet: bool
 ) -> "Evaluation":
-    from es_ttc.evaluation import provenance
-    from es_ttc.evaluation.plan import run
-    from es_ttc.evaluation.results import Evaluation
-    from es_ttc.gateway.logs import configure_logs
+    from es_ttc.lab.evaluation import provenance
+    from es_ttc.lab.evaluation.plan import run
+    from es_ttc.lab.evaluation.results import Evaluation
+    from es_ttc.serving.logs import configure_logs
 
     if plan.engine is not None:
         configure_logs("auto", logging.ERROR)  # retries and the gateway's own log are no news here
@@ -234,7 +234,7 @@ def _evaluate(
 
 
 def _deliver(evaluation: "Evaluation", out: Path | None, report: Path | None, *, as_json: bool) -> None:
-    from es_ttc.evaluation import report as reports
+    from es_ttc.lab.evaluation import report as reports
 
     if out is not None:
         reports.replace(out, reports.results_json(evaluation))
@@ -261,8 +261,8 @@ def results_table(result: "CollectionResult", k: int, *, wide: bool = True) -> T
         k: Cutoff of the headline metrics.
         wide: Whether there is room for every headline metric, the interval and p; some 125 columns.
     """
-    from es_ttc.evaluation.metrics import headline_metrics
-    from es_ttc.evaluation.report import best, score
+    from es_ttc.lab.evaluation.metrics import headline_metrics
+    from es_ttc.lab.evaluation.report import best, score
 
     main, *others = headline_metrics(k)
     metrics = [main, *others] if wide else [main, f"recall@{k}", "mrr"]
@@ -291,7 +291,7 @@ def results_table(result: "CollectionResult", k: int, *, wide: bool = True) -> T
 
 
 def _against(method: "MethodResult", metric: str, *, wide: bool) -> list[str]:
-    from es_ttc.evaluation.report import p_value, signed, verdict
+    from es_ttc.lab.evaluation.report import p_value, signed, verdict
 
     if metric not in method.versus:
         return ["baseline", *([""] * (3 if wide else 1))]

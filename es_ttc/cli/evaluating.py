@@ -13,7 +13,7 @@ from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.encoders.base import Encoder
-    from es_ttc.evaluation.searcher import Progress
+    from es_ttc.lab.evaluation.searcher import Progress
 
 
 class WindowType(click.ParamType[int | str]):

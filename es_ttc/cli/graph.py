@@ -21,8 +21,8 @@ from es_ttc.cli.options import examples
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
-    from es_ttc.graph import GraphParams
-    from es_ttc.neighbours import Built, Mended, Shown
+    from es_ttc.reranking.graph import GraphParams
+    from es_ttc.reranking.index_graph import BuildProgress, GraphReport, GraphUpdate
 
 
 @click.group()
@@ -84,7 +84,7 @@ def build(
     Exit status: 0 when it is complete; 1 when it failed; 130 when it was stopped.
     """
     from es_ttc.errors import EngineError
-    from es_ttc.graph import GraphParams
+    from es_ttc.reranking.graph import GraphParams
 
     settings = Settings(**given(engine=engine))
     params = GraphParams(degree=degree, candidates=candidates, alpha=alpha)
@@ -191,15 +191,15 @@ def delete(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
         click.echo(f"deleted {', '.join(deleted)}" if deleted else f"[{name}] has no neighbour graph")
 
 
-async def _build(settings: Settings, name: str, params: "GraphParams", builder: Any) -> "Built":
-    from es_ttc.neighbours import build_graph
+async def _build(settings: Settings, name: str, params: "GraphParams", builder: Any) -> "BuildProgress":
+    from es_ttc.reranking.index_graph import build_graph
 
     stop_on_sigterm()
     async with connected(settings) as engine:
         with progress_bar() as bar:
             tasks: dict[str, Any] = {}
 
-            def report(built: "Built") -> None:
+            def report(built: "BuildProgress") -> None:
                 if built.doing not in tasks:
                     tasks[built.doing] = bar.add_task(f"{built.index}: {built.doing}", total=built.total)
                 bar.update(tasks[built.doing], completed=built.done, total=built.total)
@@ -207,29 +207,29 @@ async def _build(settings: Settings, name: str, params: "GraphParams", builder: 
             return await build_graph(engine, name, params, builder=builder, report=report)
 
 
-async def _update(settings: Settings, name: str) -> "Mended":
-    from es_ttc.neighbours import update_graph
+async def _update(settings: Settings, name: str) -> "GraphUpdate":
+    from es_ttc.reranking.index_graph import update_graph
 
     stop_on_sigterm()
     async with connected(settings) as engine:
         return await update_graph(engine, name)
 
 
-async def _show(settings: Settings, name: str, seeds: int, picture: Path | None) -> "Shown":
-    from es_ttc.neighbours import show_graph
+async def _show(settings: Settings, name: str, seeds: int, picture: Path | None) -> "GraphReport":
+    from es_ttc.reranking.index_graph import show_graph
 
     async with connected(settings) as engine:
         return await show_graph(engine, name, seeds=seeds, picture=picture)
 
 
 async def _delete(settings: Settings, name: str) -> list[str]:
-    from es_ttc.neighbours import delete_graphs
+    from es_ttc.reranking.index_graph import delete_graphs
 
     async with connected(settings) as engine:
         return await delete_graphs(engine, name)
 
 
-def _lines(found: "Shown") -> list[str]:
+def _lines(found: "GraphReport") -> list[str]:
     figures, params = found.figures, found.meta.params
     least, median, most = figures.out_degrees
     in_least, in_median, in_most = figures.in_degrees

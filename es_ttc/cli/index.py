@@ -27,10 +27,10 @@ from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.encoders.base import Encoder
-    from es_ttc.mappings.enrichment import Enrichable
-    from es_ttc.mappings.index import IndexOptions
-    from es_ttc.mappings.ingest_pipeline import Waiting
-    from es_ttc.mappings.spec import IndexSpec, SpanGrid
+    from es_ttc.index.mappings.enrichment import EnrichmentTarget
+    from es_ttc.index.mappings.index import IndexOptions
+    from es_ttc.index.mappings.ingest_pipeline import EncodeMode
+    from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
     from es_ttc.vectors.residual import Bits
 
 
@@ -87,8 +87,8 @@ def create(
 ) -> None:
     """Create the index NAME with the fields for its features. Your own fields stay dynamic."""
     from es_ttc.encoders import load_encoder
-    from es_ttc.mappings.index import IndexOptions
-    from es_ttc.mappings.spec import RESIDUAL_BITS, IndexSpec
+    from es_ttc.index.mappings.index import IndexOptions
+    from es_ttc.index.mappings.spec import RESIDUAL_BITS, IndexSpec
 
     check_codec(click.get_current_context(), tokens)
     if (codec in RESIDUAL_BITS) != (sample is not None):
@@ -195,9 +195,9 @@ def pipeline(
         else:
             click.echo(f"index [{name}] has no ingest processor" + (" any more" if removed else ""))
         return
-    from es_ttc.mappings.ingest_pipeline import Waiting
+    from es_ttc.index.mappings.ingest_pipeline import EncodeMode
 
-    made = asyncio.run(_add_pipeline(settings, name, Waiting(on_error, timeout) if wait else None))
+    made = asyncio.run(_add_pipeline(settings, name, EncodeMode(on_error, timeout) if wait else None))
     if as_json:
         print_json(made)
     else:
@@ -205,30 +205,30 @@ def pipeline(
         click.echo(f"documents written to [{made['index']}] are {done} (pipeline [{made['pipeline']}])")
 
 
-async def _add_pipeline(settings: Settings, name: str, waiting: "Waiting | None") -> dict[str, Any]:
-    from es_ttc.mappings.ingest_pipeline import add_pipeline
+async def _add_pipeline(settings: Settings, name: str, waiting: "EncodeMode | None") -> dict[str, Any]:
+    from es_ttc.index.mappings.ingest_pipeline import add_pipeline
 
     async with connected(settings) as engine:
         return await add_pipeline(engine, name, waiting)
 
 
 async def _remove_pipeline(settings: Settings, name: str) -> bool:
-    from es_ttc.mappings.ingest_pipeline import remove_pipeline
+    from es_ttc.index.mappings.ingest_pipeline import remove_pipeline
 
     async with connected(settings) as engine:
         return await remove_pipeline(engine, name)
 
 
-async def _add_enrichment(settings: Settings, name: str, analyzer: str | None) -> "Enrichable":
-    from es_ttc.mappings.enrichment import add_enrichment
+async def _add_enrichment(settings: Settings, name: str, analyzer: str | None) -> "EnrichmentTarget":
+    from es_ttc.index.mappings.enrichment import add_enrichment
 
     async with connected(settings) as engine:
         return await add_enrichment(engine, name, analyzer)
 
 
 def _codebook(sample: str, spec: "IndexSpec", encoder: "Encoder", bits: "Bits") -> bytes:
-    from es_ttc.ingest.readers import Inputs, open_source
-    from es_ttc.ingest.sample import DOCUMENTS, learn_codebook
+    from es_ttc.index.ingest.readers import Inputs, open_source
+    from es_ttc.index.ingest.sample import DOCUMENTS, learn_codebook
 
     records = Inputs([open_source(sample)]).peek(DOCUMENTS)
     documents = [record.document for record in records if record.document]
@@ -239,7 +239,7 @@ def _codebook(sample: str, spec: "IndexSpec", encoder: "Encoder", bits: "Bits") 
 
 async def _create(settings: Settings, name: str, spec: "IndexSpec", options: "IndexOptions") -> None:
     from es_ttc.errors import InvalidRequest
-    from es_ttc.mappings.index import create_index
+    from es_ttc.index.mappings.index import create_index
 
     async with connected(settings) as engine:
         if await engine.exists(name):
@@ -248,11 +248,11 @@ async def _create(settings: Settings, name: str, spec: "IndexSpec", options: "In
 
 
 async def _show(settings: Settings, name: str) -> dict[str, Any]:
-    from es_ttc.attach.find import contents_of, failures, holder_of
-    from es_ttc.mappings.contents import contents
+    from es_ttc.index.attach.feature_locations import contents_of, failures, feature_location
+    from es_ttc.index.mappings.contents import contents
 
     async with connected(settings) as engine:
-        held = await holder_of(engine, name)
+        held = await feature_location(engine, name)
         counts = await contents_of(engine, held) if held.side else await contents(engine, held.index, held.spec)
         return {
             "index": held.source.index,
@@ -264,9 +264,9 @@ async def _show(settings: Settings, name: str) -> dict[str, Any]:
 
 
 async def _delete(settings: Settings, name: str) -> None:
-    from es_ttc.mappings.index import resolve_index
-    from es_ttc.mappings.ingest_pipeline import delete_pipeline
-    from es_ttc.neighbours import delete_graphs
+    from es_ttc.index.mappings.index import resolve_index
+    from es_ttc.index.mappings.ingest_pipeline import delete_pipeline
+    from es_ttc.reranking.index_graph import delete_graphs
 
     async with connected(settings) as engine:
         concrete, _ = await resolve_index(engine, name)

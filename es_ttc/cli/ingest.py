@@ -30,17 +30,17 @@ from es_ttc.settings import Settings
 if TYPE_CHECKING:
     from es_ttc.encoders.base import Encoder
     from es_ttc.engine.protocol import Engine
-    from es_ttc.ingest import IngestOptions, Inputs, Outcome
-    from es_ttc.ingest.checkpoint import Checkpoint
-    from es_ttc.ingest.pipeline import Report
-    from es_ttc.ingest.readers import Record
-    from es_ttc.mappings.indices import Index
+    from es_ttc.index.ingest import IngestOptions, IngestResult, Inputs
+    from es_ttc.index.ingest.checkpoint import Checkpoint
+    from es_ttc.index.ingest.pipeline import Report
+    from es_ttc.index.ingest.readers import Record
+    from es_ttc.index.mappings.indices import Index
 
 _PEEKED = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class IngestCommand:
     """What the command line asked for."""
 
     name: str
@@ -128,14 +128,14 @@ def ingest(
     sent again for --retry-seconds, and never count as rejected.
     """
     from es_ttc.errors import EngineError
-    from es_ttc.ingest import IngestOptions
-    from es_ttc.ingest.bulk import BatchLimits
+    from es_ttc.index.ingest import IngestOptions
+    from es_ttc.index.ingest.bulk import BatchLimits
 
     told = given(engine=engine, encoder=encoder, write_retry_seconds=retry_seconds)
     settings = adapted(Settings(**told), adapter)
     batch = BatchLimits(bytes=int(batch_mb * 2**20), seconds=batch_seconds)
     rejected = dead_letters or Path(f"{name}.rejected.jsonl")
-    request = Request(name, files, text_fields, IngestOptions(id_field, batch), resume, rejected)
+    request = IngestCommand(name, files, text_fields, IngestOptions(id_field, batch), resume, rejected)
     try:
         outcome = asyncio.run(_run(settings, request))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -167,9 +167,9 @@ def ingest(
     return 0 if outcome.complete else 1
 
 
-async def _run(settings: Settings, request: Request) -> "Outcome":
-    from es_ttc.ingest import DeadLetterFile, Inputs, open_source
-    from es_ttc.ingest import ingest as ingest_documents
+async def _run(settings: Settings, request: IngestCommand) -> "IngestResult":
+    from es_ttc.index.ingest import DeadLetterFile, Inputs, open_source
+    from es_ttc.index.ingest import ingest as ingest_documents
 
     inputs = Inputs([open_source(file) for file in request.files])
     stop_on_sigterm()
@@ -191,14 +191,16 @@ async def _run(settings: Settings, request: Request) -> "Outcome":
             )
 
 
-async def _ready(engine: "Engine", settings: Settings, request: Request, inputs: "Inputs") -> "tuple[Index, Encoder]":
+async def _ready(
+    engine: "Engine", settings: Settings, request: IngestCommand, inputs: "Inputs"
+) -> "tuple[Index, Encoder]":
     """Load the encoder; see whether the documents have the text fields at all; make the index where there is none."""
     from es_ttc.encoders import load_encoder
     from es_ttc.errors import EngineError, InvalidRequest
-    from es_ttc.mappings.encoder import load_encoder_for
-    from es_ttc.mappings.index import create_index
-    from es_ttc.mappings.indices import index_behind
-    from es_ttc.mappings.spec import IndexSpec, spec_of_own
+    from es_ttc.index.mappings.encoder import load_encoder_for
+    from es_ttc.index.mappings.index import create_index
+    from es_ttc.index.mappings.indices import index_behind
+    from es_ttc.index.mappings.spec import IndexSpec, spec_of_own
 
     index = await index_behind(engine, request.name)
     spec = spec_of_own(index.index, index.mapping) if index else None
@@ -238,15 +240,15 @@ def _check_text(records: "Sequence[Record]", text_fields: Sequence[str]) -> None
         )
 
 
-def _checkpoint(index: "Index", request: Request, encoder: "Encoder") -> "tuple[str, Checkpoint | None]":
+def _checkpoint(index: "Index", request: IngestCommand, encoder: "Encoder") -> "tuple[str, Checkpoint | None]":
     """Return the run's id, and the checkpoint to go on from or to begin; none for standard input."""
-    from es_ttc.ingest.checkpoint import Checkpoint, Job, fingerprints
+    from es_ttc.index.ingest.checkpoint import Checkpoint, IngestRunKey, fingerprints
 
     run = uuid.uuid4().hex
     inputs = fingerprints(request.files)
     if inputs is None:
         return run, None
-    job = Job(index.index, index.uuid, encoder.identity.key, request.options.id_field, inputs)
+    job = IngestRunKey(index.index, index.uuid, encoder.identity.key, request.options.id_field, inputs)
     checkpoint = Checkpoint.load(request.checkpoint, job) if request.resume else None
     if checkpoint is None:
         if request.resume:
@@ -260,7 +262,7 @@ def _reporter(bar: Progress) -> "Report":
     """Return what moves the bar; the total is an estimate from the share of the input that has been read."""
     task = bar.add_task("documents", total=None)
 
-    def report(outcome: "Outcome", fraction: float | None) -> None:
+    def report(outcome: "IngestResult", fraction: float | None) -> None:
         done = outcome.resumed_at + outcome.settled
         read = outcome.resumed_at + outcome.read
         total = max(round(read / fraction), done) if fraction else None
@@ -272,7 +274,7 @@ def _reporter(bar: Progress) -> "Report":
 
 def _has_text(document: Mapping[str, Any], fields: Sequence[str]) -> bool:
     from es_ttc.errors import InvalidRequest
-    from es_ttc.ingest import compose
+    from es_ttc.index.ingest import compose
 
     try:
         return bool(compose(document, fields)[0])
@@ -286,7 +288,7 @@ def _how_to_go_on(files: Sequence[str]) -> str:
     return "run the same command with --resume to go on"
 
 
-def _sentence(outcome: "Outcome") -> str:
+def _sentence(outcome: "IngestResult") -> str:
     parts = [f"{outcome.written:,} documents written"]
     parts += [f"{outcome.skipped:,} unchanged"] if outcome.skipped else []
     parts += [f"{outcome.rejected:,} rejected"] if outcome.rejected else []
@@ -296,7 +298,7 @@ def _sentence(outcome: "Outcome") -> str:
     return f"{', '.join(parts)} in {outcome.seconds:,.1f} s ({speed})"
 
 
-def _as_dict(outcome: "Outcome", request: Request) -> dict[str, Any]:
+def _as_dict(outcome: "IngestResult", request: IngestCommand) -> dict[str, Any]:
     return {
         "index": request.name,
         **asdict(outcome),

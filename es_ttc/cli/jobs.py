@@ -17,7 +17,7 @@ from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.engine.protocol import Engine
-    from es_ttc.tasks.control import Sampled, Shown, Trial, Wanted
+    from es_ttc.enrichment.jobs.service import DryRun, JobRequest, JobStatus, SampledDocument
 
 _STATES = ("running", "paused", "completed", "cancelled")
 _SHOWN_PHRASES = 12
@@ -128,15 +128,15 @@ def jobs() -> None:
 @json_flag
 def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: bool, **options: Any) -> None:
     """Submit a job that enriches the documents of INDEX."""
-    from es_ttc.tasks import control
+    from es_ttc.enrichment.jobs import service
 
     wanted = _wanted(index, options)
     if dry_run:
         with stderr.status(f"asking the model about {sample} documents"):
-            trial = _run(engine, lambda client, settings: control.dry_run(client, settings, wanted, sample))
+            trial = _run(engine, lambda client, settings: service.dry_run(client, settings, wanted, sample))
         _show_trial(trial, as_json=as_json)
         return
-    shown = _run(engine, lambda client, settings: control.submit(client, settings, wanted))
+    shown = _run(engine, lambda client, settings: service.submit(client, settings, wanted))
     if as_json:
         print_json(shown.as_dict())
         return
@@ -154,9 +154,9 @@ def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: 
 @json_flag
 def list_jobs(engine: str | None, state: tuple[str, ...], as_json: bool) -> None:
     """List jobs, the newest first."""
-    from es_ttc.tasks import control
+    from es_ttc.enrichment.jobs import service
 
-    found = _run(engine, lambda client, settings: control.listed(client, settings, state))
+    found = _run(engine, lambda client, settings: service.listed(client, settings, state))
     if as_json:
         print_json({"jobs": [each.as_dict() for each in found]})
     elif not found:
@@ -171,9 +171,9 @@ def list_jobs(engine: str | None, state: tuple[str, ...], as_json: bool) -> None
 @json_flag
 def show(job: str, engine: str | None, as_json: bool) -> None:
     """Show one job: plan, counts, cost, failures with reasons."""
-    from es_ttc.tasks import control
+    from es_ttc.enrichment.jobs import service
 
-    _report(_run(engine, lambda client, settings: control.shown(client, settings, job)), as_json=as_json)
+    _report(_run(engine, lambda client, settings: service.shown(client, settings, job)), as_json=as_json)
 
 
 @jobs.command()
@@ -182,9 +182,9 @@ def show(job: str, engine: str | None, as_json: bool) -> None:
 @json_flag
 def pause(job: str, engine: str | None, as_json: bool) -> None:
     """Pause JOB. Documents under way are finished, no further one is started."""
-    from es_ttc.tasks import control
+    from es_ttc.enrichment.jobs import service
 
-    _report(_run(engine, lambda client, settings: control.pause(client, settings, job)), as_json=as_json)
+    _report(_run(engine, lambda client, settings: service.pause(client, settings, job)), as_json=as_json)
 
 
 @jobs.command(
@@ -199,11 +199,11 @@ def pause(job: str, engine: str | None, as_json: bool) -> None:
 @json_flag
 def resume(job: str, engine: str | None, budget_tokens: int | None, budget_cost: float | None, as_json: bool) -> None:
     """Resume JOB."""
-    from es_ttc.tasks import control
+    from es_ttc.enrichment.jobs import service
 
     found = _run(
         engine,
-        lambda client, settings: control.resume(client, settings, job, tokens=budget_tokens, cost=budget_cost),
+        lambda client, settings: service.resume(client, settings, job, tokens=budget_tokens, cost=budget_cost),
     )
     _report(found, as_json=as_json)
 
@@ -214,9 +214,9 @@ def resume(job: str, engine: str | None, budget_tokens: int | None, budget_cost:
 @json_flag
 def cancel(job: str, engine: str | None, as_json: bool) -> None:
     """Cancel JOB. Existing enrichment is kept."""
-    from es_ttc.tasks import control
+    from es_ttc.enrichment.jobs import service
 
-    _report(_run(engine, lambda client, settings: control.cancel(client, settings, job)), as_json=as_json)
+    _report(_run(engine, lambda client, settings: service.cancel(client, settings, job)), as_json=as_json)
 
 
 @jobs.command()
@@ -225,9 +225,9 @@ def cancel(job: str, engine: str | None, as_json: bool) -> None:
 @json_flag
 def retry(job: str, engine: str | None, as_json: bool) -> None:
     """Process the failed documents of JOB again."""
-    from es_ttc.tasks import control
+    from es_ttc.enrichment.jobs import service
 
-    _report(_run(engine, lambda client, settings: control.retry(client, settings, job)), as_json=as_json)
+    _report(_run(engine, lambda client, settings: service.retry(client, settings, job)), as_json=as_json)
 
 
 @jobs.command()
@@ -239,11 +239,11 @@ def retry(job: str, engine: str | None, as_json: bool) -> None:
 @json_flag
 def watch(job: str, engine: str | None, every: float, as_json: bool) -> None:
     """Show the progress of JOB until it pauses or ends; with --json one line per update."""
-    from es_ttc.tasks import control
+    from es_ttc.enrichment.jobs import service
 
     with Live(console=stdout, auto_refresh=False, transient=True) as live:
         while True:
-            shown = _run(engine, lambda client, settings: control.shown(client, settings, job))
+            shown = _run(engine, lambda client, settings: service.shown(client, settings, job))
             if as_json:
                 live.stop()
                 print_json(shown.as_dict())
@@ -256,18 +256,18 @@ def watch(job: str, engine: str | None, every: float, as_json: bool) -> None:
         stdout.print(_details(shown))
 
 
-def _wanted(index: str, options: dict[str, Any]) -> "Wanted":
+def _wanted(index: str, options: dict[str, Any]) -> "JobRequest":
     from pydantic import ValidationError
 
+    from es_ttc.enrichment.jobs.record import Budget, Price
+    from es_ttc.enrichment.jobs.service import JobRequest
     from es_ttc.errors import InvalidRequest
-    from es_ttc.tasks.control import Wanted
-    from es_ttc.tasks.record import Budget, Price
 
     budget = Budget(tokens=options.pop("budget_tokens"), cost=options.pop("budget_cost"))
     price = Price(read=options.pop("price_read"), written=options.pop("price_written"))
     named = {"most": options.pop("phrases"), "most_words": options.pop("words")}
     try:
-        return Wanted(index=index, budget=budget, price=price, **named, **options)
+        return JobRequest(index=index, budget=budget, price=price, **named, **options)
     except ValidationError as error:
         raise InvalidRequest(str(error.errors()[0]["msg"])) from error
 
@@ -282,14 +282,14 @@ def _run(url: str | None, call: "Callable[[Engine, Settings], Awaitable[Any]]") 
     return asyncio.run(connected_call())
 
 
-def _report(shown: "Shown", *, as_json: bool) -> None:
+def _report(shown: "JobStatus", *, as_json: bool) -> None:
     if as_json:
         print_json(shown.as_dict())
     else:
         stdout.print(_details(shown))
 
 
-def _table(found: "list[Shown]") -> Table:
+def _table(found: "list[JobStatus]") -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("job", no_wrap=True)
     table.add_column("index", overflow="fold")
@@ -311,7 +311,7 @@ def _table(found: "list[Shown]") -> Table:
     return table
 
 
-def _details(shown: "Shown") -> Group:
+def _details(shown: "JobStatus") -> Group:
     job, progress = shown.job, shown.progress
     state = shown.state + (f", since job {shown.waits_for} has its turn" if shown.waits_for else "")
     rows = {
@@ -348,12 +348,12 @@ def _details(shown: "Shown") -> Group:
     return Group(table)
 
 
-def _of_budget(shown: "Shown") -> str:
+def _of_budget(shown: "JobStatus") -> str:
     tokens = shown.job.budget.tokens
     return f"; the budget is {tokens:,}" if tokens else ""
 
 
-def _show_trial(trial: "Trial", *, as_json: bool) -> None:
+def _show_trial(trial: "DryRun", *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -388,7 +388,7 @@ def _show_trial(trial: "Trial", *, as_json: bool) -> None:
     )
 
 
-def _sampled(each: "Sampled") -> dict[str, Any]:
+def _sampled(each: "SampledDocument") -> dict[str, Any]:
     dropped = [
         {"phrase": one.text, "reason": one.reason, "documents": one.documents, "similarity": one.similarity}
         for one in each.filtered.dropped

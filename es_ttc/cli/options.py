@@ -64,7 +64,7 @@ class SpanGridType(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the grid."""
-        from es_ttc.mappings.spec import SpanGrid
+        from es_ttc.index.mappings.spec import SpanGrid
         from es_ttc.rescorers.spectral.params import MAX_SCALE
 
         if not isinstance(value, str):

@@ -8,8 +8,8 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from es_ttc.common.validation import nearest
 from es_ttc.errors import EsTtcError
-from es_ttc.validation import nearest
 
 SIZES = range(1, 51)
 

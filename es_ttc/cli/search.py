@@ -24,10 +24,10 @@ from es_ttc.cli.views import Hit, Ranking, answer
 from es_ttc.settings import EngineSettings, GatewaySettings
 
 if TYPE_CHECKING:
-    from es_ttc.attach.find import Holder
-    from es_ttc.cli.searching import Asked
+    from es_ttc.cli.searching import CliQuery
     from es_ttc.encoders.base import Encoder
-    from es_ttc.mappings.spec import IndexSpec
+    from es_ttc.index.attach.feature_locations import FeatureLocation
+    from es_ttc.index.mappings.spec import IndexSpec
 
 
 @click.command(
@@ -80,11 +80,11 @@ def search(
     such as knn:nnn, searches the whole index. A rewriter, such as sira, searches it by a query with further words.
     --compare also shows how each document moves against the engine's BM25 ranking.
     """
-    from es_ttc.cli.searching import Asked
-    from es_ttc.evaluation.methods import resolve_one
+    from es_ttc.cli.searching import CliQuery
+    from es_ttc.lab.evaluation.methods import resolve_one
 
     resolve_one(method, params)
-    asked = Asked(text, method, size, params, first_pass)
+    asked = CliQuery(text, method, size, params, first_pass)
     settings = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)
     with stderr.status("searching"):
         rankings = _rankings(settings, gateway, name, asked, fields, beside=beside)
@@ -98,14 +98,14 @@ def _rankings(
     settings: GatewaySettings,
     gateway: str | None,
     name: str,
-    asked: "Asked",
+    asked: "CliQuery",
     fields: Sequence[str] | None,
     *,
     beside: bool,
 ) -> list[Ranking]:
     """Search through the gateway at hand, or through one of our own that ends with the search."""
-    from es_ttc.gateway.server import running_gateway
-    from es_ttc.mappings.encoder import load_encoder_for
+    from es_ttc.index.mappings.encoder import load_encoder_for
+    from es_ttc.serving.server import running_gateway
 
     at_engine = settings.model_copy(update={"engine": gateway or settings.engine})
     held = asyncio.run(_holder(at_engine, name))
@@ -122,11 +122,11 @@ def _rankings(
         return asyncio.run(_ask(at_gateway, name, held, asked, fields or spec.text_fields, encoder, beside))
 
 
-async def _holder(settings: EngineSettings, name: str) -> "Holder":
-    from es_ttc.attach.find import holder_of
+async def _holder(settings: EngineSettings, name: str) -> "FeatureLocation":
+    from es_ttc.index.attach.feature_locations import feature_location
 
     async with connected(settings) as client:
-        return await holder_of(client, name)
+        return await feature_location(client, name)
 
 
 def _check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
@@ -143,8 +143,8 @@ def _check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
 async def _ask(
     settings: EngineSettings,
     name: str,
-    held: "Holder",
-    asked: "Asked",
+    held: "FeatureLocation",
+    asked: "CliQuery",
     fields: Sequence[str],
     encoder: "Encoder | None",
     beside: bool,
@@ -156,7 +156,7 @@ async def _ask(
         return await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
 
 
-def as_dict(name: str, asked: "Asked", rankings: Sequence[Ranking]) -> dict[str, Any]:
+def as_dict(name: str, asked: "CliQuery", rankings: Sequence[Ranking]) -> dict[str, Any]:
     """Return rankings JSON-ready; beside others, every hit has its rank in the first of them too."""
     before = rankings[0].ranks() if len(rankings) > 1 else None
     return {

@@ -12,11 +12,11 @@ from es_ttc.cli.views import Hit, Ranking, Span
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.evaluation.methods import KNN, RETRIEVAL, resolve_one
-from es_ttc.evaluation.rankings import reciprocal_rank_fusion
-from es_ttc.ingest.compose import compose
-from es_ttc.mappings.queries import matching, nearest
-from es_ttc.mappings.spec import VECTOR, IndexSpec
+from es_ttc.index.ingest.compose import compose
+from es_ttc.index.mappings.queries import matching, nearest
+from es_ttc.index.mappings.spec import VECTOR, IndexSpec
+from es_ttc.lab.evaluation.methods import KNN, RETRIEVAL, resolve_one
+from es_ttc.lab.evaluation.rankings import reciprocal_rank_fusion
 from es_ttc.rewriters import registry as rewriters
 
 _REWRITING = "60s"
@@ -48,7 +48,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CliQuery:
     """A query and how it is to be ranked.
 
     Attributes:
@@ -67,7 +67,7 @@ class Asked:
     first_pass: str = "bm25"
 
 
-async def search(target: Target, asked: Asked) -> Ranking:
+async def search(target: Target, asked: CliQuery) -> Ranking:
     """Rank by one method.
 
     Raises:
@@ -95,7 +95,7 @@ async def search(target: Target, asked: Asked) -> Ranking:
     return Ranking(asked.method, hits)
 
 
-async def compare(target: Target, asked: Asked) -> list[Ranking]:
+async def compare(target: Target, asked: CliQuery) -> list[Ranking]:
     """Return the engine's bm25 ranking, its dense one, and the method's, each of at least a window's depth.
 
     Without an encoder, or without vectors that can be searched, there is no dense ranking; a method that is one of the
@@ -104,17 +104,17 @@ async def compare(target: Target, asked: Asked) -> list[Ranking]:
     has_vectors = target.vectors or target.beside
     native = ["bm25", "dense"] if target.encoder is not None and has_vectors else ["bm25"]
     depth = max(asked.size, WINDOW)
-    questions = [Asked(asked.text, name, depth) for name in native if name != asked.method]
+    questions = [CliQuery(asked.text, name, depth) for name in native if name != asked.method]
     questions.append(replace(asked, size=depth))
     return list(await asyncio.gather(*(search(target, question) for question in questions)))
 
 
-def match_body(fields: Sequence[str], asked: Asked) -> dict[str, Any]:
+def match_body(fields: Sequence[str], asked: CliQuery) -> dict[str, Any]:
     """Return a plain search for a text in some fields."""
     return {"query": matching(asked.text, fields), "size": asked.size, "_source": [*fields]}
 
 
-def rescore_body(fields: Sequence[str], asked: Asked, first_pass: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def rescore_body(fields: Sequence[str], asked: CliQuery, first_pass: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a search with a section that asks for a method and for its detail.
 
     Args:
@@ -129,14 +129,14 @@ def rescore_body(fields: Sequence[str], asked: Asked, first_pass: Mapping[str, A
     return body | {"rescore": {"window_size": _window(asked), "ttc": section}}
 
 
-def knn_body(fields: Sequence[str], asked: Asked) -> dict[str, Any]:
+def knn_body(fields: Sequence[str], asked: CliQuery) -> dict[str, Any]:
     """Return a search whose kNN clause a retriever answers; Elasticsearch's form, which the gateway takes for both."""
     section = _section(replace(asked, method=asked.method.removeprefix(KNN)))
     clause = {"field": VECTOR, "query_text": asked.text, "k": asked.size, "ttc": section}
     return {"knn": clause, "size": asked.size, "_source": [*fields]}
 
 
-def query_body(fields: Sequence[str], asked: Asked) -> dict[str, Any]:
+def query_body(fields: Sequence[str], asked: CliQuery) -> dict[str, Any]:
     """Return a search whose query a rewriter makes, over the text fields that are shown."""
     section = {"query_text": asked.text, **_section(asked), "timeout": _REWRITING}
     section["params"] = {"text_fields": [*fields], **section.get("params", {})}
@@ -150,16 +150,16 @@ def expansion_of(answer: Mapping[str, Any]) -> str:
     return f"searched for beside it: {', '.join(terms)}" if terms else ""
 
 
-def _section(asked: Asked) -> dict[str, Any]:
+def _section(asked: CliQuery) -> dict[str, Any]:
     section: dict[str, Any] = {"method": asked.method, "detail": True, "on_error": "fail"}
     return section | ({"params": dict(asked.params)} if asked.params else {})
 
 
-def _window(asked: Asked) -> int:
+def _window(asked: CliQuery) -> int:
     return max(asked.size, WINDOW)
 
 
-def curl(url: str, index: str, fields: Sequence[str], asked: Asked) -> str:
+def curl(url: str, index: str, fields: Sequence[str], asked: CliQuery) -> str:
     """Return the command line that asks the gateway the same; on one line, so that it can be copied.
 
     What the gateway has no section for (dense, hybrid) is asked as bm25.
@@ -191,7 +191,7 @@ async def _hits(target: Target, body: Mapping[str, Any]) -> list[Hit]:
     return hits_of(await target.client.search(target.index, body), target.fields)
 
 
-async def _dense_body(target: Target, asked: Asked) -> dict[str, Any]:
+async def _dense_body(target: Target, asked: CliQuery) -> dict[str, Any]:
     if target.beside:
         clause = {"field": VECTOR, "query_text": asked.text, "k": asked.size}
         return {"size": asked.size, "_source": [*target.fields], "knn": clause}
@@ -210,10 +210,10 @@ async def _dense_body(target: Target, asked: Asked) -> dict[str, Any]:
     return {"size": asked.size, "_source": [*target.fields], **nearest(encodings.pooled[0], asked.size, product)}
 
 
-async def _fused(target: Target, asked: Asked) -> list[Hit]:
+async def _fused(target: Target, asked: CliQuery) -> list[Hit]:
     """Fuse bm25's and dense's window by reciprocal rank, as ``hybrid`` does in an evaluation."""
     depth = max(asked.size, WINDOW)
-    parts = [await search(target, Asked(asked.text, name, depth)) for name in ("bm25", "dense")]
+    parts = [await search(target, CliQuery(asked.text, name, depth)) for name in ("bm25", "dense")]
     known = {hit.id: hit for part in parts for hit in part.hits}
     fused = reciprocal_rank_fusion([[hit.id for hit in part.hits] for part in parts], **(asked.params or {}))
     return [Hit(name, score, known[name].fields) for name, score in fused[: asked.size]]

@@ -61,11 +61,11 @@ def serve(
     Clients use the gateway's address instead of the engine's. Searches with a `ttc` section are rescored, all other
     requests are forwarded unchanged.
     """
-    from es_ttc.gateway.logs import configure_logs
-    from es_ttc.gateway.programs import serve_programs
-    from es_ttc.gateway.server import address_of, bind
-    from es_ttc.gateway.server import serve as run
     from es_ttc.rescorers.tuned import TunedDefaults
+    from es_ttc.serving.logs import configure_logs
+    from es_ttc.serving.programs import serve_programs
+    from es_ttc.serving.server import address_of, bind
+    from es_ttc.serving.server import serve as run
 
     first, *others = encoders or (None,)
     settings = GatewaySettings(
@@ -101,7 +101,7 @@ def serve(
 
 async def _look(settings: GatewaySettings) -> tuple[str, bool]:
     """Return the engine's address without credentials, and whether it answers."""
-    from es_ttc.gateway.upstream import Upstream
+    from es_ttc.serving.http.upstream import Upstream
 
     async with Upstream(settings) as upstream:
         return upstream.url, await upstream.reachable(_LOOK_SECONDS)

@@ -13,7 +13,7 @@ WIDTH = 100
 """Cells beyond which lines are not drawn out, however wide the terminal."""
 
 
-class _WhereKnown(ProgressColumn):
+class _KnownTotalColumn(ProgressColumn):
     """Shows a column only for tasks whose size is known."""
 
     def __init__(self, column: ProgressColumn) -> None:
@@ -63,8 +63,8 @@ class Steps:
         with Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
-            _WhereKnown(BarColumn(bar_width=30)),
-            _WhereKnown(TimeRemainingColumn(compact=True)),
+            _KnownTotalColumn(BarColumn(bar_width=30)),
+            _KnownTotalColumn(TimeRemainingColumn(compact=True)),
             console=self._console,
             transient=True,
             disable=not self._console.is_terminal,

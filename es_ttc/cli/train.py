@@ -28,9 +28,9 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
-    from es_ttc.training.data import Task
-    from es_ttc.training.loop import LoopOptions, Progressed, Report
-    from es_ttc.training.session import Outcome, Sides, Trainable
+    from es_ttc.lab.training.data import Task
+    from es_ttc.lab.training.loop import LoopOptions, Report, TrainingProgress
+    from es_ttc.lab.training.session import Sides, Trainable, TrainingResult
 
 T = TypeVar("T")
 
@@ -153,7 +153,7 @@ def _tune(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 @_tune("for both roles a copy of the encoder")
 def dense(data: Path, hidden: int, temperature: float, metric: str, tune: str, **common: Any) -> None:
     """Train an adapter for queries and one for documents on cosines, with InfoNCE over the batch."""
-    from es_ttc.training.recipes.dense import DenseRecipe
+    from es_ttc.lab.training.recipes.dense import DenseRecipe
 
     def recipe(tasks: "Sequence[Task]", side: "Sides") -> "Trainable":
         [task] = tasks
@@ -221,7 +221,7 @@ def dense(data: Path, hidden: int, temperature: float, metric: str, tune: str, *
 @_tune("for queries a copy of the encoder, beside the adapter for documents")
 def nnn(data: Path, start: Path | None, tune: str, **options: Any) -> None:
     """Train adapters through the unrolled solver of the method `nnn` (NNN-Tr)."""
-    from es_ttc.training.recipes.nnn import NnnOptions, NnnRecipe, choose_penalty
+    from es_ttc.lab.training.recipes.nnn import NnnOptions, NnnRecipe, choose_penalty
 
     if (options["l1"] is None) != (options["l2"] is None):
         raise click.UsageError("--l1 and --l2 go together: give both or neither")
@@ -275,7 +275,7 @@ def colt(data: Path, start: Path | None, **options: Any) -> None:
 
     A document that was not in the training data keeps its original vector.
     """
-    from es_ttc.training.recipes.colt import ColtOptions, ColtRecipe
+    from es_ttc.lab.training.recipes.colt import ColtOptions, ColtRecipe
 
     chosen, common = _parted(ColtOptions, options)
 
@@ -315,7 +315,7 @@ def head(data: tuple[Path, ...], **options: Any) -> None:
 
     It fits the collections that it is trained on. On others it is usually worse than no map: evaluate before use.
     """
-    from es_ttc.training.recipes.head import HeadOptions, HeadRecipe
+    from es_ttc.lab.training.recipes.head import HeadOptions, HeadRecipe
 
     chosen, common = _parted(HeadOptions, options)
 
@@ -343,10 +343,10 @@ def _train(
     """Run one training, and show what came of it."""
     if importlib.util.find_spec("torch") is None:
         raise ConfigurationError("training needs torch: pip install 'es-ttc[train]'")
-    from es_ttc.training.session import Request, run
+    from es_ttc.lab.training.session import TrainingRequest, run
 
     settings = adapted(Settings(**given(encoder=common.get("encoder"))), common.get("adapter"))
-    request = Request(
+    request = TrainingRequest(
         kind=kind,
         data=data,
         out=common["out"],
@@ -375,7 +375,7 @@ def _train(
 
 
 def _loop(common: dict[str, Any]) -> "LoopOptions":
-    from es_ttc.training.loop import LoopOptions
+    from es_ttc.lab.training.loop import LoopOptions
 
     return LoopOptions(**{name: common[name] for name in LoopOptions.__dataclass_fields__ if name in common})
 
@@ -383,7 +383,7 @@ def _loop(common: dict[str, Any]) -> "LoopOptions":
 def _reporter(bar: Any, epochs: int) -> "Report":
     task = bar.add_task("training", total=None)
 
-    def report(where: "Progressed", steps: int) -> None:
+    def report(where: "TrainingProgress", steps: int) -> None:
         loss = where.step_losses[-1] if where.step_losses else 0.0
         told = f"epoch {min(where.epoch + 1, epochs)} of {epochs}, loss {loss:.3f}, valid {where.valid[-1]:.4f}"
         bar.update(task, description=told, completed=where.epoch * steps + where.step, total=epochs * steps)
@@ -391,7 +391,7 @@ def _reporter(bar: Any, epochs: int) -> "Report":
     return report
 
 
-def _summary(out: Path, outcome: "Outcome") -> dict[str, Any]:
+def _summary(out: Path, outcome: "TrainingResult") -> dict[str, Any]:
     return {
         "folder": str(out),
         "encoder": outcome.identity.key,
@@ -404,8 +404,8 @@ def _summary(out: Path, outcome: "Outcome") -> dict[str, Any]:
     }
 
 
-def _show(out: Path, outcome: "Outcome") -> None:
-    from es_ttc.training.artefact import TUNED
+def _show(out: Path, outcome: "TrainingResult") -> None:
+    from es_ttc.lab.training.artefact import TUNED
 
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("queries, ranked by, vectors")

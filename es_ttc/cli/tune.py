@@ -18,10 +18,10 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
-    from es_ttc.evaluation.datasets import Collection
-    from es_ttc.evaluation.methods import Method
-    from es_ttc.evaluation.plan import Plan
-    from es_ttc.evaluation.tuning import Tuning
+    from es_ttc.lab.evaluation.datasets import Collection
+    from es_ttc.lab.evaluation.methods import Method
+    from es_ttc.lab.evaluation.plan import Plan
+    from es_ttc.lab.evaluation.tuning import Tuning
 
 TEST = "test"
 _SHOWN = 8
@@ -109,10 +109,10 @@ def tune(
     Test queries are refused, because parameters tuned on them must not be reported on them. If a collection has no
     other queries, --split test --folds 5 gives figures that may be reported.
     """
-    from es_ttc.evaluation.datasets import load_collection, sample
-    from es_ttc.evaluation.metrics import check_metric
-    from es_ttc.evaluation.plan import Plan
-    from es_ttc.evaluation.tuning import candidates
+    from es_ttc.lab.evaluation.datasets import load_collection, sample
+    from es_ttc.lab.evaluation.metrics import check_metric
+    from es_ttc.lab.evaluation.plan import Plan
+    from es_ttc.lab.evaluation.tuning import candidates
     from es_ttc.rescorers.tuned import as_json as file_content
 
     settings = adapted(Settings(**given(encoder=encoder)), adapter)
@@ -131,7 +131,7 @@ def tune(
         found, identity = _tuned(plan, collection, settings, metric, folds, seed)
     summary = _summary(found, collection, plan, identity, folds, seed, queries)
     if out is not None:
-        from es_ttc.evaluation.report import replace
+        from es_ttc.lab.evaluation.report import replace
 
         replace(out, file_content(summary))
         stderr.print(f"parameters: {escape(str(out))}", highlight=False, soft_wrap=True)
@@ -147,7 +147,7 @@ def _require_other_queries(data: Path, split: str, folds: int | None) -> None:
     Raises:
         InvalidRequest: The split is the test split, or the default one is missing; the message says what to do.
     """
-    from es_ttc.evaluation.datasets import splits
+    from es_ttc.lab.evaluation.datasets import splits
 
     found = splits(data) if data.is_dir() else []
     others = [name for name in found if name != TEST]
@@ -164,8 +164,8 @@ def _tuned(
     plan: "Plan", collection: "Collection", settings: Settings, metric: str, folds: int | None, seed: int
 ) -> "tuple[Tuning, str | None]":
     """Return the outcome, and the encoder's identity where one was needed."""
-    from es_ttc.evaluation.plan import opened
-    from es_ttc.evaluation.tuning import tune as chosen
+    from es_ttc.lab.evaluation.plan import opened
+    from es_ttc.lab.evaluation.tuning import tune as chosen
 
     encoder = cached_encoder(settings) if plan.needs_encoder else None
     with stages(collection.name) as progress, opened(plan, collection, encoder, progress) as (searcher, _, _):
@@ -183,7 +183,7 @@ def _summary(
     sampled: int | None,
 ) -> dict[str, Any]:
     """Return what is written: first what readers of the file need, then where it comes from."""
-    from es_ttc.evaluation import provenance
+    from es_ttc.lab.evaluation import provenance
 
     means = found.values.mean(axis=1).tolist()
     against = found.against_default
@@ -236,7 +236,7 @@ def _show(found: "Tuning", summary: Mapping[str, Any]) -> None:
 
 def candidates_table(found: "Tuning") -> Table:
     """Return the best candidates and the defaults."""
-    from es_ttc.evaluation.report import score
+    from es_ttc.lab.evaluation.report import score
 
     means = found.values.mean(axis=1)
     order = sorted(range(len(means)), key=lambda place: (-means[place], place))
@@ -254,7 +254,7 @@ def candidates_table(found: "Tuning") -> Table:
 
 def verdict(summary: Mapping[str, Any]) -> str:
     """Return in words what was chosen, and how it compares with the defaults."""
-    from es_ttc.evaluation.report import p_value, score, signed
+    from es_ttc.lab.evaluation.report import p_value, score, signed
 
     against = summary["against_default"]
     low, high = against["interval"]

@@ -30,14 +30,14 @@ def worker(engine: str | None, redis: str | None, processes: int | None, verbose
     The first Ctrl-C finishes the work under way and ends; a second one stops at once.
     """
     try:
-        from es_ttc.tasks.app import run_worker
+        from es_ttc.enrichment.jobs.app import run_worker
     except ImportError as error:
         from es_ttc.errors import ConfigurationError
 
         raise ConfigurationError("workers need Celery and a client of Redis: pip install 'es-ttc[jobs]'") from error
-    from es_ttc.gateway.logs import configure_logs
+    from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis, addresses
     from es_ttc.llm import model_for_jobs
-    from es_ttc.tasks.redis_server import OwnRedis, addresses
+    from es_ttc.serving.logs import configure_logs
 
     settings = Settings(**given(engine=engine, redis=redis))
     model = model_for_jobs(settings)  # a worker without one could do nothing
@@ -47,7 +47,7 @@ def worker(engine: str | None, redis: str | None, processes: int | None, verbose
         if settings.redis is not None:
             url, where = settings.redis.get_secret_value(), "the Redis that is set"
         else:
-            url, where = stack.enter_context(OwnRedis()).url, "a Redis of its own"
+            url, where = stack.enter_context(EmbeddedRedis()).url, "a Redis of its own"
         broker, url = addresses(url)
         click.echo(f"worker of {processes} processes, {where}, model at {model.url}; Ctrl-C stops it", err=True)
         return run_worker(settings, broker, url, processes=processes)

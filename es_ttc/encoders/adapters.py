@@ -5,11 +5,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from es_ttc.common.validation import did_you_mean
 from es_ttc.encoders import hub
 from es_ttc.encoders.base import Role
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, DIGITS, FileHashes
 from es_ttc.errors import ConfigurationError
-from es_ttc.validation import did_you_mean
 
 WEIGHTS = "adapter_model.safetensors"
 _SHIPPED_IN = "adapters"

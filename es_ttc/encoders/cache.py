@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from es_ttc.common.private_files import make_private_folder, touch_private
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Float32, Role
 from es_ttc.encoders.trained import TrainedEncoder
-from es_ttc.private_files import make_private_folder, touch_private
 
 logger = logging.getLogger(__name__)
 
@@ -112,11 +112,11 @@ class CachedEncoder:
     def adapted(self, adapter: str) -> "CachedEncoder | None":
         """Return the same model under an adapter that it ships; all share one file."""
         found = self._encoder.adapted(adapter)
-        return None if found is None else _InTheSameFile(found, self._store)
+        return None if found is None else _SharedFileEncoder(found, self._store)
 
     def shortened(self, max_length: int) -> "CachedEncoder":
         """Return the same for texts cut at ``max_length`` tokens; both share one file."""
-        return _InTheSameFile(self._encoder.shortened(max_length), self._store)
+        return _SharedFileEncoder(self._encoder.shortened(max_length), self._store)
 
     def close(self) -> None:
         """Close the file; encoding afterwards is an error of the caller."""
@@ -130,7 +130,7 @@ def cached(encoder: Encoder, folder: Path) -> Encoder:
     return CachedEncoder(encoder, folder)
 
 
-class _InTheSameFile(CachedEncoder):
+class _SharedFileEncoder(CachedEncoder):
     """A cached encoder in another's file."""
 
     def __init__(self, encoder: Encoder, store: "EncodingStore") -> None:

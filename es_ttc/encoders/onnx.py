@@ -19,7 +19,7 @@ from es_ttc.encoders.configuration import max_length_of, read_json
 from es_ttc.encoders.options import identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
-from es_ttc.encoders.windows import Reader, Window, role_prompts
+from es_ttc.encoders.windows import InputWindow, Reader, role_prompts
 from es_ttc.errors import ConfigurationError
 
 Pooling = Callable[[Float32], Float32]
@@ -107,7 +107,7 @@ class OnnxModel:
         self._include_prompt = include_prompt
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="es-ttc-onnx") if threads > 1 else None
 
-    def run(self, windows: Sequence[Window], *, role: Role, tokens: bool) -> list[WindowVectors]:  # noqa: ARG002
+    def run(self, windows: Sequence[InputWindow], *, role: Role, tokens: bool) -> list[WindowVectors]:  # noqa: ARG002
         """Run every window by itself."""
         if self._executor is None or len(windows) < 2:
             return [self._run(window, tokens) for window in windows]
@@ -117,7 +117,7 @@ class OnnxModel:
         placed = dict(zip(order, results, strict=True))
         return [placed[index] for index in range(len(windows))]
 
-    def _run(self, window: Window, tokens: bool) -> WindowVectors:
+    def _run(self, window: InputWindow, tokens: bool) -> WindowVectors:
         ids = np.array([window.ids], dtype=np.int64)
         feed = {
             "input_ids": ids,

@@ -75,7 +75,7 @@ def load_encoder(
             )
 
         own = f"@{backend}{f':{named_dtype}' if named_dtype else ''}" if backend else ""
-        card = trained.Card.read(folder)
+        card = trained.ModelCard.read(folder)
         under = f"{model}{own}" if named_adapter else on_backend(card.base.name, own)
         return trained.load_trained(folder, card, below, under, FileHashes(cache))
     backend = backend or ("torch" if named_adapter else _default_backend(model))

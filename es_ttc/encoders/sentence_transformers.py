@@ -20,7 +20,7 @@ from es_ttc.encoders.devices import device_of
 from es_ttc.encoders.options import Dtype, identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowModel, WindowVectors
-from es_ttc.encoders.windows import Reader, Window, role_prompts
+from es_ttc.encoders.windows import InputWindow, Reader, role_prompts
 from es_ttc.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ class TorchModel:
         self.dims: int = model.get_embedding_dimension() or width
 
     @torch.inference_mode()
-    def run(self, windows: Sequence[Window], *, role: Role, tokens: bool) -> list[WindowVectors]:
+    def run(self, windows: Sequence[InputWindow], *, role: Role, tokens: bool) -> list[WindowVectors]:
         """Run the windows in batches of fixed shapes."""
         budget, spare = self._document_batches
         if role == "query":
@@ -200,7 +200,7 @@ class TorchModel:
                 results[index] = WindowVectors(pooled[row], rows)
         return [results[index] for index in range(len(windows))]
 
-    def _forward(self, windows: Sequence[Window], batch: Batch, tokens: bool) -> tuple[Any, Any]:
+    def _forward(self, windows: Sequence[InputWindow], batch: Batch, tokens: bool) -> tuple[Any, Any]:
         """Return ``(rows, d)`` pooled vectors and, if asked for, ``(rows, length, d)`` token vectors, as float32."""
         ids = np.full((batch.rows, batch.length), self._pad, dtype=np.int64)
         mask = np.zeros_like(ids)
@@ -239,7 +239,7 @@ class ModelByRole:
     query: WindowModel
     document: WindowModel
 
-    def run(self, windows: Sequence[Window], *, role: Role, tokens: bool) -> list[WindowVectors]:
+    def run(self, windows: Sequence[InputWindow], *, role: Role, tokens: bool) -> list[WindowVectors]:
         """Run the windows through the role's model."""
         model = self.query if role == "query" else self.document
         return model.run(windows, role=role, tokens=tokens)

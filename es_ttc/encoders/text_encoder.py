@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.encoders.base import EncoderIdentity, Encodings, Float32, Role
-from es_ttc.encoders.windows import Reader, Reading, Window
+from es_ttc.encoders.windows import InputWindow, Reader, WindowedText
 from es_ttc.errors import EncoderError, InvalidRequest
 
 
@@ -29,7 +29,7 @@ class WindowVectors:
 class WindowModel(Protocol):
     """A backend: runs windows through a frozen model; thread-safe; a window's vectors do not depend on the others."""
 
-    def run(self, windows: Sequence[Window], *, role: Role, tokens: bool) -> list[WindowVectors]:
+    def run(self, windows: Sequence[InputWindow], *, role: Role, tokens: bool) -> list[WindowVectors]:
         """Return the vectors of every window, in the order given."""
         ...
 
@@ -136,11 +136,11 @@ class TextEncoder:
         return cut / norms
 
 
-def _join_offsets(windows: Sequence[Window], max_tokens: int) -> NDArray[np.int32]:
+def _join_offsets(windows: Sequence[InputWindow], max_tokens: int) -> NDArray[np.int32]:
     if not windows:
         return np.zeros((0, 2), dtype=np.int32)
     return np.concatenate([window.offsets for window in windows])[:max_tokens]
 
 
-def _truncated(readings: Sequence[Reading]) -> NDArray[np.bool_]:
+def _truncated(readings: Sequence[WindowedText]) -> NDArray[np.bool_]:
     return np.array([reading.truncated for reading in readings], dtype=np.bool_)

@@ -25,7 +25,7 @@ VERSION = 1
 ROLES: tuple[Role, ...] = ("query", "document")
 
 
-class Base(BaseModel):
+class BaseEncoder(BaseModel):
     """The encoder under the heads.
 
     Attributes:
@@ -44,7 +44,7 @@ class Base(BaseModel):
         return EncoderIdentity.from_dict(self.identity)
 
 
-class Card(BaseModel):
+class ModelCard(BaseModel):
     """What serving reads of ``card.json``; the rest of it is for people.
 
     Attributes:
@@ -62,7 +62,7 @@ class Card(BaseModel):
     version: int
     kind: str
     name: str
-    base: Base
+    base: BaseEncoder
     heads: dict[Role, list[Kind]]
     models: list[Role] = Field(default_factory=list)
     params: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -148,7 +148,7 @@ def is_trained(folder: Path) -> bool:
     return (folder / CARD).is_file() and (folder / HEADS).is_file()
 
 
-def heads_in(folder: Path, card: Card) -> dict[Role, Head]:
+def heads_in(folder: Path, card: ModelCard) -> dict[Role, Head]:
     """Read both roles' heads.
 
     Raises:
@@ -169,7 +169,7 @@ def heads_in(folder: Path, card: Card) -> dict[Role, Head]:
     return heads
 
 
-def identity_of(folder: Path, card: Card, hashes: FileHashes) -> EncoderIdentity:
+def identity_of(folder: Path, card: ModelCard, hashes: FileHashes) -> EncoderIdentity:
     """Return the identity of an artefact: the base's, and the name and content of what was trained.
 
     The content is what vectors depend on: weights and layers, not the figures on the card.
@@ -183,7 +183,7 @@ def identity_of(folder: Path, card: Card, hashes: FileHashes) -> EncoderIdentity
 
 
 def load_trained(
-    folder: Path, card: Card, load: Callable[[str], Encoder], name: str, hashes: FileHashes
+    folder: Path, card: ModelCard, load: Callable[[str], Encoder], name: str, hashes: FileHashes
 ) -> TrainedEncoder:
     """Load an artefact.
 

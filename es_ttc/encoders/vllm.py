@@ -20,7 +20,7 @@ from es_ttc.encoders.configuration import max_length_of, read_json
 from es_ttc.encoders.options import identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
-from es_ttc.encoders.windows import Reader, Window, role_prompts
+from es_ttc.encoders.windows import InputWindow, Reader, role_prompts
 from es_ttc.errors import ConfigurationError, EncoderError, LlmError
 from es_ttc.llm.endpoint import Endpoint, EndpointSettings
 from es_ttc.settings import Settings
@@ -100,7 +100,7 @@ class VllmModel:
         except (LlmError, EncoderError) as error:
             raise ConfigurationError(f"no encoder answers behind [encoder_url]: {error}") from error
 
-    def run(self, windows: Sequence[Window], *, role: Role, tokens: bool) -> list[WindowVectors]:  # noqa: ARG002
+    def run(self, windows: Sequence[InputWindow], *, role: Role, tokens: bool) -> list[WindowVectors]:  # noqa: ARG002
         """Return the vectors of every window.
 
         Raises:

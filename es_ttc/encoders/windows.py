@@ -19,7 +19,7 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class InputWindow:
     """One input of the model.
 
     Attributes:
@@ -36,7 +36,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class WindowedText:
     """One text as the model reads it: its windows, none for a text without any token of its own.
 
     Attributes:
@@ -44,7 +44,7 @@ class Reading:
         truncated: Whether the whole text has more rows than that.
     """
 
-    windows: list[Window]
+    windows: list[InputWindow]
     truncated: bool
 
 
@@ -113,7 +113,7 @@ class Reader:
         """Special tokens in every window."""
         return len(self._prefix) + len(self._suffix)
 
-    def read(self, texts: Sequence[str], role: Role, max_tokens: int) -> list[Reading]:
+    def read(self, texts: Sequence[str], role: Role, max_tokens: int) -> list[WindowedText]:
         """Read texts, each up to the window in which ``max_tokens`` rows are reached.
 
         A lone surrogate, which no UTF-8 text can hold, is read as U+FFFD; offsets stay those of the text given.
@@ -129,7 +129,7 @@ class Reader:
         encoded = self._tokenizer.encode_batch(prompted, add_special_tokens=False)
         return [self._cut(encoding.ids, encoding.offsets, len(prompt), max_tokens) for encoding in encoded]
 
-    def _cut(self, ids: list[int], spans: list[tuple[int, int]], prompt_chars: int, max_tokens: int) -> Reading:
+    def _cut(self, ids: list[int], spans: list[tuple[int, int]], prompt_chars: int, max_tokens: int) -> WindowedText:
         offsets = np.array(spans, dtype=np.int32).reshape(-1, 2)
         # The prompt is tokenized together with the text, as the model's own library does; every window begins with it.
         prompt_tokens = 0
@@ -141,7 +141,7 @@ class Reader:
         capacity = self._max_length - overhead
         if own and capacity < 1:
             raise EncoderError(f"the prompt's {prompt_tokens} tokens leave no room for text in {self._max_length}")
-        windows: list[Window] = []
+        windows: list[InputWindow] = []
         rows = 0
         for start in range(prompt_tokens, len(ids), capacity if own else 1):
             if rows >= max_tokens:
@@ -150,13 +150,13 @@ class Reader:
             windows.append(self._window(ids, offsets, prompt_tokens, start, stop))
             rows += overhead + stop - start
         total = own + -(-own // capacity) * overhead if own else 0
-        return Reading(windows, truncated=total > max_tokens)
+        return WindowedText(windows, truncated=total > max_tokens)
 
-    def _window(self, ids: list[int], offsets: Offsets, prompt_tokens: int, start: int, stop: int) -> Window:
+    def _window(self, ids: list[int], offsets: Offsets, prompt_tokens: int, start: int, stop: int) -> InputWindow:
         lead = len(self._prefix) + prompt_tokens
         spans = np.zeros((lead + stop - start + len(self._suffix), 2), dtype=np.int32)
         spans[lead : lead + stop - start] = offsets[start:stop]
-        return Window(
+        return InputWindow(
             ids=[*self._prefix, *ids[:prompt_tokens], *ids[start:stop], *self._suffix],
             type_ids=[*self._prefix_types, *[self._type] * (prompt_tokens + stop - start), *self._suffix_types],
             offsets=spans,

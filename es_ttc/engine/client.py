@@ -199,7 +199,7 @@ class ClientEngine(ABC):
         return found
 
     async def exact_search(self, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Run one `_search`; numbers that would change become :class:`es_ttc.exact_numbers.ExactNumber`."""
+        """Run one `_search`; numbers that would change become :class:`es_ttc.common.exact_numbers.ExactNumber`."""
         token = exact.set(True)
         try:
             return await self.search(index, body)

@@ -13,7 +13,7 @@ import elastic_transport
 from elasticsearch import AsyncElasticsearch
 from elasticsearch.serializer import OrjsonSerializer
 
-from es_ttc import exact_numbers
+from es_ttc.common import exact_numbers
 from es_ttc.engine.client import CONNECTIONS, JSON, ClientEngine, Detected, PointInTimeApi, exact, tls_options
 from es_ttc.engine.exchange import Answer, Unreachable
 from es_ttc.engine.http import service_headers

@@ -7,7 +7,7 @@ import aiohttp
 import opensearchpy
 from opensearchpy import AsyncOpenSearch
 
-from es_ttc import exact_numbers
+from es_ttc.common import exact_numbers
 from es_ttc.engine.client import CONNECTIONS, ClientEngine, Detected, PointInTimeApi, exact, tls_options
 from es_ttc.engine.exchange import Answer, Unreachable
 from es_ttc.engine.http import TLS_ERRORS, service_headers

@@ -61,7 +61,7 @@ class BulkItem:
         return (self.error or "").partition(":")[0]
 
 
-class Asking(Protocol):
+class SearchApi(Protocol):
     """Who can ask an engine: an :class:`Engine`, or the gateway in a caller's name."""
 
     async def request(
@@ -148,7 +148,7 @@ class Engine(Protocol):
         ...
 
     async def exact_search(self, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Run one `_search`; numbers that would change become :class:`es_ttc.exact_numbers.ExactNumber`."""
+        """Run one `_search`; numbers that would change become :class:`es_ttc.common.exact_numbers.ExactNumber`."""
         ...
 
     def scan(

@@ -25,7 +25,7 @@ from pydantic import SecretStr
 from yarl import URL
 
 from es_ttc.errors import ConfigurationError, LlmError, LlmFailure
-from es_ttc.llm.breaker import CircuitBreaker
+from es_ttc.llm.circuit_breaker import CircuitBreaker
 
 logger = logging.getLogger(__name__)
 

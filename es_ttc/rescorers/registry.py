@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, TypeGuard
 
-from es_ttc import entry_points
+from es_ttc.common import entry_points
 from es_ttc.rescorers.base import Feature, Params, Rescorer
 
 GROUP = "es_ttc.rescorers"

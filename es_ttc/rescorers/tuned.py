@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol, Self
 import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from es_ttc import entry_points
+from es_ttc.common import entry_points
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.rescorers.base import Params
 from es_ttc.rescorers.registry import load, parse_params
@@ -52,7 +52,7 @@ class Tuned(BaseModel):
             ) from error
 
 
-class Parametrised(Protocol):
+class MethodWithParams(Protocol):
     """A method with parameters of its own."""
 
     name: ClassVar[str]
@@ -89,7 +89,7 @@ class TunedDefaults:
             found[tuned.method] = tuned.params
         return cls(found)
 
-    def parse(self, method: Parametrised, raw: Mapping[str, Any]) -> tuple[Params, dict[str, Any]]:
+    def parse(self, method: MethodWithParams, raw: Mapping[str, Any]) -> tuple[Params, dict[str, Any]]:
         """Return a request's parameters, and those of them that are tuned values.
 
         What the request gives wins. Where the tuned values do not go together with it (a number of documents, and an

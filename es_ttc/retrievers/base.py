@@ -31,7 +31,7 @@ class Vectors(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbours:
+class NearestDocuments:
     """The documents nearest to one vector.
 
     Attributes:
@@ -48,7 +48,7 @@ class Neighbours:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownDocuments:
     """Documents with the features that were asked for.
 
     Attributes:
@@ -89,7 +89,7 @@ class Search(Protocol):
         num_candidates: int | None = None,
         exact: bool = False,
         features: frozenset[Feature] = frozenset(),
-    ) -> list[Neighbours]:
+    ) -> list[NearestDocuments]:
         """Find the documents nearest to each of some vectors by cosine, in one round trip.
 
         Args:
@@ -110,7 +110,7 @@ class Search(Protocol):
 
     async def window(
         self, documents: Documents, needs: frozenset[Feature], wants: frozenset[Feature] = frozenset()
-    ) -> Known:
+    ) -> KnownDocuments:
         """Return stored features of documents that this search has found.
 
         Args:
@@ -188,15 +188,15 @@ class Retriever(Protocol[P]):
         ...
 
 
-def together(found: Sequence[Neighbours]) -> Neighbours:
+def together(found: Sequence[NearestDocuments]) -> NearestDocuments:
     """Return the documents of several searches as one: each once, with the greatest of its cosines, nearest first."""
     if not found:
-        return Neighbours(np.empty(0, np.intp), np.empty(0, np.float32))
+        return NearestDocuments(np.empty(0, np.intp), np.empty(0, np.float32))
     numbers = np.concatenate([part.documents for part in found])
     documents, places = np.unique(numbers, return_inverse=True)
     cosines = np.full(len(documents), -np.inf, np.float32)
     np.maximum.at(cosines, places, np.concatenate([part.cosines for part in found]))
-    return Neighbours(*best(documents, cosines, len(documents)), complete=all(part.complete for part in found))
+    return NearestDocuments(*best(documents, cosines, len(documents)), complete=all(part.complete for part in found))
 
 
 def best(documents: Documents, scores: Float32, k: int) -> tuple[Documents, Float32]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from es_ttc.errors import MissingFeature
 from es_ttc.rescorers.base import Feature, Window
-from es_ttc.retrievers.base import Documents, Known, Neighbours, Vectors, best
+from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors, best
 from es_ttc.vectors.tokens import Float32
 
 A = ParamSpec("A")
@@ -79,7 +79,7 @@ class MemorySearch:
         num_candidates: int | None = None,  # noqa: ARG002 - every vector is a candidate
         exact: bool = False,  # noqa: ARG002 - it always is
         features: frozenset[Feature] = frozenset(),  # noqa: ARG002 - all are at hand
-    ) -> list[Neighbours]:
+    ) -> list[NearestDocuments]:
         """Find the documents nearest to each of some vectors; see :class:`es_ttc.retrievers.base.Search`."""
         if among not in self._matrices:
             raise MissingFeature(f"the corpus has no vectors of [{among}]: give them to the search")
@@ -91,16 +91,16 @@ class MemorySearch:
 
     async def window(
         self, documents: Documents, needs: frozenset[Feature], wants: frozenset[Feature] = frozenset()
-    ) -> Known:
+    ) -> KnownDocuments:
         """Return stored features of documents; all documents have them."""
-        return Known(documents, self._windows(documents, needs | wants))
+        return KnownDocuments(documents, self._windows(documents, needs | wants))
 
     async def compute(self, function: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
         """Call a function; nobody else waits here."""
         return function(*args, **kwargs)
 
 
-def _nearest(matrix: Matrix, vector: Float32, k: int) -> Neighbours:
+def _nearest(matrix: Matrix, vector: Float32, k: int) -> NearestDocuments:
     cosines: Float32 = matrix.rows @ vector.astype(np.float32)
     documents = matrix.owners
     if len(cosines):
@@ -109,4 +109,4 @@ def _nearest(matrix: Matrix, vector: Float32, k: int) -> Neighbours:
     if k < len(cosines):
         near = np.flatnonzero(cosines >= np.partition(cosines, -k)[-k])
         documents, cosines = documents[near], cosines[near]
-    return Neighbours(*best(documents, cosines, k))
+    return NearestDocuments(*best(documents, cosines, k))

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.spectral import SpectralParams, SpectralRescorer
-from es_ttc.retrievers.base import Documents, Neighbours, Retrieved, Search, Vectors, best, together
+from es_ttc.retrievers.base import Documents, NearestDocuments, Retrieved, Search, Vectors, best, together
 
 _rescorer = SpectralRescorer()
 
@@ -84,7 +84,7 @@ def _part(window: Window, places: Documents) -> Window:
     )
 
 
-def _ranks(found: dict[Vectors, Neighbours], document: int) -> dict[str, Any]:
+def _ranks(found: dict[Vectors, NearestDocuments], document: int) -> dict[str, Any]:
     """Return at which rank each search found a document, 1 for its first."""
     ranks = {}
     for among, part in found.items():

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
+from es_ttc.enrichment.proposals.document_frequency import Frequencies
+from es_ttc.enrichment.proposals.phrases import DroppedPhrase, Tokens
 from es_ttc.llm import JsonSchema, Prompt
-from es_ttc.llm_enrichment.document_frequency import Frequencies
-from es_ttc.llm_enrichment.phrases import Dropped, Tokens
 from es_ttc.rescorers.base import Params
 
 
@@ -40,7 +40,7 @@ class Expansion:
     """
 
     terms: tuple[Term, ...] = ()
-    dropped: tuple[Dropped, ...] = ()
+    dropped: tuple[DroppedPhrase, ...] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -11,11 +11,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
+from es_ttc.common.validation import did_you_mean
+from es_ttc.enrichment.proposals.parsing import phrases_schema
 from es_ttc.errors import InvalidRequest
 from es_ttc.llm import Prompt
 from es_ttc.llm.prompts import checked_prompt, read_prompt
-from es_ttc.llm_enrichment.parsing import phrases_schema
-from es_ttc.validation import did_you_mean
 
 Api = Literal["chat", "completions"]
 

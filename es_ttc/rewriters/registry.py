@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, TypeGuard
 
-from es_ttc import entry_points
+from es_ttc.common import entry_points
 from es_ttc.rescorers.base import Params
 from es_ttc.rewriters.base import Rewriter
 

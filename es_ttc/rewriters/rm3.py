@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from es_ttc.llm_enrichment.document_frequency import DEFAULT_TAU, by_frequency
-from es_ttc.llm_enrichment.phrases import Tokens, candidates, screen
+from es_ttc.enrichment.proposals.document_frequency import DEFAULT_TAU, by_frequency
+from es_ttc.enrichment.proposals.phrases import Tokens, candidates, screen
 from es_ttc.rewriters.base import Corpus, Expansion, Term
 from es_ttc.rewriters.weighted import FieldParams, WeightedRewriter
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from es_ttc.mappings.queries import TIE_BREAKER
-from es_ttc.mappings.spec import ENRICHMENT
+from es_ttc.index.mappings.queries import TIE_BREAKER
+from es_ttc.index.mappings.spec import ENRICHMENT
 from es_ttc.rescorers.base import Params
 from es_ttc.rewriters.base import Expansion, Fields, Term
 

@@ -27,7 +27,7 @@ from es_ttc.rescorers.programs.interface import (
 )
 from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.source import ENTRY, Reason, Refused, allowed_modules, compiled
-from es_ttc.sandbox import lockdown, shared, wire
+from es_ttc.sandbox import confinement, shared, wire
 from es_ttc.vectors.chunks import GRANULARITIES, Granularity
 from es_ttc.vectors.tokens import Float32
 
@@ -86,7 +86,7 @@ class _Texts(Sequence[str]):
         return self._texts[place]
 
 
-class _Stored(Mapping[Granularity, Chunks]):
+class _SharedChunksView(Mapping[Granularity, Chunks]):
     """The documents' chunks, each granularity counted when it is used."""
 
     def __init__(self, parent: _Parent) -> None:
@@ -109,7 +109,7 @@ class _Stored(Mapping[Granularity, Chunks]):
         return len(GRANULARITIES)
 
 
-class _Views(Mapping[tuple[str, int | None], Float32]):
+class _AdapterViews(Mapping[tuple[str, int | None], Float32]):
     """Whole documents under other adapters, each counted when it is used."""
 
     KEYS = (*((adapter, None) for adapter in ADAPTERS), (PASSAGE, TOPIC_LENGTH))
@@ -139,18 +139,18 @@ def main(descriptor: int, *, filtered: bool) -> None:
         importlib.import_module(name)
     _warm()
     if filtered:
-        lockdown.seccomp()
+        confinement.seccomp()
     parent.tell({"ready": wire.edition()})
     try:
         order, _ = parent.next()
-        lockdown.lock(order["memory"], order["cpu_seconds"], filtered=filtered)
+        confinement.lock(order["memory"], order["cpu_seconds"], filtered=filtered)
         parent.tell({"locked": True})
         sys.addaudithook(_watch(parent))
         program = _program(order["source"], restricted=order["restricted"])
         parent.tell({"defined": True})
         while True:
             _run(program, parent)
-    except wire.Closed:
+    except wire.PeerClosed:
         os._exit(0)
     except Refused as refused:
         _end(parent, refused.reason, refused.detail)
@@ -193,8 +193,8 @@ def _run(program: Program, parent: _Parent) -> None:
         [str(place) for place in range(q)],
         [str(place) for place in range(n)],
         encode,
-        stored=_Stored(parent),
-        views=_Views(parent),
+        stored=_SharedChunksView(parent),
+        views=_AdapterViews(parent),
         calibration=calibration,
         record=noted if task["noted"] else None,
     )

@@ -20,7 +20,7 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.rescorers.programs.interface import ADAPTERS, PASSAGE, TOPIC_LENGTH
 from es_ttc.rescorers.programs.source import Reason, Refused
 from es_ttc.sandbox import wire
-from es_ttc.sandbox.shared import Pieces, Shared, SharedTexts
+from es_ttc.sandbox.shared import Shared, SharedChunks, SharedTexts
 from es_ttc.vectors.chunks import GRANULARITIES, Granularity
 from es_ttc.vectors.tokens import Float32
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class ProcessLimits:
     """What a process may take of the machine.
 
     Attributes:
@@ -88,7 +88,7 @@ class Inputs:
 class Source(Protocol):
     """What a task gives a program beside its inputs. A method may refuse: :class:`Refused` ends the program."""
 
-    def chunks(self, granularity: Granularity) -> Pieces:
+    def chunks(self, granularity: Granularity) -> SharedChunks:
         """Return the documents' chunks."""
         ...
 
@@ -121,7 +121,7 @@ class Process:
         hash_seed: Of its texts' hashes.
     """
 
-    def __init__(self, allowance: Allowance, hash_seed: int = 0) -> None:
+    def __init__(self, allowance: ProcessLimits, hash_seed: int = 0) -> None:
         self._allowance = allowance
         self._channel, theirs = socket.socketpair()
         environment = {
@@ -277,7 +277,7 @@ class Process:
     def _guarded(self, answer: Callable[[wire.Message], T], message: wire.Message) -> T:
         try:
             return answer(message)
-        except wire.Malformed as error:
+        except wire.MalformedMessage as error:
             raise Refused(Reason.CRASHED, f"the sandbox sent no message: {error}") from None
 
     def _send(self, about: dict[str, Any], descriptors: Sequence[int], deadline: float) -> None:
@@ -285,7 +285,7 @@ class Process:
             wire.send(self._channel, about, descriptors=descriptors, deadline=deadline)
         except TimeoutError:
             self._late()
-        except wire.Closed:
+        except wire.PeerClosed:
             self._ended()
 
     def _receive(self, deadline: float) -> wire.Message:
@@ -296,10 +296,10 @@ class Process:
             return wire.require_flat(wire.receive(self._channel, wire.FROM_CHILD, deadline=deadline))
         except TimeoutError:
             self._late()
-        except wire.Malformed as error:
+        except wire.MalformedMessage as error:
             self.kill("")
             raise Refused(Reason.CRASHED, f"the sandbox sent no message: {error}") from None
-        except wire.Closed:
+        except wire.PeerClosed:
             self._ended()
 
     def _late(self) -> NoReturn:
@@ -384,7 +384,7 @@ class _Answers:
         q, n, _ = self._size
         self._notes += 1
         if self._note is None or self._notes > _MOST_NOTES or len(message.payload) != 4 * q * n:
-            raise wire.Malformed("channels that nobody asked for")
+            raise wire.MalformedMessage("channels that nobody asked for")
         channel = np.nan_to_num(np.frombuffer(message.payload, np.float32).reshape(q, n))
         self._note(line(message.about["note"]), channel)
 

@@ -75,7 +75,7 @@ class SharedTexts:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class SharedChunks:
     """The chunks of n documents at one granularity, shared.
 
     Attributes:

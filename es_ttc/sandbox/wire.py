@@ -40,11 +40,11 @@ MOST_CHARACTERS = 20_000
 _BATCH_BYTES = FROM_CHILD.payload // 2
 
 
-class Closed(Exception):
+class PeerClosed(Exception):
     """The other side has gone."""
 
 
-class Malformed(Exception):
+class MalformedMessage(Exception):
     """The other side sent what is no message."""
 
 
@@ -94,7 +94,7 @@ def send(
                 _until(channel, deadline)
                 view = view[channel.sendmsg([view[:_PART]]) :]
     except (BrokenPipeError, ConnectionError) as error:
-        raise Closed from error
+        raise PeerClosed from error
 
 
 def receive(
@@ -111,15 +111,15 @@ def receive(
     sizes = _HEADER.unpack(header)
     for size, most in zip(sizes, limit, strict=True):
         if size > most:
-            raise Malformed(f"a message of {size:,} bytes; {most:,} are allowed")
+            raise MalformedMessage(f"a message of {size:,} bytes; {most:,} are allowed")
     body, _ = _exactly(channel, sizes[0], False, deadline)
     payload, _ = _exactly(channel, sizes[1], False, deadline)
     try:
         about = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise Malformed(str(error)) from error
+        raise MalformedMessage(str(error)) from error
     if not isinstance(about, dict):
-        raise Malformed(f"a {type(about).__name__} in place of an object")
+        raise MalformedMessage(f"a {type(about).__name__} in place of an object")
     return Message(about, bytes(payload), given)
 
 
@@ -130,7 +130,7 @@ def require_flat(message: Message) -> Message:
         Malformed: There is a list or an object in it.
     """
     if any(isinstance(value, dict | list) for value in message.about.values()):
-        raise Malformed("a value that holds others")
+        raise MalformedMessage("a value that holds others")
     return message
 
 
@@ -152,20 +152,20 @@ def unpacked(payload: bytes, count: int) -> list[str]:
         Malformed: They are no such texts, or too many.
     """
     if not 0 <= count <= MOST_TEXTS:
-        raise Malformed(f"{count:,} texts in one message; {MOST_TEXTS:,} are allowed")
+        raise MalformedMessage(f"{count:,} texts in one message; {MOST_TEXTS:,} are allowed")
     width = 8 * count
     ends = array.array(_ENDS)
     if len(payload) < width:
-        raise Malformed("fewer texts than it says")
+        raise MalformedMessage("fewer texts than it says")
     ends.frombytes(payload[:width])
     data = memoryview(payload)[width:]
     bounds = [0, *ends]
     if any(end < start for start, end in pairwise(bounds)) or bounds[-1] != len(data):
-        raise Malformed("texts that end where there are none")
+        raise MalformedMessage("texts that end where there are none")
     try:
         return [str(data[start:end], "utf-8")[:MOST_CHARACTERS] for start, end in pairwise(bounds)]
     except UnicodeDecodeError as error:
-        raise Malformed("a text that is not UTF-8") from error
+        raise MalformedMessage("a text that is not UTF-8") from error
 
 
 def batches(texts: Sequence[str]) -> list[Sequence[str]]:
@@ -194,12 +194,12 @@ def _exactly(
         try:
             part, ancillary, *_ = channel.recvmsg(min(size - len(data), _PART), space)
         except ConnectionError as error:
-            raise Closed from error
+            raise PeerClosed from error
         for level, kind, content in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 given.frombytes(content)
         if not part:
-            raise Closed
+            raise PeerClosed
         data += part
     return data, given.tolist()
 

@@ -8,15 +8,15 @@ from typing import Any
 import orjson
 import pytest
 
-from es_ttc.attach import Filled, attach_beside, attach_inside
-from es_ttc.attach.source import sources_of
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError
-from es_ttc.gateway.server import running_gateway
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.attach import FillResult, attach_beside, attach_inside
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.support.kept import Kept
 
@@ -100,7 +100,7 @@ async def update(engine: Engine, index: str, identifier: str, document: Mapping[
     await engine.refresh(index)
 
 
-async def attach(engine: Engine, index: str, spec: IndexSpec, encoder: Encoder, *, inside: bool = False) -> Filled:
+async def attach(engine: Engine, index: str, spec: IndexSpec, encoder: Encoder, *, inside: bool = False) -> FillResult:
     """Attach one index."""
     [source] = await sources_of(engine, index)
     attaching = attach_inside if inside else attach_beside

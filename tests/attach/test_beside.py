@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from es_ttc.attach import fill_attached
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.ingest import DeadLetterList, Documents, Inputs, ingest
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.attach import fill_attached
+from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import IndexSpec
 from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, update
 from tests.gateway.client import Reply, search
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from es_ttc.attach import detach, traces_of
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.mappings.index import create_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.attach import detach, traces_of
+from es_ttc.index.mappings.index import create_index
+from es_ttc.index.mappings.spec import IndexSpec
 from tests.attach.conftest import MAPPING, attach, corpus, pipelines, put, remove_traces, update
 
 

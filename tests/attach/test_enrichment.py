@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from es_ttc.attach import fill_attached
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.jobs import service
+from es_ttc.enrichment.jobs.partition_run import TurnEnd, finish, take_turn
+from es_ttc.enrichment.jobs.service import JobRequest, JobStatus
 from es_ttc.errors import InvalidRequest
-from es_ttc.mappings.enrichment import add_enrichment
-from es_ttc.mappings.spec import IndexSpec
-from es_ttc.tasks import control
-from es_ttc.tasks.control import Shown, Wanted
-from es_ttc.tasks.turn import End, finish, take_turn
+from es_ttc.index.attach import fill_attached
+from es_ttc.index.mappings.enrichment import add_enrichment
+from es_ttc.index.mappings.spec import IndexSpec
 from tests.attach.conftest import attach, put, update
 from tests.attach.test_beside import ask, scores
 from tests.gateway.client import search
@@ -66,14 +66,14 @@ async def test_features_beside_an_index_cannot_and_it_says_what_can(
             await add_enrichment(engine, name)
 
 
-async def _enriched(engine: Engine, place: Workplace) -> Shown:
+async def _enriched(engine: Engine, place: Workplace) -> JobStatus:
     settings = place.settings
-    job = (await control.submit(engine, settings, Wanted(index=place.index, tau=1.0, lanes=1))).job.id
-    while (end := await take_turn(engine, settings, None, job, 0)) is End.TIME:
+    job = (await service.submit(engine, settings, JobRequest(index=place.index, tau=1.0, lanes=1))).job.id
+    while (end := await take_turn(engine, settings, None, job, 0)) is TurnEnd.TIME:
         pass
-    assert end is End.NOTHING_LEFT
+    assert end is TurnEnd.NOTHING_LEFT
     await finish(engine, settings, job)
-    return await control.shown(engine, settings, job)
+    return await service.shown(engine, settings, job)
 
 
 async def _versions(engine: Engine, index: str) -> dict[str, tuple[int, int | None]]:

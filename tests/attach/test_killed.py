@@ -13,13 +13,13 @@ from typing import TypeVar
 
 import pytest
 
-from es_ttc.attach.beside import serving_side, sides_of
-from es_ttc.attach.find import contents_of, holder_of
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
-from es_ttc.mappings.contents import contents
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.attach.feature_locations import contents_of, feature_location
+from es_ttc.index.attach.side_index import serving_side, sides_of
+from es_ttc.index.mappings.contents import contents
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, wait_for
 from tests.attach.test_detach import state
@@ -69,7 +69,7 @@ async def test_beside_another_attach_that_serves(
     assert steps.count("POST _bulk") >= 2
     assert steps[-2:] == ["POST _aliases", "DELETE"]
     [side] = await sides_of(engine, shop)
-    held = await holder_of(engine, shop)
+    held = await feature_location(engine, shop)
     assert side == held.index != old
     assert held.spec == replace(spec, codec="int8")
     assert (await contents_of(engine, held)).states == {"ready": 19, "empty": 1}
@@ -81,7 +81,7 @@ async def test_inside_and_out_again(engine: Engine, engine_url: str, shop: str, 
     steps = await until_it_is_through(engine_url, tmp_path, "attach", shop, *OPTIONS, "--in-index")
     assert steps[:3] == ["PUT _mapping", "PUT", "PUT _settings"]
     assert steps.count("POST _bulk") >= 2
-    held = await holder_of(engine, shop)
+    held = await feature_location(engine, shop)
     assert not held.side
     await engine.refresh(shop)
     assert (await contents(engine, shop, held.spec)).states == {"ready": 19, "empty": 1}
@@ -135,6 +135,6 @@ async def _sides(engine: Engine) -> list[str]:
 
 
 async def _found(engine: Engine) -> tuple[int, dict[str, int]]:
-    held = await holder_of(engine, "shop")
+    held = await feature_location(engine, "shop")
     await engine.refresh(held.index)
     return await engine.count("shop"), (await contents_of(engine, held)).states

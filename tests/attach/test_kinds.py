@@ -8,15 +8,15 @@ from typing import Any
 import orjson
 import pytest
 
-from es_ttc.attach import FillOptions, fill_attached
-from es_ttc.attach.beside import attach_beside
-from es_ttc.attach.sample import first_codebook
-from es_ttc.attach.source import sources_of
 from es_ttc.cli import attach as cli
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.attach import FillOptions, fill_attached
+from es_ttc.index.attach.sample import first_codebook
+from es_ttc.index.attach.side_index import attach_beside
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import Settings
 from tests.attach.conftest import FIELDS, MAPPING, attach, corpus, put, remove_traces, update
 from tests.attach.test_beside import ask, scores

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from es_ttc.attach import fill_attached
-from es_ttc.attach.find import holder_of
 from es_ttc.cli.calibrate import _calibrate
-from es_ttc.cli.searching import Asked, Target, compare
+from es_ttc.cli.searching import CliQuery, Target, compare
 from es_ttc.cli.searching import search as cli_search
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
-from es_ttc.gateway.knn import ground
-from es_ttc.gateway.server import running_gateway
-from es_ttc.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.index.attach import fill_attached
+from es_ttc.index.attach.feature_locations import feature_location
+from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.retrievers import registry
+from es_ttc.serving.knn import searched_indices
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from tests.attach.conftest import FIELDS, attach, put, update
 from tests.attach.test_beside import CATS, ask, native, scores
@@ -107,7 +107,7 @@ async def test_it_finds_what_an_index_with_vectors_of_its_own_finds(
 async def test_nothing_that_is_hidden_is_found_used_or_read(
     engine: Engine, attached: str, through_relay: str, relayed: Relay, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(ground, "_FEW", few)
+    monkeypatch.setattr(searched_indices, "_FEW", few)
     alias = f"{attached}-dear"
     actions = [{"add": {"index": attached, "alias": alias, "filter": DEAR}}]
     await engine.request("POST", "/_aliases", body={"actions": actions})
@@ -139,7 +139,7 @@ async def test_nothing_that_is_hidden_is_found_used_or_read(
 async def test_more_neighbours_are_asked_for_until_enough_match(
     attached: str, through_relay: str, relayed: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ground, "_FEW", 0)
+    monkeypatch.setattr(searched_indices, "_FEW", 0)
 
     def asked_of_the_side() -> list[int]:
         lines = [line for one in relayed.passed if BESIDE in one.body for line in one.body.splitlines()]
@@ -272,12 +272,12 @@ async def test_a_text_for_a_side_index_is_checked_as_a_section_is(
 
 
 async def test_the_command_line_searches_it_too(engine: Engine, attached: str, gateway: str, encoder: Encoder) -> None:
-    held = await holder_of(engine, attached)
+    held = await feature_location(engine, attached)
     client = await connect(EngineSettings(engine=gateway))
     target = Target(client, attached, held.spec, FIELDS, encoder, vectors=held.has_vectors, beside=held.side)
     try:
-        bm25, dense, hybrid = await compare(target, Asked(CATS, "hybrid", 5))
-        rescored = await cli_search(target, Asked(CATS, "spectral", 5, first_pass="dense"))
+        bm25, dense, hybrid = await compare(target, CliQuery(CATS, "hybrid", 5))
+        rescored = await cli_search(target, CliQuery(CATS, "spectral", 5, first_pass="dense"))
     finally:
         await client.close()
     expected = (await asyncio.to_thread(find, gateway, attached, "dense", k=40)).ids
@@ -294,12 +294,12 @@ async def test_a_calibration_stands_in_the_side_index(
     queries = ["snow", "who hunts at night?", "milk", "a trout"]
     for index in (shop, f"{shop}-native"):
         await _calibrate(Settings(engine=engine_url), index, queries, encoder)
-    before = (await holder_of(engine, shop)).index
+    before = (await feature_location(engine, shop)).index
     await attach(engine, shop, spec, encoder)
-    assert (await holder_of(engine, shop)).index == before
+    assert (await feature_location(engine, shop)).index == before
     wider = replace(spec, scales=(1, 5))
     await attach(engine, shop, wider, encoder)  # another side index takes it over
-    assert (await holder_of(engine, shop)).index != before
+    assert (await feature_location(engine, shop)).index != before
     ours, theirs = (scores(ask(gateway, index, "bidirzscore")) for index in (shop, f"{shop}-native"))
     assert ours == pytest.approx(theirs, abs=1e-4)
     assert max(ours.values()) > 0

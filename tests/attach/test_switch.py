@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from es_ttc.attach import attach_beside
-from es_ttc.attach.beside import sides_of
-from es_ttc.attach.source import sources_of
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.registry import load_encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.gateway.server import running_gateway
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.attach import attach_beside
+from es_ttc.index.attach.side_index import sides_of
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.attach.conftest import attach
 from tests.attach.test_beside import ask

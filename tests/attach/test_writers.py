@@ -8,16 +8,16 @@ from typing import Any
 import orjson
 import pytest
 
-from es_ttc.attach import attach_beside, fill_attached
-from es_ttc.attach.beside import serving_side, sides_of
-from es_ttc.attach.source import sources_of
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderError
-from es_ttc.ingest import compose, content_hash
-from es_ttc.mappings.attached import ID, REASON
-from es_ttc.mappings.spec import HASH, STATE, IndexSpec
+from es_ttc.index.attach import attach_beside, fill_attached
+from es_ttc.index.attach.side_index import serving_side, sides_of
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.ingest import compose, content_hash
+from es_ttc.index.mappings.attached import ID, REASON
+from es_ttc.index.mappings.spec import HASH, STATE, IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import ANIMALS, DEEDS, attach, put
 from tests.support.encoders import Watched

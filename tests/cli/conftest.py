@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from es_ttc.demo import exhibit, limit_style
-from es_ttc.demo.exhibit import Exhibit
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
-from es_ttc.gateway.server import running_gateway
+from es_ttc.lab.demo import exhibit, limit_style
+from es_ttc.lab.demo.exhibit import Exhibit
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.support.kept import Kept
 

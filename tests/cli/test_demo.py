@@ -14,13 +14,13 @@ from rich.console import Console
 
 from es_ttc.cli.demo import examples
 from es_ttc.cli.views import Row, method_table
-from es_ttc.demo.exhibit import METHODS, METRIC, PREFIX, Exhibit, added_ms, gains
 from es_ttc.encoders.base import EncoderIdentity
-from es_ttc.evaluation.datasets import Collection, Document
-from es_ttc.evaluation.metrics import QueryScores
-from es_ttc.evaluation.results import CollectionResult, MethodResult
-from es_ttc.ingest import Outcome
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.ingest import IngestResult
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.demo.exhibit import METHODS, METRIC, PREFIX, Exhibit, added_ms, gains
+from es_ttc.lab.evaluation.datasets import Collection, Document
+from es_ttc.lab.evaluation.metrics import QueryScores
+from es_ttc.lab.evaluation.results import CollectionResult, MethodResult
 
 WIDTH = 100
 
@@ -43,7 +43,7 @@ def measured(name: str, **ndcg: list[float]) -> tuple[Exhibit, CollectionResult]
     }
     result = CollectionResult(name, "test", 1, len(queries), len(queries), (), "bm25", methods, texts)
     spec = IndexSpec(EncoderIdentity("m", "r", 2, 3), text_fields=("text",))
-    return Exhibit(collection, PREFIX + name, spec, Outcome()), result
+    return Exhibit(collection, PREFIX + name, spec, IngestResult()), result
 
 
 def test_a_gain_is_over_the_better_of_the_engines_own_rankings() -> None:

@@ -19,8 +19,8 @@ from es_ttc.cli import checks
 from es_ttc.cli.doctor import Check, Verdict, report, summary
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
-from es_ttc.mappings.index import create_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.mappings.index import create_index
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.cli.conftest import Filled
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from es_ttc.cli.app import run
 from es_ttc.cli.evaluate import _word, results_table
-from es_ttc.evaluation.metrics import headline_metrics, metric_names
+from es_ttc.lab.evaluation.metrics import headline_metrics, metric_names
 from tests.support.adapters import make_adapter
 
 CORPUS = {
@@ -215,10 +215,10 @@ def test_credentials_of_the_engine_are_not_in_the_command() -> None:
 
 
 def test_a_narrow_terminal_gets_the_columns_that_fit(small: Path) -> None:
-    from es_ttc.evaluation.datasets import load_collection
-    from es_ttc.evaluation.methods import resolve
-    from es_ttc.evaluation.plan import Plan
-    from es_ttc.evaluation.plan import run as run_plan
+    from es_ttc.lab.evaluation.datasets import load_collection
+    from es_ttc.lab.evaluation.methods import resolve
+    from es_ttc.lab.evaluation.plan import Plan
+    from es_ttc.lab.evaluation.plan import run as run_plan
 
     result, _ = run_plan(Plan(resolve(["bm25"])), load_collection(small))
     console = Console(width=80, record=True, file=io.StringIO())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from es_ttc.cli.app import run
-from es_ttc.cli.searching import Asked, Target, compare, curl, hits_of, rescore_body, search
+from es_ttc.cli.searching import CliQuery, Target, compare, curl, hits_of, rescore_body, search
 from es_ttc.cli.views import Hit, Span
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
@@ -47,7 +47,7 @@ def test_hits_are_read_with_the_texts_that_offsets_refer_to() -> None:
 
 
 def test_the_curl_line_sends_what_the_search_sends() -> None:
-    asked = Asked('it\'s "quoted" $HOME', "spectral", 3, {"scales": [1, 5]})
+    asked = CliQuery('it\'s "quoted" $HOME', "spectral", 3, {"scales": [1, 5]})
     words = shlex.split(curl("http://127.0.0.1:9280", "books", ["title"], asked))
     assert words[:3] == ["curl", "-s", "http://127.0.0.1:9280/books/_search?pretty"]
     body = json.loads(words[words.index("-d") + 1])
@@ -73,7 +73,9 @@ class TestThroughTheGateway:
         collection = filled.exhibit.collection
         found = 0
         for query, text in collection.queries.items():
-            rankings = self.run(filled, encoder, lambda target, text=text: compare(target, Asked(text, "spectral", 5)))
+            rankings = self.run(
+                filled, encoder, lambda target, text=text: compare(target, CliQuery(text, "spectral", 5))
+            )
             assert [ranking.heading for ranking in rankings] == ["bm25", "dense", "spectral"]
             assert all(set(ranking.ranks()) == {one.id for one in collection.documents} for ranking in rankings)
             best = rankings[-1].hits[0]
@@ -83,7 +85,7 @@ class TestThroughTheGateway:
         assert found > len(collection.queries) / 3  # 1 in 15 by chance
 
     def test_a_dense_first_pass_finds_what_shares_no_word_with_the_text(self, filled: Filled, encoder: Encoder) -> None:
-        asked = Asked("insects that make honey", "spectral", 5)
+        asked = CliQuery("insects that make honey", "spectral", 5)
         by_bm25 = self.run(filled, encoder, lambda target: search(target, asked))
         by_dense = self.run(filled, encoder, lambda target: search(target, replace(asked, first_pass="dense")))
         assert by_bm25.hits == []
@@ -92,7 +94,7 @@ class TestThroughTheGateway:
 
     def test_hybrid_fuses_the_engines_own_two(self, filled: Filled, encoder: Encoder) -> None:
         text = next(iter(filled.exhibit.collection.queries.values()))
-        bm25, dense, hybrid = self.run(filled, encoder, lambda target: compare(target, Asked(text, "hybrid", 5)))
+        bm25, dense, hybrid = self.run(filled, encoder, lambda target: compare(target, CliQuery(text, "hybrid", 5)))
         ranks = [bm25.ranks(), dense.ranks()]
         for hit in hybrid.hits:
             assert hit.score == pytest.approx(sum(1 / (60 + rank[hit.id]) for rank in ranks if hit.id in rank))
@@ -100,20 +102,20 @@ class TestThroughTheGateway:
         assert scores == sorted(scores, reverse=True)
 
     def test_a_method_compared_with_itself_stands_there_once(self, filled: Filled, encoder: Encoder) -> None:
-        rankings = self.run(filled, encoder, lambda target: compare(target, Asked("paper", "bm25", 5)))
+        rankings = self.run(filled, encoder, lambda target: compare(target, CliQuery("paper", "bm25", 5)))
         assert sorted(ranking.heading for ranking in rankings) == ["bm25", "dense"]
 
     def test_without_an_encoder_there_is_no_dense_ranking(self, filled: Filled) -> None:
-        rankings = self.run(filled, None, lambda target: compare(target, Asked("Who likes paper?", "spectral", 5)))
+        rankings = self.run(filled, None, lambda target: compare(target, CliQuery("Who likes paper?", "spectral", 5)))
         assert [ranking.heading for ranking in rankings] == ["bm25", "spectral"]
         with pytest.raises(ConfigurationError, match="ES_TTC_ENCODER"):
-            self.run(filled, None, lambda target: search(target, Asked("paper", "dense")))
+            self.run(filled, None, lambda target: search(target, CliQuery("paper", "dense")))
 
     def test_wrong_methods_and_parameters_are_refused(self, filled: Filled, encoder: Encoder) -> None:
         with pytest.raises(InvalidRequest, match=r"did you mean \[spectral\]"):
-            self.run(filled, encoder, lambda target: search(target, Asked("x", "spectrl")))
+            self.run(filled, encoder, lambda target: search(target, CliQuery("x", "spectrl")))
         with pytest.raises(InvalidRequest, match=r"\[scale\]"):
-            self.run(filled, encoder, lambda target: search(target, Asked("x", "spectral", 5, {"scale": [1]})))
+            self.run(filled, encoder, lambda target: search(target, CliQuery("x", "spectral", 5, {"scale": [1]})))
 
 
 @pytest.mark.engine

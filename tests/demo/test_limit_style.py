@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import Stemmer
 
-from es_ttc.demo.files import read_lines, read_rows
-from es_ttc.demo.limit_style import generate
 from es_ttc.errors import InvalidRequest
-from es_ttc.evaluation.datasets import load_collection
+from es_ttc.lab.demo.files import read_lines, read_rows
+from es_ttc.lab.demo.limit_style import generate
+from es_ttc.lab.evaluation.datasets import load_collection
 from tests.support.beir import write_collection
 
 FRAME = frozenset({"who", "likes", "the", "and"})

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from es_ttc.demo import stdlib
-from es_ttc.demo.files import read_rows
-from es_ttc.evaluation.datasets import Collection, load_collection
+from es_ttc.lab.demo import stdlib
+from es_ttc.lab.demo.files import read_rows
+from es_ttc.lab.evaluation.datasets import Collection, load_collection
 from tests.support.beir import write_collection
 
 
@@ -74,7 +74,7 @@ def test_a_question_without_an_answer_here_is_dropped(monkeypatch: pytest.Monkey
 
 
 def test_modules_with_side_effects_are_read_without_being_run() -> None:
-    program = "import sys; from es_ttc.demo import stdlib; stdlib.generate(); print(*sys.modules)"
+    program = "import sys; from es_ttc.lab.demo import stdlib; stdlib.generate(); print(*sys.modules)"
     outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert not {"this", "antigravity", "idlelib", "tkinter", "turtle", "curses"} & set(outcome.stdout.split())
 

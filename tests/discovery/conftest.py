@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from es_ttc.demo import limit_style
-from es_ttc.discovery.evaluator import Evaluator
-from es_ttc.discovery.sandboxed import Limits
-from es_ttc.discovery.tasks import Task, task_of
 from es_ttc.encoders.base import Encoder
-from es_ttc.evaluation.datasets import Collection, Document
+from es_ttc.lab.demo import limit_style
+from es_ttc.lab.discovery.evaluator import Evaluator
+from es_ttc.lab.discovery.sandboxed import Limits
+from es_ttc.lab.discovery.tasks import Task, task_of
+from es_ttc.lab.evaluation.datasets import Collection, Document
 
 SENTENCES = (
     "Honey bees live in hives. They make honey from nectar.",

@@ -2,12 +2,12 @@
 
 import pytest
 
-from es_ttc.discovery.charts import image, terminal
-from es_ttc.discovery.evaluator import cost_ratio
-from es_ttc.discovery.frontier import admits, frontier
-from es_ttc.discovery.records import OnTask, Proposal, Record
-from es_ttc.discovery.screening import Registry
-from es_ttc.discovery.structure import distance, shapes
+from es_ttc.lab.discovery.charts import image, terminal
+from es_ttc.lab.discovery.evaluator import cost_ratio
+from es_ttc.lab.discovery.frontier import admits, frontier
+from es_ttc.lab.discovery.records import Proposal, Record, TaskResult
+from es_ttc.lab.discovery.screening import ProposedPrograms
+from es_ttc.lab.discovery.structure import distance, shapes
 from es_ttc.rescorers.programs.source import Reason, Refused
 
 PROGRAM = "import numpy as np\n\n\ndef program(Q, D, S, ctx):\n    best = S.max(axis=1, keepdims=True)\n    return {}\n"
@@ -43,7 +43,7 @@ def test_the_papers_rule_admits_what_beats_everything_admitted() -> None:
 
 def test_costs_are_pooled_over_tasks() -> None:
     """(100 + 10 + 90 + 0 + 100) / 200: the paper's c, not the mean of the tasks' ratios."""
-    small = OnTask(value=0, delta=0, queries=10, documents=0, index_texts=90, query_texts=0, readings=(), seconds=0)
+    small = TaskResult(value=0, delta=0, queries=10, documents=0, index_texts=90, query_texts=0, readings=(), seconds=0)
     large = small.model_copy(update={"documents": 180, "index_texts": 0, "query_texts": 10})
     assert cost_ratio([small, large]) == pytest.approx((200 + 100) / 200)
 
@@ -70,7 +70,7 @@ def test_names_comments_and_constants_do_not_count() -> None:
     ],
 )
 def test_a_program_has_one_evaluation(source: str, reason: Reason | None) -> None:
-    registry = Registry(0.02)
+    registry = ProposedPrograms(0.02)
     registry.add("g001", PROGRAM.format("S / best"))
     if reason is None:
         registry.screen(source)
@@ -81,7 +81,7 @@ def test_a_program_has_one_evaluation(source: str, reason: Reason | None) -> Non
 
 
 def test_near_copies_are_not_distinct() -> None:
-    registry = Registry(0.3)
+    registry = ProposedPrograms(0.3)
     registry.add("g001", PROGRAM.format("S / best"))
     with pytest.raises(Refused, match="a distance of 0") as caught:
         registry.screen(PROGRAM.format("S - best"))

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from es_ttc.discovery.evaluator import Evaluator
-from es_ttc.discovery.loop import search
-from es_ttc.discovery.memory import Memory
-from es_ttc.discovery.proposers.llm import LlmProposer, claims, program_of, prompt
-from es_ttc.discovery.records import OnTask, Plan, Proposal, Record
-from es_ttc.discovery.summary import status
-from es_ttc.discovery.tasks import Task
 from es_ttc.errors import ConfigurationError, LlmError
+from es_ttc.lab.discovery.evaluator import Evaluator
+from es_ttc.lab.discovery.loop import search
+from es_ttc.lab.discovery.memory import SearchLog
+from es_ttc.lab.discovery.proposers.llm import LlmProposer, claims, program_of, prompt
+from es_ttc.lab.discovery.records import Plan, Proposal, Record, TaskResult
+from es_ttc.lab.discovery.summary import status
+from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers.programs.source import Reason
 from tests.support.llm import scripted_model, settings_for
 
@@ -48,7 +48,9 @@ def test_claims_are_read_from_the_docstring() -> None:
 
 
 def test_the_prompt_holds_results_failures_and_the_frontier_within_its_room() -> None:
-    task = OnTask(value=0.5, delta=0.1, queries=1, documents=1, index_texts=1, query_texts=0, readings=(), seconds=0)
+    task = TaskResult(
+        value=0.5, delta=0.1, queries=1, documents=1, index_texts=1, query_texts=0, readings=(), seconds=0
+    )
     records = [
         Record(
             generation=1,
@@ -87,7 +89,7 @@ async def test_a_scripted_model_drives_the_loop(
 
     def searched(url: str) -> list[Record]:
         proposer = LlmProposer(settings_for(url, llm_api="chat", llm_model="m"), 1)
-        with Memory(tmp_path / "s") as memory:
+        with SearchLog(tmp_path / "s") as memory:
             memory.begin(PLAN)
             list(search(memory, evaluator_of(tasks), proposer, 3, distance=0.02))
             return list(memory.records)
@@ -120,7 +122,7 @@ async def test_an_endpoint_that_fails_ends_the_search_and_costs_no_generation(
 
     def searched(url: str) -> list[Record]:
         proposer = LlmProposer(settings_for(url, llm_model="m", llm_attempts=1), 1)
-        with Memory(tmp_path / "s") as memory:
+        with SearchLog(tmp_path / "s") as memory:
             memory.begin(PLAN)
             with pytest.raises(LlmError):
                 list(search(memory, evaluator_of(tasks), proposer, 3, distance=0.02))
@@ -141,7 +143,7 @@ def test_the_loop_survives_a_small_base_model(
     llm_url: str, tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
 ) -> None:
     proposer = LlmProposer(settings_for(llm_url), 1, characters=1_500, tokens=120)
-    with Memory(tmp_path) as memory:
+    with SearchLog(tmp_path) as memory:
         memory.begin(PLAN)
         records = list(search(memory, evaluator_of(tasks), proposer, 2, distance=0.02))
     assert [record.generation for record in records] == [1, 2]

@@ -13,17 +13,17 @@ from typing import Any
 import psutil
 import pytest
 
-from es_ttc.discovery.evaluator import Evaluator
-from es_ttc.discovery.frontier import frontier
-from es_ttc.discovery.loop import search
-from es_ttc.discovery.memory import FILE, Memory, read
-from es_ttc.discovery.proposers.base import Proposer
-from es_ttc.discovery.proposers.grammar import GrammarProposer
-from es_ttc.discovery.proposers.replay import ReplayProposer
-from es_ttc.discovery.records import Plan, Proposal, Record
-from es_ttc.discovery.seeds import seeds
-from es_ttc.discovery.tasks import Task
 from es_ttc.errors import ConfigurationError
+from es_ttc.lab.discovery.evaluator import Evaluator
+from es_ttc.lab.discovery.frontier import frontier
+from es_ttc.lab.discovery.loop import search
+from es_ttc.lab.discovery.memory import FILE, SearchLog, read
+from es_ttc.lab.discovery.proposers.base import Proposer
+from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
+from es_ttc.lab.discovery.proposers.replay import ReplayProposer
+from es_ttc.lab.discovery.records import Plan, Proposal, Record
+from es_ttc.lab.discovery.seeds import seeds
+from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers.programs.source import Reason
 
 PLAN = Plan(encoder="minilm", identity="x", seed=3, proposer="grammar", tasks=())
@@ -82,7 +82,7 @@ RECORDED: list[tuple[str, Reason | None]] = [
 def searched(
     folder: Path, evaluator: Evaluator, proposer: Proposer, generations: int, begin: Sequence[Proposal] = ()
 ) -> list[Record]:
-    with Memory(folder) as memory:
+    with SearchLog(folder) as memory:
         if memory.plan is None:
             memory.begin(PLAN)
         list(search(memory, evaluator, proposer, generations, seeds=begin, distance=DISTANCE))
@@ -128,7 +128,7 @@ def test_a_search_repeats_itself_and_goes_on_as_if_never_stopped(
 
 
 def test_a_torn_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
-    with Memory(tmp_path) as memory:
+    with SearchLog(tmp_path) as memory:
         memory.begin(PLAN)
         for generation in (1, 2):
             memory.append(_rejected(generation))
@@ -138,29 +138,29 @@ def test_a_torn_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
     for size in sorted({*range(0, len(whole), 11), *range(first - 2, first + 3), len(whole) - 1}):
         path.write_bytes(whole[:size])
         kept = whole[:size].count(b"\n")
-        with Memory(tmp_path) as memory:
+        with SearchLog(tmp_path) as memory:
             assert (memory.plan is not None, len(memory.records)) == (kept > 0, max(0, kept - 1))
         assert path.read_bytes() == whole[: whole[:size].rfind(b"\n") + 1]
     path.write_bytes(whole[: first + 5])
     assert len(read(tmp_path)[1]) == 1  # a reader leaves the line that is being written
-    with Memory(tmp_path) as memory:
+    with SearchLog(tmp_path) as memory:
         memory.append(_rejected(2))
     assert path.read_bytes() == whole
 
 
 def test_damage_in_the_midst_is_told(tmp_path: Path) -> None:
-    with Memory(tmp_path) as memory:
+    with SearchLog(tmp_path) as memory:
         memory.begin(PLAN)
         memory.append(_rejected(1))
     path = tmp_path / FILE
     path.write_bytes(path.read_bytes().replace(b'"generation":1', b'"generation":"x"'))
     with pytest.raises(ConfigurationError, match="line 2 is no record of a search"):
-        Memory(tmp_path)
+        SearchLog(tmp_path)
 
 
 def test_two_processes_do_not_write_one_memory(tmp_path: Path) -> None:
-    with Memory(tmp_path), pytest.raises(ConfigurationError, match="another process runs the search"):
-        Memory(tmp_path)
+    with SearchLog(tmp_path), pytest.raises(ConfigurationError, match="another process runs the search"):
+        SearchLog(tmp_path)
 
 
 @pytest.mark.slow

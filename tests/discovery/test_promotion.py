@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from es_ttc.cli.app import run
-from es_ttc.discovery.memory import read
-from es_ttc.discovery.promotion import is_calibrated
-from es_ttc.discovery.records import Proposal, Record
-from es_ttc.discovery.sandboxed import Limits
-from es_ttc.discovery.sandboxed import run as sandboxed
-from es_ttc.discovery.tasks import Task
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.gateway.app import create_app
+from es_ttc.lab.discovery.memory import read
+from es_ttc.lab.discovery.promotion import is_calibrated
+from es_ttc.lab.discovery.records import Proposal, Record
+from es_ttc.lab.discovery.sandboxed import Limits
+from es_ttc.lab.discovery.sandboxed import run as sandboxed
+from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.programs import promoted
+from es_ttc.serving.app import create_app
 from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.chunks import GRANULARITIES, DocumentChunks
 from es_ttc.vectors.tokens import TokenVectors

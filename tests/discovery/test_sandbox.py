@@ -9,9 +9,9 @@ import numpy as np
 import psutil
 import pytest
 
-from es_ttc.discovery.sandboxed import Limits, run
-from es_ttc.discovery.tasks import Task
 from es_ttc.errors import ConfigurationError
+from es_ttc.lab.discovery.sandboxed import Limits, run
+from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers.programs.source import Reason, Refused
 
 LIMITS = Limits(seconds=2, memory_mb=128, cost=20)

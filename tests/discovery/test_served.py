@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from es_ttc.cli.app import run
-from es_ttc.discovery.sandboxed import Limits
-from es_ttc.discovery.sandboxed import run as sandboxed
-from es_ttc.discovery.tasks import Task
 from es_ttc.encoders.base import Encoder
-from es_ttc.gateway.server import running_gateway
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.discovery.sandboxed import Limits
+from es_ttc.lab.discovery.sandboxed import run as sandboxed
+from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers.programs import promoted
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.tokens import Float32
 from tests.discovery.conftest import BEES

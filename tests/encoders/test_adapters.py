@@ -18,7 +18,7 @@ from es_ttc.encoders.adapters import WEIGHTS, shipped
 from es_ttc.encoders.base import name_in, or_folder
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes
 from es_ttc.errors import ConfigurationError
-from es_ttc.mappings.encoder import load_encoder_for
+from es_ttc.index.mappings.encoder import load_encoder_for
 from es_ttc.rescorers.programs.encoding import encode_fn
 from tests.encoders.conftest import LONG, SENTENCES, MakeFolder
 from tests.encoders.test_backends import assert_same, unit

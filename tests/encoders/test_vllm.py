@@ -12,7 +12,7 @@ import pytest
 
 from es_ttc.encoders import load_encoder
 from es_ttc.encoders.base import Encoder
-from es_ttc.encoders.windows import Window
+from es_ttc.encoders.windows import InputWindow
 from es_ttc.errors import ConfigurationError, EncoderError
 
 TEXTS = ["A cat sleeps on the sofa.", "", "Owls hunt at night. " * 40]
@@ -35,7 +35,7 @@ class Server:
 
     def vectors(self, path: str, body: dict[str, Any]) -> Any:
         nothing = np.zeros((0, 2), np.int32)
-        windows = [Window(ids, [0] * len(ids), nothing, 0) for ids in body["input"]]
+        windows = [InputWindow(ids, [0] * len(ids), nothing, 0) for ids in body["input"]]
         found = self.model.run(windows, role="document", tokens=True)
         if path == "/pooling":
             return {"data": [{"index": n, "data": one.tokens.tolist()} for n, one in enumerate(found)][::-1]}

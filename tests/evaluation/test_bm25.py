@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import Stemmer
 
-from es_ttc.evaluation.bm25 import Bm25
+from es_ttc.lab.evaluation.bm25 import Bm25
 
 TEXTS = [
     "The cats were running, running past 3 houses",

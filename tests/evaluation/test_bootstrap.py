@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from es_ttc.evaluation import bootstrap
-from es_ttc.evaluation.bootstrap import compare, interval, p_value, resampled_means
+from es_ttc.lab.evaluation import bootstrap
+from es_ttc.lab.evaluation.bootstrap import compare, interval, p_value, resampled_means
 
 
 def slow_means(values: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.evaluation.costs import Cost, Kind, pareto_front, seconds_of
+from es_ttc.lab.evaluation.costs import Cost, Kind, pareto_front, seconds_of
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, Reading
 
 points = st.lists(st.tuples(st.integers(0, 5).map(float), st.integers(0, 5).map(float)), max_size=8)

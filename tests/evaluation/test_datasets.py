@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from es_ttc.errors import ConfigurationError
-from es_ttc.evaluation.datasets import Document, load_collection, sample, splits
+from es_ttc.lab.evaluation.datasets import Document, load_collection, sample, splits
 
 CORPUS = '{"_id": "Ada Lovelace", "title": "Ada", "text": "engine"}\n\n{"_id": 7, "text": "seven", "metadata": {}}\n'
 QUERIES = '{"_id": "q 1", "text": "who"}\n{"_id": "q2", "text": "what"}\n{"_id": "q3", "text": "unjudged"}\n'

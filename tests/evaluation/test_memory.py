@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.evaluation.datasets import Collection, Document
-from es_ttc.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
-from es_ttc.evaluation.memory import MemorySearcher
-from es_ttc.evaluation.methods import FirstPass, Method, resolve, resolve_one, retrieval
-from es_ttc.evaluation.plan import Plan, run
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.evaluation.datasets import Collection, Document
+from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
+from es_ttc.lab.evaluation.memory import MemorySearcher
+from es_ttc.lab.evaluation.methods import FirstPass, Method, resolve, resolve_one, retrieval
+from es_ttc.lab.evaluation.plan import Plan, run
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.registry import load
 

@@ -3,8 +3,8 @@
 import pytest
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.evaluation.methods import Bm25Params, names, resolve, retrieval
-from es_ttc.evaluation.plan import Plan
+from es_ttc.lab.evaluation.methods import Bm25Params, names, resolve, retrieval
+from es_ttc.lab.evaluation.plan import Plan
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.registry import load
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.evaluation.metrics import (
+from es_ttc.lab.evaluation.metrics import (
     CUTOFFS,
     OF_SETS,
     answer_coverage,

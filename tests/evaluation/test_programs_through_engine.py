@@ -13,14 +13,14 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.packages import minilm
 from es_ttc.engine.connect import connect
-from es_ttc.evaluation.datasets import Collection, Document, load_collection
-from es_ttc.evaluation.features import encode_corpus, encode_queries
-from es_ttc.evaluation.memory import MemorySearcher
-from es_ttc.evaluation.methods import GROUPS, resolve, resolve_one, retrieval
-from es_ttc.evaluation.plan import Plan
-from es_ttc.evaluation.through_engine import engine_searcher, temporary_index
-from es_ttc.ingest.compose import compose
-from es_ttc.mappings.calibration import calibrate
+from es_ttc.index.ingest.compose import compose
+from es_ttc.index.mappings.calibration import calibrate
+from es_ttc.lab.evaluation.datasets import Collection, Document, load_collection
+from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
+from es_ttc.lab.evaluation.memory import MemorySearcher
+from es_ttc.lab.evaluation.methods import GROUPS, resolve, resolve_one, retrieval
+from es_ttc.lab.evaluation.plan import Plan
+from es_ttc.lab.evaluation.through_engine import engine_searcher, temporary_index
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.rescorers.programs.primitives.moments import Moments

@@ -10,15 +10,15 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from es_ttc.evaluation import report, tables
-from es_ttc.evaluation.bootstrap import Comparison, Interval
-from es_ttc.evaluation.datasets import Collection, Document
-from es_ttc.evaluation.harness import evaluate
-from es_ttc.evaluation.methods import Method, resolve
-from es_ttc.evaluation.metrics import headline_metrics
-from es_ttc.evaluation.rankings import Run
-from es_ttc.evaluation.results import CollectionResult, Evaluation
-from es_ttc.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation import report, tables
+from es_ttc.lab.evaluation.bootstrap import Comparison, Interval
+from es_ttc.lab.evaluation.datasets import Collection, Document
+from es_ttc.lab.evaluation.harness import evaluate
+from es_ttc.lab.evaluation.methods import Method, resolve
+from es_ttc.lab.evaluation.metrics import headline_metrics
+from es_ttc.lab.evaluation.rankings import Run
+from es_ttc.lab.evaluation.results import CollectionResult, Evaluation
+from es_ttc.lab.evaluation.searcher import Progress, silent
 
 NASTY = '</title><script>alert(1)</script> & "quotes"'
 VOID = {"meta", "link", "br", "path", "use", "rect", "img"}

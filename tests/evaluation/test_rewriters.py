@@ -7,9 +7,9 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
-from es_ttc.evaluation.datasets import load_collection
-from es_ttc.evaluation.methods import names, resolve
-from es_ttc.evaluation.plan import Plan, run
+from es_ttc.lab.evaluation.datasets import load_collection
+from es_ttc.lab.evaluation.methods import names, resolve
+from es_ttc.lab.evaluation.plan import Plan, run
 from es_ttc.rewriters.rm3 import relevance_model
 from es_ttc.settings import EngineSettings
 from tests.support.llm import scripted_model_beside

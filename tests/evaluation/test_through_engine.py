@@ -16,13 +16,13 @@ import pytest
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
-from es_ttc.evaluation.datasets import Collection, Document, load_collection
-from es_ttc.evaluation.features import encode_corpus, encode_queries
-from es_ttc.evaluation.memory import MemorySearcher
-from es_ttc.evaluation.methods import resolve, retrieval
-from es_ttc.evaluation.plan import Plan, run
-from es_ttc.evaluation.through_engine import MOST_HITS, engine_searcher, temporary_index
-from es_ttc.ingest.compose import compose
+from es_ttc.index.ingest.compose import compose
+from es_ttc.lab.evaluation.datasets import Collection, Document, load_collection
+from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
+from es_ttc.lab.evaluation.memory import MemorySearcher
+from es_ttc.lab.evaluation.methods import resolve, retrieval
+from es_ttc.lab.evaluation.plan import Plan, run
+from es_ttc.lab.evaluation.through_engine import MOST_HITS, engine_searcher, temporary_index
 from es_ttc.settings import EngineSettings
 from tests.support.signals import hear_ctrl_c, ignore_ctrl_c
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.evaluation.datasets import Collection, Document
-from es_ttc.evaluation.memory import MemorySearcher
-from es_ttc.evaluation.methods import RETRIEVAL, Method, resolve_one, retrieval
-from es_ttc.evaluation.tuning import best, candidates, choose, fold_of, tune
+from es_ttc.lab.evaluation.datasets import Collection, Document
+from es_ttc.lab.evaluation.memory import MemorySearcher
+from es_ttc.lab.evaluation.methods import RETRIEVAL, Method, resolve_one, retrieval
+from es_ttc.lab.evaluation.tuning import best, candidates, choose, fold_of, tune
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.registry import parse_params
 

@@ -3,14 +3,14 @@ from typing import Any
 
 import pytest
 
-from es_ttc.attach import Filled, attach_beside, attach_inside, detach, fill_attached, traces_of
-from es_ttc.attach.find import contents_of, holder_of
-from es_ttc.attach.source import sources_of
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.attach import FillResult, attach_beside, attach_inside, detach, fill_attached, traces_of
+from es_ttc.index.attach.feature_locations import contents_of, feature_location
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 
 TEXT = {"type": "text"}
@@ -46,10 +46,10 @@ async def made(engine: Engine, name: str, mappings: Any, settings: Any = None, d
 
 async def attached(
     engine: Engine, name: str, spec: IndexSpec, encoder: Encoder, *, inside: bool = False
-) -> tuple[Filled, dict[str, int]]:
+) -> tuple[FillResult, dict[str, int]]:
     [source] = await sources_of(engine, name)
     filled = await (attach_inside if inside else attach_beside)(engine, source, spec, encoder)
-    held = await holder_of(engine, name)
+    held = await feature_location(engine, name)
     await engine.refresh(held.index)
     return filled, dict((await contents_of(engine, held)).states)
 

@@ -13,12 +13,12 @@ from redis.asyncio import Redis
 
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.jobs import store as store_module
+from es_ttc.enrichment.jobs.limits import SharedRateLimits
+from es_ttc.enrichment.jobs.record import now
+from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
+from es_ttc.enrichment.jobs.store import JobStore, VersionConflict
 from es_ttc.settings import EngineSettings
-from es_ttc.tasks import store as store_module
-from es_ttc.tasks.limits import Limits
-from es_ttc.tasks.record import now
-from es_ttc.tasks.redis_server import OwnRedis
-from es_ttc.tasks.store import Conflict, JobStore
 
 FOLDERS = [*Path("/usr/lib").glob("*/faketime"), Path("/usr/local/lib/faketime")]
 LIBRARY = next((path for folder in FOLDERS if (path := folder / "libfaketimeMT.so.1").exists()), None)
@@ -26,8 +26,8 @@ WORKER = """
 import asyncio, json, sys
 from es_ttc.engine.connect import connect
 from es_ttc.settings import EngineSettings
-from es_ttc.tasks.record import now
-from es_ttc.tasks.store import JobStore
+from es_ttc.enrichment.jobs.record import now
+from es_ttc.enrichment.jobs.store import JobStore
 
 async def main(url, index, owner):
     engine = await connect(EngineSettings(engine=url))
@@ -88,7 +88,7 @@ async def test_a_lease_does_not_depend_on_the_clock_of_its_worker(
     await store.renew(lease, "job", 0)  # it is given back
     taken = await store.claim("job", 0, "there", 0)
     assert taken is not None
-    with pytest.raises(Conflict):
+    with pytest.raises(VersionConflict):
         await store.renew(lease, "job", 60)
     assert await store.claim("job", 0, "here", 60) is not None  # the other one's is over
 
@@ -98,9 +98,9 @@ async def test_common_limits_do_not_depend_on_the_clock_of_a_worker(
     monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     right = time.time
-    with OwnRedis() as own:
+    with EmbeddedRedis() as own:
         clients = [Redis.from_url(own.url) for _ in range(2)]
-        here, there = (Limits(each, "any", concurrency=1, per_minute=0, seconds=60) for each in clients)
+        here, there = (SharedRateLimits(each, "any", concurrency=1, per_minute=0, seconds=60) for each in clients)
         monkeypatch.setattr(time, "time", lambda: right() + 3600 * min(hours, 0))
         async with here.passing():
             monkeypatch.setattr(time, "time", lambda: right() + 3600 * max(hours, 0))

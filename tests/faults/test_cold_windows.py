@@ -16,10 +16,10 @@ from es_ttc.engine.node import process
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineUnavailable
-from es_ttc.gateway.server import running_gateway
-from es_ttc.ingest.encode import DocumentFeatures, action_lines, token_features
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.ingest.encode import DocumentFeatures, action_lines, token_features
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from tests.gateway.client import Reply, call, search
 

@@ -10,11 +10,11 @@ import pytest
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.errors import ConfigurationError, EncoderBusy
-from es_ttc.gateway import app
-from es_ttc.gateway.encoding import Encoders
-from es_ttc.gateway.pool import BoundedPool
-from es_ttc.gateway.server import running_gateway
-from es_ttc.gateway.variants import Variants
+from es_ttc.serving import app
+from es_ttc.serving.features.encoder_variants import EncoderVariants
+from es_ttc.serving.features.encoding import Encoders
+from es_ttc.serving.pool import BoundedPool
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import call, search
 from tests.gateway.conftest import make_index
@@ -52,8 +52,8 @@ class Loads:
             raise ConfigurationError("no such model")
         return Loaded(IDENTITY if self.other else identity)  # type: ignore[return-value]
 
-    def variants(self) -> Variants:
-        return Variants(self.make, lambda: self.now)
+    def variants(self) -> EncoderVariants:
+        return EncoderVariants(self.make, lambda: self.now)
 
 
 def cut(dims: int) -> EncoderIdentity:

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_ttc import exact_numbers
-from es_ttc.attach import attach_inside
-from es_ttc.attach.source import sources_of
-from es_ttc.attach.target import Sent
 from es_ttc.cli.app import run
+from es_ttc.common import exact_numbers
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
-from es_ttc.ingest.bulk import write
-from es_ttc.ingest.rewrite import Rewriter
-from es_ttc.mappings.index import resolve_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.attach import attach_inside
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.attach.target import BulkLines
+from es_ttc.index.ingest.bulk import write
+from es_ttc.index.ingest.rewrite import DocumentRewriter
+from es_ttc.index.mappings.index import resolve_index
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 
 NUMBERS = {
@@ -122,8 +122,8 @@ async def written_again(url: str, index: str) -> int:
     engine = await connect(EngineSettings(engine=url))
     try:
         concrete, spec = await resolve_index(engine, index)
-        [whole] = await Rewriter(engine, concrete, spec).read(["1"])
-        [item] = await write(engine, concrete, [Sent("1", whole.lines({"enrichment": ["flood"]}))])
+        [whole] = await DocumentRewriter(engine, concrete, spec).read(["1"])
+        [item] = await write(engine, concrete, [BulkLines("1", whole.lines({"enrichment": ["flood"]}))])
         return item.status
     finally:
         await engine.close()

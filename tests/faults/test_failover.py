@@ -11,7 +11,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.addresses import EngineAddress, NodePool
 from es_ttc.engine.connect import connect
-from es_ttc.gateway.server import running_gateway
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.gateway.client import call
 from tests.gateway.conftest import make_index

@@ -13,7 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.gateway.server import running_gateway
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import call
 from tests.gateway.conftest import make_index

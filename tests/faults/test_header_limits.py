@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import pytest
 
-from es_ttc.gateway.server import running_gateway
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, call
 from tests.gateway.conftest import Behind

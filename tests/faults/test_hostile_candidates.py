@@ -9,16 +9,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from es_ttc.discovery import evaluator as evaluating
-from es_ttc.discovery import screening
-from es_ttc.discovery.evaluator import Evaluator
-from es_ttc.discovery.loop import search
-from es_ttc.discovery.memory import Memory, read
-from es_ttc.discovery.proposers.replay import ReplayProposer
-from es_ttc.discovery.records import Plan, Proposal, Record
-from es_ttc.discovery.sandboxed import Limits, run
-from es_ttc.discovery.tasks import Task
 from es_ttc.errors import EncoderError
+from es_ttc.lab.discovery import evaluator as evaluating
+from es_ttc.lab.discovery import screening
+from es_ttc.lab.discovery.evaluator import Evaluator
+from es_ttc.lab.discovery.loop import search
+from es_ttc.lab.discovery.memory import SearchLog, read
+from es_ttc.lab.discovery.proposers.replay import ReplayProposer
+from es_ttc.lab.discovery.records import Plan, Proposal, Record
+from es_ttc.lab.discovery.sandboxed import Limits, run
+from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers.programs.source import Reason, Refused
 from tests.discovery.conftest import bees, tasks
 
@@ -102,7 +102,7 @@ def source(body: str) -> str:
 def open_wall(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The texts are not checked, so that what the processes do is seen."""
     monkeypatch.setattr(screening, "check", lambda _: None)
-    monkeypatch.setattr(screening.Registry, "add", lambda *_: None)
+    monkeypatch.setattr(screening.ProposedPrograms, "add", lambda *_: None)
     monkeypatch.setattr(evaluating, "run", partial(run, restricted=False))
     yield
     assert not [one for one in psutil.Process().children() if "sandbox.child" in " ".join(one.cmdline())]
@@ -115,7 +115,7 @@ def searched(tmp_path: Path, bees: Task) -> Callable[[list[str]], list[Record]]:
     def drive(sources: list[str]) -> list[Record]:
         proposer = ReplayProposer([Proposal(source=one, origin="replay") for one in sources])
         evaluator = Evaluator([bees], LIMITS, tmp_path / "lock")
-        with Memory(tmp_path / "search") as memory:
+        with SearchLog(tmp_path / "search") as memory:
             memory.begin(PLAN)
             list(search(memory, evaluator, proposer, len(sources), distance=0.0))
         return read(tmp_path / "search")[1]

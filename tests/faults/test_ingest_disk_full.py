@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from es_ttc.attach import attach_beside
-from es_ttc.attach.source import sources_of
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import BulkItem, Engine
-from es_ttc.ingest import Inputs, Outcome, ingest
-from es_ttc.ingest.dead_letters import DeadLetterList
-from es_ttc.ingest.readers import Documents
-from es_ttc.ingest.refusals import Refusal, refusal_of
-from es_ttc.mappings.index import create_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.attach import attach_beside
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.ingest import IngestResult, Inputs, ingest
+from es_ttc.index.ingest.bulk_errors import BulkErrorKind, refusal_of
+from es_ttc.index.ingest.dead_letters import DeadLetterList
+from es_ttc.index.ingest.readers import Documents
+from es_ttc.index.mappings.index import create_index
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.support.own_node import OwnNode
 
@@ -136,7 +136,7 @@ async def test_documents_that_are_gone_at_the_end_are_counted_as_missing(
     engine = await connect(EngineSettings(engine=opensearch_url))
     gone: list[str] = []
 
-    def somebody_deletes_one(outcome: Outcome, _fraction: float | None) -> None:
+    def somebody_deletes_one(outcome: IngestResult, _fraction: float | None) -> None:
         if outcome.written and not gone:
             gone.append(call(opensearch_url, "DELETE", f"/{index_name}/_doc/7")["result"])
 
@@ -174,25 +174,33 @@ def test_what_was_rejected_before_a_run_was_resumed_still_counts(
 @pytest.mark.parametrize(
     ("status", "error", "refusal"),
     [
-        (201, None, Refusal.NONE),
-        (404, None, Refusal.NONE),
-        (500, "i_o_exception: No space left on device", Refusal.TEMPORARY),
-        (500, "node_closed_exception: node closed", Refusal.TEMPORARY),
-        (503, "unavailable_shards_exception: [x][0] primary shard is not active", Refusal.TEMPORARY),
-        (429, "cluster_block_exception: index [x] blocked by: [TOO_MANY_REQUESTS/12/disk full]", Refusal.TEMPORARY),
-        (403, "cluster_block_exception: ... FORBIDDEN/12/index read-only / allow delete (api)", Refusal.TEMPORARY),
-        (404, "shard_not_found_exception: no such shard", Refusal.TEMPORARY),
-        (403, "cluster_block_exception: index [x] blocked by: [FORBIDDEN/8/index write (api)];", Refusal.ALL),
-        (403, "security_exception: no permissions", Refusal.ALL),
-        (404, "index_not_found_exception: no such index [x]", Refusal.ALL),
-        (400, "index_closed_exception: closed", Refusal.ALL),
-        (404, "document_missing_exception: [1]: document missing", Refusal.PERMANENT),
-        (400, "mapper_parsing_exception: failed to parse", Refusal.PERMANENT),
-        (409, "version_conflict_engine_exception: conflict", Refusal.PERMANENT),
-        (500, "null_pointer_exception: null", Refusal.PERMANENT),
+        (201, None, BulkErrorKind.NONE),
+        (404, None, BulkErrorKind.NONE),
+        (500, "i_o_exception: No space left on device", BulkErrorKind.TEMPORARY),
+        (500, "node_closed_exception: node closed", BulkErrorKind.TEMPORARY),
+        (503, "unavailable_shards_exception: [x][0] primary shard is not active", BulkErrorKind.TEMPORARY),
+        (
+            429,
+            "cluster_block_exception: index [x] blocked by: [TOO_MANY_REQUESTS/12/disk full]",
+            BulkErrorKind.TEMPORARY,
+        ),
+        (
+            403,
+            "cluster_block_exception: ... FORBIDDEN/12/index read-only / allow delete (api)",
+            BulkErrorKind.TEMPORARY,
+        ),
+        (404, "shard_not_found_exception: no such shard", BulkErrorKind.TEMPORARY),
+        (403, "cluster_block_exception: index [x] blocked by: [FORBIDDEN/8/index write (api)];", BulkErrorKind.ALL),
+        (403, "security_exception: no permissions", BulkErrorKind.ALL),
+        (404, "index_not_found_exception: no such index [x]", BulkErrorKind.ALL),
+        (400, "index_closed_exception: closed", BulkErrorKind.ALL),
+        (404, "document_missing_exception: [1]: document missing", BulkErrorKind.PERMANENT),
+        (400, "mapper_parsing_exception: failed to parse", BulkErrorKind.PERMANENT),
+        (409, "version_conflict_engine_exception: conflict", BulkErrorKind.PERMANENT),
+        (500, "null_pointer_exception: null", BulkErrorKind.PERMANENT),
     ],
 )
-def test_refusals(status: int, error: str | None, refusal: Refusal) -> None:
+def test_refusals(status: int, error: str | None, refusal: BulkErrorKind) -> None:
     assert refusal_of(BulkItem(0, "1", status, error)) is refusal
 
 

@@ -11,9 +11,9 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder, Encodings
-from es_ttc.gateway.filter_path import filtered, glob_matches
-from es_ttc.gateway.limits import RequestLimits, count_values, deeper_than
-from es_ttc.gateway.server import running_gateway
+from es_ttc.serving.http.filter_path import filtered, glob_matches
+from es_ttc.serving.http.limits import RequestLimits, count_values, deeper_than
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import call
 from tests.gateway.conftest import Behind

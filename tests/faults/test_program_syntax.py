@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.discovery.screening import Registry
+from es_ttc.lab.discovery.screening import ProposedPrograms
 from es_ttc.rescorers.programs import syntax
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.rescorers.programs.source import Reason, Refused, check, compiled
@@ -179,7 +179,7 @@ def test_numpy_imports_for_a_program_only_what_is_loaded(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("expression", ["S" + " + S" * 900, "-" * 900 + "S", "S" + ".T" * 900])
 def test_a_deep_expression_is_refused_and_does_not_end_the_search(expression: str) -> None:
     source = f"def program(Q, D, S, ctx):\n    return {expression}\n"
-    registry = Registry(0.02)
+    registry = ProposedPrograms(0.02)
     with pytest.raises(Refused, match="syntax: "):
         registry.screen(source)
     registry.add("g001", source)

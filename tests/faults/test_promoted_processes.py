@@ -14,19 +14,19 @@ import numpy as np
 import psutil
 import pytest
 
-from es_ttc.calls import Call
+from es_ttc.common.cancellable_calls import Call
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import ConfigurationError
-from es_ttc.gateway.app import create_app
-from es_ttc.gateway.server import running_gateway
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.rescorers.programs import promoted
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.rescorers.programs.interface import Context, ProgramError, run
 from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.source import compiled
-from es_ttc.sandbox import hosting
-from es_ttc.sandbox.hosting import Host, HostLimits
+from es_ttc.sandbox import process_pool
+from es_ttc.sandbox.process_pool import ProgramLimits, ProgramProcessPool
+from es_ttc.serving.app import create_app
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.tokens import Float32
 from tests.discovery.conftest import BEES
@@ -67,8 +67,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def host() -> Iterator[Host]:
-    made = Host(HostLimits(seconds=20, memory_mb=256))
+def host() -> Iterator[ProgramProcessPool]:
+    made = ProgramProcessPool(ProgramLimits(seconds=20, memory_mb=256))
     yield made
     made.close()
     assert not children()
@@ -145,7 +145,7 @@ def _is_kept(process: psutil.Process) -> bool:
 
 @pytest.mark.parametrize("name", ["bidirzscore", "crossroundrrf", "diversedualctx", "expanding", "calibrated"])
 def test_a_program_scores_there_as_it_does_here(
-    name: str, host: Host, encoder: Encoder, vectors: tuple[Float32, Float32]
+    name: str, host: ProgramProcessPool, encoder: Encoder, vectors: tuple[Float32, Float32]
 ) -> None:
     own = {"expanding": EXPANDING, "calibrated": CALIBRATED}
     text = own.get(name) or (
@@ -163,7 +163,7 @@ def test_a_program_scores_there_as_it_does_here(
         np.testing.assert_allclose(noted[1][channel], noted[0][channel], atol=2e-5)
 
 
-def test_processes_are_kept_and_replaced(host: Host) -> None:
+def test_processes_are_kept_and_replaced(host: ProgramProcessPool) -> None:
     one = np.ones((1, 2), np.float32)
     program = host.program(ENDLESS)
     assert run(program, one, one, one_query("x")).shape == (1, 1)
@@ -194,7 +194,7 @@ def test_processes_are_kept_and_replaced(host: Host) -> None:
 
 def test_a_gateway_that_stops_ends_what_still_runs() -> None:
     one = np.ones((1, 2), np.float32)
-    host = Host(HostLimits(seconds=60))
+    host = ProgramProcessPool(ProgramLimits(seconds=60))
     program = host.program(ENDLESS)
     assert run(program, one, one, one_query("x")).shape == (1, 1)
     [kept] = [child for child in children() if _is_kept(child)]
@@ -209,7 +209,7 @@ def test_a_gateway_that_stops_ends_what_still_runs() -> None:
     assert not children()
 
 
-def test_a_call_that_nobody_waits_for_leaves_its_process_to_the_next(host: Host) -> None:
+def test_a_call_that_nobody_waits_for_leaves_its_process_to_the_next(host: ProgramProcessPool) -> None:
     one = np.ones((1, 2), np.float32)
     gone = Call()
     gone.give_up()
@@ -221,7 +221,7 @@ def test_a_call_that_nobody_waits_for_leaves_its_process_to_the_next(host: Host)
 
 def test_what_a_program_takes_is_limited() -> None:
     one = np.ones((1, 2), np.float32)
-    host = Host(HostLimits(seconds=0.5, memory_mb=64, processes=0))
+    host = ProgramProcessPool(ProgramLimits(seconds=0.5, memory_mb=64, processes=0))
     try:
         with pytest.raises(ProgramError, match="memory_limit"):
             run(host.program(GREEDY), one, one, one_query("x"))
@@ -243,14 +243,14 @@ def test_without_the_filter_programs_are_refused_unless_that_is_allowed(
         create_app(GatewaySettings(programs=programs))
     create_app(GatewaySettings())  # which serves none
     create_app(GatewaySettings(programs=programs, programs_unfiltered=True))
-    monkeypatch.setattr(hosting, "_STATUS", Path("/nowhere"))
+    monkeypatch.setattr(process_pool, "_STATUS", Path("/nowhere"))
     with pytest.raises(ConfigurationError, match="need Linux"):
         create_app(GatewaySettings(programs=programs, programs_unfiltered=True))
 
 
 def test_a_process_without_the_filter_has_its_other_limits() -> None:
     one = np.ones((1, 2), np.float32)
-    host = Host(HostLimits(seconds=0.5, memory_mb=64, filtered=False))
+    host = ProgramProcessPool(ProgramLimits(seconds=0.5, memory_mb=64, filtered=False))
     try:
         assert run(host.program(ENDLESS), one, one, one_query("x")).shape == (1, 1)
         [kept] = [child for child in children() if _is_kept(child)]

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.gateway.reads import MIB, ReadTurns, Sizes, dims_of, in_flight_of, smallest_heap, unknown_size
 from es_ttc.rescorers.base import Feature
+from es_ttc.serving.features.read_budget import (
+    MIB,
+    DocumentSizes,
+    ReadQueue,
+    dims_of,
+    in_flight_of,
+    smallest_heap,
+    unknown_size,
+)
 
 KIND = ("books", (Feature.TOKENS,))
 
@@ -21,7 +29,7 @@ def test_no_more_is_in_flight_than_may_be_and_everyone_has_a_turn(
     asked: list[tuple[int, int, bool]], capacity: int
 ) -> None:
     async def run() -> None:
-        turns = ReadTurns(capacity)
+        turns = ReadQueue(capacity)
         reading: list[int] = []
         read: list[int] = []
 
@@ -51,7 +59,7 @@ def test_no_more_is_in_flight_than_may_be_and_everyone_has_a_turn(
 
 
 async def test_a_small_search_waits_for_no_great_ones_and_none_waits_for_ever() -> None:
-    turns = ReadTurns(10)
+    turns = ReadQueue(10)
     order: list[str] = []
 
     async def read(name: str, search: int, parts: int) -> None:
@@ -71,7 +79,7 @@ async def test_a_small_search_waits_for_no_great_ones_and_none_waits_for_ever() 
 
 
 async def test_who_leaves_gives_up_his_place_and_what_was_granted() -> None:
-    turns = ReadTurns(10)
+    turns = ReadQueue(10)
     await turns.take(0, 10, 10)
     waiting = [asyncio.create_task(turns.take(number, 10, 10)) for number in (1, 2)]
     await asyncio.sleep(0)
@@ -86,7 +94,7 @@ async def test_who_leaves_gives_up_his_place_and_what_was_granted() -> None:
 
 
 def test_sizes_are_learned_upwards_at_once_and_downwards_slowly() -> None:
-    sizes = Sizes()
+    sizes = DocumentSizes()
     assert sizes.of(KIND, 7.0) == 7.0
     sizes.learn(KIND, 1000, 10)
     assert sizes.of(KIND, 7.0) == 100

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
-from es_ttc.gateway.server import running_gateway
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import call
 from tests.gateway.conftest import Behind

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from es_ttc.attach import Filled, attach_beside, attach_inside, detach, traces_of
-from es_ttc.attach.beside import serving_side, sides_of
-from es_ttc.attach.find import contents_of, holder_of
-from es_ttc.attach.source import sources_of
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EsTtcError
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.attach import FillResult, attach_beside, attach_inside, detach, traces_of
+from es_ttc.index.attach.feature_locations import contents_of, feature_location
+from es_ttc.index.attach.side_index import serving_side, sides_of
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 
 COUNT = 30
@@ -50,7 +50,7 @@ async def test_of_two_attaches_with_other_options_one_wins_and_the_other_says_so
     inside: bool,
     later: float,
 ) -> None:
-    async def attach(engine: Engine, spec: IndexSpec, wait: float) -> Filled:
+    async def attach(engine: Engine, spec: IndexSpec, wait: float) -> FillResult:
         await asyncio.sleep(wait)
         [source] = await sources_of(engine, index_name)
         return await (attach_inside if inside else attach_beside)(engine, source, spec, encoder)
@@ -60,8 +60,8 @@ async def test_of_two_attaches_with_other_options_one_wins_and_the_other_says_so
     [lost] = [one for one in ended if isinstance(one, BaseException)]
     assert isinstance(lost, EsTtcError)
     assert "other" in str(lost)
-    [won] = [spec for spec, one in zip(specs, ended, strict=True) if isinstance(one, Filled)]
-    held = await holder_of(engines[0], index_name)
+    [won] = [spec for spec, one in zip(specs, ended, strict=True) if isinstance(one, FillResult)]
+    held = await feature_location(engines[0], index_name)
     assert held.spec == won
     await engines[0].refresh(held.index)
     assert (await contents_of(engines[0], held)).states == {"ready": COUNT}
@@ -81,7 +81,7 @@ async def test_two_attaches_with_the_same_options_are_one(
     begun.append(asyncio.create_task(attach_beside(engines[1], source, specs[0], encoder)))
     filled = await asyncio.gather(*begun)
     assert [one.failed for one in filled] == [0, 0]
-    held = await holder_of(engines[0], index_name)
+    held = await feature_location(engines[0], index_name)
     assert held.spec == specs[0]
     assert list(await sides_of(engines[0], index_name)) == [held.index]
     await engines[0].refresh(held.index)

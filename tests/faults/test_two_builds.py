@@ -12,9 +12,9 @@ import pytest
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
-from es_ttc.graph import GraphParams
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.neighbours import Built, build_graph, delete_graphs, graphs_of, serving_graph, show_graph
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.reranking.graph import GraphParams
+from es_ttc.reranking.index_graph import BuildProgress, build_graph, delete_graphs, graphs_of, serving_graph, show_graph
 from es_ttc.settings import EngineSettings
 from tests.neighbours.conftest import SPEC, put, vectors
 
@@ -43,7 +43,7 @@ async def make_index(engine: Engine, name: str) -> None:
 async def test_of_two_builds_one_goes_on_and_the_other_says_so(
     engines: tuple[Engine, Engine], index_name: str, same: bool, later: float
 ) -> None:
-    async def build(engine: Engine, params: GraphParams, wait: float) -> Built:
+    async def build(engine: Engine, params: GraphParams, wait: float) -> BuildProgress:
         await asyncio.sleep(wait)
         return await build_graph(engine, index_name, params)
 
@@ -53,7 +53,7 @@ async def test_of_two_builds_one_goes_on_and_the_other_says_so(
     [refused] = [one for one in ended if isinstance(one, BaseException)]
     assert isinstance(refused, InvalidRequest)
     assert f"another build of the graph of [{index_name}] is running" in str(refused)
-    [built] = [one for one in ended if isinstance(one, Built)]
+    [built] = [one for one in ended if isinstance(one, BuildProgress)]
     serving = await serving_graph(engines[0], index_name)
     assert serving is not None
     assert serving[0] == built.graph

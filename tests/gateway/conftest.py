@@ -14,10 +14,10 @@ from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Product
-from es_ttc.gateway.server import running_gateway
-from es_ttc.ingest import DeadLetterList, Documents, Inputs, ingest
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.gateway.client import call
 from tests.support.kept import Kept

@@ -11,7 +11,7 @@ from es_ttc.cli.app import run
 from es_ttc.encoders import load_encoder
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.packages import minilm
-from es_ttc.gateway.server import running_gateway
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, search
 from tests.support.adapters import make_adapter

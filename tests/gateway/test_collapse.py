@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.gateway.collapse import collapsed, window_groups
-from es_ttc.gateway.page import Ranking
+from es_ttc.serving.rescore.collapse import collapsed, window_groups
+from es_ttc.serving.rescore.page import Ranking
 from tests.gateway.client import Reply, call, search
 from tests.gateway.conftest import Behind, corpus, fill
 from tests.gateway.test_rescore import CATS, EVERYTHING, in_memory, ours

@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.gateway.server import running_gateway
-from es_ttc.ingest.compose import document_hash, document_json
-from es_ttc.ingest.encode import action_lines, encode_documents
+from es_ttc.index.ingest.compose import document_hash, document_json
+from es_ttc.index.ingest.encode import action_lines, encode_documents
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, call, search
 from tests.gateway.conftest import Behind, corpus, fill, make_index

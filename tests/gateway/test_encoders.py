@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from es_ttc.encoders import EncoderIdentity, load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EncoderMismatch
-from es_ttc.gateway.encoding import Encoders
-from es_ttc.gateway.pool import BoundedPool
-from es_ttc.gateway.server import running_gateway
+from es_ttc.serving.features.encoding import Encoders
+from es_ttc.serving.pool import BoundedPool
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import call, search
 from tests.gateway.conftest import Behind, make_index

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.gateway.server import running_gateway
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, call, search
 from tests.gateway.conftest import make_index

@@ -6,8 +6,8 @@ import pytest
 from aiohttp import web
 
 from es_ttc.errors import EngineError, EngineUnavailable
-from es_ttc.gateway.engine_requests import EngineRequests, NotForCaller, NotThere
-from es_ttc.gateway.upstream import Caller, Upstream
+from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
+from es_ttc.serving.http.upstream import Caller, Upstream
 from es_ttc.settings import GatewaySettings
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.gateway.logs import configure_logs
-from es_ttc.gateway.server import running_gateway
-from es_ttc.mappings.spec import HASH
+from es_ttc.index.mappings.spec import HASH
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.dense import DenseParams, DenseRescorer
+from es_ttc.serving.logs import configure_logs
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, call, search
 from tests.gateway.conftest import Behind, make_index

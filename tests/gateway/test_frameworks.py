@@ -16,11 +16,11 @@ from typing import IO, Any
 
 import pytest
 
-from es_ttc.attach import attach_beside
-from es_ttc.attach.source import sources_of
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.attach import attach_beside
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import remove_traces
 from tests.gateway.client import search

@@ -5,12 +5,12 @@ import pytest
 
 from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.engine.connect import connect
-from es_ttc.gateway.server import running_gateway
-from es_ttc.ingest.compose import Span, content_hash
-from es_ttc.ingest.encode import Encoded, action_lines, features_of
-from es_ttc.mappings.index import IndexOptions, index_body
-from es_ttc.mappings.spec import ROOT, IndexSpec
+from es_ttc.index.ingest.compose import Span, content_hash
+from es_ttc.index.ingest.encode import Encoded, action_lines, features_of
+from es_ttc.index.mappings.index import IndexOptions, index_body
+from es_ttc.index.mappings.spec import ROOT, IndexSpec
 from es_ttc.rescorers.similarity import shown_similarity
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from es_ttc.vectors.tokens import Float32
 from tests.gateway.client import search

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from es_ttc.gateway.page import without_guard
-from es_ttc.gateway.search_body import DEFAULT_WINDOW
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Params, Query, Window
+from es_ttc.serving.rescore.page import without_guard
+from es_ttc.serving.rescore.plan import DEFAULT_WINDOW
 from es_ttc.vectors.tokens import Float32
 from tests.gateway.client import Reply, call
 from tests.gateway.conftest import Behind

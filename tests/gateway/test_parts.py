@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from es_ttc.common.caches import LruCache
 from es_ttc.errors import InvalidRequest, RequestTooLarge, TooManyRequests
-from es_ttc.gateway import jsonio
-from es_ttc.gateway.incoming import decompressed
-from es_ttc.gateway.logs import request_id
-from es_ttc.gateway.pool import BoundedPool
-from es_ttc.gateway.upstream import callers, end_to_end, forwarded, plain_types
-from es_ttc.lru import LruCache
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.raw_request import decompressed
+from es_ttc.serving.http.upstream import callers, end_to_end, forwarded, plain_types
+from es_ttc.serving.logs import request_id
+from es_ttc.serving.pool import BoundedPool
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 6)), max_size=60))

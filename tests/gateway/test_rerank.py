@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.gateway.rerank import MAX_CHARACTERS
-from es_ttc.gateway.server import running_gateway
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.serving.admin.rerank import MAX_CHARACTERS
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, call
 from tests.gateway.conftest import Behind, corpus

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.gateway.filter_path import filtered
-from es_ttc.ingest import encode_documents
-from es_ttc.mappings.spec import RESIDUAL_BITS
+from es_ttc.index.ingest import encode_documents
+from es_ttc.index.mappings.spec import RESIDUAL_BITS
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.similarity import shown_similarity
+from es_ttc.serving.http.filter_path import filtered
 from es_ttc.vectors.packed import pack_codebook
 from es_ttc.vectors.residual import learn
 from tests.gateway.client import Reply, call, search

@@ -13,20 +13,20 @@ from typing import Any
 import orjson
 import pytest
 
-from es_ttc.attach import attach_beside
-from es_ttc.attach.source import sources_of
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.node import process
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import ConfigurationError
-from es_ttc.gateway.server import running_gateway
-from es_ttc.graph import GraphParams
-from es_ttc.mappings.enrichment import add_enrichment
-from es_ttc.mappings.spec import IndexSpec, SpanGrid
-from es_ttc.neighbours import build_graph
-from es_ttc.neighbours.stored import nodes, write_nodes
+from es_ttc.index.attach import attach_beside
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.enrichment import add_enrichment
+from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.reranking.graph import GraphParams
+from es_ttc.reranking.index_graph import build_graph
+from es_ttc.reranking.index_graph.store import nodes, write_nodes
 from es_ttc.retrievers import registry
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from tests.gateway.client import Reply, call
 from tests.gateway.conftest import Behind, corpus, fill

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.gateway.server import running_gateway
 from es_ttc.rescorers.tuned import as_json
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, search
 from tests.gateway.conftest import Behind

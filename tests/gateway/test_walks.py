@@ -11,16 +11,16 @@ from typing import Any
 import orjson
 import pytest
 
-from es_ttc.attach import attach_beside, detach, traces_of
-from es_ttc.attach.source import sources_of
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
-from es_ttc.gateway.server import running_gateway
-from es_ttc.gateway.walks.conditions import conditions_of
-from es_ttc.graph import GraphParams
-from es_ttc.neighbours import Built, build_graph, delete_graphs, serving_graph
-from es_ttc.neighbours.stored import nodes, write_nodes
+from es_ttc.index.attach import attach_beside, detach, traces_of
+from es_ttc.index.attach.source import sources_of
+from es_ttc.reranking.graph import GraphParams
+from es_ttc.reranking.index_graph import BuildProgress, build_graph, delete_graphs, serving_graph
+from es_ttc.reranking.index_graph.store import nodes, write_nodes
+from es_ttc.serving.adaptive.filters import required_filters
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.gateway.client import Reply, call
 from tests.gateway.conftest import Behind, corpus, make_index
@@ -376,7 +376,7 @@ def test_what_the_search_demands_binds_the_walk(walking: Behind, sound: Judge, b
 )
 def test_what_a_query_demands(query: dict[str, Any], demands: list[Any] | None) -> None:
     """None stands for the query itself."""
-    assert conditions_of({"query": query}, query_in_url=False) == ([query] if demands is None else demands)
+    assert required_filters({"query": query}, query_in_url=False) == ([query] if demands is None else demands)
 
 
 @pytest.mark.parametrize("fault", ["late", "nan", "infinite", "fewer", "twice", "down"])
@@ -477,7 +477,7 @@ def test_a_missing_graph_is_told_and_a_half_built_one_leaves_the_first_pass_rera
     assert told(both)["partial"]
     assert told(both)["walk"]["outside"] > 0
 
-    def stop(so_far: Built) -> None:
+    def stop(so_far: BuildProgress) -> None:
         if so_far.doing == "finding neighbours" and so_far.done:
             raise asyncio.CancelledError
 

@@ -8,10 +8,10 @@ from pydantic import ValidationError
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from es_ttc.graph import ABSENT, GraphParams, NeighbourGraph, build, statistics, takers_of, update
-from es_ttc.graph.nearest import approximate, exact
-from es_ttc.graph.prune import robust_prune
-from es_ttc.graph.statistics import reachable
+from es_ttc.reranking.graph import ABSENT, GraphParams, NeighbourGraph, build, statistics, takers_of, update
+from es_ttc.reranking.graph.nearest import approximate, exact
+from es_ttc.reranking.graph.prune import robust_prune
+from es_ttc.reranking.graph.statistics import reachable
 from es_ttc.vectors.tokens import Float32
 
 

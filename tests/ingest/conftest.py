@@ -5,8 +5,8 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
-from es_ttc.mappings.index import create_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.mappings.index import create_index
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 
 

@@ -11,21 +11,21 @@ from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, EngineUnavailable
-from es_ttc.ingest.bulk import Action, BatchLimits, Patience, batches, write
-from es_ttc.ingest.prepare import prepare
-from es_ttc.ingest.readers import Record
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.ingest.bulk import BatchLimits, DocumentAction, RetryPolicy, batches, write
+from es_ttc.index.ingest.prepare import prepare
+from es_ttc.index.ingest.readers import Record
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.support.faulty import Fault, FaultyEngine, faulty_engine
 
 SPEC = IndexSpec(EncoderIdentity("m", "r", 4, 16))
-QUICK = Patience(attempts=4, first_wait=0.01, longest_wait=0.05)
+QUICK = RetryPolicy(attempts=4, first_wait=0.01, longest_wait=0.05)
 
 
-def action(identifier: str, size: int = 10) -> Action:
+def action(identifier: str, size: int = 10) -> DocumentAction:
     prepared = prepare(0, Record("", 1, {"_id": identifier, "text": "x" * size}), SPEC, None)
     lines = (b'{"index":{"_id":"%s"}}' % identifier.encode(), prepared.source)
-    return Action(prepared, lines, empty=False, truncated=False)
+    return DocumentAction(prepared, lines, empty=False, truncated=False)
 
 
 @asynccontextmanager
@@ -84,8 +84,8 @@ async def test_an_engine_that_forbids_writing_ends_the_run(opensearch_url: str, 
     assert not isinstance(caught.value, EngineUnavailable)
 
 
-async def cut(chunks: Sequence[Sequence[Action]], limits: BatchLimits) -> list[list[str]]:
-    queue: asyncio.Queue[Sequence[Action] | None] = asyncio.Queue()
+async def cut(chunks: Sequence[Sequence[DocumentAction]], limits: BatchLimits) -> list[list[str]]:
+    queue: asyncio.Queue[Sequence[DocumentAction] | None] = asyncio.Queue()
     for chunk in chunks:
         queue.put_nowait(chunk)
     queue.put_nowait(None)
@@ -106,7 +106,7 @@ async def test_batches_are_bounded_in_bytes_and_documents_and_hold_no_id_twice()
 
 
 async def test_a_batch_does_not_wait_longer_than_it_may() -> None:
-    queue: asyncio.Queue[Sequence[Action] | None] = asyncio.Queue()
+    queue: asyncio.Queue[Sequence[DocumentAction] | None] = asyncio.Queue()
     queue.put_nowait([action("1")])
     stream = batches(queue, BatchLimits(seconds=0.05))
     assert [each.prepared.id for each in await anext(stream)] == ["1"]
@@ -118,6 +118,6 @@ async def test_a_batch_does_not_wait_longer_than_it_may() -> None:
 
 
 def test_waits_grow_and_are_bounded() -> None:
-    patience = Patience(attempts=10, first_wait=1, longest_wait=5)
+    patience = RetryPolicy(attempts=10, first_wait=1, longest_wait=5)
     for attempt, share in [(1, 1), (2, 2), (3, 4), (4, 5), (9, 5)]:
         assert share / 2 <= patience.wait(attempt) <= share

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.ingest.checkpoint import Checkpoint, Fingerprint, Job, Settled, fingerprints
-from es_ttc.ingest.dead_letters import DeadLetter, DeadLetterFile
+from es_ttc.index.ingest.checkpoint import Checkpoint, CompletedPrefix, Fingerprint, IngestRunKey, fingerprints
+from es_ttc.index.ingest.dead_letters import DeadLetter, DeadLetterFile
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path: Path) -> IngestRunKey:
     path = tmp_path / "docs.jsonl"
     path.write_text('{"a": 1}\n' * 10)
-    return Job("articles", "uuid-1", "m@r/4x16", None, (Fingerprint.of(str(path)),))
+    return IngestRunKey("articles", "uuid-1", "m@r/4x16", None, (Fingerprint.of(str(path)),))
 
 
 def test_settled_is_the_leading_run_without_a_gap() -> None:
-    settled = Settled(10)
+    settled = CompletedPrefix(10)
     order = list(range(10, 60))
     random.Random(3).shuffle(order)
     done: set[int] = set()
@@ -30,7 +30,7 @@ def test_settled_is_the_leading_run_without_a_gap() -> None:
         assert settled.position == expected
 
 
-def test_a_checkpoint_comes_back_for_the_same_job(tmp_path: Path, job: Job) -> None:
+def test_a_checkpoint_comes_back_for_the_same_job(tmp_path: Path, job: IngestRunKey) -> None:
     path = tmp_path / "checkpoint.json"
     assert Checkpoint.load(path, job) is None
     Checkpoint(path, "run-1", job).save(7)
@@ -51,14 +51,14 @@ def test_a_checkpoint_comes_back_for_the_same_job(tmp_path: Path, job: Job) -> N
         ({"inputs": ()}, "the list of files"),
     ],
 )
-def test_another_job_is_not_resumed(tmp_path: Path, job: Job, change: dict[str, object], subject: str) -> None:
+def test_another_job_is_not_resumed(tmp_path: Path, job: IngestRunKey, change: dict[str, object], subject: str) -> None:
     path = tmp_path / "checkpoint.json"
     Checkpoint(path, "run-1", job).save(7)
     with pytest.raises(InvalidRequest, match=f"{subject}.*run again without --resume"):
         Checkpoint.load(path, replace(job, **change))  # type: ignore[arg-type]
 
 
-def test_a_changed_file_is_noticed_even_at_the_same_size(tmp_path: Path, job: Job) -> None:
+def test_a_changed_file_is_noticed_even_at_the_same_size(tmp_path: Path, job: IngestRunKey) -> None:
     path = tmp_path / "checkpoint.json"
     Checkpoint(path, "run-1", job).save(7)
     docs = Path(job.inputs[0].name)
@@ -70,7 +70,7 @@ def test_a_changed_file_is_noticed_even_at_the_same_size(tmp_path: Path, job: Jo
         Checkpoint.load(path, changed)
 
 
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path, job: Job) -> None:
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path, job: IngestRunKey) -> None:
     path = tmp_path / "checkpoint.json"
     path.write_text('{"run": "x"')
     with pytest.raises(InvalidRequest, match="cannot be read"):

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
-from es_ttc.ingest.compose import compose, content_hash, document_json, locate
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.ingest.compose import compose, content_hash, document_json, locate
+from es_ttc.index.mappings.spec import IndexSpec
 
 FIELDS = ("title", "text")
 SPEC = IndexSpec(EncoderIdentity("m", "r", 4, 16), FIELDS)

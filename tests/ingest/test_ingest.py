@@ -14,12 +14,12 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderMismatch, EngineError, InvalidRequest
-from es_ttc.ingest import DeadLetterList, Documents, IngestOptions, Inputs, Outcome, encode_documents, ingest
-from es_ttc.ingest.bulk import BatchLimits
-from es_ttc.mappings.calibration import calibrate
-from es_ttc.mappings.contents import contents
-from es_ttc.mappings.index import create_index, resolve_index
-from es_ttc.mappings.spec import DOCUMENT, ENCODER, HASH, NORMS, OFFSETS, POOLED, STATE, TOKENS, VECTOR, IndexSpec
+from es_ttc.index.ingest import DeadLetterList, Documents, IngestOptions, IngestResult, Inputs, encode_documents, ingest
+from es_ttc.index.ingest.bulk import BatchLimits
+from es_ttc.index.mappings.calibration import calibrate
+from es_ttc.index.mappings.contents import contents
+from es_ttc.index.mappings.index import create_index, resolve_index
+from es_ttc.index.mappings.spec import DOCUMENT, ENCODER, HASH, NORMS, OFFSETS, POOLED, STATE, TOKENS, VECTOR, IndexSpec
 from es_ttc.vectors.packed import unpack_norms, unpack_offsets, unpack_tokens
 
 STRANGE: dict[str, dict[str, Any]] = {
@@ -40,7 +40,7 @@ EMPTY_IDS = {"empty", "bare", "spaces"}
 
 async def run(
     engine: Engine, index: str, encoder: Encoder, documents: Sequence[Mapping[str, Any]], **options: Any
-) -> tuple[Outcome, DeadLetterList]:
+) -> tuple[IngestResult, DeadLetterList]:
     letters = DeadLetterList()
     inputs = Inputs([Documents(documents)])
     outcome = await ingest(engine, index, inputs, encoder, dead_letters=letters, options=IngestOptions(**options))

@@ -5,8 +5,8 @@ import random
 from pathlib import Path
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.mappings.contents import contents
-from es_ttc.mappings.index import resolve_index
+from es_ttc.index.mappings.contents import contents
+from es_ttc.index.mappings.index import resolve_index
 from tests.support.killing import checkpoint_of, ingest_with_kills
 
 DOCUMENTS = 300

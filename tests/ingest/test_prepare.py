@@ -2,9 +2,9 @@ import pytest
 
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
-from es_ttc.ingest.prepare import Prepared, prepare
-from es_ttc.ingest.readers import Record
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.ingest.prepare import Prepared, prepare
+from es_ttc.index.ingest.readers import Record
+from es_ttc.index.mappings.spec import IndexSpec
 
 SPEC = IndexSpec(EncoderIdentity("m", "r", 4, 16))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.ingest.readers import Documents, Inputs, JsonLines, Record, open_source
+from es_ttc.index.ingest.readers import Documents, Inputs, JsonLines, Record, open_source
 
 
 def read(path: Path, skip: int = 0) -> list[Record]:

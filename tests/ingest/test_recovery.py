@@ -7,20 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_ttc.attach import fill_attached
-from es_ttc.attach.beside import attach_beside, serving_side
-from es_ttc.attach.source import sources_of
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
-from es_ttc.gateway.server import running_gateway
-from es_ttc.ingest import DeadLetterList, Documents, Inputs, Outcome, encode_documents, ingest
-from es_ttc.mappings.contents import contents
-from es_ttc.mappings.fields import carried
-from es_ttc.mappings.index import IndexOptions, create_index, index_body, resolve_index
-from es_ttc.mappings.readers import reader_of
-from es_ttc.mappings.spec import ENCODER, HASH, ROOT, SPAN_VECTOR, VECTOR, IndexSpec, SpanGrid
+from es_ttc.index.attach import fill_attached
+from es_ttc.index.attach.side_index import attach_beside, serving_side
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.ingest import DeadLetterList, Documents, IngestResult, Inputs, encode_documents, ingest
+from es_ttc.index.mappings.contents import contents
+from es_ttc.index.mappings.fields import carried
+from es_ttc.index.mappings.index import IndexOptions, create_index, index_body, resolve_index
+from es_ttc.index.mappings.readers import reader_of
+from es_ttc.index.mappings.spec import ENCODER, HASH, ROOT, SPAN_VECTOR, VECTOR, IndexSpec, SpanGrid
 from es_ttc.rescorers.base import Feature
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
@@ -50,7 +50,7 @@ def texts(start: int, stop: int, animal: str = "cat") -> list[dict[str, Any]]:
 LATER = texts(MANY - FEW // 2, MANY + FEW // 2, "owl")
 
 
-async def write(engine: Engine, index: str, encoder: Encoder, documents: list[dict[str, Any]]) -> Outcome:
+async def write(engine: Engine, index: str, encoder: Encoder, documents: list[dict[str, Any]]) -> IngestResult:
     letters = DeadLetterList()
     outcome = await ingest(engine, index, Inputs([Documents(documents)]), encoder, dead_letters=letters)
     assert not letters.letters

@@ -4,19 +4,28 @@ from typing import Any
 
 import pytest
 
-from es_ttc.attach.target import Sent
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest, MissingFeature
-from es_ttc.ingest import DeadLetterList, Documents, Inputs, ingest
-from es_ttc.ingest.bulk import Patience, write
-from es_ttc.ingest.rewrite import Rewriter, Whole
-from es_ttc.ingest.sample import learn_codebook
-from es_ttc.mappings.enrichment import add_enrichment, enrichable
-from es_ttc.mappings.fields import carried
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.readers import reader_of
-from es_ttc.mappings.spec import ENRICHED, ENRICHMENT, SPAN_VECTOR, SPANS, VECTOR, IndexSpec, SpanGrid, TokenStorage
+from es_ttc.index.attach.target import BulkLines
+from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
+from es_ttc.index.ingest.bulk import RetryPolicy, write
+from es_ttc.index.ingest.rewrite import DocumentRewriter, FullDocument
+from es_ttc.index.ingest.sample import learn_codebook
+from es_ttc.index.mappings.enrichment import add_enrichment, enrichable
+from es_ttc.index.mappings.fields import carried
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.readers import reader_of
+from es_ttc.index.mappings.spec import (
+    ENRICHED,
+    ENRICHMENT,
+    SPAN_VECTOR,
+    SPANS,
+    VECTOR,
+    IndexSpec,
+    SpanGrid,
+    TokenStorage,
+)
 from es_ttc.rescorers.base import Feature
 from es_ttc.vectors.packed import codebook_id, unpack_codebook
 
@@ -76,9 +85,9 @@ async def by_knn(engine: Engine, name: str, spec: IndexSpec, vector: list[float]
     return answers
 
 
-async def rewrite(engine: Engine, name: str, documents: list[Whole], added: dict[str, Any]) -> list[int]:
-    actions = [Sent(each.id, each.lines(added)) for each in documents]
-    outcome = await write(engine, name, actions, Patience(attempts=1))
+async def rewrite(engine: Engine, name: str, documents: list[FullDocument], added: dict[str, Any]) -> list[int]:
+    actions = [BulkLines(each.id, each.lines(added)) for each in documents]
+    outcome = await write(engine, name, actions, RetryPolicy(attempts=1))
     await engine.refresh(name)
     return [item.status for item in outcome]
 
@@ -105,7 +114,7 @@ async def test_everything_stays_as_it_was(engine: Engine, index_name: str, encod
         )
 
     before = await state()
-    rewriter = Rewriter(engine, index_name, spec)
+    rewriter = DocumentRewriter(engine, index_name, spec)
     whole = await rewriter.read(["d0", "d1", "d2", "nowhere"])
     assert sorted(each.id for each in whole) == ["d0", "d1", "d2"]
     assert {each.id: each.source for each in whole} == {
@@ -130,12 +139,12 @@ async def test_everything_stays_as_it_was(engine: Engine, index_name: str, encod
 async def test_a_write_of_what_has_changed_is_refused(engine: Engine, index_name: str, encoder: Encoder) -> None:
     spec = await filled(engine, index_name, encoder, "none")
     await add_enrichment(engine, index_name)
-    [stale] = await Rewriter(engine, index_name, spec).read(["d0"])
+    [stale] = await DocumentRewriter(engine, index_name, spec).read(["d0"])
     await engine.request("PUT", f"/{index_name}/_doc/d0", body={"title": "New", "text": "new"})
     assert await rewrite(engine, index_name, [stale], {"enriched": "k"}) == [409]
     assert (await engine.request("GET", f"/{index_name}/_doc/d0"))["_source"] == {"title": "New", "text": "new"}
     # Someone else's write has dropped what is ours, so the document counts as not enriched.
-    [plain] = await Rewriter(engine, index_name, spec).read(["d0"])
+    [plain] = await DocumentRewriter(engine, index_name, spec).read(["d0"])
     assert plain.ours == {}
 
 
@@ -145,7 +154,7 @@ async def test_routing_stays(engine: Engine, index_name: str, encoder: Encoder) 
     await engine.request("PUT", f"/{index_name}/_doc/d0", params={"routing": "elsewhere"}, body={"title": "b"})
     await engine.refresh(index_name)
     count = await engine.count(index_name)
-    whole = [each for each in await Rewriter(engine, index_name, spec).read(["d0"]) if each.routing]
+    whole = [each for each in await DocumentRewriter(engine, index_name, spec).read(["d0"]) if each.routing]
     assert [each.source for each in whole] == [{"title": "b"}]
     assert await rewrite(engine, index_name, whole, {"enriched": "k"}) == [200]
     assert await engine.count(index_name) == count
@@ -173,4 +182,4 @@ async def test_an_index_without_the_field_is_told_the_command(
 def test_spans_that_cannot_be_made_again_are_refused(encoder: Encoder, tokens: TokenStorage) -> None:
     spec = IndexSpec(encoder.identity, tokens=tokens, spans=(SpanGrid(3, 2),))
     with pytest.raises(InvalidRequest, match="make the index with packed tokens"):
-        Rewriter(None, "i", spec)  # type: ignore[arg-type]
+        DocumentRewriter(None, "i", spec)  # type: ignore[arg-type]

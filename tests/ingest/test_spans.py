@@ -6,9 +6,9 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.ingest import DeadLetterList, Documents, Inputs, encode_documents, ingest
-from es_ttc.mappings.index import create_index
-from es_ttc.mappings.spec import (
+from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, encode_documents, ingest
+from es_ttc.index.mappings.index import create_index
+from es_ttc.index.mappings.spec import (
     SPAN_END,
     SPAN_FIELD,
     SPAN_POSITION,

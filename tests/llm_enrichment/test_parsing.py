@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_ttc.llm_enrichment.parsing import MOST_PROPOSALS, proposals
+from es_ttc.enrichment.proposals.parsing import MOST_PROPOSALS, proposals
 
 WANTED = ["heart attack", "MI", "cardiac arrest"]
 

@@ -3,11 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import InvalidRequest
-from es_ttc.llm_enrichment.document_frequency import Frequencies, by_frequency, document_frequencies
-from es_ttc.llm_enrichment.phrases import (
+from es_ttc.enrichment.proposals.document_frequency import Frequencies, by_frequency, document_frequencies
+from es_ttc.enrichment.proposals.phrases import (
     MOST_WORDS,
-    Dropped,
+    DroppedPhrase,
     Phrase,
     Reason,
     analyse,
@@ -15,6 +14,7 @@ from es_ttc.llm_enrichment.phrases import (
     contains,
     screen,
 )
+from es_ttc.errors import InvalidRequest
 
 ENGLISH = {"type": "text", "analyzer": "english"}
 
@@ -64,12 +64,12 @@ def test_screening_says_why() -> None:
     )
     assert kept == [Phrase("red car", ("red", "car"))]
     assert dropped == [
-        Dropped("Cars", Reason.IN_TEXT),
-        Dropped("car", Reason.IN_TEXT),
-        Dropped("the", Reason.NOTHING_LEFT),
-        Dropped("fast car", Reason.IN_TEXT),
+        DroppedPhrase("Cars", Reason.IN_TEXT),
+        DroppedPhrase("car", Reason.IN_TEXT),
+        DroppedPhrase("the", Reason.NOTHING_LEFT),
+        DroppedPhrase("fast car", Reason.IN_TEXT),
     ]
-    assert screen(["a", "A"], [("a",), ("a",)], [])[1] == [Dropped("A", Reason.REPEATED)]
+    assert screen(["a", "A"], [("a",), ("a",)], [])[1] == [DroppedPhrase("A", Reason.REPEATED)]
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=12), st.lists(st.sampled_from("abc"), min_size=1, max_size=3))
@@ -125,10 +125,10 @@ def test_the_filter_is_the_papers() -> None:
     frequencies = Frequencies(100, {"new": 0, "rare": 1, "limit": 10, "common": 11})
     kept, dropped = by_frequency(phrases, frequencies, tau=0.1, present=False)
     assert [phrase.text for phrase in kept] == ["new", "rare", "limit"]
-    assert dropped == [Dropped("common", Reason.TOO_COMMON, 11)]
+    assert dropped == [DroppedPhrase("common", Reason.TOO_COMMON, 11)]
     kept, dropped = by_frequency(phrases, frequencies, tau=0.1, present=True)
     assert [phrase.text for phrase in kept] == ["rare", "limit"]
-    assert dropped[0] == Dropped("new", Reason.ABSENT, 0)
+    assert dropped[0] == DroppedPhrase("new", Reason.ABSENT, 0)
 
 
 @pytest.mark.parametrize("tau", [-0.1, 1.1, float("nan")])

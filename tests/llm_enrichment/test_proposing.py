@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from es_ttc.enrichment.proposals.plan import Plan, prompt_names, prompt_of
+from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
 from es_ttc.errors import ConfigurationError
 from es_ttc.llm import LlmClient, Usage
-from es_ttc.llm_enrichment.plan import Plan, prompt_names, prompt_of
-from es_ttc.llm_enrichment.proposing import Unreadable, propose
 from tests.support.llm import reply, scripted_model, settings_for
 
 
@@ -36,7 +36,7 @@ async def test_a_chat_model_is_held_to_a_schema_and_told_what_is_wrong() -> None
 
 async def test_two_answers_without_phrases_are_a_failure_of_the_document() -> None:
     async with scripted_model(["... ---"]) as model, LlmClient(settings_for(model.url)) as llm:
-        with pytest.raises(Unreadable, match="holds no phrases") as failed:
+        with pytest.raises(NoReadableProposal, match="holds no phrases") as failed:
             await propose(llm, plan(), "Aspirin")
         assert failed.value.usage == Usage(20, 4)
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.mappings.calibration import RANK, calibration_meta, calibration_of
+from es_ttc.index.mappings.calibration import RANK, calibration_meta, calibration_of
 from es_ttc.rescorers.programs.primitives.moments import Moments
 from tests.rescorers.windows import unit_rows
 

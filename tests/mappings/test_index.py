@@ -6,9 +6,9 @@ import pytest
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.engine.protocol import Capabilities
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.mappings.fields import carried, stored_scales
-from es_ttc.mappings.index import IndexOptions, index_body
-from es_ttc.mappings.spec import ENRICHMENT_FIELDS, Blobs, IndexSpec, SpanGrid
+from es_ttc.index.mappings.fields import carried, stored_scales
+from es_ttc.index.mappings.index import IndexOptions, index_body
+from es_ttc.index.mappings.spec import ENRICHMENT_FIELDS, Blobs, IndexSpec, SpanGrid
 from es_ttc.rescorers.base import Feature
 
 SPEC = IndexSpec(EncoderIdentity("m", "r", 384, 256))

@@ -8,7 +8,7 @@ import pytest
 
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
-from es_ttc.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.vectors.packed import codebook_id, pack_codebook
 from es_ttc.vectors.residual import learn
 

@@ -10,8 +10,8 @@ import pytest
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from es_ttc.vectors.packed import pack_tokens
 from es_ttc.vectors.tokens import Float32, TokenVectors
@@ -60,7 +60,7 @@ async def engine(engine_url: str) -> AsyncIterator[Engine]:
 @pytest.fixture
 async def corpus(engine: Engine, index_name: str) -> AsyncIterator[str]:
     """An index of 600 documents, and afterwards none of its graphs."""
-    from es_ttc.neighbours import delete_graphs
+    from es_ttc.reranking.index_graph import delete_graphs
 
     await create_index(engine, index_name, SPEC, IndexOptions(shards=2, replicas=0))
     await put(engine, index_name, {f"d{at}": (f"h{at}", row) for at, row in enumerate(vectors(600))})

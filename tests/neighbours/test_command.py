@@ -11,8 +11,8 @@ import pytest
 from es_ttc.cli.app import run
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.neighbours import graphs_of
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.reranking.index_graph import graphs_of
 from es_ttc.settings import EngineSettings
 from tests.neighbours.conftest import SPEC, put, vectors
 

@@ -9,11 +9,11 @@ import pytest
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.graph import GraphParams, build
-from es_ttc.graph.nearest import exact
-from es_ttc.mappings.graph import graph_alias
-from es_ttc.neighbours import (
-    Built,
+from es_ttc.index.mappings.graph import graph_alias
+from es_ttc.reranking.graph import GraphParams, build
+from es_ttc.reranking.graph.nearest import exact
+from es_ttc.reranking.index_graph import (
+    BuildProgress,
     build_graph,
     delete_graphs,
     graphs_of,
@@ -21,21 +21,21 @@ from es_ttc.neighbours import (
     show_graph,
     update_graph,
 )
-from es_ttc.neighbours.stored import Node, pages
+from es_ttc.reranking.index_graph.store import GraphNode, pages
 from es_ttc.vectors.tokens import Float32
 from tests.neighbours.conftest import put, vectors
 
 PARAMS = GraphParams(degree=8, candidates=24)
 
 
-async def stored(engine: Engine, index: str) -> dict[str, Node]:
+async def stored(engine: Engine, index: str) -> dict[str, GraphNode]:
     serving = await serving_graph(engine, index)
     assert serving is not None
     await engine.refresh(serving[0])
     return {node.id: node async for page in pages(engine, serving[0], vectors=True) for node in page}
 
 
-def recall(graph: dict[str, Node], ids: Sequence[str], rows: Float32) -> float:
+def recall(graph: dict[str, GraphNode], ids: Sequence[str], rows: Float32) -> float:
     """Return the share of each document's nearest that the graph's neighbours or theirs are."""
     nearest, _ = exact(rows, 5)
     found = []
@@ -86,7 +86,7 @@ async def test_the_engines_own_knn_builds_a_graph_without_vectors(engine: Engine
 
 
 async def test_a_build_that_is_stopped_serves_nobody_and_is_gone_on_with(engine: Engine, corpus: str) -> None:
-    def stop(so_far: Built) -> None:
+    def stop(so_far: BuildProgress) -> None:
         if so_far.doing == "finding neighbours" and so_far.done:
             raise asyncio.CancelledError
 
@@ -149,7 +149,7 @@ async def test_a_change_is_mended_as_well_as_a_rebuild_would(engine: Engine, cor
 
 
 async def test_an_index_made_anew_needs_a_new_graph(engine: Engine, corpus: str) -> None:
-    from es_ttc.mappings.index import create_index
+    from es_ttc.index.mappings.index import create_index
     from tests.neighbours.conftest import SPEC
 
     await build_graph(engine, corpus, PARAMS)

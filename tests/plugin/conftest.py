@@ -11,7 +11,7 @@ from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.plugin import Plugin
-from es_ttc.gateway.server import running_gateway
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.conftest import PRODUCTS
 from tests.gateway.client import call

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from es_ttc.attach import fill_attached
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.ingest import DeadLetterList, Documents, Inputs, ingest
-from es_ttc.ingest.compose import compose, content_hash
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.ingest_pipeline import add_pipeline, pipeline_name, processor
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.attach import fill_attached
+from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
+from es_ttc.index.ingest.compose import compose, content_hash
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.ingest_pipeline import add_pipeline, pipeline_name, processor
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.gateway.client import Reply, call, search
 from tests.gateway.conftest import corpus

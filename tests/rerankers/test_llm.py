@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 
 from es_ttc.errors import ConfigurationError, InvalidRequest, LlmError
-from es_ttc.rerankers import Cost, Passage, PointwiseReranker, Rerankers, charged_to
-from es_ttc.rerankers.base import RerankerError
-from es_ttc.rerankers.llm import ListwiseLlm, Llm, LlmRerankerSettings, PointwiseLlm, positions, rating, reranker_of
+from es_ttc.reranking.rerankers import Cost, Passage, PointwiseReranker, Rerankers, charged_to
+from es_ttc.reranking.rerankers.base import RerankerError
+from es_ttc.reranking.rerankers.llm import (
+    ListwiseLlm,
+    Llm,
+    LlmRerankerSettings,
+    PointwiseLlm,
+    positions,
+    rating,
+    reranker_of,
+)
 from es_ttc.settings import LlmSettings
 from tests.support.llm import scripted_model, settings_for
 

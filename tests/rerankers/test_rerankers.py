@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from es_ttc.common.caches import LruCache
 from es_ttc.errors import ConfigurationError, DeadlineExceeded, InvalidRequest
-from es_ttc.lru import LruCache
-from es_ttc.rerankers import (
+from es_ttc.reranking.rerankers import (
     Cost,
     ListwiseCalls,
     Passage,
@@ -23,8 +23,8 @@ from es_ttc.rerankers import (
     RerankerSettings,
     charged_to,
 )
-from es_ttc.rerankers.base import RerankerError
-from es_ttc.reranking import Interrupted
+from es_ttc.reranking.rerankers.base import RerankerError
+from es_ttc.reranking.strategies import PartialScores
 
 PASSAGES = [Passage(f"h{number}", "x" * number) for number in range(1, 11)]
 
@@ -86,7 +86,7 @@ async def test_what_is_no_answer_is_a_failure_and_the_other_batches_count(answer
             return await super().scores(query, passages)
 
     reranker = Broken(batch=2)
-    with pytest.raises(Interrupted, match=why) as caught:
+    with pytest.raises(PartialScores, match=why) as caught:
         await calls(reranker).scores("q", PASSAGES[:6])
     assert caught.value.scores == {0: 1, 1: 2, 4: 5, 5: 6}
     assert isinstance(caught.value.cause, RerankerError)
@@ -98,10 +98,10 @@ async def test_a_call_that_is_late_is_given_up() -> None:
             await asyncio.sleep(30)
             return []
 
-    with pytest.raises(Interrupted, match=r"longer than 50 ms") as late:
+    with pytest.raises(PartialScores, match=r"longer than 50 ms") as late:
         await calls(Slow(timeout_ms=50)).scores("q", PASSAGES)
     assert isinstance(late.value.cause, RerankerError)
-    with pytest.raises(Interrupted, match=r"search's time was over") as over:
+    with pytest.raises(PartialScores, match=r"search's time was over") as over:
         await calls(Slow()).scores("q", PASSAGES, seconds=0.05)
     assert isinstance(over.value.cause, DeadlineExceeded)
 
@@ -202,7 +202,7 @@ async def test_an_endpoint_that_refuses_or_answers_nonsense_fails(fault: Any, wh
         rerankers = Rerankers({"mine": {"kind": "http", "url": served.url, "api_key": "secret-2"}})
         found = rerankers.named("mine")
         assert isinstance(found, PointwiseCalls)
-        with pytest.raises(Interrupted, match=why) as caught:
+        with pytest.raises(PartialScores, match=why) as caught:
             await found.scores("q", PASSAGES[:2])
         assert "secret-2" not in str(caught.value)
         await rerankers.close()
@@ -233,7 +233,7 @@ async def test_an_endpoint_that_is_not_there_fails_soon() -> None:
     rerankers = Rerankers({"mine": {"kind": "http", "url": "http://127.0.0.1:9/rerank"}})
     found = rerankers.named("mine")
     assert isinstance(found, PointwiseCalls)
-    with pytest.raises(Interrupted, match="does not answer"):
+    with pytest.raises(PartialScores, match="does not answer"):
         await found.scores("q", PASSAGES[:2])
     await rerankers.close()
 
@@ -311,6 +311,6 @@ async def test_a_cross_encoder_scores_pairs_and_is_loaded_when_it_is_asked(tiny_
     alone = CrossEncoder(str(tiny_cross_encoder), device="cpu").predict([("the cat", text) for text in texts])
     assert scores == pytest.approx(alone.tolist(), abs=1e-5)
     assert len(set(scores)) == 3
-    with pytest.raises(Interrupted, match="cannot be loaded"):
+    with pytest.raises(PartialScores, match="cannot be loaded"):
         await absent.scores("q", PASSAGES[:1])
     await rerankers.close()

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.evaluation.simulated_reranker import SimulatedReranker, noise_scale
-from es_ttc.reranking import (
-    Interrupted,
-    Judge,
-    ListwiseJudge,
-    PointwiseJudge,
-    Stopped,
-    Walk,
+from es_ttc.lab.evaluation.simulated_reranker import SimulatedReranker, noise_scale
+from es_ttc.reranking.strategies import (
+    BudgetedReranker,
+    ListwiseBudgetedReranker,
+    PartialScores,
+    PointwiseBudgetedReranker,
+    RerankedList,
+    StopReason,
     gar,
     retrieve_and_rerank,
     rgs,
     slidegar,
 )
-from es_ttc.reranking.listwise import Count
+from es_ttc.reranking.strategies.listwise import Count
 
 ids = [f"d{number}" for number in range(200)]
 
@@ -68,15 +68,15 @@ async def near_zero(documents: Sequence[int]) -> list[float]:
     return [-float(document) for document in documents]
 
 
-async def walk(strategy: str, judge: Judge, first_pass: Sequence[int], edges: Edges) -> Walk:
+async def walk(strategy: str, judge: BudgetedReranker, first_pass: Sequence[int], edges: Edges) -> RerankedList:
     match strategy:
         case "rr":
             return await retrieve_and_rerank(first_pass, judge)
         case "gar":
-            assert isinstance(judge, PointwiseJudge)
+            assert isinstance(judge, PointwiseBudgetedReranker)
             return await gar(first_pass, edges, judge, batch=4)
         case "slidegar":
-            assert isinstance(judge, ListwiseJudge)
+            assert isinstance(judge, ListwiseBudgetedReranker)
             return await slidegar(first_pass, edges, judge, near_zero)
         case _:
             return await rgs(first_pass, edges, judge, seeds=5, length=20)
@@ -93,7 +93,7 @@ async def test_pointwise_never_beyond_the_budget(
     edges: dict[int, list[int]], first_pass: list[int], worth: list[float], budget: int, strategy: str
 ) -> None:
     reranker = Counting(worth)
-    judge = PointwiseJudge(reranker, budget)
+    judge = PointwiseBudgetedReranker(reranker, budget)
     found = await walk(strategy, judge, first_pass, Edges(edges))
     assert len(reranker.shown) == len(set(reranker.shown)) == found.spent <= budget
     assert_sound(found, first_pass)
@@ -121,7 +121,7 @@ async def test_listwise_never_beyond_the_budget(
     window: int,
 ) -> None:
     reranker = Counting(worth)
-    judge = ListwiseJudge(reranker, budget, window, count)
+    judge = ListwiseBudgetedReranker(reranker, budget, window, count)
     found = await walk(strategy, judge, first_pass, Edges(edges))
     paid = len(reranker.shown) if count == "shown" else len(set(reranker.shown))
     assert paid == found.spent <= budget
@@ -130,7 +130,7 @@ async def test_listwise_never_beyond_the_budget(
     assert_sound(found, first_pass)
 
 
-def assert_sound(found: Walk, first_pass: Sequence[int]) -> None:
+def assert_sound(found: RerankedList, first_pass: Sequence[int]) -> None:
     """Nothing is lost or doubled, judged documents stand first, neighbours were led to by documents met before."""
     assert len(found.documents) == len(set(found.documents))
     assert set(found.documents) >= set(first_pass)
@@ -143,32 +143,32 @@ def assert_sound(found: Walk, first_pass: Sequence[int]) -> None:
 async def test_guided_search_reaches_what_the_first_pass_lacks() -> None:
     """Documents are worth more the farther along the line they stand; the first pass knows the first ten only."""
     worth = [float(number) for number in range(60)]
-    found = await rgs(range(10), line(60), PointwiseJudge(Counting(worth), 60), seeds=10)
+    found = await rgs(range(10), line(60), PointwiseBudgetedReranker(Counting(worth), 60), seeds=10)
     assert found.documents[:3] == [59, 58, 57]
     assert found.found_from[59] == 58
-    baseline = await retrieve_and_rerank(range(10), PointwiseJudge(Counting(worth), 60))
+    baseline = await retrieve_and_rerank(range(10), PointwiseBudgetedReranker(Counting(worth), 60))
     assert baseline.documents[0] == 9
-    assert baseline.stopped is Stopped.EXHAUSTED
+    assert baseline.stopped is StopReason.EXHAUSTED
 
 
 @pytest.mark.parametrize("count", ["shown", "distinct"])
 async def test_listwise_guided_search_reaches_it_too(count: Count) -> None:
     worth = [float(number) for number in range(60)]
-    judge = ListwiseJudge(Counting(worth), 400, 20, count)
+    judge = ListwiseBudgetedReranker(Counting(worth), 400, 20, count)
     found = await rgs(range(10), line(60), judge, seeds=10, length=20)
     assert found.documents[0] > 20
 
 
 async def test_no_document_is_expanded_twice() -> None:
     everything = Edges({number: list(range(30)) for number in range(30)})
-    await rgs(range(30), everything, PointwiseJudge(Counting([1.0] * 30), 30))
+    await rgs(range(30), everything, PointwiseBudgetedReranker(Counting([1.0] * 30), 30))
     assert len(everything.asked) == len(set(everything.asked))
 
 
 async def test_with_an_empty_graph_guided_search_is_retrieve_and_rerank() -> None:
     worth = [math.sin(number) for number in range(100)]
-    guided = await rgs(range(100), Edges({}), PointwiseJudge(Counting(worth), 40), seeds=7, length=100)
-    plain = await retrieve_and_rerank(range(100), PointwiseJudge(Counting(worth), 40))
+    guided = await rgs(range(100), Edges({}), PointwiseBudgetedReranker(Counting(worth), 40), seeds=7, length=100)
+    plain = await retrieve_and_rerank(range(100), PointwiseBudgetedReranker(Counting(worth), 40))
     assert guided.documents == plain.documents
     assert guided.spent == plain.spent == 40
 
@@ -178,7 +178,7 @@ async def test_a_window_that_agrees_with_the_first_pass_leaves_it_as_it_was(budg
     async def near(documents: Sequence[int]) -> list[float]:
         return [0.0] * len(documents)
 
-    judge = ListwiseJudge(Counting(list(range(100, 0, -1))), budget, count="distinct")
+    judge = ListwiseBudgetedReranker(Counting(list(range(100, 0, -1))), budget, count="distinct")
     found = await slidegar(range(100), Edges({}), judge, near)
     assert list(found.documents) == list(range(100))
     assert found.judged == budget
@@ -188,7 +188,7 @@ async def test_what_the_list_cuts_is_not_expanded_and_ranks_below() -> None:
     edges = Edges({0: [10, 11, 12], 12: [20]})
     worth = [0.0] * 30
     worth[:3] = 9, 8, 7
-    found = await rgs(range(3), edges, PointwiseJudge(Counting(worth), 30), seeds=3, length=3)
+    found = await rgs(range(3), edges, PointwiseBudgetedReranker(Counting(worth), 30), seeds=3, length=3)
     assert 12 not in edges.asked
     assert found.documents == [0, 1, 2, 10, 11, 12]
 
@@ -197,7 +197,7 @@ async def test_what_the_list_cuts_is_not_expanded_and_ranks_below() -> None:
 @given(st.permutations(range(50)), st.integers(2, 25).map(lambda half: 2 * half))
 async def test_one_pass_brings_the_best_half_window_to_the_front(order: list[int], window: int) -> None:
     worth = [float(-number) for number in range(50)]
-    judge = ListwiseJudge(Counting(worth), 10_000, window)
+    judge = ListwiseBudgetedReranker(Counting(worth), 10_000, window)
     ranked = await judge.sort(order)
     assert ranked[: window // 2] == sorted(order)[: window // 2]
     assert sorted(ranked) == sorted(order)
@@ -205,7 +205,7 @@ async def test_one_pass_brings_the_best_half_window_to_the_front(order: list[int
 
 async def test_a_window_that_changes_nothing_ends_the_pass() -> None:
     reranker = Counting([float(-number) for number in range(60)])
-    judge = ListwiseJudge(reranker, 10_000, 10)
+    judge = ListwiseBudgetedReranker(reranker, 10_000, 10)
     ranked = await judge.sort(range(40))
     spent = judge.spent
     ranked = await judge.sort([*ranked, 50, 51])
@@ -215,7 +215,7 @@ async def test_a_window_that_changes_nothing_ends_the_pass() -> None:
 
 async def test_one_pass_of_a_listwise_reranker_pays_for_what_it_covers() -> None:
     reranker = Counting([float(number) for number in range(100)])
-    found = await retrieve_and_rerank(range(100), ListwiseJudge(reranker, 100, 20))
+    found = await retrieve_and_rerank(range(100), ListwiseBudgetedReranker(reranker, 100, 20))
     assert found.judged == 60  # 20 at first, then 10 new ones in each of four windows of 20
     assert found.spent == 100
     assert found.documents[0] == 59
@@ -259,21 +259,21 @@ class Faulty:
 @pytest.mark.parametrize("after", [0, 1])
 async def test_a_failing_pointwise_reranker_leaves_what_was_ranked(fault: str, strategy: str, after: int) -> None:
     first_pass = list(range(40))
-    found = await walk(strategy, PointwiseJudge(Faulty(fault, after), 30), first_pass, line(60))
+    found = await walk(strategy, PointwiseBudgetedReranker(Faulty(fault, after), 30), first_pass, line(60))
     assert found.spent <= 30
     assert set(found.documents) >= set(first_pass)
     if found.failure is None:  # a strategy that needs one call only has not met the fault
         assert strategy == "rr"
         assert after == 1
     else:
-        assert found.stopped is Stopped.FAILED
+        assert found.stopped is StopReason.FAILED
         assert found.documents[0] == 0
 
 
 @pytest.mark.parametrize("strategy", ["rr", "slidegar", "rgs"])
 async def test_a_failing_listwise_reranker_leaves_what_was_ranked(strategy: str) -> None:
-    found = await walk(strategy, ListwiseJudge(Faulty("raises", 1), 100), list(range(40)), line(60))
-    assert found.stopped is Stopped.FAILED
+    found = await walk(strategy, ListwiseBudgetedReranker(Faulty("raises", 1), 100), list(range(40)), line(60))
+    assert found.stopped is StopReason.FAILED
     assert isinstance(found.failure, TimeoutError)
     assert sorted(found.documents) == sorted({*range(40), *found.documents})
 
@@ -281,7 +281,7 @@ async def test_a_failing_listwise_reranker_leaves_what_was_ranked(strategy: str)
 @pytest.mark.parametrize("fault", ["duplicates", "foreign"])
 @pytest.mark.parametrize("strategy", ["rr", "slidegar", "rgs"])
 async def test_odd_orders_are_mended(fault: str, strategy: str) -> None:
-    found = await walk(strategy, ListwiseJudge(Faulty(fault, 0), 100), list(range(40)), line(60))
+    found = await walk(strategy, ListwiseBudgetedReranker(Faulty(fault, 0), 100), list(range(40)), line(60))
     assert found.failure is None
     assert_sound(found, list(range(40)))
 
@@ -289,11 +289,11 @@ async def test_odd_orders_are_mended(fault: str, strategy: str) -> None:
 async def test_scores_that_came_before_a_failure_count() -> None:
     class Halfway:
         async def scores(self, documents: Sequence[int]) -> list[float]:
-            raise Interrupted({0: 1.0, 2: 3.0}, RuntimeError("line is down"))
+            raise PartialScores({0: 1.0, 2: 3.0}, RuntimeError("line is down"))
 
-    judge = PointwiseJudge(Halfway(), 10)
+    judge = PointwiseBudgetedReranker(Halfway(), 10)
     found = await retrieve_and_rerank([7, 8, 9], judge)
-    assert (found.documents, found.judged, found.stopped) == ([9, 7, 8], 2, Stopped.FAILED)
+    assert (found.documents, found.judged, found.stopped) == ([9, 7, 8], 2, StopReason.FAILED)
     assert str(found.failure) == "line is down"
 
 

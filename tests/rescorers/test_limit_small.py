@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders.base import Encoder, Encodings
-from es_ttc.evaluation.datasets import Collection, load_collection
-from es_ttc.evaluation.metrics import score
+from es_ttc.lab.evaluation.datasets import Collection, load_collection
+from es_ttc.lab.evaluation.metrics import score
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, scale_norms

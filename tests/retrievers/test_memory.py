@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from es_ttc.errors import InvalidRequest, MissingFeature
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.retrievers import registry
-from es_ttc.retrievers.base import Documents, Neighbours, Retriever, Vectors, together
+from es_ttc.retrievers.base import Documents, NearestDocuments, Retriever, Vectors, together
 from es_ttc.retrievers.memory import Matrix, MemorySearch
 from es_ttc.vectors.tokens import Float32
 
@@ -75,8 +75,8 @@ def test_vectors_that_the_corpus_lacks() -> None:
 def test_several_searches_as_one() -> None:
     found = together(
         [
-            Neighbours(np.array([4, 1]), np.array([0.9, 0.2], np.float32)),
-            Neighbours(np.array([1, 7]), np.array([0.8, 0.1], np.float32)),
+            NearestDocuments(np.array([4, 1]), np.array([0.9, 0.2], np.float32)),
+            NearestDocuments(np.array([1, 7]), np.array([0.8, 0.1], np.float32)),
         ]
     )
     assert found.documents.tolist() == [4, 1, 7]

@@ -15,18 +15,20 @@ from es_ttc.rescorers.base import Feature, Query
 from es_ttc.rescorers.nnn import Dictionary, Penalty, Solution, select, solve
 from es_ttc.rescorers.nnn.objective import objective
 from es_ttc.retrievers import registry
-from es_ttc.retrievers.base import Documents, Known, Neighbours, Retrieved
+from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Retrieved
 from es_ttc.retrievers.memory import MemorySearch
-from es_ttc.retrievers.nnn import Effort, Outcome, column_generation
+from es_ttc.retrievers.nnn import CorpusSolution, SearchLimits, column_generation
 from es_ttc.retrievers.nnn.retriever import NnnRetrieverParams, solver
 from es_ttc.vectors.tokens import Float32
 from tests.rescorers.nnn.problems import KINDS, rows_of
 from tests.retrievers.test_memory import search_over, unit
 
-MANY = Effort(candidates=5, batch=3, rounds=10_000, exact=True)
+MANY = SearchLimits(candidates=5, batch=3, rounds=10_000, exact=True)
 
 
-def generated(query: Float32, search: MemorySearch, params: NnnRetrieverParams, effort: Effort = MANY) -> Outcome:
+def generated(
+    query: Float32, search: MemorySearch, params: NnnRetrieverParams, effort: SearchLimits = MANY
+) -> CorpusSolution:
     return asyncio.run(column_generation(query.astype(np.float64), search, solver(params), effort))
 
 
@@ -63,7 +65,7 @@ def test_it_is_the_solution_over_the_whole_corpus(
 ) -> None:
     rows, query, params = problem
     allowed = np.random.default_rng(0).random(len(rows)) < eligible
-    effort = Effort(candidates=5, batch=batch, rounds=10_000, exact=True)
+    effort = SearchLimits(candidates=5, batch=batch, rounds=10_000, exact=True)
     outcome = generated(query, search_over(rows, eligible=allowed), params, effort)
     penalty = Penalty(params.l1, params.l2)
     whole = solve(Dictionary.of(rows[allowed]), query, penalty)
@@ -84,7 +86,7 @@ def test_the_gap_of_an_early_end_bounds_what_is_missing(
     problem: tuple[Float32, Float32, NnnRetrieverParams], rounds: int
 ) -> None:
     rows, query, params = problem
-    outcome = generated(query, search_over(rows), params, Effort(3, 1, rounds, exact=True))
+    outcome = generated(query, search_over(rows), params, SearchLimits(3, 1, rounds, exact=True))
     penalty = Penalty(params.l1, params.l2)
     whole = solve(Dictionary.of(rows), query, penalty)
     best = objective(rows, query, whole.x, penalty)
@@ -112,7 +114,7 @@ class ShortSighted(MemorySearch):
 
     sight = 3
 
-    async def nearest(self, vectors: Float32, k: int, **how: Any) -> list[Neighbours]:
+    async def nearest(self, vectors: Float32, k: int, **how: Any) -> list[NearestDocuments]:
         return [replace(one, complete=False) for one in await super().nearest(vectors, min(k, self.sight), **how)]
 
 
@@ -122,7 +124,9 @@ def test_a_search_that_gives_up_certifies_nothing_that_it_has_not_seen() -> None
     whole = search_over(rows)
     assert generated(query, whole, NnnRetrieverParams(l1=0.02)).stop == "certified"
     short = ShortSighted(whole._matrices, whole._windows)
-    few = generated(query, short, NnnRetrieverParams(l1=0.02), Effort(candidates=10, batch=3, rounds=1, exact=True))
+    few = generated(
+        query, short, NnnRetrieverParams(l1=0.02), SearchLimits(candidates=10, batch=3, rounds=1, exact=True)
+    )
     assert (few.stop, few.gap > 0) == ("rounds", True)
 
 
@@ -177,7 +181,7 @@ class Recording(MemorySearch):
         self.asked: list[tuple[Float32, int, bool]] = []
         return self
 
-    async def nearest(self, vectors: Float32, k: int, **options: Any) -> list[Neighbours]:
+    async def nearest(self, vectors: Float32, k: int, **options: Any) -> list[NearestDocuments]:
         self.asked.append((vectors, k, options["exact"]))
         return await super().nearest(vectors, k, **options)
 
@@ -185,7 +189,7 @@ class Recording(MemorySearch):
 class Forgetful(MemorySearch):
     """Finds a document whose features are gone by the time they are read: it changed in between."""
 
-    async def window(self, documents: Documents, *features: frozenset[Feature]) -> Known:
+    async def window(self, documents: Documents, *features: frozenset[Feature]) -> KnownDocuments:
         return await super().window(documents[documents != 4], *features)
 
 
@@ -245,7 +249,9 @@ def test_many_copies_do_not_hide_a_document() -> None:
     axes = np.eye(4, dtype=np.float32)
     rows = np.concatenate([np.repeat(axes[:1], 60, axis=0), axes[1:]])
     query = unit(np.array([1, 0.5, 0.4, 0]))
-    outcome = generated(query, search_over(rows), NnnRetrieverParams(l1=0.1, l2=0.0), Effort(1, 1, 100, exact=True))
+    outcome = generated(
+        query, search_over(rows), NnnRetrieverParams(l1=0.1, l2=0.0), SearchLimits(1, 1, 100, exact=True)
+    )
     assert outcome.stop == "certified"
     assert sorted(outcome.documents[outcome.solution.support].tolist()) == [0, 60, 61]
     assert outcome.searches < 20

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from es_ttc.evaluation.datasets import CORPUS, QRELS, QUERIES, Collection
+from es_ttc.lab.evaluation.datasets import CORPUS, QRELS, QUERIES, Collection
 
 
 def write_collection(collection: Collection, folder: Path) -> Path:

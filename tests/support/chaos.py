@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 
+from es_ttc.enrichment.jobs import service
+from es_ttc.enrichment.jobs.service import JobRequest, JobStatus
 from es_ttc.errors import EsTtcError
-from es_ttc.tasks import control
-from es_ttc.tasks.control import Shown, Wanted
 from tests.support.jobs import Census, Worker, Workplace, census, connected, with_suppress
 
 _LONGEST_SECONDS = 900
@@ -31,7 +31,7 @@ class Survived:
         seconds: In all.
     """
 
-    shown: Shown
+    shown: JobStatus
     census: Census
     asked: Counter[str]
     kills: int
@@ -68,7 +68,7 @@ async def survive(
     """
     begun = time.monotonic()
     engine = await connected(place.engine)
-    job = (await control.submit(engine, place.settings, Wanted(index=place.index, tau=0.5, lanes=4))).job.id
+    job = (await service.submit(engine, place.settings, JobRequest(index=place.index, tau=0.5, lanes=4))).job.id
     worker = await asyncio.to_thread(Worker, place)
     done_kills = done_redis = 0
     events = ["kill"] * kills + ["redis"] * redis_kills + faults + (["engine"] if restart else [])
@@ -125,7 +125,7 @@ async def _at_work(place: Workplace, job: str, worker: Worker) -> bool:
     raise AssertionError(f"no document was enriched for two minutes: {worker.log.read_text()[-3000:]}")
 
 
-async def _over(place: Workplace, job: str) -> Shown:
+async def _over(place: Workplace, job: str) -> JobStatus:
     deadline = time.monotonic() + _LONGEST_SECONDS
     while time.monotonic() < deadline:
         shown = await _look(place, job)
@@ -135,10 +135,10 @@ async def _over(place: Workplace, job: str) -> Shown:
     raise AssertionError(f"the job does not end: {await _look(place, job)}")
 
 
-async def _look(place: Workplace, job: str) -> Shown | None:
+async def _look(place: Workplace, job: str) -> JobStatus | None:
     engine = await connected(place.engine)
     try:
-        return await control.shown(engine, place.settings, job)
+        return await service.shown(engine, place.settings, job)
     except EsTtcError:
         return None  # the engine has just come back, its shards have not
     finally:

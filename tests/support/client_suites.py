@@ -24,7 +24,7 @@ from es_ttc.engine.node import process
 from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.spec import NodeSpec
-from es_ttc.gateway.server import running_gateway
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings, Settings
 from tests.support.elasticsearch import ElasticsearchDistribution
 

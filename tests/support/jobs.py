@@ -22,9 +22,9 @@ from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineUnavailable
-from es_ttc.mappings.enrichment import add_enrichment
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.spec import ENRICHED, ENRICHED_BY, ENRICHMENT, IndexSpec
+from es_ttc.index.mappings.enrichment import add_enrichment
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import ENRICHED, ENRICHED_BY, ENRICHMENT, IndexSpec
 from es_ttc.settings import EngineSettings, Settings
 
 IDENTITY = EncoderIdentity("test", "1", 4, 16, "", "")

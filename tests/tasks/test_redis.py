@@ -14,10 +14,10 @@ import redis as redis_client
 from redis.asyncio import Redis
 
 from es_ttc.cli.app import run
+from es_ttc.enrichment.jobs import redis_server
+from es_ttc.enrichment.jobs.limits import SharedRateLimits
+from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis, addresses, find_server
 from es_ttc.errors import ConfigurationError
-from es_ttc.tasks import redis_server
-from es_ttc.tasks.limits import Limits
-from es_ttc.tasks.redis_server import OwnRedis, addresses, find_server
 
 ENDPOINT = "http://127.0.0.1:1/v1"
 
@@ -40,7 +40,7 @@ def answers(url: str, seconds: float = 15) -> bool:
 
 
 def test_a_redis_that_is_killed_comes_back_empty_and_ends_with_its_worker() -> None:
-    with OwnRedis() as own:
+    with EmbeddedRedis() as own:
         with redis_client.Redis.from_url(own.url) as client:
             client.set("a", 1)
         killed = server_of(os.getpid())
@@ -55,9 +55,7 @@ def test_a_redis_that_is_killed_comes_back_empty_and_ends_with_its_worker() -> N
 
 
 def test_a_redis_does_not_outlive_a_worker_that_is_killed() -> None:
-    code = (
-        "from es_ttc.tasks.redis_server import OwnRedis\nwith OwnRedis() as own:\n print(own.url, flush=True)\n input()"
-    )
+    code = "from es_ttc.enrichment.jobs.redis_server import OwnRedis\nwith OwnRedis() as own:\n print(own.url, flush=True)\n input()"
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
     assert child.stdout is not None
     folder = Path(child.stdout.readline().strip().removeprefix("unix://")).parent
@@ -97,12 +95,12 @@ def test_a_worker_without_a_model_refuses_to_start(
 
 
 async def test_limits_hold_for_all_workers_together() -> None:
-    with OwnRedis() as own:
+    with EmbeddedRedis() as own:
         clients = [Redis.from_url(own.url) for _ in range(3)]
-        limits = [Limits(each, ENDPOINT, concurrency=2, per_minute=0, seconds=60) for each in clients]
+        limits = [SharedRateLimits(each, ENDPOINT, concurrency=2, per_minute=0, seconds=60) for each in clients]
         in_flight = most = 0
 
-        async def ask(limit: Limits) -> None:
+        async def ask(limit: SharedRateLimits) -> None:
             nonlocal in_flight, most
             async with limit.passing():
                 in_flight += 1
@@ -113,12 +111,12 @@ async def test_limits_hold_for_all_workers_together() -> None:
         await asyncio.gather(*(ask(limits[number % 3]) for number in range(12)))
         assert most == 2
         # A worker that died in the middle holds its place for a while only.
-        dead = Limits(clients[0], "other", concurrency=1, per_minute=0, seconds=0.3)
+        dead = SharedRateLimits(clients[0], "other", concurrency=1, per_minute=0, seconds=0.3)
         await dead.passing().__aenter__()
         async with asyncio.timeout(10):
             async with dead.passing():
                 pass
-        slow = Limits(clients[0], "slow", concurrency=9, per_minute=3, seconds=60)
+        slow = SharedRateLimits(clients[0], "slow", concurrency=9, per_minute=3, seconds=60)
         for _ in range(3):
             async with slow.passing():
                 pass
@@ -131,7 +129,7 @@ async def test_limits_hold_for_all_workers_together() -> None:
 
 async def test_without_redis_work_goes_on() -> None:
     gone = Redis.from_url("unix:///nowhere/redis.sock")
-    for limits in (Limits(each, ENDPOINT, concurrency=1, per_minute=1, seconds=60) for each in (None, gone)):
+    for limits in (SharedRateLimits(each, ENDPOINT, concurrency=1, per_minute=1, seconds=60) for each in (None, gone)):
         for _ in range(3):
             async with limits.passing():
                 pass

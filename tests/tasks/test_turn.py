@@ -12,17 +12,17 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.jobs import service
+from es_ttc.enrichment.jobs.partition_run import TurnEnd, finish, take_turn
+from es_ttc.enrichment.jobs.record import Budget, Price
+from es_ttc.enrichment.jobs.service import JobRequest, JobStatus
+from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
+from es_ttc.enrichment.proposals.phrases import Reason
 from es_ttc.errors import ConfigurationError, InvalidRequest, LlmError, MissingFeature
-from es_ttc.llm_enrichment.phrases import Reason
-from es_ttc.mappings.enrichment import add_enrichment
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.spec import ENRICHMENT, IndexSpec
+from es_ttc.index.mappings.enrichment import add_enrichment
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import ENRICHMENT, IndexSpec
 from es_ttc.settings import Settings
-from es_ttc.tasks import control
-from es_ttc.tasks.control import Shown, Wanted
-from es_ttc.tasks.record import Budget, Price
-from es_ttc.tasks.store import JobStore, UnknownJob
-from es_ttc.tasks.turn import End, finish, take_turn
 from tests.support.jobs import IDENTITY, Workplace, census, document, fill, make_index
 from tests.support.llm import ScriptedModel, scripted_model
 
@@ -51,25 +51,25 @@ class Desk:
     def settings(self) -> Settings:
         return self.place.settings
 
-    async def submit(self, **wanted: Any) -> Shown:
-        return await control.submit(
-            self.engine, self.settings, Wanted(index=self.index, **{"tau": 0.5, "lanes": 1, **wanted})
+    async def submit(self, **wanted: Any) -> JobStatus:
+        return await service.submit(
+            self.engine, self.settings, JobRequest(index=self.index, **{"tau": 0.5, "lanes": 1, **wanted})
         )
 
-    async def turn(self, job: str, lane: int = 0) -> End:
+    async def turn(self, job: str, lane: int = 0) -> TurnEnd:
         return await take_turn(self.engine, self.settings, None, job, lane)
 
-    async def work(self, job: str, lanes: int = 1) -> Shown:
+    async def work(self, job: str, lanes: int = 1) -> JobStatus:
         """What workers do: turns at all parts, and the end."""
         for lane in range(lanes):
-            while (end := await self.turn(job, lane)) is End.TIME:
+            while (end := await self.turn(job, lane)) is TurnEnd.TIME:
                 pass
-            assert end in (End.NOTHING_LEFT, End.NOT_DUE)
+            assert end in (TurnEnd.NOTHING_LEFT, TurnEnd.NOT_DUE)
         await finish(self.engine, self.settings, job)
         return await self.shown(job)
 
-    async def shown(self, job: str) -> Shown:
-        return await control.shown(self.engine, self.settings, job)
+    async def shown(self, job: str) -> JobStatus:
+        return await service.shown(self.engine, self.settings, job)
 
     async def asked_about(self, documents: int) -> None:
         """Wait until the model has been asked so many questions."""
@@ -174,16 +174,16 @@ async def test_pause_takes_effect_within_one_document(engine: Engine, index_name
         job = (await desk.submit()).job.id
         turn = asyncio.create_task(desk.turn(job))
         await desk.asked_about(2)
-        paused = await control.pause(engine, desk.settings, job)
+        paused = await service.pause(engine, desk.settings, job)
         begun = len(desk.model.asked)
         assert paused.state == "paused"
-        assert await turn is End.STOPPED
+        assert await turn is TurnEnd.STOPPED
         assert len(desk.model.asked) <= begun + 1
         shown = await desk.shown(job)
         assert shown.progress.done == len(desk.model.asked)
         assert shown.progress.pending == COUNT - shown.progress.done
-        assert await desk.turn(job) is End.NOT_DUE
-        assert (await control.resume(engine, desk.settings, job)).state == "running"
+        assert await desk.turn(job) is TurnEnd.NOT_DUE
+        assert (await service.resume(engine, desk.settings, job)).state == "running"
         await desk.work(job)
         assert max(desk.asked.values()) == 1
         assert (await census(engine, desk.place, job)).once == COUNT
@@ -195,15 +195,15 @@ async def test_cancel_leaves_whole_documents_only(engine: Engine, index_name: st
         job = (await desk.submit(parallel=2)).job.id
         turn = asyncio.create_task(desk.turn(job))
         await desk.asked_about(6)
-        assert (await control.cancel(engine, desk.settings, job)).state == "cancelled"
-        assert await turn is End.STOPPED
+        assert (await service.cancel(engine, desk.settings, job)).state == "cancelled"
+        assert await turn is TurnEnd.STOPPED
         counted = await census(engine, desk.place, job)
         assert counted.documents == COUNT
         assert 0 < counted.enriched == counted.once == counted.notes < COUNT
         with pytest.raises(InvalidRequest, match=f"job .{job}. is cancelled and cannot become running"):
-            await control.resume(engine, desk.settings, job)
+            await service.resume(engine, desk.settings, job)
         with pytest.raises(InvalidRequest, match="was cancelled: submit it again"):
-            await control.retry(engine, desk.settings, job)
+            await service.retry(engine, desk.settings, job)
 
 
 @on_one_engine
@@ -212,10 +212,10 @@ async def test_two_jobs_on_one_index_take_turns(engine: Engine, index_name: str,
         first = (await desk.submit()).job.id
         second = await desk.submit(redo=True, tau=0.9)
         assert (second.state, second.waits_for) == ("waiting", first)
-        assert await desk.turn(second.job.id) is End.NOT_DUE
+        assert await desk.turn(second.job.id) is TurnEnd.NOT_DUE
         urgent = await desk.submit(priority=9)
         assert urgent.waits_for is None
-        assert await desk.turn(first) is End.NOT_DUE
+        assert await desk.turn(first) is TurnEnd.NOT_DUE
         assert (await desk.work(urgent.job.id)).progress.done == COUNT
         assert (await desk.work(first)).progress.done == 0
         assert (await desk.work(second.job.id)).progress.done == COUNT
@@ -227,7 +227,7 @@ async def test_two_turns_at_one_part_do_not_meet(engine: Engine, index_name: str
     async with desk_of(engine, index_name, tmp_path, seconds=0.05) as desk:
         job = (await desk.submit()).job.id
         ends = await asyncio.gather(*(desk.turn(job) for _ in range(3)))
-        assert sorted(ends) == sorted([End.NOTHING_LEFT, End.NOT_DUE, End.NOT_DUE])
+        assert sorted(ends) == sorted([TurnEnd.NOTHING_LEFT, TurnEnd.NOT_DUE, TurnEnd.NOT_DUE])
         assert max(desk.asked.values()) == 1
 
 
@@ -260,11 +260,11 @@ async def test_a_turn_that_dies_between_two_steps_loses_and_doubles_nothing(
 async def test_a_spent_budget_pauses_the_job(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path) as desk:
         job = (await desk.submit(budget=Budget(tokens=50, cost=None))).job.id
-        assert await desk.turn(job) is End.STOPPED
+        assert await desk.turn(job) is TurnEnd.STOPPED
         shown = await desk.shown(job)
         assert shown.state == "paused"
         assert "the budget is spent (60 of 50 tokens)" in shown.job.reason
-        await control.resume(engine, desk.settings, job, tokens=10_000)
+        await service.resume(engine, desk.settings, job, tokens=10_000)
         shown = await desk.work(job)
         assert (shown.state, shown.progress.done, shown.progress.tokens) == ("completed", COUNT, COUNT * 15)
 
@@ -285,7 +285,7 @@ async def test_failures_are_told_by_kind_and_retried(engine: Engine, index_name:
         await engine.request("PUT", f"/{index_name}/_doc/empty", body={"title": " "})
         await engine.refresh(index_name)
         job = (await desk.submit()).job.id
-        assert await desk.turn(job) is End.NOTHING_LEFT
+        assert await desk.turn(job) is TurnEnd.NOTHING_LEFT
         assert not await finish(engine, desk.settings, job)
         progress = (await desk.shown(job)).progress
         assert (progress.done, progress.failed, progress.deferred, progress.skipped) == (COUNT - 2, 1, 1, 1)
@@ -296,18 +296,18 @@ async def test_failures_are_told_by_kind_and_retried(engine: Engine, index_name:
         assert desk.asked["3"] == 2  # the answer was to be mended once
         assert desk.asked["4"] == 1
         broken = False
-        assert (await control.retry(engine, desk.settings, job)).progress.failed == 0
+        assert (await service.retry(engine, desk.settings, job)).progress.failed == 0
         shown = await desk.work(job)
         assert (shown.state, shown.progress.done, shown.progress.skipped) == ("completed", COUNT, 1)
         with pytest.raises(InvalidRequest, match="has failed: there is nothing to retry"):
-            await control.retry(engine, desk.settings, job)
+            await service.retry(engine, desk.settings, job)
 
 
 @on_one_engine
 async def test_a_model_that_fails_all_the_time_pauses_the_job(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path, lambda _: "!!! ???") as desk:
         job = (await desk.submit(most_failures=5)).job.id
-        assert await desk.turn(job) is End.STOPPED
+        assert await desk.turn(job) is TurnEnd.STOPPED
         shown = await desk.shown(job)
         assert "5 documents in a row failed, the last one as [unreadable]" in shown.job.reason
         assert len(desk.model.asked) < 2 * COUNT
@@ -318,7 +318,7 @@ async def test_an_endpoint_that_is_away_fails_no_document(engine: Engine, index_
     away = True
     async with desk_of(engine, index_name, tmp_path, lambda question: 500 if away else answer(question)) as desk:
         job = (await desk.submit()).job.id
-        assert await desk.turn(job) is End.OUTAGE
+        assert await desk.turn(job) is TurnEnd.OUTAGE
         shown = await desk.shown(job)
         assert (shown.progress.failed, shown.progress.deferred, shown.progress.pending) == (0, 0, COUNT)
         assert "with 500" in shown.progress.trouble
@@ -341,8 +341,8 @@ async def test_a_continuous_job_takes_what_arrives(engine: Engine, index_name: s
 @on_one_engine
 async def test_a_dry_run_shows_and_writes_nothing(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path) as desk:
-        wanted = Wanted(index=index_name, tau=0.5, price=Price(read=1e6, written=0))
-        trial = await control.dry_run(engine, desk.settings, wanted, 4)
+        wanted = JobRequest(index=index_name, tau=0.5, price=Price(read=1e6, written=0))
+        trial = await service.dry_run(engine, desk.settings, wanted, 4)
         assert len(trial.documents) == 4
         number = trial.documents[0].text.key[0][1:]
         assert trial.documents[0].filtered.kept == (f"flood gauge{number}", f"hydrology{number}")
@@ -351,7 +351,7 @@ async def test_a_dry_run_shows_and_writes_nothing(engine: Engine, index_name: st
             "the": "the analyzer leaves nothing of it",
         }
         assert (trial.pending, trial.read, trial.written, trial.cost) == (COUNT, 120, 60, 120.0)
-        assert await control.listed(engine, desk.settings) == []
+        assert await service.listed(engine, desk.settings) == []
         # What was answered is not asked again by the job itself.
         shown = await desk.work((await desk.submit()).job.id)
         assert (shown.progress.done, shown.progress.reused) == (COUNT, 4)
@@ -370,8 +370,8 @@ async def test_phrases_unlike_their_document_are_left_out_by_the_real_encoder(
     async with scripted_model(["cardiac drugs, football stadium, heart attack"]) as model:
         told = {"ES_TTC_ENCODER": "minilm@onnx", "ES_TTC_CACHE_DIR": str(Settings().cache_dir)}
         desk = Desk(engine, Workplace(engine.url, index_name, model.url, tmp_path, more=told), model)
-        wanted = Wanted(index=index_name, tau=1.0, min_similarity=0.3)
-        trial = await control.dry_run(engine, desk.settings, wanted, 1)
+        wanted = JobRequest(index=index_name, tau=1.0, min_similarity=0.3)
+        trial = await service.dry_run(engine, desk.settings, wanted, 1)
         [tried] = trial.documents
         assert tried.filtered.kept == ("cardiac drugs", "heart attack")
         [left_out] = tried.filtered.dropped
@@ -386,8 +386,8 @@ async def test_phrases_unlike_their_document_are_left_out_by_the_real_encoder(
         # Cosines of another encoder mean something else: a worker that has one says so, and the job waits for a person.
         other = f"{index_name}-other"
         await make_index(engine, other, 1)
-        job = (await control.submit(engine, desk.settings, Wanted(index=other, lanes=1, min_similarity=0.3))).job.id
-        assert await desk.turn(job) is End.STOPPED
+        job = (await service.submit(engine, desk.settings, JobRequest(index=other, lanes=1, min_similarity=0.3))).job.id
+        assert await desk.turn(job) is TurnEnd.STOPPED
         assert "set ES_TTC_ENCODER to the index's, for workers too" in (await desk.shown(job)).job.reason
 
 
@@ -411,13 +411,13 @@ async def test_what_cannot_be_meant_is_refused_in_one_sentence(engine: Engine, i
         plain = f"{index_name}-plain"
         await create_index(engine, plain, IndexSpec(IDENTITY, tokens="none"))
         with pytest.raises(MissingFeature, match=f"add it with `es-ttc index enrichment {plain}`"):
-            await control.submit(engine, desk.settings, Wanted(index=plain))
+            await service.submit(engine, desk.settings, JobRequest(index=plain))
         with pytest.raises(InvalidRequest, match=r"there is no index \[nowhere\] in the engine"):
-            await control.submit(engine, desk.settings, Wanted(index="nowhere"))
+            await service.submit(engine, desk.settings, JobRequest(index="nowhere"))
         away = desk.settings.model_copy(update={"llm_url": "http://127.0.0.1:9/v1"})
         with pytest.raises(LlmError, match=r"nothing is submitted: the model at .* cannot be reached"):
-            await control.submit(engine, away, Wanted(index=index_name))
-        assert await control.listed(engine, desk.settings) == []
+            await service.submit(engine, away, JobRequest(index=index_name))
+        assert await service.listed(engine, desk.settings) == []
 
 
 @on_one_engine
@@ -427,7 +427,7 @@ async def test_a_worker_with_another_model_says_so_and_pays_nothing(
     async with desk_of(engine, index_name, tmp_path, count=2) as desk:
         job = (await desk.submit()).job.id
         other = desk.settings.model_copy(update={"llm_model": "another"})
-        assert await take_turn(engine, other, None, job, 0) is End.OUTAGE
+        assert await take_turn(engine, other, None, job, 0) is TurnEnd.OUTAGE
         assert "the job asks [scripted] by [completions], and this worker is set to [another]" in (
             (await desk.shown(job)).progress.trouble
         )
@@ -441,13 +441,13 @@ async def test_a_real_model_is_asked(engine: Engine, index_name: str, tmp_path: 
     sentence = {"title": "Heart attacks", "text": "Aspirin lowers the risk of a second myocardial infarction."}
     await engine.request("PUT", f"/{index_name}/_doc/d", params={"refresh": "true"}, body=sentence)
     place = Workplace(engine.url, index_name, llm_url, tmp_path, more={"ES_TTC_LLM_TIMEOUT": "120"})
-    wanted = Wanted(index=index_name, tau=1.0, lanes=1, answer_tokens=32)
-    submitted = await control.submit(engine, place.settings, wanted)
-    while (end := await take_turn(engine, place.settings, None, submitted.job.id, 0)) is End.TIME:
+    wanted = JobRequest(index=index_name, tau=1.0, lanes=1, answer_tokens=32)
+    submitted = await service.submit(engine, place.settings, wanted)
+    while (end := await take_turn(engine, place.settings, None, submitted.job.id, 0)) is TurnEnd.TIME:
         pass
-    assert end is End.NOTHING_LEFT
+    assert end is TurnEnd.NOTHING_LEFT
     await finish(engine, place.settings, submitted.job.id)
-    shown = await control.shown(engine, place.settings, submitted.job.id)
+    shown = await service.shown(engine, place.settings, submitted.job.id)
     assert (shown.state, shown.job.plan.model, shown.job.plan.prompt) == ("completed", "gemma-3-270m", "base")
     assert shown.progress.done == 1
     assert shown.progress.read > 100

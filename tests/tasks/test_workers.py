@@ -12,9 +12,9 @@ import pytest
 
 from es_ttc.cli.app import run
 from es_ttc.engine.protocol import Engine
-from es_ttc.tasks import control
-from es_ttc.tasks.control import Wanted
-from es_ttc.tasks.redis_server import OwnRedis
+from es_ttc.enrichment.jobs import service
+from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
+from es_ttc.enrichment.jobs.service import JobRequest
 from tests.support.chaos import survive
 from tests.support.jobs import Workplace, census, connected, fill, make_index, model_process, worker_at
 from tests.support.own_node import OwnNode
@@ -47,10 +47,10 @@ async def test_a_worker_enriches_every_document_once_on_the_other_product(
     await make_index(engine, index_name, 12)
     with model_process(tmp_path) as (model, _, asked):
         place = Workplace(engine_url, index_name, model, tmp_path)
-        job = (await control.submit(engine, place.settings, Wanted(index=index_name, tau=0.5, lanes=2))).job.id
+        job = (await service.submit(engine, place.settings, JobRequest(index=index_name, tau=0.5, lanes=2))).job.id
         with worker_at(place) as worker:
             deadline = time.monotonic() + 120
-            while (shown := await control.shown(engine, place.settings, job)).state == "running":
+            while (shown := await service.shown(engine, place.settings, job)).state == "running":
                 assert time.monotonic() < deadline, worker.log.read_text()[-3000:]
                 await asyncio.sleep(0.3)
         counted = await census(engine, place, job)
@@ -64,7 +64,7 @@ async def test_commands_and_two_workers_on_one_redis(
 ) -> None:
     """Submitted, paused, resumed and watched as a person does it; a job of higher priority and a continuous one."""
     await make_index(engine, index_name, 60)
-    with model_process(tmp_path) as (model, _, asked), OwnRedis() as redis:
+    with model_process(tmp_path) as (model, _, asked), EmbeddedRedis() as redis:
         more = {"ES_TTC_LLM_TOTAL_CONCURRENCY": "2", "ES_TTC_LLM_REQUESTS_PER_MINUTE": "10000"}
         place = Workplace(engine_url, index_name, model, tmp_path, redis=redis.url, more=more)
 
@@ -83,7 +83,7 @@ async def test_commands_and_two_workers_on_one_redis(
             job = (await jobs("submit", index_name, "--continuous", "--tau", "0.5", "--json"))["id"]
             await fill(engine, index_name, range(60, 65))
             deadline = time.monotonic() + 60
-            while (await control.shown(engine, place.settings, job)).progress.done < 5:
+            while (await service.shown(engine, place.settings, job)).progress.done < 5:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.3)
             assert (await jobs("pause", job, "--json"))["state"] == "paused"
@@ -147,8 +147,8 @@ async def test_a_hundred_thousand_documents_are_counted_not_loaded(
     with model_process(tmp_path) as (model, _, __):
         settings = Workplace(engine_url, index_name, model, tmp_path).settings
         begun = time.monotonic()
-        submitted = await control.submit(engine, settings, Wanted(index=index_name))
-        [shown] = await control.listed(engine, settings)
+        submitted = await service.submit(engine, settings, JobRequest(index=index_name))
+        [shown] = await service.listed(engine, settings)
         seconds = time.monotonic() - begun
     assert (submitted.job.total, shown.progress.pending) == (100_000, 100_000)
     assert seconds < 20

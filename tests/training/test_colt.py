@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from es_ttc.encoders.heads import unit
-from es_ttc.training.data import Questions, Task
-from es_ttc.training.losses import cross_view, listwise_multi_label
-from es_ttc.training.recipes.colt import ColtOptions, ColtRecipe
+from es_ttc.lab.training.data import Task, TrainingQueries
+from es_ttc.lab.training.losses import cross_view, listwise_multi_label
+from es_ttc.lab.training.recipes.colt import ColtOptions, ColtRecipe
 from es_ttc.vectors.tokens import Float32
 
 RELEVANT = ([0, 1], [0, 1], [2], [1, 3])
@@ -19,7 +19,7 @@ def small() -> Task:
     random = np.random.default_rng(5)
     queries, documents = (unit(random.standard_normal((n, 6)).astype(np.float32)) for n in (4, 5))
     relevant = [np.array(one, np.intp) for one in RELEVANT]
-    questions = Questions(["" for _ in RELEVANT], queries, relevant)
+    questions = TrainingQueries(["" for _ in RELEVANT], queries, relevant)
     return Task("small", documents, questions, questions)
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from es_ttc.lab.training.fista import lacking, lipschitz, selection_scores, unrolled
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
 from es_ttc.rescorers.nnn.fista import fista
 from es_ttc.rescorers.nnn.fista import lipschitz as bound_of
-from es_ttc.training.fista import lacking, lipschitz, selection_scores, unrolled
 from tests.rescorers.nnn.problems import rows_of, unit
 
 SHAPES = [("general", 7, 4), ("general", 30, 6), ("alike", 12, 5), ("duplicates", 9, 4)]

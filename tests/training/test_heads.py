@@ -10,7 +10,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from es_ttc.encoders.heads import Head, Table, unit
-from es_ttc.training.heads import LinearHead, LowRank, MixedMlp, ResidualMlp, whitening
+from es_ttc.lab.training.heads import LinearHead, LowRank, MixedMlp, ResidualMlp, whitening
 from es_ttc.vectors.tokens import Float32
 
 MODULES: dict[str, Callable[[], Any]] = {

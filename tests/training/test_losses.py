@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from es_ttc.evaluation.metrics import score_by
-from es_ttc.training.losses import cross_view, info_nce, listwise_multi_label, set_loss
-from es_ttc.training.measures import measure
+from es_ttc.lab.evaluation.metrics import score_by
+from es_ttc.lab.training.losses import cross_view, info_nce, listwise_multi_label, set_loss
+from es_ttc.lab.training.measures import measure
 
 
 def draw(*shape: int) -> torch.Tensor:

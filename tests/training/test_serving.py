@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from es_ttc.attach import attach_beside
-from es_ttc.attach.source import sources_of
 from es_ttc.cli.app import run
 from es_ttc.encoders import Encoder, load_encoder
 from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderError
-from es_ttc.gateway.server import running_gateway
-from es_ttc.ingest.encode import encode_documents
-from es_ttc.mappings.attached import side_alias
-from es_ttc.mappings.readers import reader_of
-from es_ttc.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.index.attach import attach_beside
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.ingest.encode import encode_documents
+from es_ttc.index.mappings.attached import side_alias
+from es_ttc.index.mappings.readers import reader_of
+from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from es_ttc.vectors.quantise import dequantise
 from tests.attach.conftest import put, remove_traces

@@ -16,8 +16,8 @@ from es_ttc.cli.app import run
 from es_ttc.encoders import Encoder, load_encoder
 from es_ttc.encoders.cache import cached
 from es_ttc.errors import ConfigurationError
+from es_ttc.lab.training.recipes.nnn import GRID
 from es_ttc.rescorers.tuned import Tuned
-from es_ttc.training.recipes.nnn import GRID
 from tests.training.conftest import NAME, TOOLS, write, write_seen
 
 HALF = ("--precision", "bfloat16")

@@ -20,6 +20,7 @@ from typing import Self
 
 import psutil
 
+from es_ttc.common.private_files import open_private
 from es_ttc.engine.node import account, checks
 from es_ttc.engine.node.configuration import prepare
 from es_ttc.engine.node.distribution import Command, Distribution, NodeFolder
@@ -30,7 +31,6 @@ from es_ttc.engine.node.spec import NodeSpec, check_name
 from es_ttc.engine.node.state import HOST, State, log_tail, open_folder, read_port
 from es_ttc.engine.node.supervisor import GRACE_SECONDS, Launch, ProcessId
 from es_ttc.errors import InvalidRequest, NodeError
-from es_ttc.private_files import open_private
 
 POLL_SECONDS = 0.1
 ANSWER_SECONDS = 10

@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
+from es_ttc.common.private_files import open_private
 from es_ttc.engine.node.files import remove
-from es_ttc.private_files import open_private
 
 POLL_SECONDS = 0.25
 GRACE_SECONDS = 30

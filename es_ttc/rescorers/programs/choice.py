@@ -7,11 +7,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 import orjson
 from pydantic import Field, model_validator
 
+from es_ttc.common.validation import did_you_mean
 from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.rescorers.programs.promoted import promoted
 from es_ttc.rescorers.programs.rescorers import LexicalParams, ProgramParams, rescorer_of
-from es_ttc.validation import did_you_mean
 from es_ttc.vectors.tokens import Float32
 
 

@@ -21,20 +21,20 @@ LOOK: Final = "__look__"
 _now = threading.local()
 
 
-class _TimeOver(BaseException):
+class _DeadlineReached(BaseException):
     """Not an Exception, which programs may catch."""
 
 
 def look() -> bool:
     """Return True, as long as the running program has time left."""
     if time.monotonic() > _now.end:
-        raise _TimeOver
+        raise _DeadlineReached
     return True
 
 
 def looking(tree: ast.Module) -> ast.Module:
     """Return a program's tree with looks at the clock put in, in place."""
-    ticking: ast.Module = ast.fix_missing_locations(_Looks().visit(tree))
+    ticking: ast.Module = ast.fix_missing_locations(_DeadlineChecks().visit(tree))
     return ticking
 
 
@@ -46,13 +46,13 @@ def limited(program: Program, seconds: float) -> Program:
         _now.end = time.monotonic() + seconds
         try:
             return program(Q, D, S, ctx)
-        except _TimeOver:
+        except _DeadlineReached:
             raise ProgramError(f"the program ran for more than {seconds:g} s and was ended") from None
 
     return run
 
 
-class _Looks(ast.NodeTransformer):
+class _DeadlineChecks(ast.NodeTransformer):
     def visit_While(self, node: ast.While) -> ast.AST:
         return self._body(node)
 

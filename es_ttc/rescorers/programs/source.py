@@ -19,11 +19,11 @@ from functools import cache
 from types import GenericAlias, MappingProxyType, ModuleType
 from typing import Any, Final
 
+from es_ttc.common.validation import nearest
 from es_ttc.errors import EsTtcError
 from es_ttc.rescorers.programs import clocked, syntax
 from es_ttc.rescorers.programs.interface import ADAPTERS, Program
 from es_ttc.rescorers.programs.syntax import printable
-from es_ttc.validation import nearest
 from es_ttc.vectors.chunks import GRANULARITIES
 
 ENTRY: Final = "program"

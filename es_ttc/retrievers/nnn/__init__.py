@@ -3,7 +3,7 @@
 ``columns`` (column generation: a small dictionary that grows until it is proved to be enough), ``retriever``.
 """
 
-from es_ttc.retrievers.nnn.columns import Effort, Outcome, column_generation
+from es_ttc.retrievers.nnn.columns import CorpusSolution, SearchLimits, column_generation
 from es_ttc.retrievers.nnn.retriever import NnnRetriever, NnnRetrieverParams
 
-__all__ = ["Effort", "NnnRetriever", "NnnRetrieverParams", "Outcome", "column_generation"]
+__all__ = ["CorpusSolution", "NnnRetriever", "NnnRetrieverParams", "SearchLimits", "column_generation"]

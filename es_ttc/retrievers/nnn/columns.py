@@ -37,7 +37,7 @@ tolerance, so that it makes a difference there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class SearchLimits:
     """How much is searched.
 
     Attributes:
@@ -54,7 +54,7 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CorpusSolution:
     """The solution over a corpus, or the best that was found in the time.
 
     Attributes:
@@ -80,7 +80,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _SearchBound:
     """What one search tells about all documents that it did not return.
 
     Attributes:
@@ -100,14 +100,14 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class _Columns:
+class _ActiveColumns:
     """The documents known so far."""
 
     rows: Float32
     documents: Documents = field(default_factory=lambda: np.empty(0, np.intp))
     ids: list[str] = field(default_factory=list)
 
-    async def find(self, search: Search, direction: Float64, k: int, *, exact: bool) -> tuple[_Seen, Float64]:
+    async def find(self, search: Search, direction: Float64, k: int, *, exact: bool) -> tuple[_SearchBound, Float64]:
         """Search, take in what is new, and return what the search tells and the new ones' products with the direction.
 
         Raises:
@@ -128,10 +128,10 @@ class _Columns:
         returned = products[np.isin(self.documents, found.documents)]
         no_others = len(found.documents) < k and found.complete
         most = -math.inf if no_others else float(returned.min(initial=math.inf))
-        return _Seen(direction, most, complete), products[before:]
+        return _SearchBound(direction, most, complete), products[before:]
 
 
-async def column_generation(query: Float64, search: Search, solve: Solver, effort: Effort) -> Outcome:
+async def column_generation(query: Float64, search: Search, solve: Solver, effort: SearchLimits) -> CorpusSolution:
     """Solve the problem over all documents that a search can find.
 
     It ends early, with what it has, when another round would take longer than the time that is left.
@@ -145,9 +145,9 @@ async def column_generation(query: Float64, search: Search, solve: Solver, effor
     Raises:
         EngineError: The engine failed.
     """
-    columns = _Columns(np.empty((0, len(query)), np.float32))
+    columns = _ActiveColumns(np.empty((0, len(query)), np.float32))
     slack = _SLACK * float(np.linalg.norm(query))
-    all_seen: list[_Seen] = []
+    all_seen: list[_SearchBound] = []
     longest = 0.0
 
     async def find(direction: Float64, k: int) -> Float64:
@@ -161,11 +161,11 @@ async def column_generation(query: Float64, search: Search, solve: Solver, effor
     async def solved(start: Places | None) -> Solution:
         return await search.compute(solve, Dictionary.of(columns.rows), query, start)
 
-    def ended(stop: Stop) -> Outcome:
+    def ended(stop: Stop) -> CorpusSolution:
         stop = stop if solution.converged or stop != "certified" else "rounding"
         gap = 0.0 if stop == "certified" else _gap(columns.rows, query, solution, all_seen)
         whole = replace(solution, documents=len(columns.documents))  # the last to become known changed nothing
-        return Outcome(columns.documents, columns.ids, columns.rows, whole, len(all_seen), stop, gap)
+        return CorpusSolution(columns.documents, columns.ids, columns.rows, whole, len(all_seen), stop, gap)
 
     await find(query, effort.candidates)
     solution = await solved(None)
@@ -188,14 +188,14 @@ async def column_generation(query: Float64, search: Search, solve: Solver, effor
             return ended("certified" if all_seen[-1].complete else "changed")
 
 
-def _gap(rows: Float32, query: Float64, solution: Solution, all_seen: list[_Seen]) -> float:
+def _gap(rows: Float32, query: Float64, solution: Solution, all_seen: list[_SearchBound]) -> float:
     """Return the objective less the best lower bound that the searches prove."""
     x, penalty = solution.coefficients, solution.penalty
     primal = float(solution.residual @ solution.residual + penalty.l2 * (x @ x)) / 2 + penalty.l1 * float(x.sum())
     return max(0.0, primal - max(_lower_bound(rows, query, seen, penalty) for seen in all_seen))
 
 
-def _lower_bound(rows: Float32, query: Float64, seen: _Seen, penalty: Penalty) -> float:
+def _lower_bound(rows: Float32, query: Float64, seen: _SearchBound, penalty: Penalty) -> float:
     """Return a value of the dual over the whole corpus.
 
     What was asked for is shortened until no document that was not returned exceeds l1; what the known ones exceed it by

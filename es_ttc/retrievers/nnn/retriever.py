@@ -12,7 +12,7 @@ from es_ttc.rescorers.nnn.dictionary import Places
 from es_ttc.rescorers.nnn.objective import Float64
 from es_ttc.rescorers.nnn.rescorer import details, mean_of, scores
 from es_ttc.retrievers.base import Retrieved, Search, Vectors
-from es_ttc.retrievers.nnn.columns import Effort, Outcome, Solver, column_generation
+from es_ttc.retrievers.nnn.columns import CorpusSolution, SearchLimits, Solver, column_generation
 
 
 class NnnRetrieverParams(NnnParams):
@@ -69,7 +69,7 @@ class NnnRetriever:
         if not mean.any():
             raise InvalidRequest("the query's texts cancel each other out: their mean vector is 0")
         first = params.candidates if params.rest == "none" else max(k, params.candidates)
-        effort = Effort(first, params.batch, params.rounds, params.exact)
+        effort = SearchLimits(first, params.batch, params.rounds, params.exact)
         outcome = await column_generation(mean, search, solver(params), effort)
         return _retrieved(outcome, mean, k, params, shown=search.details)
 
@@ -85,7 +85,9 @@ def solver(params: NnnParams) -> Solver:
     return solve_at
 
 
-def _retrieved(outcome: Outcome, query: Float64, k: int, params: NnnRetrieverParams, *, shown: bool) -> Retrieved:
+def _retrieved(
+    outcome: CorpusSolution, query: Float64, k: int, params: NnnRetrieverParams, *, shown: bool
+) -> Retrieved:
     x = outcome.solution.x
     by_cosine = np.argsort(-(outcome.rows @ query), kind="stable")
     ordered = scores(x[by_cosine])
@@ -100,7 +102,7 @@ def _retrieved(outcome: Outcome, query: Float64, k: int, params: NnnRetrieverPar
     return Retrieved(outcome.documents[places], ordered[order], told, _summary(outcome))
 
 
-def _summary(outcome: Outcome) -> dict[str, object]:
+def _summary(outcome: CorpusSolution) -> dict[str, object]:
     solution = outcome.solution
     summary: dict[str, object] = {
         "certified": outcome.stop == "certified",

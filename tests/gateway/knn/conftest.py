@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.gateway.server import running_gateway
-from es_ttc.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import call
 from tests.gateway.conftest import Behind, corpus, fill

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from es_ttc.errors import EngineError, InvalidRequest
-from es_ttc.gateway.knn.clauses import clauses_of, put_in_place, with_scores
-from es_ttc.gateway.knn.rounds import Rounds
+from es_ttc.serving.knn.batched_searches import BatchedSearches
+from es_ttc.serving.knn.clauses import clauses_of, put_in_place, with_scores
 
 VECTOR = np.array([0.6, 0.8], np.float32)
 NNN = {"method": "nnn"}
@@ -186,7 +186,7 @@ class Sent:
 
 async def test_what_all_ask_next_goes_out_together() -> None:
     sent = Sent()
-    rounds: Rounds[str, str] = Rounds(sent)
+    rounds: BatchedSearches[str, str] = BatchedSearches(sent)
     long, short, two = rounds.join(3)
 
     async def work(member: int, *batches: Sequence[str], pause: int = 0) -> list[str]:
@@ -212,7 +212,7 @@ async def test_what_all_ask_next_goes_out_together() -> None:
 
 async def test_one_that_gives_up_does_not_hold_the_others() -> None:
     sent = Sent()
-    rounds: Rounds[str, str] = Rounds(sent)
+    rounds: BatchedSearches[str, str] = BatchedSearches(sent)
     patient, hasty = rounds.join(2)
 
     async def hasty_work() -> None:
@@ -230,7 +230,7 @@ async def test_one_that_gives_up_does_not_hold_the_others() -> None:
 
 
 async def test_a_failure_reaches_all_who_asked() -> None:
-    rounds: Rounds[str, str] = Rounds(Sent())
+    rounds: BatchedSearches[str, str] = BatchedSearches(Sent())
     first, second = rounds.join(2)
 
     async def work(member: int, question: str) -> Sequence[str]:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.gateway.server import running_gateway
 from es_ttc.rescorers.base import Query
 from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Retrieved, Search
 from es_ttc.retrievers.dense import DenseRetriever, DenseRetrieverParams
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, call, search
 from tests.gateway.conftest import Behind
@@ -165,7 +165,7 @@ def test_an_encoder_that_fails(spanned: Behind, gated_gateway: str, gated: Gated
 def test_an_encoder_that_hangs(
     spanned: Behind, gated_gateway: str, gated: GatedEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("es_ttc.gateway.knn.retrieving._ENCODING_SECONDS", 0.1)
+    monkeypatch.setattr("es_ttc.serving.knn.retrieval._ENCODING_SECONDS", 0.1)
     gated.gate.clear()
     refused = search(gated_gateway, spanned.index, {"knn": ours("nnn")})
     assert refused.status == 503

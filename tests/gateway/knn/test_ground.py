@@ -5,13 +5,13 @@ import asyncio
 import numpy as np
 import pytest
 
-from es_ttc.gateway.knn.engine_search import enough, neighbours
-from es_ttc.gateway.knn.ground import Side
-from es_ttc.retrievers.base import Neighbours
+from es_ttc.retrievers.base import NearestDocuments
+from es_ttc.serving.knn.engine_search import enough, neighbours
+from es_ttc.serving.knn.searched_indices import SideIndex
 
 
-def side(documents: int, matching: int) -> Side:
-    return Side("shop", "ttc-1-shop", documents, matching)
+def side(documents: int, matching: int) -> SideIndex:
+    return SideIndex("shop", "ttc-1-shop", documents, matching)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_more_are_looked_at_until_enough_may_be_given(
     """The nearest ones are hidden."""
     looked = []
 
-    async def find(count: int) -> tuple[Neighbours, bool]:
+    async def find(count: int) -> tuple[NearestDocuments, bool]:
         looked.append(count)
         given = list(range(hidden, min(count, corpus)))
         return neighbours(given, [1 - number / 1e5 for number in given]), count > corpus

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.gateway.server import running_gateway
-from es_ttc.ingest import encode_documents
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.ingest import encode_documents
+from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Documents, Vectors
 from es_ttc.retrievers.memory import Matrix, MemorySearch
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, call, search
 from tests.gateway.conftest import Behind, corpus, fill, make_index

@@ -12,9 +12,9 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
-from es_ttc.gateway.server import running_gateway
-from es_ttc.mappings.index import IndexOptions, create_index
-from es_ttc.mappings.spec import IndexSpec
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.gateway.client import Reply, call
 from tests.gateway.relay import Relay, relay

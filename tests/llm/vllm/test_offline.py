@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from es_ttc.enrichment.jobs import service
+from es_ttc.enrichment.jobs.service import JobRequest
 from es_ttc.llm import LlmClient
-from es_ttc.tasks import control
-from es_ttc.tasks.control import Wanted
 from tests.llm.test_client import KEYWORDS
 from tests.support import vllm
 from tests.support.jobs import Workplace, connected, make_index, worker_at
@@ -83,12 +83,12 @@ async def test_a_worker_enriches_with_a_model_of_its_own(
     engine = await connected(engine_url)
     try:
         await make_index(engine, index_name, COUNT)
-        wanted = Wanted(index=index_name, prompt_text="{{document}}", answer_tokens=32, lanes=1, parallel=8)
-        job = (await control.submit(engine, place.settings, wanted)).job
+        wanted = JobRequest(index=index_name, prompt_text="{{document}}", answer_tokens=32, lanes=1, parallel=8)
+        job = (await service.submit(engine, place.settings, wanted)).job
         assert (job.plan.model, job.plan.api) == ("tiny-llama", "completions")
         with worker_at(place, processes=1) as worker:
             deadline = time.monotonic() + 600
-            while (shown := await control.shown(engine, place.settings, job.id)).state == "running":
+            while (shown := await service.shown(engine, place.settings, job.id)).state == "running":
                 assert time.monotonic() < deadline, worker.log.read_text(errors="replace")[-3000:]
                 await asyncio.sleep(1)
         assert shown.state == "completed", shown.job.reason

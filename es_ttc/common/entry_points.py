@@ -1,0 +1,135 @@
+"""Methods that packages register under entry points: found by name, checked against their contract, parameters read.
+
+Shared by the registries of rescorers and retrievers, each of which has an entry-point group and a contract of its own.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeGuard, TypeVar
+
+from pydantic import BaseModel
+
+from es_ttc.common.validation import Fault, Kind, did_you_mean, read_json, shown
+from es_ttc.errors import ConfigurationError, InvalidRequest
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+Checks = tuple[tuple[str, Callable[[Any], bool], str], ...]
+"""Of a contract: attribute, whether a value of it will do, what is wanted of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Generic[T]):
+    """One entry-point group.
+
+    Attributes:
+        name: Of the group, as it stands in a package's ``pyproject.toml``.
+        kind: What its members are, for messages.
+        is_member: Whether an object follows the protocol.
+        checks: What of the contract the protocol cannot tell.
+    """
+
+    name: str
+    kind: str
+    is_member: Callable[[object], TypeGuard[T]]
+    checks: Checks
+
+    def names(self) -> list[str]:
+        """Return the names of all members that are installed, in alphabetical order; nothing is imported."""
+        return sorted({point.name for point in entry_points(group=self.name)})
+
+    def load(self, name: str) -> T:
+        """Import and make a member.
+
+        Raises:
+            InvalidRequest: There is none of this name; the message names the nearest.
+            ConfigurationError: It cannot be imported or breaks the contract; the message names the entry point.
+                Other members are not concerned.
+        """
+        found = [point for point in entry_points(group=self.name) if point.name == name]
+        if not found:
+            raise InvalidRequest(f"unknown method [{name}]{did_you_mean(name, self.names())}")
+        if len({point.value for point in found}) > 1:
+            values = ", ".join(sorted(f"[{point.value}]" for point in found))
+            raise ConfigurationError(
+                f"{self.kind} [{name}] is registered by several packages ({values}): uninstall all but one"
+            )
+        return self._instance(found[0])
+
+    def problems(self, load: Callable[[str], object]) -> dict[str, str]:
+        """Load every member and return, for each that cannot be used, its name and why.
+
+        Args:
+            load: How the group's registry loads one.
+        """
+        found = {}
+        for name in self.names():
+            try:
+                load(name)
+            except ConfigurationError as error:
+                found[name] = str(error)
+        return found
+
+    def _instance(self, point: EntryPoint) -> T:
+        try:
+            made: object = point.load()()
+        except Exception as error:  # another package's code may fail in any way
+            raise ConfigurationError(
+                f"{self.kind} [{point.name}] ({point.value}) cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
+        broken = self._broken(point.name, made)
+        if broken or not self.is_member(made):
+            raise ConfigurationError(f"{self.kind} [{point.name}] ({point.value}) breaks the contract: {broken}")
+        return made
+
+    def _broken(self, name: str, made: object) -> str:
+        """Return what of the contract an object breaks, or an empty string."""
+        named: Checks = (
+            ("name", lambda value: value == name and name == name.lower(), f"must be [{name}], in lower case"),
+        )
+        for attribute, holds, wanted in named + self.checks:
+            if not hasattr(made, attribute):
+                return f"[{attribute}] is missing"
+            if not holds(getattr(made, attribute)):
+                return f"[{attribute}] {wanted}"
+        return ""
+
+
+def parse_params(model: type[M], raw: Mapping[str, Any], method: str) -> M:
+    """Read a method's parameters from the decoded JSON of a request's ``params``.
+
+    Types are JSON's own: no number is read from a string, no flag from a number.
+
+    Args:
+        model: What validates them.
+        raw: The decoded JSON.
+        method: The method's name, for messages.
+
+    Raises:
+        InvalidRequest: An unknown key (the nearest valid one is named), a wrong type or a value out of range.
+    """
+    try:
+        return read_json(model, raw)
+    except Fault as fault:
+        raise InvalidRequest(_sentence(method, fault)) from fault
+
+
+def has_defaults(model: object, base: type[BaseModel]) -> bool:
+    """Whether something is a model of parameters in which every field has a default."""
+    if not (isinstance(model, type) and issubclass(model, base)):
+        return False
+    return not any(field.is_required() for field in model.model_fields.values())
+
+
+def _sentence(method: str, fault: Fault) -> str:
+    """Say which parameter of which method is wrong, its value and what it should be."""
+    where = ".".join(fault.path)
+    if fault.kind is Kind.UNREADABLE:
+        return f"the parameters of method [{method}] are not JSON: {fault.problem}"
+    if fault.kind is Kind.UNKNOWN:
+        return f"unknown parameter [{where}] of method [{method}]{did_you_mean(where, fault.known)}"
+    if not where:
+        return f"parameters of method [{method}]: {fault.problem}"
+    return f"parameter [{where}] of method [{method}] is {shown(fault.value)}: {fault.problem}"

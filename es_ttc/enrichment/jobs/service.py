@@ -1,0 +1,322 @@
+"""What people do with jobs: submit, list, look at, pause, resume, cancel, retry, try out; in the engine alone."""
+
+import random
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.jobs.documents import Documents, DocumentText
+from es_ttc.enrichment.jobs.record import Job, JobProgress, JobSpec, JobState, now
+from es_ttc.enrichment.jobs.store import JobStore, StoredProposal
+from es_ttc.enrichment.proposals.document_frequency import check_tau
+from es_ttc.enrichment.proposals.filtering import FilteredPhrases, filtered
+from es_ttc.enrichment.proposals.plan import DEFAULT_PROMPTS, Parameters, Plan, checked_text, prompt_of
+from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
+from es_ttc.enrichment.proposals.relevance import relevance_of
+from es_ttc.errors import EngineError, InvalidRequest, LlmError
+from es_ttc.index.mappings.enrichment import EnrichmentTarget, enrichable
+from es_ttc.llm import Usage, model_for_jobs
+from es_ttc.settings import Settings
+
+_MODEL_SECONDS = 10.0
+_SAMPLED_FROM = 1_000
+
+
+class JobRequest(JobSpec, Parameters):
+    """What is asked for when a job is submitted.
+
+    Attributes:
+        prompt: Name of a prompt; on the command line a file too. None for the one that suits the way to ask.
+        prompt_text: A prompt of one's own, in place of a name.
+    """
+
+    prompt: str | None = None
+    prompt_text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job and how it goes.
+
+    Attributes:
+        job: Its record.
+        progress: Its counts.
+        waits_for: The job on the same index that has its turn first; None where it waits for none.
+    """
+
+    job: Job
+    progress: JobProgress
+    waits_for: str | None
+
+    @property
+    def state(self) -> str:
+        """Where it stands, in one word."""
+        if self.job.status is not JobState.RUNNING:
+            return self.job.status
+        if self.waits_for:
+            return "waiting"
+        return "idle" if self.job.continuous and not self.progress.pending else "running"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready form; of the prompt its name and version."""
+        plan = self.job.plan.model_dump(mode="json", exclude={"text"})
+        record = self.job.model_dump(mode="json", exclude={"plan", "status", "final"})
+        prompt = {"prompt_version": self.job.plan.template.version, "key": self.job.plan.key}
+        return {
+            **record,
+            "state": self.state,
+            "waits_for": self.waits_for,
+            "plan": {**plan, **prompt},
+            "progress": {**self.progress.model_dump(mode="json"), "tokens": self.progress.tokens},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SampledDocument:
+    """One document of a trial.
+
+    Attributes:
+        text: What the model read.
+        proposals: What it wrote.
+        filtered: What is left, and what was left out.
+        usage: Tokens.
+        problem: Why there is nothing; empty where there is something.
+    """
+
+    text: DocumentText
+    proposals: tuple[str, ...]
+    filtered: FilteredPhrases
+    usage: Usage
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """A sample, and what the whole would take.
+
+    Attributes:
+        documents: The sample.
+        pending: Documents of the whole.
+        read: Tokens of questions for the whole, estimated.
+        written: Tokens of answers for the whole, estimated.
+        cost: Their cost.
+        seconds: Time for the whole with one question at a time.
+    """
+
+    documents: Sequence[SampledDocument]
+    pending: int
+    read: int
+    written: int
+    cost: float
+    seconds: float
+
+    def reached(self, share: float) -> float | None:
+        """Return the similarity to their documents that a share of the phrases reaches; None where none was compared.
+
+        Args:
+            share: Between 0 and 1; as those that are to be kept.
+        """
+        found = sorted((one for each in self.documents for one in each.filtered.similarities), reverse=True)
+        return found[min(len(found) - 1, int(share * len(found)))] if found else None
+
+
+async def submit(engine: Engine, settings: Settings, wanted: JobRequest) -> JobStatus:
+    """Check a job and write its record; workers find it there.
+
+    Raises:
+        InvalidRequest: Something of it cannot be meant.
+        MissingFeature: The index has no field for enrichment.
+        ConfigurationError: No model is configured, or there is no such prompt.
+        LlmError: The model's endpoint does not answer.
+    """
+    target, plan = await _checked(engine, settings, wanted)
+    store = JobStore(engine, settings.jobs_index)
+    await store.prepare()
+    job = _job(f"enrich-{secrets.token_hex(4)}", target, plan, wanted)
+    documents = Documents(engine, target)
+    job = job.model_copy(update={"total": await documents.pending(job)})
+    await store.create(job)
+    return await _shown(store, documents, job)
+
+
+async def listed(engine: Engine, settings: Settings, status: Sequence[str] = ()) -> list[JobStatus]:
+    """Return jobs, the newest first, with their counts."""
+    store = JobStore(engine, settings.jobs_index)
+    return [await shown(engine, settings, job.id) for job in await store.listed(status=status)]
+
+
+async def shown(engine: Engine, settings: Settings, name: str) -> JobStatus:
+    """Return a job and how it goes.
+
+    Raises:
+        UnknownJob: There is none of this name.
+    """
+    store = JobStore(engine, settings.jobs_index)
+    job = await store.get(name)
+    if job.final is not None:
+        return JobStatus(job, JobProgress.model_validate({**job.final, "trouble": "", "remaining": None}), None)
+    return await _shown(store, await _documents(engine, job), job)
+
+
+async def pause(engine: Engine, settings: Settings, name: str) -> JobStatus:
+    """Let a job rest: documents under way are ended, no further one is begun."""
+    return await _change(engine, settings, name, JobState.PAUSED, ("running", "paused"))
+
+
+async def cancel(engine: Engine, settings: Settings, name: str) -> JobStatus:
+    """End a job; what it has enriched stays."""
+    return await _change(engine, settings, name, JobState.CANCELLED, ("running", "paused", "cancelled"))
+
+
+async def resume(
+    engine: Engine, settings: Settings, name: str, *, tokens: int | None = None, cost: float | None = None
+) -> JobStatus:
+    """Let a paused job go on; it may be given another budget."""
+    given = {key: value for key, value in (("tokens", tokens), ("cost", cost)) if value is not None}
+    return await _change(engine, settings, name, JobState.RUNNING, ("running", "paused"), given)
+
+
+async def retry(engine: Engine, settings: Settings, name: str) -> JobStatus:
+    """Take up documents that failed once more; a job that was over runs again.
+
+    Raises:
+        InvalidRequest: None has failed.
+    """
+    store = JobStore(engine, settings.jobs_index)
+    job = await store.get(name)
+    if job.status is JobState.CANCELLED:
+        raise InvalidRequest(f"job [{name}] was cancelled: submit it again with `es-ttc jobs submit {job.index}`")
+    if not await store.forget_failures(name) and job.status is not JobState.PAUSED:
+        raise InvalidRequest(f"no document of job [{name}] has failed: there is nothing to retry")
+
+    def again(record: Job) -> Job:
+        changes = {"status": JobState.RUNNING, "reason": "", "ended": None, "final": None, "retried": now()}
+        return record.model_copy(update=changes)
+
+    return await _shown(store, await _documents(engine, job), await store.change(name, again))
+
+
+async def dry_run(engine: Engine, settings: Settings, wanted: JobRequest, sample: int) -> DryRun:
+    """Enrich a sample, write nothing into any document, and estimate the whole.
+
+    What the model answers is kept as a job's would be, so the job does not pay for it again.
+
+    Raises:
+        InvalidRequest: As for :func:`submit`.
+    """
+    target, plan = await _checked(engine, settings, wanted)
+    relevance = await relevance_of(plan, target, settings)
+    store = JobStore(engine, settings.jobs_index)
+    await store.prepare()
+    job = _job("dry-run", target, plan, wanted)
+    documents = Documents(engine, target)
+    pending = await documents.pending(job)
+    keys = []
+    async for key in documents.keys(job, None):
+        keys.append(key)
+        if len(keys) == max(sample, _SAMPLED_FROM):
+            break
+    chosen = random.Random(0).sample(keys, min(sample, len(keys)))  # noqa: S311 - the same sample every time
+    texts = [text for text in await documents.texts(chosen) if text.text] if chosen else []
+    found: list[tuple[DocumentText, tuple[str, ...], Usage, str]] = []
+    seconds = 0.0
+    async with model_for_jobs(settings) as llm:
+        for text in texts:
+            begun = time.monotonic()
+            try:
+                proposed = await propose(llm, plan, text.text)
+            except NoReadableProposal as error:
+                found.append((text, (), error.usage, str(error)))
+            else:
+                used = StoredProposal(
+                    proposed.phrases,
+                    proposed.usage.prompt_tokens,
+                    proposed.usage.completion_tokens,
+                    job.id,
+                    text.key[0],
+                )
+                await store.keep(plan.asked, target.index, text.hash, used)
+                found.append((text, proposed.phrases, proposed.usage, ""))
+            seconds += time.monotonic() - begun
+    left = await filtered(engine, target, plan, [(phrases, text.fields) for text, phrases, _, _ in found], relevance)
+    sampled = [
+        SampledDocument(text, phrases, kept, usage, problem)
+        for (text, phrases, usage, problem), kept in zip(found, left, strict=True)
+    ]
+    share = pending / max(1, len(sampled))
+    read = round(share * sum(each.usage.prompt_tokens for each in sampled))
+    written = round(share * sum(each.usage.completion_tokens for each in sampled))
+    return DryRun(sampled, pending, read, written, wanted.price.of(read, written), share * seconds)
+
+
+async def _checked(engine: Engine, settings: Settings, wanted: JobRequest) -> tuple[EnrichmentTarget, Plan]:
+    check_tau(wanted.tau)
+    if wanted.prompt_text is not None:
+        prompt = checked_text(wanted.prompt or "own", wanted.prompt_text)
+    else:
+        prompt = prompt_of(wanted.prompt or DEFAULT_PROMPTS[settings.llm_api])
+    target = await enrichable(engine, wanted.index)
+    await _check_query(engine, target, wanted.query)
+    async with model_for_jobs(settings) as llm:
+        try:
+            model = await llm.model(seconds=_MODEL_SECONDS)
+            if settings.llm_model is not None:
+                await llm.models(seconds=_MODEL_SECONDS)
+        except LlmError as error:
+            raise LlmError(f"nothing is submitted: {error}", error.failure, status=error.upstream_status) from error
+        api = llm.api
+    chosen = {field: getattr(wanted, field) for field in Parameters.model_fields}
+    compared = None if wanted.min_similarity is None else target.spec.encoder.key
+    return target, Plan(prompt=prompt.name, text=prompt.text, model=model, api=api, encoder=compared, **chosen)
+
+
+async def _check_query(engine: Engine, target: EnrichmentTarget, query: Mapping[str, Any] | None) -> None:
+    if query is None:
+        return
+    try:
+        await engine.count(target.index, query)
+    except EngineError as error:
+        if error.upstream_status == 400:
+            raise InvalidRequest(f"[query] is no query of the engine: {error}") from error
+        raise
+
+
+def _job(name: str, target: EnrichmentTarget, plan: Plan, wanted: JobRequest) -> Job:
+    ordered = {field: getattr(wanted, field) for field in JobSpec.model_fields}
+    return Job(**{**ordered, "index": target.index}, id=name, plan=plan)
+
+
+async def _change(
+    engine: Engine,
+    settings: Settings,
+    name: str,
+    status: JobState,
+    allowed: Sequence[str],
+    budget: Mapping[str, Any] | None = None,
+) -> JobStatus:
+    store = JobStore(engine, settings.jobs_index)
+
+    def changed(job: Job) -> Job:
+        if job.status not in allowed:
+            raise InvalidRequest(
+                f"job [{name}] is {job.status} and cannot become {status}: `es-ttc jobs retry {name}` takes up what "
+                f"failed, `es-ttc jobs submit {job.index}` begins anew"
+            )
+        ended = now() if status.over and job.ended is None else job.ended
+        spent = job.budget.model_copy(update=dict(budget or {}))
+        return job.model_copy(update={"status": status, "reason": "", "ended": ended, "budget": spent})
+
+    job = await store.change(name, changed)
+    return await _shown(store, await _documents(engine, job), job)
+
+
+async def _documents(engine: Engine, job: Job) -> Documents:
+    return Documents(engine, await enrichable(engine, job.index))
+
+
+async def _shown(store: JobStore, documents: Documents, job: Job) -> JobStatus:
+    first = await store.turn_of(job) if job.status is JobState.RUNNING else None
+    return JobStatus(job, await store.progress(job, documents.pending), first.id if first else None)

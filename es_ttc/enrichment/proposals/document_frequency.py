@@ -1,0 +1,110 @@
+"""How many documents have a phrase, and which phrases that leaves (SIRA, section 3.2).
+
+Frequencies are exact and live: one search with one filter a phrase, whatever the number of phrases. They are those of
+the whole index, not of a shard.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from es_ttc.engine.protocol import SearchApi
+from es_ttc.enrichment.proposals.phrases import DroppedPhrase, Phrase, Reason
+from es_ttc.errors import EngineError, InvalidRequest
+
+MOST_PHRASES = 1_000
+"""Phrases of one search."""
+DEFAULT_TAU = 0.05
+"""Share of the documents that may have a phrase; the paper gives no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frequencies:
+    """Document frequencies.
+
+    Attributes:
+        documents: Documents of the index, |C|.
+        counts: Documents that have a phrase in any of the fields, by phrase.
+    """
+
+    documents: int
+    counts: Mapping[str, int]
+
+
+async def document_frequencies(
+    engine: SearchApi, index: str, fields: Sequence[str], phrases: Iterable[str]
+) -> Frequencies:
+    """Ask how many documents have each phrase in one of the fields, analysed as each field is.
+
+    Args:
+        engine: The engine.
+        index: The index.
+        fields: Text fields; a phrase counts where its words stand side by side in one of them.
+        phrases: Phrases; each is asked for once.
+
+    Raises:
+        EngineError: The engine refuses, or a part of the index gave no answer.
+    """
+    wanted = list(dict.fromkeys(phrases))
+    counts: dict[str, int] = {}
+    documents = 0
+    for start in range(0, max(len(wanted), 1), MOST_PHRASES):
+        part = wanted[start : start + MOST_PHRASES]
+        body: dict[str, Any] = {"size": 0, "track_total_hits": True}
+        if part:
+            body["aggs"] = {"phrases": {"filters": {"filters": [_having(phrase, fields) for phrase in part]}}}
+        answer = await engine.search(index, body)
+        if answer.get("timed_out") or answer["_shards"]["failed"]:
+            raise EngineError(
+                f"index [{index}] answered from a part of its shards only, so no document frequency is right"
+            )
+        documents = answer["hits"]["total"]["value"]
+        if part:
+            buckets = answer["aggregations"]["phrases"]["buckets"]
+            counts |= {phrase: bucket["doc_count"] for phrase, bucket in zip(part, buckets, strict=True)}
+    return Frequencies(documents, counts)
+
+
+def by_frequency(
+    phrases: Sequence[Phrase], frequencies: Frequencies, *, tau: float, present: bool
+) -> tuple[list[Phrase], list[DroppedPhrase]]:
+    """Keep phrases with DF <= tau |C|, and on the query side DF > 0.
+
+    Args:
+        phrases: Phrases whose frequencies are known.
+        frequencies: These.
+        tau: Greatest share of the documents that may have a phrase, 0 to 1.
+        present: Whether a document must have it: on the query side, where it could match nothing otherwise. On the
+            document side the enrichment itself brings new vocabulary.
+
+    Raises:
+        InvalidRequest: tau is no share.
+    """
+    check_tau(tau)
+    kept: list[Phrase] = []
+    dropped: list[DroppedPhrase] = []
+    for phrase in phrases:
+        documents = frequencies.counts[phrase.text]
+        if documents > tau * frequencies.documents:
+            dropped.append(DroppedPhrase(phrase.text, Reason.TOO_COMMON, documents))
+        elif present and not documents:
+            dropped.append(DroppedPhrase(phrase.text, Reason.ABSENT, documents))
+        else:
+            kept.append(phrase)
+    return kept, dropped
+
+
+def check_tau(tau: float) -> None:
+    """Refuse a tau that is no share.
+
+    Raises:
+        InvalidRequest: It is outside of 0 to 1, or no number.
+    """
+    if not 0 <= tau <= 1:
+        raise InvalidRequest(
+            f"[tau] must lie between 0 and 1, the share of documents that may have a phrase, got {tau:g}"
+        )
+
+
+def _having(phrase: str, fields: Sequence[str]) -> dict[str, Any]:
+    return {"multi_match": {"query": phrase, "type": "phrase", "fields": list(fields)}}

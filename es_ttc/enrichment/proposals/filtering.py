@@ -1,0 +1,80 @@
+"""From proposals to what is written: the filters over a batch of documents, with two calls of the engine.
+
+Frequencies are counted in the user's own fields. Were enrichment counted too, what is kept would depend on the order in
+which workers come to documents; vocabulary that enrichment has made common is met on the query side, where frequencies
+are those of the enriched index.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.proposals.document_frequency import by_frequency, document_frequencies
+from es_ttc.enrichment.proposals.phrases import DroppedPhrase, Phrase, analyse, candidates, screen
+from es_ttc.enrichment.proposals.plan import Plan
+from es_ttc.enrichment.proposals.relevance import Relevance, by_similarity
+from es_ttc.index.mappings.enrichment import EnrichmentTarget
+from es_ttc.index.mappings.spec import ENRICHMENT
+
+_CANDIDATES = 3
+"""Candidates looked at of one document, as a multiple of the phrases kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredPhrases:
+    """What is left of one document's proposals.
+
+    Attributes:
+        kept: Phrases that are written.
+        dropped: Those that are not, with the reason.
+        similarities: Cosines of phrases and the document, of all that were compared.
+    """
+
+    kept: tuple[str, ...]
+    dropped: tuple[DroppedPhrase, ...]
+    similarities: tuple[float, ...] = ()
+
+
+async def filtered(
+    engine: Engine,
+    target: EnrichmentTarget,
+    plan: Plan,
+    documents: Sequence[tuple[Sequence[str], Sequence[str]]],
+    relevance: Relevance | None = None,
+) -> list[FilteredPhrases]:
+    """Filter the proposals for some documents.
+
+    Args:
+        engine: The engine.
+        target: Their index.
+        plan: With tau and the numbers.
+        documents: For each the proposals, and the texts of its fields.
+        relevance: Compares phrases with documents; None keeps what is unlike them too.
+    """
+    proposed = [
+        candidates(proposals, most_words=plan.most_words, limit=_CANDIDATES * plan.most) for proposals, _ in documents
+    ]
+    owned = [list(texts) for _, texts in documents]
+    everything = [text for each in (*proposed, *owned) for text in each]
+    tokens = iter(await analyse(engine, target.index, ENRICHMENT, everything))
+    of_phrases = [[next(tokens) for _ in each] for each in proposed]
+    of_texts = [[next(tokens) for _ in each] for each in owned]
+    screened = [screen(*each) for each in zip(proposed, of_phrases, of_texts, strict=True)]
+    wanted = [phrase.text for phrases, _ in screened for phrase in phrases]
+    frequencies = await document_frequencies(engine, target.index, target.spec.text_fields, wanted)
+    rare = [by_frequency(phrases, frequencies, tau=plan.tau, present=False) for phrases, _ in screened]
+    like: list[tuple[list[Phrase], list[DroppedPhrase]]] = [(phrases, []) for phrases, _ in rare]
+    similar: list[list[float]] = [[] for _ in rare]
+    if relevance is not None:
+        texts = [" ".join(each) for each in owned]
+        similar = await relevance.similarities(
+            [(text, phrases) for text, (phrases, _) in zip(texts, rare, strict=True)]
+        )
+        like = [
+            by_similarity(phrases, cosines, least=relevance.least)
+            for (phrases, _), cosines in zip(rare, similar, strict=True)
+        ]
+    return [
+        FilteredPhrases(tuple(phrase.text for phrase in kept[: plan.most]), (*early, *common, *unlike), tuple(cosines))
+        for (_, early), (_, common), (kept, unlike), cosines in zip(screened, rare, like, similar, strict=True)
+    ]

@@ -1,0 +1,185 @@
+"""From what a model proposes to candidate phrases: cleaned, cut into 1-3 words, analysed as the field analyses them.
+
+Two phrases are the same, and a phrase stands in a text already, where the field's analyzer gives the same tokens: what
+differs in case or ending only can never match anything else. Pure functions, and one call of the engine's `_analyze`.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import quote
+
+from es_ttc.engine.protocol import SearchApi
+
+MOST_WORDS = 3
+"""Words of a phrase; SIRA's code has 2, its paper speaks of n-grams (section 3.2)."""
+LONGEST_PROPOSAL = 8
+"""Words of a proposal that is cut into phrases; a longer one is a sentence, and no vocabulary."""
+_PIECE = 8_000
+"""Characters of one `_analyze`: an index allows 10,000 tokens (``index.analyze.max_token_count``), of 1 character at
+least."""
+
+_LIST_SIGN = re.compile(r"^\s*(?:[-*•·–—]+|\(?(?:\d{1,3}|[a-zA-Z])[.):])\s+")  # noqa: RUF001 - dashes
+_EDGES = " \t\r\n.,;:!?\"'`´‘’“”«»()[]{}<>|*_#=~"  # noqa: RUF001 - quotation marks that models write
+
+Tokens = tuple[str, ...]
+"""A text's tokens in order, as an analyzer gives them."""
+
+
+class Reason(StrEnum):
+    """Why a phrase is left out; each is one sentence's end."""
+
+    NOTHING_LEFT = "the analyzer leaves nothing of it"
+    TOO_LONG = "it is a sentence, no phrase"
+    REPEATED = "it is proposed twice"
+    IN_TEXT = "it stands in the text already"
+    TOO_COMMON = "too many documents have it"
+    ABSENT = "no document has it"
+    UNLIKE = "the encoder finds it unlike the document"
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """A candidate.
+
+    Attributes:
+        text: As the model wrote it, cleaned.
+        tokens: What the field's analyzer makes of it; one or more.
+    """
+
+    text: str
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedPhrase:
+    """A phrase that is left out.
+
+    Attributes:
+        text: As the model wrote it.
+        reason: Why.
+        documents: Its document frequency, where it was asked for.
+        similarity: Its cosine to the document, where it was asked for.
+    """
+
+    text: str
+    reason: Reason
+    documents: int | None = None
+    similarity: float | None = None
+
+
+def candidates(proposals: Iterable[str], *, most_words: int = MOST_WORDS, limit: int | None = None) -> list[str]:
+    """Return phrases of 1 to ``most_words`` words: cleaned of list signs and quotes, each once, in order.
+
+    A longer proposal is cut into all its windows of ``most_words`` words; one of more than eight words is none.
+
+    Args:
+        proposals: What the model wrote, one a string.
+        most_words: Words of a phrase.
+        limit: Phrases returned at most; None for all.
+    """
+    found: dict[str, str] = {}
+    for proposal in proposals:
+        words = clean(proposal).split()
+        if not words or len(words) > LONGEST_PROPOSAL:
+            continue
+        for start in range(max(1, len(words) - most_words + 1)):
+            phrase = clean(" ".join(words[start : start + most_words]))
+            if phrase:
+                found.setdefault(phrase.casefold(), phrase)
+    return list(found.values())[:limit]
+
+
+def clean(proposal: str) -> str:
+    """Return a proposal without list sign, quotes and marks at its ends, its blanks made single."""
+    return " ".join(_LIST_SIGN.sub("", proposal).strip(_EDGES).split())
+
+
+def screen(
+    texts: Sequence[str], analysed: Sequence[Tokens], own: Sequence[Tokens]
+) -> tuple[list[Phrase], list[DroppedPhrase]]:
+    """Leave out phrases that are empty, repeated, or in the text already.
+
+    Args:
+        texts: The phrases.
+        analysed: The tokens of each.
+        own: The tokens of the text (a document's fields, or a query).
+    """
+    kept: dict[Tokens, Phrase] = {}
+    dropped: list[DroppedPhrase] = []
+    for text, tokens in zip(texts, analysed, strict=True):
+        if not tokens:
+            dropped.append(DroppedPhrase(text, Reason.NOTHING_LEFT))
+        elif tokens in kept:
+            dropped.append(DroppedPhrase(text, Reason.REPEATED))
+        elif any(contains(sequence, tokens) for sequence in own):
+            dropped.append(DroppedPhrase(text, Reason.IN_TEXT))
+        else:
+            kept[tokens] = Phrase(text, tokens)
+    return list(kept.values()), dropped
+
+
+def contains(sequence: Tokens, phrase: Tokens) -> bool:
+    """Whether a phrase's tokens stand side by side in a sequence; tokens that an analyzer drops part nothing."""
+    if len(phrase) == 1:
+        return phrase[0] in sequence
+    first, length = phrase[0], len(phrase)
+    return any(token == first and sequence[at : at + length] == phrase for at, token in enumerate(sequence))
+
+
+async def analyse(engine: SearchApi, index: str, field: str, texts: Sequence[str]) -> list[Tokens]:
+    """Return the tokens of texts as an index analyses a field.
+
+    Short texts go together, long ones in pieces that are cut at blanks, so neither the number of calls nor an engine's
+    limit of tokens grows with them.
+
+    Raises:
+        EngineError: The engine refuses, for instance since it has no such index.
+    """
+    found: list[list[str]] = [[] for _ in texts]
+    pieces = [(position, piece) for position, text in enumerate(texts) for piece in _pieces(text)]
+    for batch in _batches(pieces):
+        body = {"field": field, "text": [piece for _, piece in batch]}
+        answer = await engine.request("POST", f"/{quote(index, safe='')}/_analyze", body=body)
+        # The engine counts characters of the texts in one row, one apart, in UTF-16.
+        ends = []
+        end = 0
+        for _, piece in batch:
+            end += _utf16_length(piece) + 1
+            ends.append(end)
+        at = 0
+        for token in answer["tokens"]:
+            while token["start_offset"] >= ends[at]:
+                at += 1
+            found[batch[at][0]].append(token["token"])
+    return [tuple(tokens) for tokens in found]
+
+
+def _pieces(text: str) -> Iterable[str]:
+    """Cut a text at blanks into pieces that one call takes; inside a longer word where there is no blank."""
+    start = 0
+    while len(text) - start > _PIECE:
+        cut = text.rfind(" ", start, start + _PIECE)
+        cut = start + _PIECE if cut <= start else cut
+        yield text[start:cut]
+        start = cut
+    if start < len(text):
+        yield text[start:]
+
+
+def _batches(pieces: Sequence[tuple[int, str]]) -> Iterable[list[tuple[int, str]]]:
+    batch: list[tuple[int, str]] = []
+    size = 0
+    for piece in pieces:
+        if batch and size + len(piece[1]) > _PIECE:
+            yield batch
+            batch, size = [], 0
+        batch.append(piece)
+        size += len(piece[1]) + 1
+    if batch:
+        yield batch
+
+
+def _utf16_length(text: str) -> int:
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2

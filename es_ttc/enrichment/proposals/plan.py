@@ -1,0 +1,132 @@
+"""What a corpus is enriched by: a prompt, a model, parameters. Equal plans have equal keys, in every process.
+
+Two keys, for two things that may be had again without paying: what the model was asked, by which its proposals are
+kept; and the whole plan, by which a document knows that it is done.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field
+
+from es_ttc.enrichment.proposals.document_frequency import DEFAULT_TAU
+from es_ttc.enrichment.proposals.parsing import phrases_schema
+from es_ttc.enrichment.proposals.phrases import MOST_WORDS
+from es_ttc.errors import ConfigurationError
+from es_ttc.llm.prompts import Prompt, checked_prompt, prompt_text
+
+PLACEHOLDERS = ("document", "most")
+DEFAULT_PROMPTS = {"chat": "general", "completions": "base"}
+"""The prompt of each way to ask a model (``llm_api``)."""
+_PROMPTS = resources.files("es_ttc.enrichment.proposals") / "prompts"
+
+SCHEMA = phrases_schema(30)
+
+
+class Parameters(BaseModel):
+    """What is chosen of a plan beside its prompt and model.
+
+    Attributes:
+        temperature: Of the model's answers.
+        answer_tokens: The longest answer, in tokens.
+        characters: A document's text is cut there.
+        most: Phrases kept of one document.
+        most_words: Words of a phrase.
+        tau: Greatest share of documents that may have a phrase, 0 to 1.
+        min_similarity: Least cosine of a phrase's vector and its document's, by the index's encoder; None for any.
+    """
+
+    temperature: float = Field(0.0, ge=0, le=2)
+    answer_tokens: int = Field(256, ge=8, le=8192)
+    characters: int = Field(4000, ge=100, le=200_000)
+    most: int = Field(10, ge=1, le=50)
+    most_words: int = Field(MOST_WORDS, ge=1, le=5)
+    tau: float = DEFAULT_TAU
+    min_similarity: float | None = Field(None, ge=-1, le=1)
+
+
+class Plan(Parameters):
+    """How documents are enriched.
+
+    Attributes:
+        prompt: Name of the prompt.
+        text: The prompt itself: workers need no file.
+        model: The model's name at its endpoint.
+        api: How it is asked.
+        encoder: Key of the encoder that compares phrases with documents; None where they are not compared.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    prompt: str
+    text: str
+    model: str
+    api: Literal["chat", "completions"] = "chat"
+    encoder: str | None = None
+
+    @cached_property
+    def template(self) -> Prompt:
+        """The prompt, with places for the document and the number of phrases."""
+        return checked_text(self.prompt, self.text)
+
+    @cached_property
+    def asked(self) -> str:
+        """Key of what the model is asked, the document apart: 16 hex digits."""
+        names = ("model", "api", "temperature", "answer_tokens", "characters", "most")
+        return _key({"prompt": self.template.version, **{name: getattr(self, name) for name in names}})
+
+    @cached_property
+    def key(self) -> str:
+        """Key of the whole plan: 16 hex digits."""
+        parts = {"asked": self.asked, "most_words": self.most_words, "tau": self.tau}
+        if self.min_similarity is not None:
+            parts |= {"min_similarity": self.min_similarity, "encoder": self.encoder}
+        return _key(parts)
+
+    def question(self, document: str) -> str:
+        """Return what the model is asked about a document."""
+        shown = document[: self.characters].strip()
+        if self.api == "completions":
+            shown = " ".join(shown.split())  # a blank line is the end of an example
+        return self.template.render(document=shown, most=str(self.most)).rstrip()
+
+
+def prompt_of(name: str) -> Prompt:
+    """Return a prompt by its name, or a user's own by the path of its file.
+
+    Raises:
+        ConfigurationError: There is none, or it lacks its placeholder.
+    """
+    if name in prompt_names():
+        return checked_text(name, (_PROMPTS / f"{name}.txt").read_text(encoding="utf-8"))
+    path = Path(name)
+    if not path.is_file():
+        raise ConfigurationError(
+            f"there is no prompt [{name}]: name one of {', '.join(prompt_names())}, or a file with {{{{document}}}} "
+            "in it"
+        )
+    return checked_text(path.name, prompt_text(path))
+
+
+def prompt_names() -> list[str]:
+    """Return the names of the prompts that come along."""
+    return sorted(entry.name.removesuffix(".txt") for entry in _PROMPTS.iterdir() if entry.name.endswith(".txt"))
+
+
+def checked_text(name: str, text: str) -> Prompt:
+    """Return a prompt whose placeholders are checked: the document must stand there, the number of phrases may.
+
+    Raises:
+        ConfigurationError: They are others.
+    """
+    wanted = PLACEHOLDERS if "{{most}}" in text else PLACEHOLDERS[:1]
+    return checked_prompt(name, text, wanted)
+
+
+def _key(parts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]

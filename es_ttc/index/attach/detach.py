@@ -1,0 +1,157 @@
+"""Taking features away again: every trace of them that an engine lets go of, and a list of the others."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
+from es_ttc.index.attach.side_index import sides_of
+from es_ttc.index.attach.source import MOST_DOCUMENTS, DocumentVersion, require_all_shards, sources_of
+from es_ttc.index.attach.target import BulkLines, bulk_line, routed
+from es_ttc.index.ingest.bulk import write
+from es_ttc.index.mappings.indices import Index
+from es_ttc.index.mappings.spec import ROOT, STATE
+
+_REMOVE = {"script": {"lang": "painless", "source": f"ctx._source.remove('{ROOT}')"}}
+_PASSES = 100
+"""Times that documents are taken up again which others wrote in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedObjects:
+    """What stands of es-ttc in one index or beside it.
+
+    Attributes:
+        index: The index; it need not exist any more.
+        sides: Side indices, unfinished ones included; their aliases go with them.
+        inside: Whether documents carry features.
+        documents: How many of them do.
+    """
+
+    index: str
+    sides: tuple[str, ...]
+    inside: bool
+    documents: int
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to remove."""
+        return bool(self.sides) or self.inside
+
+    @property
+    def staying(self) -> tuple[str, ...]:
+        """What no engine lets go of, one sentence each."""
+        if not self.inside:
+            return ()
+        return (
+            f"the mapping of [{self.index}] keeps the empty fields below [{ROOT}]: only reindexing removes a field",
+            "each document that had features has been written twice more, so its `_version` and `_seq_no` are greater",
+        )
+
+
+async def traces_of(engine: Engine, name: str) -> list[AttachedObjects]:
+    """Return what there is to remove for each index behind a name.
+
+    Raises:
+        InvalidRequest: There is neither an index nor a side index of this name, or es-ttc made the index itself.
+    """
+    try:
+        sources = await sources_of(engine, name)
+    except InvalidRequest:
+        sides = await sides_of(engine, name)
+        if not sides:
+            raise
+        return [AttachedObjects(name, tuple(sides), inside=False, documents=0)]
+    return [await _traces(engine, source) for source in sources]
+
+
+async def detach(engine: Engine, traces: AttachedObjects, *, report: Callable[[int, int], None] | None = None) -> None:
+    """Remove all of it; may be stopped anywhere and run again.
+
+    Args:
+        engine: The engine.
+        traces: What is to be removed.
+        report: Told how many documents of how many have been relieved of their features.
+
+    Raises:
+        EngineError: The engine refuses, or writers never let a document be.
+        EngineUnavailable: The engine stayed busy or absent.
+    """
+    if traces.inside:
+        [source] = await sources_of(engine, traces.index)
+        await _restore_pipeline(engine, source)
+        await _empty_documents(engine, source, traces.documents, report)
+        meta = {key: value for key, value in source.mapping.get("_meta", {}).items() if key != ROOT}
+        await engine.put_meta(source.index, meta)
+    for side in traces.sides:
+        await engine.delete_index(side)
+
+
+async def _traces(engine: Engine, source: Index) -> AttachedObjects:
+    inside = "inside" in source.meta
+    if source.meta and not inside:
+        raise InvalidRequest(
+            f"index [{source.index}] was made by es-ttc, features and all: `es-ttc index delete` deletes it"
+        )
+    documents = await engine.count(source.index, _with_features()) if inside else 0
+    return AttachedObjects(source.index, tuple(await sides_of(engine, source.index)), inside, documents)
+
+
+async def _restore_pipeline(engine: Engine, source: Index) -> None:
+    """First the setting, then the pipeline that it names: no write may meet a name without a pipeline."""
+    name = pipeline_name(source.index)
+    if source.settings.get(FINAL_PIPELINE) == name:
+        former = source.meta["inside"]["former_pipeline"]
+        value = None if former == NO_PIPELINE else former
+        await engine.request("PUT", f"/{source.index}/_settings", body={FINAL_PIPELINE: value})
+    try:
+        await engine.request("DELETE", f"/_ingest/pipeline/{name}")
+    except EngineError as error:
+        if error.upstream_status != 404:
+            raise
+
+
+async def _empty_documents(
+    engine: Engine, source: Index, total: int, report: Callable[[int, int], None] | None
+) -> None:
+    """Take the features out of the documents, each as it is: one that changes under way is met again."""
+    body: dict[str, Any] = {
+        "query": _with_features(),
+        "size": MOST_DOCUMENTS,
+        "_source": False,
+        "seq_no_primary_term": True,
+        "version": True,
+        "track_total_hits": False,
+    }
+    done = fruitless = 0
+    while fruitless < _PASSES:
+        await engine.refresh(source.index)
+        answer = await engine.search(source.index, body)
+        require_all_shards(answer, source.index)
+        found = [DocumentVersion.of(hit) for hit in answer["hits"]["hits"]]
+        if not found:
+            return
+        sent = [BulkLines(version.id, _relieving(version)) for version in found]
+        outcomes = await write(engine, source.index, sent)
+        refused = next((item for item in outcomes if item.error and item.status not in (404, 409)), None)
+        if refused is not None:
+            raise EngineError(f"document [{refused.id}] of [{source.index}] keeps its features: {refused.error}")
+        relieved = sum(outcome.ok for outcome in outcomes)
+        fruitless = 0 if relieved else fruitless + 1
+        done += relieved
+        if report:
+            report(done, max(total, done))
+    raise EngineError(
+        f"documents of [{source.index}] are written too often to be relieved of their features: try again"
+    )
+
+
+def _with_features() -> dict[str, Any]:
+    return {"exists": {"field": STATE}}
+
+
+def _relieving(version: DocumentVersion) -> tuple[bytes, bytes]:
+    action = {**routed(version), "if_seq_no": version.seq_no, "if_primary_term": version.term}
+    return bulk_line({"update": action}), bulk_line(_REMOVE)

@@ -1,0 +1,199 @@
+"""Where an index's features are, and the fill that follows from it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.attach.fill import FillOptions, FillResult, Report, fill
+from es_ttc.index.attach.in_index import InIndexTarget
+from es_ttc.index.attach.side_index import SideIndexTarget
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.attach.source_checks import require_readable, require_updatable
+from es_ttc.index.attach.target import Target
+from es_ttc.index.mappings.attached import CHECKPOINT, FAILED, REASON
+from es_ttc.index.mappings.contents import IndexCounts, contents
+from es_ttc.index.mappings.fields import EMPTY, READY
+from es_ttc.index.mappings.index import several
+from es_ttc.index.mappings.indices import Index, serving_side_of
+from es_ttc.index.mappings.spec import ROOT, STATE, VECTOR, IndexSpec
+
+_SHOWN_FAILURES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLocation:
+    """The index that holds another one's features, or its own.
+
+    Attributes:
+        source: The index that is searched.
+        holder: The one with the features.
+        spec: What it carries.
+    """
+
+    source: Index
+    holder: Index
+    spec: IndexSpec
+
+    @property
+    def index(self) -> str:
+        """Name of the index with the features."""
+        return self.holder.index
+
+    @property
+    def side(self) -> bool:
+        """Whether it is a side index."""
+        return self.index != self.source.index
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the index that is searched has the vector field itself."""
+        ours = self.source.mapping.get("properties", {}).get(ROOT, {}).get("properties", {})
+        return not self.side and VECTOR.partition(".")[2] in ours
+
+
+Found = tuple[Index, FeatureLocation | None]
+"""An index, and where its features are; None where it has none."""
+
+
+async def feature_location(engine: Engine, name: str) -> FeatureLocation:
+    """Return where the features of one index are.
+
+    Raises:
+        InvalidRequest: The name stands for several indices, or for one without features.
+    """
+    sources = await sources_of(engine, name)
+    if len(sources) != 1:
+        raise several(name, [source.index for source in sources])
+    return await _holder(engine, sources[0])
+
+
+async def feature_locations(engine: Engine, name: str) -> list[FeatureLocation]:
+    """Return where the features of every index behind a name, an alias or a data stream are.
+
+    Raises:
+        InvalidRequest: There is none, or one of them has no features.
+    """
+    return [await _holder(engine, source) for source in await sources_of(engine, name)]
+
+
+async def contents_of(engine: Engine, held: FeatureLocation) -> IndexCounts:
+    """Count what a side index has of its source's documents."""
+    found = await contents(engine, held.index, held.spec)
+    states = {state: count for state, count in found.states.items() if state != CHECKPOINT}
+    documents = await engine.count(held.source.index)
+    done = states.get(READY, 0) + states.get(EMPTY, 0)
+    return replace(found, documents=documents, states=states, lacking=max(0, documents - done))
+
+
+async def failures(engine: Engine, index: str) -> dict[str, str]:
+    """Return a few of the documents that cannot have features, with the reasons."""
+    body = {
+        "query": {"term": {STATE: FAILED}},
+        "size": _SHOWN_FAILURES,
+        "stored_fields": [REASON],
+        "track_total_hits": False,
+    }
+    answer = await engine.search(index, body)
+    return {hit["_id"]: hit.get("fields", {}).get(REASON, [""])[0] for hit in answer["hits"]["hits"]}
+
+
+async def held_by(engine: Engine, source: Index) -> FeatureLocation | None:
+    """Return where the features of an index are; None where it has none."""
+    if source.meta:
+        return FeatureLocation(source, source, source.spec)
+    side = await serving_side_of(engine, source.index)
+    return None if side is None else FeatureLocation(source, side, side.spec)
+
+
+async def found_behind(engine: Engine, name: str) -> list[Found]:
+    """Return the indices behind a name, each with where its features are.
+
+    Raises:
+        InvalidRequest: There is no such index, or one that cannot have features.
+    """
+    return [(source, await held_by(engine, source)) for source in await sources_of(engine, name)]
+
+
+async def fill_attached(
+    engine: Engine,
+    name: str,
+    encoder: Encoder,
+    *,
+    options: FillOptions | None = None,
+    report: Report | None = None,
+) -> list[FillResult]:
+    """Bring the features of every index behind a name up to date, one after the other.
+
+    Args:
+        engine: The engine.
+        name: An index, an alias or a data stream.
+        encoder: The one that the features were made with.
+        options: How to go about it.
+        report: Told how it goes.
+
+    Raises:
+        InvalidRequest: There is no such index, one of them has no features, or a text cannot be read any more.
+        EncoderMismatch: The features are those of another encoder.
+        EngineError: The engine refuses, or the features were removed under way.
+        EngineUnavailable: The engine stayed busy or absent.
+    """
+    return await fill_found(engine, await found_behind(engine, name), encoder, options=options, report=report)
+
+
+async def fill_found(
+    engine: Engine,
+    found: Sequence[Found],
+    encoder: Encoder,
+    *,
+    options: FillOptions | None = None,
+    report: Report | None = None,
+) -> list[FillResult]:
+    """Bring the features of indices up to date, one after the other; see :func:`fill_attached`.
+
+    Args:
+        engine: The engine.
+        found: The indices, and where their features are.
+        encoder: The one that the features were made with.
+        options: How to go about it.
+        report: Told how it goes.
+    """
+    filled = []
+    for source, held in found:
+        target = _target(engine, source, held)
+        if "inside" in source.meta:
+            require_updatable(source)
+        await require_readable(engine, source, target.spec.text_fields)
+        filled.append(await fill(engine, source, target, encoder, options=options, report=report))
+    return filled
+
+
+def _target(engine: Engine, source: Index, held: FeatureLocation | None) -> Target:
+    if held is None:
+        raise InvalidRequest(
+            f"index [{source.index}] has no features yet, or an attach was not finished: run `es-ttc attach "
+            f"{source.index}`"
+        )
+    if held.side:
+        return SideIndexTarget(engine, source, held.index, held.spec)
+    return InIndexTarget(engine, source, held.spec)
+
+
+async def spec_of(engine: Engine, sources: Sequence[Index]) -> IndexSpec | None:
+    """Return the spec of the first of some indices that has features; None where none has."""
+    for source in sources:
+        held = await held_by(engine, source)
+        if held is not None:
+            return held.spec
+    return None
+
+
+async def _holder(engine: Engine, source: Index) -> FeatureLocation:
+    held = await held_by(engine, source)
+    if held is None:
+        raise InvalidRequest(
+            f"index [{source.index}] carries nothing of es-ttc: add it with `es-ttc attach {source.index}`, or make "
+            "another index with `es-ttc index create`"
+        )
+    return held

@@ -1,0 +1,381 @@
+"""The fill: documents that lack features, or have those of an earlier text, get them.
+
+What has changed is found by `_seq_no`, shard by shard, from a checkpoint on; documents that the target has right
+already are passed over by their marks without being read. Reading, encoding and writing run at the same time, a
+bounded number of documents each. Nobody's writes are waited for or held up: a document that changes under way keeps
+its own write, and is met again later with a greater `_seq_no`.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EncoderMismatch, EngineUnavailable, InvalidRequest
+from es_ttc.index.attach.source import (
+    DocumentVersion,
+    TextReader,
+    count_between,
+    settled_writes,
+    versions_between,
+)
+from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, Target, WriteKind
+from es_ttc.index.ingest.compose import Span, compose, content_hash
+from es_ttc.index.ingest.encode import encode_apart, feature_fields, features_of
+from es_ttc.index.ingest.failures import cause_of
+from es_ttc.index.mappings.attached import FAILED
+from es_ttc.index.mappings.fields import EMPTY, READY
+from es_ttc.index.mappings.indices import Index
+from es_ttc.index.mappings.spec import IndexSpec
+
+_SAVE_SECONDS = 2.0
+_BATCH_CHARACTERS = 64 * 1024
+_ROUNDS = 10
+"""Times that what changed during the fill is taken up again; after that it waits for the next one."""
+_CONFLICT_ROUNDS = 5
+_LONGEST_REASON = 1000
+_SHOWN_REASONS = 5
+_SETTLED = frozenset({READY, EMPTY, FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class FillOptions:
+    """How a fill goes about it.
+
+    Attributes:
+        everything: Look at every document from the first on, those included that are marked as failed: after a
+            restored snapshot, or to be sure.
+    """
+
+    everything: bool = False
+
+
+@dataclass(slots=True)
+class FillResult:
+    """What became of the documents.
+
+    Attributes:
+        index: The source.
+        total: Documents to look at, as far as is known.
+        seen: Documents looked at.
+        written: Documents that have got features.
+        unchanged: Documents whose features were right already.
+        carried: Documents whose features were mapped from those of the encoder under a trained one.
+        failed: Documents that cannot have features; they are marked with the reason.
+        unmarked: Reasons for a few of those among them that could not be marked.
+        empty: Documents among those written that have no text.
+        removed: Documents whose features were removed, since they are gone.
+        deferred: Documents that changed under way, and are left to the next round.
+        seconds: Wall time.
+        encoder_seconds: Time in which the encoder worked.
+    """
+
+    index: str
+    total: int = 0
+    seen: int = 0
+    written: int = 0
+    unchanged: int = 0
+    carried: int = 0
+    failed: int = 0
+    empty: int = 0
+    removed: int = 0
+    deferred: int = 0
+    seconds: float = 0.0
+    encoder_seconds: float = 0.0
+    unmarked: list[str] = field(default_factory=list)
+
+
+Report = Callable[[FillResult], None]
+"""Called now and then with the counts so far."""
+
+
+async def fill(
+    engine: Engine,
+    source: Index,
+    target: Target,
+    encoder: Encoder,
+    *,
+    options: FillOptions | None = None,
+    report: Report | None = None,
+) -> FillResult:
+    """Bring a target up to date with its source.
+
+    It ends when a round finds nothing that has changed, or after ten rounds where writers never rest. When this raises
+    or is cancelled, what was written stays written, and the next fill goes on there.
+
+    Args:
+        engine: The engine.
+        source: The index that people use.
+        target: Where its features go.
+        encoder: The one that the target was made with.
+        options: How to go about it.
+        report: Told how it goes.
+
+    Raises:
+        EncoderMismatch: The encoder is another one; nothing has been written.
+        EngineError: The engine refuses, or the target has gone.
+        EngineUnavailable: The engine stayed busy or absent.
+    """
+    if encoder.identity.key != target.spec.encoder.key:
+        raise EncoderMismatch(
+            f"the features of index [{source.index}] are those of [{target.spec.encoder.key}], and the encoder is "
+            f"[{encoder.identity.key}]: fill with the same encoder (--encoder), or attach again with the new one"
+        )
+    return await _FillRun(engine, source, target, encoder, options or FillOptions(), report).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Documents that need features, and where the checkpoint stands once they are written."""
+
+    documents: Sequence[tuple[DocumentVersion, FeatureVersion | None, dict[str, Any]]]
+    shard: int
+    reached: int
+
+
+class _FillRun:
+    """One fill: its stages, and the counts that they share."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: Index,
+        target: Target,
+        encoder: Encoder,
+        options: FillOptions,
+        report: Report | None,
+    ) -> None:
+        self.engine = engine
+        self.source = source
+        self.target = target
+        self.encoder = encoder
+        self.options = options
+        self.report = report
+        self.outcome = FillResult(source.index)
+        self.texts = TextReader(engine, source.index, target.spec.text_fields)
+        self.reached: dict[int, int] = {}
+        self.kept: dict[int, int] = {}
+        self.saved = self.started = 0.0
+        self.first_round = True
+
+    async def run(self) -> FillResult:
+        self.started = self.saved = time.monotonic()
+        if not self.options.everything:
+            self.reached = dict(await self.target.load())
+            self.kept = dict(self.reached)
+        for number in range(_ROUNDS):
+            self.first_round = number == 0
+            before = self._changes()
+            await self._round()
+            if self._changes() == before:
+                break
+        self.outcome.removed += await self.target.remove_orphans()
+        self._tell()
+        return self.outcome
+
+    def _changes(self) -> int:
+        return self.outcome.written + self.outcome.failed + self.outcome.deferred
+
+    async def _round(self) -> None:
+        """Look at everything that was written since the last round began."""
+        settled = await settled_writes(self.engine, self.source)
+        await self.target.refresh()
+        if self.first_round:
+            self.outcome.total = await count_between(self.engine, self.source, self.reached, settled)
+            self._tell()
+        batches: asyncio.Queue[_Batch | None] = asyncio.Queue(1)
+        items: asyncio.Queue[tuple[_Batch, Sequence[FeatureWrite]] | None] = asyncio.Queue(1)
+        try:
+            async with asyncio.TaskGroup() as stages:
+                stages.create_task(self._read(settled, batches))
+                stages.create_task(self._encode(batches, items))
+                stages.create_task(self._write(items))
+        except BaseExceptionGroup as group:
+            raise cause_of(group) from None
+        await self._save()
+
+    async def _save(self) -> None:
+        """Remember how far it came, where that has changed."""
+        if self.reached != self.kept:
+            await self.target.save(self.reached)
+            self.kept = dict(self.reached)
+        self.saved = time.monotonic()
+
+    async def _read(self, settled: dict[int, int], batches: asyncio.Queue[_Batch | None]) -> None:
+        for shard in sorted(settled):
+            after = self.reached.get(shard, -1)
+            pages = versions_between(self.engine, self.source.index, shard, after, settled[shard], self.target.asks)
+            async for page in pages:
+                marks = await self.target.marks(page)
+                stale = {
+                    version.key: (version, mark)
+                    for version, mark in zip(page, marks, strict=True)
+                    if not self._is_done(mark)
+                }
+                self._pass_over(len(page) - len(stale))
+                async for batch in self._batches([version for version, _ in stale.values()]):
+                    documents = [(version, stale[version.key][1], text) for version, text in batch]
+                    await batches.put(_Batch(documents, shard, documents[-1][0].seq_no))
+                await batches.put(_Batch((), shard, page[-1].seq_no))
+            await batches.put(_Batch((), shard, settled[shard]))
+        await batches.put(None)
+
+    async def _batches(
+        self, versions: Sequence[DocumentVersion]
+    ) -> AsyncIterator[list[tuple[DocumentVersion, dict[str, Any]]]]:
+        """Yield documents with their texts, in the order of writing, few enough to be encoded in seconds."""
+        found = 0
+        async for part in self.texts.read(versions):
+            found += len(part)
+            batch: list[tuple[DocumentVersion, dict[str, Any]]] = []
+            size = 0
+            for version, text in part:
+                batch.append((version, text))
+                size += len(orjson.dumps(text))
+                if size > _BATCH_CHARACTERS:
+                    yield batch
+                    batch, size = [], 0
+            if batch:
+                yield batch
+        self._defer(len(versions) - found)
+
+    async def _encode(
+        self,
+        batches: asyncio.Queue[_Batch | None],
+        items: asyncio.Queue[tuple[_Batch, Sequence[FeatureWrite]] | None],
+    ) -> None:
+        while (batch := await batches.get()) is not None:
+            begun = time.monotonic()
+            encoded = await asyncio.to_thread(encode_items, batch.documents, self.target.spec, self.encoder)
+            if batch.documents:
+                self.outcome.encoder_seconds += time.monotonic() - begun
+            await items.put((batch, encoded))
+        await items.put(None)
+
+    async def _write(self, items: asyncio.Queue[tuple[_Batch, Sequence[FeatureWrite]] | None]) -> None:
+        while (job := await items.get()) is not None:
+            batch, waiting = job
+            if waiting:
+                await self._write_items(waiting)
+            self.reached[batch.shard] = max(batch.reached, self.reached.get(batch.shard, -1))
+            if time.monotonic() - self.saved >= _SAVE_SECONDS:
+                await self._save()
+            self._tell()
+
+    async def _write_items(self, items: Sequence[FeatureWrite]) -> None:
+        """Write until every item is written, outdated, or refused and marked so."""
+        for _ in range(_CONFLICT_ROUNDS):
+            written = await self.target.write(items)
+            again = []
+            for position, item in enumerate(items):
+                if position in written.moved:
+                    self._defer(1)
+                elif position in written.left:
+                    self._leave(written.left[position])
+                elif position in written.conflicts:
+                    again.append(item)
+                elif position in written.refused and item.kind is not WriteKind.FAILURE:
+                    again.append(_failure(item.version, item.mark, written.refused[position]))
+                else:  # where not even the reason can be written, it is counted, and met again if it changes
+                    self._count(item)
+            if not again:
+                return
+            await self.target.refresh()
+            marks = await self.target.marks([item.version for item in again])
+            items = [replace(item, mark=mark) for item, mark in zip(again, marks, strict=True) if not _is_newer(mark)]
+            self._pass_over(len(again) - len(items))
+        raise EngineUnavailable(
+            f"{len(items)} documents of [{self.source.index}] met another writer {_CONFLICT_ROUNDS} times: is a second "
+            "fill running?"
+        )
+
+    def _is_done(self, mark: FeatureVersion | None) -> bool:
+        if mark is None:
+            return False
+        if mark.outdated:
+            return True
+        retry = self.options.everything and mark.state == FAILED
+        return mark.current and mark.state in _SETTLED and not retry
+
+    def _pass_over(self, documents: int) -> None:
+        """Count documents that are right already; in later rounds those of this very fill are among them."""
+        if self.first_round:
+            self.outcome.unchanged += documents
+            self._see(documents)
+
+    def _defer(self, documents: int) -> None:
+        self.outcome.deferred += documents
+
+    def _count(self, item: FeatureWrite) -> None:
+        if item.kind is WriteKind.RENEWAL:
+            self._pass_over(1)
+            return
+        self._see(1)
+        if item.kind is WriteKind.FAILURE:
+            self.outcome.failed += 1
+        else:
+            self.outcome.written += 1
+            self.outcome.empty += item.fields["state"] == EMPTY
+
+    def _leave(self, reason: str) -> None:
+        self._see(1)
+        self.outcome.failed += 1
+        if len(self.outcome.unmarked) < _SHOWN_REASONS:
+            self.outcome.unmarked.append(reason)
+
+    def _see(self, documents: int) -> None:
+        self.outcome.seen += documents
+        self.outcome.total = max(self.outcome.total, self.outcome.seen)
+
+    def _tell(self) -> None:
+        self.outcome.seconds = time.monotonic() - self.started
+        if self.report:
+            self.report(self.outcome)
+
+
+def encode_items(
+    documents: Sequence[tuple[DocumentVersion, FeatureVersion | None, dict[str, Any]]],
+    spec: IndexSpec,
+    encoder: Encoder,
+) -> list[FeatureWrite]:
+    """Return what is to be written of documents, with the features of those whose text has changed.
+
+    Args:
+        documents: Each with what the target has of it, and its text fields.
+        spec: What the target carries.
+        encoder: Encodes them.
+    """
+    items: list[FeatureWrite] = []
+    changed: list[tuple[DocumentVersion, FeatureVersion | None, str, tuple[Span, ...], str]] = []
+    for version, mark, document in documents:
+        try:
+            text, spans = compose(document, spec.text_fields)
+        except InvalidRequest as error:
+            items.append(_failure(version, mark, str(error)))
+            continue
+        digest = content_hash(text, spans, spec)
+        if mark is not None and mark.hash == digest and mark.encoder == spec.encoder.key:
+            items.append(FeatureWrite(version, mark, WriteKind.RENEWAL, {}))
+        else:
+            changed.append((version, mark, text, spans, digest))
+    done, refused = encode_apart([(text, spans) for _, _, text, spans, _ in changed], spec, encoder)
+    for part, encoded in done:
+        for place, (version, mark, _, spans, digest) in enumerate(changed[part.start : part.stop]):
+            features = features_of(encoded, place, spans, digest, spec)
+            items.append(FeatureWrite(version, mark, WriteKind.FEATURES, feature_fields(features, spec)))
+    items += [_failure(changed[position][0], changed[position][1], str(error)) for position, error in refused]
+    return items
+
+
+def _failure(version: DocumentVersion, mark: FeatureVersion | None, reason: str) -> FeatureWrite:
+    return FeatureWrite(version, mark, WriteKind.FAILURE, {"state": FAILED, "reason": reason[:_LONGEST_REASON]})
+
+
+def _is_newer(mark: FeatureVersion | None) -> bool:
+    """Whether another fill has written features of this version, or of a later one."""
+    return mark is not None and (mark.outdated or (mark.current and mark.state != FAILED))

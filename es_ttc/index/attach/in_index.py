@@ -1,0 +1,276 @@
+"""Features in the documents of an index that was there before: attach, and the fill's target.
+
+An index keeps its way of storing `_source`, so the features stand in it too, and a partial update carries them along.
+Each document therefore has the `_version` that it got with its features: any later write has another one, whoever made
+it, and the gateway takes no stale vector for a fresh one. A final ingest pipeline marks what is written as pending.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from es_ttc.common.exact_numbers import exact_numbers_in
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.index.attach.fill import FillOptions, FillResult, Report, fill
+from es_ttc.index.attach.source import Checkpoint, DocumentVersion
+from es_ttc.index.attach.source_checks import require_readable, require_updatable
+from es_ttc.index.attach.target import (
+    BulkLines,
+    FeatureVersion,
+    FeatureWrite,
+    WriteKind,
+    WriteResult,
+    bulk_line,
+    routed,
+)
+from es_ttc.index.ingest.bulk import write
+from es_ttc.index.ingest.by_id import hits_by_id, whole_source
+from es_ttc.index.mappings.attached import PENDING, VERSION, inside_properties
+from es_ttc.index.mappings.indices import Index
+from es_ttc.index.mappings.spec import ENCODER, HASH, ROOT, STATE, IndexSpec
+
+FINAL_PIPELINE = "index.final_pipeline"
+NO_PIPELINE = "_none"
+_MARKS = (VERSION, HASH, ENCODER, STATE)
+_SOURCES_AT_ONCE = 50
+_SETTLING_SECONDS = 0.5
+"""Longer than what lies between the last look at a mapping and its update."""
+_LONGEST_NUMBER = 60
+
+# Whoever reads a document, changes it and writes it back sends the features along: they stay where the text is the
+# same one, which `ttc.stamp` shows, and are dropped where it is not.
+_STAMP = """
+def at(Map map, String path) {
+  if (map.containsKey(path)) { return map.get(path); }
+  int dot = path.indexOf('.');
+  if (dot < 0) { return null; }
+  def inner = map.get(path.substring(0, dot));
+  return inner instanceof Map ? at(inner, path.substring(dot + 1)) : null;
+}
+String text = '';
+for (String field : params.fields) { text += field + '=' + at(ctx, field) + ';'; }
+String stamp = text.sha256();
+if (ctx.ttc instanceof Map && stamp.equals(ctx.ttc.stamp) && ctx.ttc.hash != null) { return; }
+ctx.ttc = ['state': params.state, 'stamp': stamp];
+"""
+
+
+async def attach_inside(
+    engine: Engine,
+    source: Index,
+    spec: IndexSpec,
+    encoder: Encoder,
+    *,
+    options: FillOptions | None = None,
+    report: Report | None = None,
+) -> FillResult:
+    """Add features to the documents of an index, or bring them up to date.
+
+    Every step may be repeated: the pipeline, the mapping, the setting, the fill.
+
+    Raises:
+        InvalidRequest: The index carries features of another spec, or fields of its own below ``ttc``; its documents
+            cannot be updated, or the text of a field cannot be read.
+        EngineError: The engine refuses.
+        EngineUnavailable: The engine stayed busy or absent; attaching again goes on there.
+    """
+    inside = source.meta.get("inside")
+    if source.meta and inside is None:
+        raise InvalidRequest(
+            f"index [{source.index}] was made by es-ttc and has features already: `es-ttc fill {source.index}` adds "
+            "those that are lacking"
+        )
+    if inside is None and ROOT in source.mapping.get("properties", {}):
+        raise InvalidRequest(f"index [{source.index}] has fields of its own below [{ROOT}]: attach without --in-index")
+    if inside is not None and source.spec != spec:
+        raise InvalidRequest(
+            f"the documents of [{source.index}] carry features of another encoder or other fields: take them out with "
+            f"`es-ttc detach {source.index}` first, or attach without --in-index, which changes over while it serves"
+        )
+    require_updatable(source)
+    await require_readable(engine, source, spec.text_fields)
+    pipeline = pipeline_name(source.index)
+    former = inside["former_pipeline"] if inside else source.settings.get(FINAL_PIPELINE, NO_PIPELINE)
+    if former == pipeline:  # set by an attach that was stopped before it wrote the mapping: it comes after that
+        former = NO_PIPELINE
+    if inside is None:
+        mapping: dict[str, Any] = {"properties": inside_properties(spec, await engine.capabilities(), source.settings)}
+        ours = {**spec.as_meta(), "inside": {"former_pipeline": former, "source": source.uuid, "checkpoint": {}}}
+        mapping["_meta"] = {**source.mapping.get("_meta", {}), ROOT: ours}
+        await _take(engine, source, mapping)
+    await engine.request("PUT", f"/_ingest/pipeline/{pipeline}", body=_pipeline(spec, former))
+    await engine.request("PUT", f"/{source.index}/_settings", body={FINAL_PIPELINE: pipeline})
+    return await fill(engine, source, InIndexTarget(engine, source, spec), encoder, options=options, report=report)
+
+
+async def _take(engine: Engine, source: Index, mapping: Mapping[str, Any]) -> None:
+    """Write the mapping, unless another attach does so at the same time with other options.
+
+    Engines have no condition for a mapping's update: the last one holds. So nothing else is done until it is clear
+    which one that was.
+
+    Raises:
+        InvalidRequest: Another attach was faster or later, and goes on.
+    """
+    if ROOT in await _meta_of(engine, source):
+        raise _other_attach(source)
+    await engine.request("PUT", f"/{source.index}/_mapping", body=mapping)
+    await asyncio.sleep(_SETTLING_SECONDS)
+    if (await _meta_of(engine, source)).get(ROOT) != mapping["_meta"][ROOT]:
+        raise _other_attach(source)
+
+
+async def _meta_of(engine: Engine, source: Index) -> Mapping[str, Any]:
+    meta: Mapping[str, Any] = (await engine.mapping(source.index))[source.index].get("_meta", {})
+    return meta
+
+
+def _other_attach(source: Index) -> InvalidRequest:
+    return InvalidRequest(
+        f"another attach of [{source.index}] began at the same time, and goes on: wait for its end; for other options "
+        f"take its features out then, with `es-ttc detach {source.index}`"
+    )
+
+
+def pipeline_name(index: str) -> str:
+    """Return the name of an index's stamping pipeline."""
+    return f"ttc-stamp-{index}"
+
+
+def _pipeline(spec: IndexSpec, former: str) -> dict[str, Any]:
+    script = {
+        "lang": "painless",
+        "source": _STAMP,
+        "params": {"fields": list(spec.text_fields), "state": PENDING},
+        "ignore_failure": True,  # a document without a stamp is found all the same; one that is refused is lost
+    }
+    before = [] if former == NO_PIPELINE else [{"pipeline": {"name": former}}]
+    return {
+        "description": "es-ttc: marks documents whose features are to be made",
+        "processors": [*before, {"script": script}],
+    }
+
+
+class InIndexTarget:
+    """An index's own documents as the fill's target; also for an index that es-ttc made.
+
+    Args:
+        engine: The engine.
+        source: The index.
+        spec: What it carries.
+    """
+
+    asks: Sequence[str] = _MARKS
+
+    def __init__(self, engine: Engine, source: Index, spec: IndexSpec) -> None:
+        self.spec = spec
+        self._engine = engine
+        self._source = source
+        self._attached = "inside" in source.meta or not source.meta
+        self._fields: frozenset[str] = frozenset()
+
+    async def load(self) -> Checkpoint:
+        """Return how far an earlier fill came."""
+        inside = (await self._meta()).get(ROOT, {}).get("inside", {})
+        if inside.get("source") != self._source.uuid:
+            return {}
+        return {int(shard): seq_no for shard, seq_no in inside["checkpoint"].items()}
+
+    async def save(self, reached: Checkpoint) -> None:
+        """Remember how far this fill came; in an index that es-ttc made every document tells by itself."""
+        meta = await self._meta()
+        if ROOT not in meta:
+            raise EngineError(f"index [{self._source.index}] was detached while it was filled")
+        ours = self.spec.as_meta()
+        if {name: meta[ROOT].get(name) for name in ours} != ours:
+            raise EngineError(f"index [{self._source.index}] was attached with other options while it was filled")
+        if self._attached:
+            inside = meta[ROOT]["inside"] | {
+                "source": self._source.uuid,
+                "checkpoint": {str(shard): at for shard, at in reached.items()},
+            }
+            await self._engine.put_meta(self._source.index, {**meta, ROOT: {**meta[ROOT], "inside": inside}})
+
+    async def refresh(self) -> None:
+        """Nothing to do: marks come with the documents themselves."""
+
+    async def marks(self, versions: Sequence[DocumentVersion]) -> list[FeatureVersion | None]:
+        """Return what the documents say of themselves."""
+        return [self._mark(version) for version in versions]
+
+    async def write(self, items: Sequence[FeatureWrite]) -> WriteResult:
+        """Write features into documents that are still as they were read.
+
+        A partial update passes through no ingest pipeline, and keeps everything else in the document as it is.
+        """
+        written = WriteResult(left=await self._changed_by_update(items))
+        if not self._fields:
+            mapping = (await self._engine.mapping(self._source.index))[self._source.index]
+            self._fields = frozenset(mapping["properties"][ROOT]["properties"])
+        sent = [position for position in range(len(items)) if position not in written.left]
+        actions = [BulkLines(items[position].version.id, self._lines(items[position])) for position in sent]
+        outcomes = await write(self._engine, self._source.index, actions) if actions else []
+        for position, outcome in zip(sent, outcomes, strict=True):
+            if outcome.status in (404, 409):
+                written.moved.add(position)
+            elif outcome.error is not None:
+                written.refused[position] = outcome.error
+        return written
+
+    async def _changed_by_update(self, items: Sequence[FeatureWrite]) -> dict[int, str]:
+        """Return which documents the engine would change by any update, with the reasons.
+
+        It reads and writes numbers of `_source` as doubles then. Of those that carry something of ours an update or a
+        pipeline has been made before.
+        """
+        fresh = {
+            item.version.key: position
+            for position, item in enumerate(items)
+            if item.mark is None or item.mark.state is None
+        }
+        found: dict[int, str] = {}
+        whole = whole_source(await self._engine.capabilities())
+        ids = sorted({identifier for identifier, _ in fresh})
+        for start in range(0, len(ids), _SOURCES_AT_ONCE):
+            part = ids[start : start + _SOURCES_AT_ONCE]
+            for hit in await hits_by_id(self._engine, self._source.index, part, {"_source": whole}):
+                numbers = exact_numbers_in(hit.get("_source") or {})
+                position = fresh.get((hit["_id"], hit.get("_routing")))
+                if numbers and position is not None:
+                    field, number = numbers[0]
+                    found[position] = (
+                        f"document [{hit['_id']}] holds [{number.text[:_LONGEST_NUMBER]}] in [{field}], which the "
+                        "engine would change by an update: attach without --in-index"
+                    )
+        return found
+
+    async def remove_orphans(self) -> int:
+        """Nothing to do: features go with their documents."""
+        return 0
+
+    async def _meta(self) -> Mapping[str, Any]:
+        return await _meta_of(self._engine, self._source)
+
+    def _mark(self, version: DocumentVersion) -> FeatureVersion:
+        fields = version.fields
+        state = fields.get(STATE, [None])[0]
+        marked = fields.get(VERSION, [None])[0]
+        return FeatureVersion(
+            state=state,
+            hash=fields.get(HASH, [None])[0],
+            encoder=fields.get(ENCODER, [None])[0],
+            current=marked == version.version if self._attached else state is not None,
+            outdated=False,
+            own=(version.seq_no, version.term),
+        )
+
+    def _lines(self, item: FeatureWrite) -> Sequence[bytes]:
+        version = item.version
+        action = {**routed(version), "if_seq_no": version.seq_no, "if_primary_term": version.term}
+        fields: dict[str, object] = {"version": version.version + 1} if self._attached else {}
+        if item.kind is not WriteKind.RENEWAL:
+            # An update merges objects: what is not written anew must be emptied.
+            fields |= {name: item.fields.get(name) for name in self._fields - {"version", "stamp"}}
+        return bulk_line({"update": action}), bulk_line({"doc": {ROOT: fields}, "detect_noop": False})

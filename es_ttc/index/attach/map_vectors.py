@@ -1,0 +1,163 @@
+"""Features of a trained encoder from those of the encoder under it: mapped, not encoded again.
+
+A trained artefact is a few layers over an encoder's vectors (:mod:`es_ttc.encoders.trained`). Where an index has that
+encoder's features, in a side index, those of the artefact follow from them: they are read, mapped and written into the
+new side index. Only features of a document's present version are carried over; what is lacking or stale is left to the
+fill that follows, which encodes it.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.heads import Head
+from es_ttc.encoders.trained import TrainedEncoder
+from es_ttc.engine.protocol import Engine
+from es_ttc.index.attach.source import DocumentVersion, settled_writes, versions_between
+from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, StoredFeatures, Target, WriteKind, WriteResult
+from es_ttc.index.ingest.encode import DocumentFeatures, feature_fields, span_features, token_features
+from es_ttc.index.mappings.fields import EMPTY, READY
+from es_ttc.index.mappings.indices import Index
+from es_ttc.index.mappings.readers import FeatureReader, reader_of
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.rescorers.base import Feature
+from es_ttc.vectors.chunks import DocumentChunks
+from es_ttc.vectors.quantise import dequantise, quantise
+from es_ttc.vectors.tokens import TokenVectors
+
+_AT_ONCE = 100
+"""Documents whose features are held at the same time."""
+
+
+class ReadableTarget(Target, Protocol):
+    """A target whose features can be read."""
+
+    async def found(self, versions: Sequence[DocumentVersion], asked: Mapping[str, Any]) -> list[StoredFeatures | None]:
+        """Return what there is of documents, with the features that a part of a search body asks for."""
+        ...
+
+
+def can_carry(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> bool:
+    """Whether features follow from those that an index has: of the encoder under a trained one, and stored alike.
+
+    Residuals need a codebook of the new vectors, nested token vectors are not read here: both are encoded.
+
+    Args:
+        before: What the index has.
+        after: What it is to have.
+        encoder: The new one.
+    """
+    return (
+        isinstance(encoder, TrainedEncoder)
+        and encoder.bases["document"].identity.key == before.encoder.key
+        and replace(after, encoder=before.encoder) == before
+        and before.tokens in ("packed", "none")
+        and not (before.spans and before.tokens == "none")
+        and not before.codebook
+    )
+
+
+async def carry_over(
+    engine: Engine,
+    source: Index,
+    before: ReadableTarget,
+    after: Target,
+    head: Head,
+    told: Callable[[int], None] = lambda _: None,
+) -> int:
+    """Map what a side index has into another one, and return how many documents that were.
+
+    Doing it again, after a kill too, goes on: what is there already is passed over.
+
+    Args:
+        engine: The engine.
+        source: The index that people use.
+        before: Its side index.
+        after: The new one.
+        head: Maps documents' vectors.
+        told: How many there are so far.
+
+    Raises:
+        EngineError: The engine refuses.
+        EngineUnavailable: The engine stayed busy or absent.
+    """
+    settled = await settled_writes(engine, source)
+    await before.refresh()
+    await after.refresh()
+    reader = reader_of(before.spec.layout)
+    asked = reader.request(_features(before.spec))
+    carried = 0
+    for shard in sorted(settled):
+        async for page in versions_between(engine, source.index, shard, -1, settled[shard]):
+            present = await after.marks(page)
+            wanted = [version for version, mark in zip(page, present, strict=True) if mark is None]
+            for start in range(0, len(wanted), _AT_ONCE):
+                part = wanted[start : start + _AT_ONCE]
+                found = await before.found(part, asked)
+                items = await asyncio.to_thread(_items, part, found, reader, head, before.spec, after.spec)
+                written = await after.write(items) if items else WriteResult()
+                carried += len(items) - len(written.conflicts) - len(written.refused)
+                told(carried)
+    return carried
+
+
+def _features(spec: IndexSpec) -> list[Feature]:
+    tokens = [Feature.TOKENS, Feature.OFFSETS] if spec.tokens == "packed" else []
+    return [Feature.POOLED, *tokens, *([Feature.CHUNKS] if spec.chunks else [])]
+
+
+def _items(
+    versions: Sequence[DocumentVersion],
+    found: Sequence[StoredFeatures | None],
+    reader: FeatureReader,
+    head: Head,
+    before: IndexSpec,
+    after: IndexSpec,
+) -> list[FeatureWrite]:
+    """Return what is written of those documents whose features are right."""
+    items = []
+    for version, one in zip(versions, found, strict=True):
+        if one is None or not _is_right(one.mark, before):
+            continue
+        features = _mapped(one, reader, head, after)
+        if features is not None:
+            items.append(FeatureWrite(version, None, WriteKind.FEATURES, feature_fields(features, after)))
+    return items
+
+
+def _is_right(mark: FeatureVersion, spec: IndexSpec) -> bool:
+    return mark.current and mark.state in (READY, EMPTY) and mark.encoder == spec.encoder.key and bool(mark.hash)
+
+
+def _mapped(found: StoredFeatures, reader: FeatureReader, head: Head, spec: IndexSpec) -> DocumentFeatures | None:
+    """Return a document's features mapped; None where something that it should have is missing."""
+    hit, text_hash = found.hit, found.mark.hash or ""  # stored alike, so the hash is the same
+    pooled = reader.read(hit, Feature.POOLED)
+    if pooled is None:
+        empty = DocumentFeatures(text_hash, None, None, truncated=False)
+        return empty if found.mark.state == EMPTY else None
+    features = DocumentFeatures(text_hash, head.alone(pooled.value[None])[0], None, truncated=False)
+    if spec.chunks:
+        chunks = reader.read(hit, Feature.CHUNKS)
+        if chunks is None:
+            return None
+        features = replace(features, chunks=_chunks(chunks.value, head))
+    if spec.tokens == "none":
+        return features
+    stored, offsets = reader.read(hit, Feature.TOKENS), reader.read(hit, Feature.OFFSETS)
+    if stored is None or offsets is None:
+        return None
+    tokens = token_features(head(dequantise(stored.value)), offsets.value[0], spec)
+    spans = span_features(dequantise(tokens.vectors), offsets.value[0], spec.spans) if spec.spans else None
+    return replace(features, tokens=tokens, spans=spans)
+
+
+def _chunks(chunks: DocumentChunks, head: Head) -> DocumentChunks:
+    def mapped(vectors: TokenVectors) -> TokenVectors:
+        codec = "int8" if vectors.scales is not None else vectors.values.dtype.name
+        return quantise(head(dequantise(vectors)), codec)  # type: ignore[arg-type]  # one of three
+
+    vectors = {name: mapped(rows) for name, rows in chunks.vectors.items()}
+    return replace(chunks, vectors=vectors, topic=mapped(chunks.topic))

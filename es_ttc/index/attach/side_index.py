@@ -1,0 +1,392 @@
+"""Features in a side index: attach, and the fill's target. Nothing of the source index is touched.
+
+Every step may be the last one of a killed process: the side index is made under a name of its own, filled, and only
+then the alias is switched to it, in one step; what the alias has left is deleted after that. Attaching again goes on
+where it was.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.trained import TrainedEncoder
+from es_ttc.engine.protocol import Engine, delete_if_there
+from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
+from es_ttc.index.attach.fill import FillOptions, FillResult, Report, fill
+from es_ttc.index.attach.map_vectors import can_carry, carry_over
+from es_ttc.index.attach.source import MOST_DOCUMENTS, Checkpoint, DocumentVersion, require_all_shards
+from es_ttc.index.attach.source_checks import require_readable
+from es_ttc.index.attach.target import (
+    BulkLines,
+    FeatureVersion,
+    FeatureWrite,
+    StoredFeatures,
+    WriteKind,
+    WriteResult,
+    bulk_line,
+    routed,
+)
+from es_ttc.index.ingest.bulk import write
+from es_ttc.index.mappings.attached import (
+    CHECKPOINT,
+    CHECKPOINT_ID,
+    ID,
+    ROUTING,
+    SEQ_NO,
+    SOURCE,
+    TERM,
+    is_side_of,
+    new_side_name,
+    side_alias,
+    side_body,
+    side_pattern,
+    source_of,
+)
+from es_ttc.index.mappings.indices import Index, all_sides_of, serving_side_of
+from es_ttc.index.mappings.queries import MOST_CANDIDATES
+from es_ttc.index.mappings.spec import CALIBRATION, ENCODER, HASH, ROOT, STATE, IndexSpec
+
+_MARKS = (ID, ROUTING, SOURCE, SEQ_NO, TERM, HASH, ENCODER, STATE)
+_HIDDEN_TOO = {"expand_wildcards": "all", "ignore_unavailable": "true"}
+_CHECKPOINT_ROUTING = {"routing": CHECKPOINT}
+_NOT_CHECKPOINT = {"bool": {"must_not": [{"term": {STATE: CHECKPOINT}}]}}
+
+
+async def attach_beside(
+    engine: Engine,
+    source: Index,
+    spec: IndexSpec,
+    encoder: Encoder,
+    *,
+    options: FillOptions | None = None,
+    report: Report | None = None,
+) -> FillResult:
+    """Give an index a side index with features, or bring the one that it has up to date.
+
+    With another spec than before (another encoder, other fields) a new side index is made while the old one serves;
+    the alias is switched in one step, and the old one deleted after that. Where the encoder is trained over the vectors
+    that are there, these are mapped, and nothing but what is stale or lacking is encoded.
+
+    Args:
+        engine: The engine.
+        source: The index that people use.
+        spec: What the side index is to carry.
+        encoder: The spec's encoder.
+        options: How to fill it.
+        report: Told how it goes.
+
+    Raises:
+        InvalidRequest: The text of a field cannot be read, or another attach with other options was faster.
+        EngineError: The engine refuses, or the side index was removed under way.
+        EngineUnavailable: The engine stayed busy or absent; attaching again goes on there.
+    """
+    await require_readable(engine, source, spec.text_fields)
+    sides = {side.index: side for side in await all_sides_of(engine, source.index)}
+    alias = side_alias(source.index)
+    serving = next((name for name, side in sides.items() if alias in side.aliases), None)
+    wanted = spec.as_meta() | {"source": source.index}
+    told = {name: dict(side.meta) for name, side in sides.items()}
+    calibrations = {name: meta.pop(CALIBRATION, None) for name, meta in told.items()}
+    fitting = [name for name, meta in told.items() if meta == wanted]
+    side = serving if serving in fitting else next(iter(fitting), None)
+    if side is None:
+        side = new_side_name(source.index)
+        routing_required = bool(source.mapping.get("_routing", {}).get("required"))
+        capabilities = await engine.capabilities()
+        body = side_body(spec, capabilities, source.index, source.settings, routing_required=routing_required)
+        if calibrations.get(serving or ""):  # it names its encoder: with another one it tells nothing
+            body["mappings"]["_meta"][ROOT][CALIBRATION] = calibrations[serving or ""]
+        await engine.create_index(side, body)
+    target = SideIndexTarget(engine, source, side, spec)
+    carried = 0
+    try:
+        if serving is not None and side != serving:
+            former = SideIndexTarget(engine, source, serving, sides[serving].spec)
+            carried = await _carried(engine, source, former, target, encoder, report)
+        filled = await fill(engine, source, target, encoder, options=options, report=report)
+    except Exception:
+        with suppress(EngineUnavailable):
+            await target.require_present()  # what failed may be no more than the consequence of its deletion
+        raise
+    filled.carried, filled.unchanged = carried, max(0, filled.unchanged - carried)
+    if side != serving:
+        await _switch(engine, source.index, serving, side)
+    for name in sides:
+        if name != side:
+            await delete_if_there(engine, name)
+    return filled
+
+
+async def _carried(
+    engine: Engine,
+    source: Index,
+    before: "SideIndexTarget",
+    after: "SideIndexTarget",
+    encoder: Encoder,
+    report: Report | None,
+) -> int:
+    """Map what a side index has, where the new encoder is a trained one over its own; return how many documents."""
+    if not (isinstance(encoder, TrainedEncoder) and can_carry(before.spec, after.spec, encoder)):
+        return 0
+    total = await engine.count(source.index)
+
+    def told(carried: int) -> None:
+        if report is not None:
+            report(FillResult(source.index, total=max(total, carried), seen=carried, carried=carried))
+
+    return await carry_over(engine, source, before, after, encoder.heads["document"], told)
+
+
+async def sides_of(engine: Engine, source: str) -> dict[str, Mapping[str, Any]]:
+    """Return all side indices of a source with their mappings: the serving one, unfinished and forgotten ones."""
+    return {side.index: side.mapping for side in await all_sides_of(engine, source)}
+
+
+async def attached_sources(engine: Engine) -> list[str]:
+    """Return the names of all indices that have a side index, unfinished ones included."""
+    params = {**_HIDDEN_TOO, "allow_no_indices": "true"}
+    found = await engine.request("GET", f"/{side_pattern('*')}/_mapping", params=params)
+    sources = ((name, entry["mappings"], source_of(entry["mappings"])) for name, entry in found.items())
+    return sorted({source for name, mapping, source in sources if source and is_side_of(name, mapping, source)})
+
+
+async def serving_side(engine: Engine, source: str) -> str | None:
+    """Return the side index that the alias leads to; None where nothing is attached, or not yet."""
+    side = await serving_side_of(engine, source)
+    return None if side is None else side.index
+
+
+async def _switch(engine: Engine, source: str, before: str | None, side: str) -> None:
+    """Let the alias lead from one side index to another in one step, if it still leads to the first.
+
+    An alias may have one index for writing, so that nobody else's can be added beside ours; nothing is written by it.
+
+    Raises:
+        InvalidRequest: Another attach has switched it meanwhile: ours is deleted.
+    """
+    alias = side_alias(source)
+    added = {"index": side, "alias": alias, "is_hidden": True, "is_write_index": True}
+    actions: list[Mapping[str, Any]] = [{"add": added}]
+    if before is not None:
+        actions.append({"remove": {"index": before, "alias": alias, "must_exist": True}})
+    try:
+        await engine.request("POST", "/_aliases", body={"actions": actions})
+    except EngineUnavailable:
+        raise
+    except EngineError as error:
+        serving = await serving_side(engine, source)
+        if serving == side:  # an attach with the same options was faster
+            return
+        if serving == before:
+            raise
+        await delete_if_there(engine, side)
+        raise InvalidRequest(
+            f"another attach of [{source}] with other options finished first, and its features serve: those of this "
+            "one are removed; run it again to replace the others"
+        ) from error
+
+
+class SideIndexTarget:
+    """A side index as the fill's target.
+
+    Args:
+        engine: The engine.
+        source: The index that people use.
+        side: The side index.
+        spec: What it carries.
+    """
+
+    asks: Sequence[str] = ()
+
+    def __init__(self, engine: Engine, source: Index, side: str, spec: IndexSpec) -> None:
+        self.spec = spec
+        self.side = side
+        self._engine = engine
+        self._source = source
+
+    async def load(self) -> Checkpoint:
+        """Return how far an earlier fill of the same source came; a source made anew is begun anew."""
+        path = f"/{self.side}/_doc/{CHECKPOINT_ID}"
+        try:
+            found = await self._engine.request("GET", path, params=_CHECKPOINT_ROUTING)
+        except EngineError as error:
+            if error.upstream_status == 404:
+                return {}
+            raise
+        kept = found["_source"]["checkpoint"]
+        if kept["source"] != self._source.uuid:
+            return {}
+        return {int(shard): seq_no for shard, seq_no in kept["shards"].items()}
+
+    async def save(self, reached: Checkpoint) -> None:
+        """Remember how far this fill came; notice a side index that was deleted under way."""
+        await self.require_present()
+        body = {
+            "checkpoint": {"source": self._source.uuid, "shards": {str(shard): at for shard, at in reached.items()}},
+            ROOT: {"state": CHECKPOINT},
+        }
+        await self._engine.request("PUT", f"/{self.side}/_doc/{CHECKPOINT_ID}", params=_CHECKPOINT_ROUTING, body=body)
+
+    async def require_present(self) -> None:
+        """Refuse to go on with a side index that was deleted.
+
+        Engines make an index again under the name of a deleted one as soon as it is written to. Nobody but this fill
+        can have done that here, so what stands there is removed.
+
+        Raises:
+            EngineError: It was deleted.
+        """
+        mapping = await self._mapping()
+        if mapping is None or source_of(mapping) != self._source.index:
+            if mapping is not None:
+                await delete_if_there(self._engine, self.side)
+            raise EngineError(
+                f"side index [{self.side}] of [{self._source.index}] was deleted while it was filled: was it detached, "
+                "or attached with other options at the same time?"
+            )
+
+    async def refresh(self) -> None:
+        """Let marks see everything written so far."""
+        await self._engine.refresh(self.side)
+
+    async def marks(self, versions: Sequence[DocumentVersion]) -> list[FeatureVersion | None]:
+        """Return what the side index has of documents."""
+        found = await self.found(versions, {"stored_fields": "_none_"})
+        return [None if one is None else one.mark for one in found]
+
+    async def found(self, versions: Sequence[DocumentVersion], asked: Mapping[str, Any]) -> list[StoredFeatures | None]:
+        """Return what the side index has of documents, with features of theirs.
+
+        Args:
+            versions: The documents.
+            asked: The part of a search body that asks for features.
+        """
+        if not versions:
+            return []
+        body = {
+            "query": {"ids": {"values": sorted({each.id for each in versions})}},
+            "size": MOST_CANDIDATES,  # documents may share an id, apart by their routing
+            **asked,
+            "docvalue_fields": [*_MARKS, *asked.get("docvalue_fields", ())],
+            "seq_no_primary_term": True,
+            "track_total_hits": False,
+        }
+        answer = await self._engine.search(self.side, body)
+        require_all_shards(answer, self.side)
+        hits = {_key(hit): hit for hit in answer["hits"]["hits"]}
+        return [self._found(version, hits.get(version.key)) for version in versions]
+
+    async def write(self, items: Sequence[FeatureWrite]) -> WriteResult:
+        """Write features, each expecting what the side index had of the document; renewals need no write.
+
+        A mark without its features cannot be renewed: the features stand outside `_source`. The gateway compares the
+        hash of such a document's text instead.
+        """
+        written = WriteResult()
+        sent = [position for position, item in enumerate(items) if item.kind is not WriteKind.RENEWAL]
+        actions = [BulkLines(items[position].version.id, self._lines(items[position])) for position in sent]
+        if not actions:
+            return written
+        outcomes = await write(self._engine, self.side, actions)
+        for position, outcome in zip(sent, outcomes, strict=True):
+            if outcome.status == 409:
+                written.conflicts.add(position)
+            elif outcome.error is not None:
+                written.refused[position] = outcome.error
+        return written
+
+    async def remove_orphans(self) -> int:
+        """Remove the features of documents that are gone; looked for only where the numbers differ."""
+        await self.refresh()
+        await self._engine.refresh(self._source.index)
+        ours = await self._engine.count(self.side, _NOT_CHECKPOINT)
+        if ours == await self._engine.count(self._source.index):
+            return 0
+        removed = 0
+        async for page in self._pages():
+            wanted = [{"_id": _key(hit)[0], "_source": False, **_routing(_key(hit)[1])} for hit in page]
+            answer = await self._engine.request("POST", f"/{self._source.index}/_mget", body={"docs": wanted})
+            gone = [hit for hit, doc in zip(page, answer["docs"], strict=True) if doc.get("found") is False]
+            actions = [BulkLines(_key(hit)[0], (bulk_line({"delete": _expected(hit)}),)) for hit in gone]
+            if actions:
+                outcomes = await write(self._engine, self.side, actions)
+                removed += sum(outcome.ok for outcome in outcomes)
+        return removed
+
+    async def _mapping(self) -> Mapping[str, Any] | None:
+        try:
+            return (await self._engine.mapping(self.side)).get(self.side)
+        except EngineError as error:
+            if error.upstream_status == 404:
+                return None
+            raise
+
+    async def _pages(self) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield ids of everything that the side index has, without touching its stored fields."""
+        for shard in range(self._source.shards):
+            after = -1
+            while True:
+                body = {
+                    "query": {"bool": {"filter": [{"range": {"_seq_no": {"gt": after}}}, _NOT_CHECKPOINT]}},
+                    "sort": [{"_seq_no": "asc"}],
+                    "size": MOST_DOCUMENTS,
+                    "stored_fields": "_none_",
+                    "docvalue_fields": [ID, ROUTING],
+                    "seq_no_primary_term": True,
+                    "track_total_hits": False,
+                }
+                answer = await self._engine.search(self.side, body, preference=f"_shards:{shard}")
+                require_all_shards(answer, self.side)
+                page = answer["hits"]["hits"]
+                if not page:
+                    break
+                yield page
+                after = page[-1]["_seq_no"]
+
+    def _found(self, version: DocumentVersion, hit: Mapping[str, Any] | None) -> StoredFeatures | None:
+        if hit is None:
+            return None
+        fields = hit["fields"]
+        same_source = fields[SOURCE][0] == self._source.uuid
+        seq_no, term = fields[SEQ_NO][0], fields[TERM][0]
+        mark = FeatureVersion(
+            state=fields[STATE][0],
+            hash=fields.get(HASH, [None])[0],
+            encoder=fields.get(ENCODER, [None])[0],
+            current=same_source and (seq_no, term) == (version.seq_no, version.term),
+            outdated=same_source and seq_no > version.seq_no,
+            own=(hit["_seq_no"], hit["_primary_term"]),
+        )
+        return StoredFeatures(mark, hit)
+
+    def _lines(self, item: FeatureWrite) -> Sequence[bytes]:
+        version = item.version
+        marks = {
+            "id": version.id,
+            "source": self._source.uuid,
+            "seq_no": version.seq_no,
+            "term": version.term,
+            **_routing(version.routing),
+        }
+        if item.mark is None or item.mark.own is None:
+            action: Mapping[str, object] = {"create": routed(version)}
+        else:
+            seq_no, term = item.mark.own
+            action = {"index": {**routed(version), "if_seq_no": seq_no, "if_primary_term": term}}
+        return bulk_line(action), bulk_line({ROOT: {**item.fields, **marks}})
+
+
+def _key(hit: Mapping[str, Any]) -> tuple[str, str | None]:
+    fields = hit.get("fields", {})
+    return fields.get(ID, [""])[0], fields.get(ROUTING, [None])[0]
+
+
+def _expected(hit: Mapping[str, Any]) -> dict[str, Any]:
+    identifier, routing = _key(hit)
+    expected = {"if_seq_no": hit["_seq_no"], "if_primary_term": hit["_primary_term"]}
+    return {"_id": identifier, **_routing(routing), **expected}
+
+
+def _routing(routing: str | None) -> dict[str, str]:
+    return {} if routing is None else {"routing": routing}

@@ -1,0 +1,238 @@
+"""The index that people already use: what it is, and which of its documents have changed since when."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
+from es_ttc.index.mappings.indices import Index, indices_behind
+
+Checkpoint = Mapping[int, int]
+"""For each shard the `_seq_no` up to which everything is settled; -1 or no entry for a shard not yet begun."""
+
+MOST_DOCUMENTS = 500
+_MOST_CHARACTERS = 4 * 2**20
+_FIRST_PAGE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentVersion:
+    """One write of one document.
+
+    Attributes:
+        id: The document's id.
+        routing: Its routing, None where its id routes it.
+        seq_no: The write's `_seq_no` in its shard.
+        term: The write's `_primary_term`.
+        version: The document's `_version`.
+        fields: Doc values that were asked for.
+    """
+
+    id: str
+    routing: str | None
+    seq_no: int
+    term: int
+    version: int
+    fields: Mapping[str, Sequence[Any]]
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """What identifies the document in its index."""
+        return self.id, self.routing
+
+    @classmethod
+    def of(cls, hit: Mapping[str, Any]) -> "DocumentVersion":
+        """Read a hit."""
+        return cls(
+            hit["_id"],
+            hit.get("_routing"),
+            hit["_seq_no"],
+            hit["_primary_term"],
+            hit["_version"],
+            hit.get("fields", {}),
+        )
+
+
+async def sources_of(engine: Engine, name: str) -> list[Index]:
+    """Return the concrete indices behind a name, an alias or a data stream.
+
+    Raises:
+        InvalidRequest: There is none, or one of them is a side index itself, or keeps no `_source`.
+    """
+    if any(sign in name for sign in "*,"):
+        raise InvalidRequest(f"[{name}] may stand for many indices: name one index, alias or data stream")
+    found = await indices_behind(engine, name)
+    if not found:
+        raise InvalidRequest(f"there is no index [{name}] in the engine at {engine.url}")
+    for source in found:
+        if source.side_of is not None:
+            raise InvalidRequest(f"[{source.index}] is a side index of [{source.side_of}]: name that one")
+        if not source.keeps_source:
+            raise InvalidRequest(f"index [{source.index}] keeps no _source, so there is no text to make features from")
+    return found
+
+
+def require_text_fields(source: Index, text_fields: Sequence[str]) -> None:
+    """Refuse names of text fields that the source's mapping does not know.
+
+    Raises:
+        InvalidRequest: One is unknown; the nearest ones, or the mapping's text fields, are named.
+    """
+    known, texts = source.leaf_fields, source.text_fields
+    for name in text_fields:
+        if name not in known:
+            near = get_close_matches(name, texts, n=1) or get_close_matches(name, known, n=1)
+            fix = f"did you mean [{near[0]}]?" if near else f"its text fields are [{', '.join(texts) or 'none'}]"
+            raise InvalidRequest(f"index [{source.index}] has no field [{name}] (--text-fields): {fix}")
+
+
+async def settled_writes(engine: Engine, source: Index) -> dict[int, int]:
+    """Return for each shard the greatest `_seq_no` up to which every write is in every copy, and make them visible.
+
+    Writes above it may still be under way: a search may show a later one before an earlier one.
+
+    Raises:
+        EngineUnavailable: A shard has no active primary.
+    """
+    path = "indices.*.shards.*.seq_no.global_checkpoint,indices.*.shards.*.routing.primary"
+    params = {"level": "shards", "filter_path": path}
+    answer = await engine.request("GET", f"/{source.index}/_stats", params=params)
+    copies: Mapping[str, Sequence[Any]] = answer.get("indices", {}).get(source.index, {}).get("shards", {})
+    found = {
+        int(shard): int(copy["seq_no"]["global_checkpoint"])
+        for shard, each in copies.items()
+        for copy in each
+        if copy["routing"]["primary"]
+    }
+    if len(found) < source.shards:
+        raise EngineUnavailable(
+            f"{source.shards - len(found)} of {source.shards} shards of index [{source.index}] have no active primary: "
+            "try again when the engine has recovered"
+        )
+    await engine.refresh(source.index)
+    return found
+
+
+async def count_between(engine: Engine, source: Index, after: Checkpoint, upto: Checkpoint) -> int:
+    """Return how many documents were last written between two checkpoints."""
+    total = 0
+    for shard in range(source.shards):
+        if after.get(shard, -1) < upto[shard]:
+            body = {"query": _between(after.get(shard, -1), upto[shard])}
+            params = {"preference": f"_shards:{shard}"}
+            total += (await engine.request("POST", f"/{source.index}/_count", params=params, body=body))["count"]
+    return total
+
+
+async def versions_between(
+    engine: Engine, index: str, shard: int, after: int, upto: int, fields: Sequence[str] = ()
+) -> AsyncIterator[list[DocumentVersion]]:
+    """Yield pages of what was last written to a shard between two seq_nos, in the order of writing, without texts.
+
+    Args:
+        engine: The engine.
+        index: The index.
+        shard: The shard.
+        after: Writes above this one.
+        upto: Up to this one.
+        fields: Doc values wanted.
+    """
+    while after < upto:
+        hits = await _page(engine, index, shard, _between(after, upto), fields)
+        if not hits:
+            return
+        yield [DocumentVersion.of(hit) for hit in hits]
+        after = hits[-1]["_seq_no"]
+
+
+async def _page(
+    engine: Engine, index: str, shard: int, query: Mapping[str, Any], fields: Sequence[str]
+) -> list[dict[str, Any]]:
+    body = {
+        "query": query,
+        "sort": [{"_seq_no": "asc"}],
+        "size": MOST_DOCUMENTS,
+        "_source": False,
+        "docvalue_fields": list(fields),
+        "seq_no_primary_term": True,
+        "version": True,
+        "track_total_hits": False,
+    }
+    answer = await engine.search(index, body, preference=f"_shards:{shard}")
+    require_all_shards(answer, index)
+    hits: list[dict[str, Any]] = answer["hits"]["hits"]
+    return hits
+
+
+class TextReader:
+    """Reads the text fields of documents, few enough at a time that long ones fit into memory.
+
+    Args:
+        engine: The engine.
+        index: The index.
+        text_fields: What is read.
+    """
+
+    def __init__(self, engine: Engine, index: str, text_fields: Sequence[str]) -> None:
+        self._engine = engine
+        self._index = index
+        self._fields = list(text_fields)
+        self._at_once = _FIRST_PAGE
+
+    async def read(
+        self, versions: Sequence[DocumentVersion]
+    ) -> AsyncIterator[list[tuple[DocumentVersion, dict[str, Any]]]]:
+        """Yield documents with their texts; those that have changed or gone since they were seen are left out.
+
+        A write that was not visible then has a `_seq_no` beyond what was settled, so it is met later.
+
+        Raises:
+            EngineError: A document cannot be read.
+        """
+        waiting = list(versions)
+        while waiting:
+            part, waiting = waiting[: self._at_once], waiting[self._at_once :]
+            wanted = [{"_id": each.id, "_source": self._fields, **_routing(each.routing)} for each in part]
+            answer = await self._engine.request("POST", f"/{self._index}/_mget", body={"docs": wanted})
+            documents = []
+            for version, found in zip(part, answer["docs"], strict=True):
+                if "error" in found:
+                    raise EngineError(f"document [{version.id}] of [{self._index}] cannot be read: {found['error']}")
+                if found["found"] and (found["_seq_no"], found["_primary_term"]) == (version.seq_no, version.term):
+                    documents.append((version, found.get("_source") or {}))
+            self._adapt(documents)
+            yield documents
+
+    def _adapt(self, documents: Sequence[tuple[DocumentVersion, Mapping[str, Any]]]) -> None:
+        """Read more at once where texts are short, fewer where they are long."""
+        if documents:
+            longest = max(sum(map(_length, document.values())) for _, document in documents)
+            self._at_once = max(1, min(MOST_DOCUMENTS, 2 * self._at_once, _MOST_CHARACTERS // max(longest, 1)))
+
+
+def require_all_shards(answer: Mapping[str, Any], index: str) -> None:
+    """Refuse an answer from a part of the documents: what it lacks would be taken for deleted.
+
+    Raises:
+        EngineUnavailable: Shards failed, or the search timed out.
+    """
+    if answer.get("timed_out") or answer["_shards"]["failed"]:
+        raise EngineUnavailable(f"index [{index}] answered from a part of its shards only: try again")
+
+
+def _routing(routing: str | None) -> dict[str, str]:
+    return {} if routing is None else {"routing": routing}
+
+
+def _between(after: int, upto: int) -> dict[str, Any]:
+    return {"range": {"_seq_no": {"gt": after, "lte": upto}}}
+
+
+def _length(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_length, value.values()))
+    return sum(map(_length, value)) if isinstance(value, list) else 8

@@ -1,0 +1,127 @@
+"""Whether an index gives back the text that it was given, and takes updates: refused where features would go wrong.
+
+Features are made of `_source`. A text field that is left out of it would be passed over without a word, and a partial
+update, which writes a document again from its `_source`, would take the field out of the index.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.attach.source import require_all_shards
+from es_ttc.index.mappings.indices import Index
+
+_SAMPLE = 10
+_NOT_INSIDE = "attach without --in-index"
+
+
+async def require_readable(engine: Engine, source: Index, text_fields: Sequence[str]) -> None:
+    """Refuse text fields whose text `_source` does not have, by the mapping and by a few documents.
+
+    Raises:
+        InvalidRequest: Naming the field, why its text cannot be read, and what to do.
+        EngineUnavailable: A part of the index gave no answer.
+    """
+    kept = source.mapping.get("_source", {})
+    for name in text_fields:
+        pattern = _left_out_by(name, kept)
+        if pattern is not None:
+            raise _unreadable(source, name, f"its mapping has _source.{pattern}")
+        path = _alias_path(source.mapping, name)
+        if path is not None:
+            raise InvalidRequest(
+                f"[{name}] of index [{source.index}] is an alias, which _source does not have: name the field [{path}]"
+            )
+        if await _is_lost(engine, source, name):
+            raise _unreadable(source, name, "documents are found by it and do not have it there, as after a copy_to")
+
+
+def require_updatable(source: Index) -> None:
+    """Refuse an index whose documents cannot be updated without loss, or not at all.
+
+    Raises:
+        InvalidRequest: Naming the setting that forbids it, and what to do.
+    """
+    settings, kept = source.settings, source.mapping.get("_source", {})
+    for name in ("excludes", "includes"):
+        if kept.get(name):
+            raise InvalidRequest(
+                f"index [{source.index}] keeps a part of each document out of _source (_source.{name}: "
+                f"{', '.join(kept[name])}), and an update would remove that part from the index: {_NOT_INSIDE}"
+            )
+    if settings.get("index.mode") == "time_series":
+        raise InvalidRequest(f"index [{source.index}] is a time series, which takes no updates: {_NOT_INSIDE}")
+    if settings.get("index.append_only.enabled") == "true":
+        raise InvalidRequest(
+            f"index [{source.index}] takes no updates (index.append_only.enabled is true): {_NOT_INSIDE}"
+        )
+    if settings.get("index.mapping.source.mode") == "synthetic":
+        raise InvalidRequest(
+            f"index [{source.index}] has a synthetic _source (index.mapping.source.mode), from which an update would "
+            f"index lists sorted and without repeated values: {_NOT_INSIDE}"
+        )
+    if settings.get("index.derived_source.enabled") == "true":
+        raise InvalidRequest(
+            f"index [{source.index}] has a derived _source (index.derived_source.enabled), which cannot hold the "
+            f"binary fields of features: {_NOT_INSIDE}"
+        )
+
+
+def _left_out_by(name: str, kept: Mapping[str, Any]) -> str | None:
+    """Return the part of a mapping's `_source` that leaves a field out; None where it is kept."""
+    paths = list(_prefixes(name))
+    for pattern in kept.get("excludes", ()):
+        if any(_matches(pattern, path) for path in paths):
+            return f"excludes [{pattern}]"
+    includes = kept.get("includes", ())
+    if includes and not any(_matches(pattern, path) for pattern in includes for path in paths):
+        return f"includes [{', '.join(includes)}] without it"
+    return None
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    parts = name.split(".")
+    for length in range(1, len(parts) + 1):
+        yield ".".join(parts[:length])
+
+
+def _matches(pattern: str, path: str) -> bool:
+    """Whether an engine's pattern matches: a star stands for any characters, dots included."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), path, re.DOTALL) is not None
+
+
+def _alias_path(mapping: Mapping[str, Any], name: str) -> str | None:
+    for part in name.split("."):
+        mapping = mapping.get("properties", {}).get(part, {})
+    return str(mapping["path"]) if mapping.get("type") == "alias" else None
+
+
+async def _is_lost(engine: Engine, source: Index, name: str) -> bool:
+    """Whether documents have a field in the index, and none of a few has it in `_source`."""
+    body = {"query": {"exists": {"field": name}}, "size": _SAMPLE, "_source": [name], "track_total_hits": False}
+    answer = await engine.search(source.index, body)
+    require_all_shards(answer, source.index)
+    hits = answer["hits"]["hits"]
+    return bool(hits) and not any(_has(hit.get("_source") or {}, name) for hit in hits)
+
+
+def _has(document: Any, name: str) -> bool:
+    """Whether a document has a field, by its name as it stands or by its path through objects and lists."""
+    if isinstance(document, list):
+        return any(_has(item, name) for item in document)
+    if not isinstance(document, Mapping):
+        return False
+    if name in document:
+        return True
+    return any(
+        name.startswith(f"{key}.") and _has(inner, name.removeprefix(f"{key}.")) for key, inner in document.items()
+    )
+
+
+def _unreadable(source: Index, name: str, why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"the text of [{name}] is not in the _source of index [{source.index}] ({why}), so features would be made "
+        f"without it: name other fields with --text-fields, or reindex into an index that keeps [{name}] in _source"
+    )

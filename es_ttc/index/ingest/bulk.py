@@ -1,0 +1,218 @@
+"""Writing actions in bulks: batches bounded in size and time, every item's own outcome, patience with a busy engine."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Protocol
+
+from es_ttc.engine.protocol import BulkItem, Engine
+from es_ttc.errors import EngineError, EngineUnavailable
+from es_ttc.index.ingest.bulk_errors import BulkErrorKind, is_temporary, refusal_of
+from es_ttc.index.ingest.prepare import Prepared
+
+_TOO_MUCH = (400, 413)
+"""A whole bulk refused for what one of its documents is, or for its size."""
+
+
+class BulkAction(Protocol):
+    """Anything that is sent in a bulk."""
+
+    @property
+    def id(self) -> str:
+        """The document's id."""
+        ...
+
+    @property
+    def lines(self) -> Sequence[bytes]:
+        """Its lines without their newlines: the action, and the source where there is one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentAction:
+    """One document on its way into the index.
+
+    Attributes:
+        prepared: The document.
+        lines: Its action line and source line.
+        empty: Whether it has no text.
+        truncated: Whether its text was cut at the index's ``max_tokens``.
+    """
+
+    prepared: Prepared
+    lines: tuple[bytes, bytes]
+    empty: bool
+    truncated: bool
+
+    @property
+    def id(self) -> str:
+        """The document's id."""
+        return self.prepared.id
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the bulk, newlines included."""
+        return len(self.lines[0]) + len(self.lines[1]) + 2
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """When a batch is full.
+
+    Attributes:
+        bytes: Its size.
+        actions: Its number of documents.
+        seconds: Time since its first document came.
+    """
+
+    bytes: int = 8 * 2**20
+    actions: int = 1000
+    seconds: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long an engine that cannot take a document for now is waited for.
+
+    Attributes:
+        seconds: Time from the first attempt until no further one is made.
+        attempts: Times that one document is sent at most; None for no such limit.
+        first_wait: Seconds before the second attempt; each further wait is twice as long.
+        longest_wait: Greatest wait in seconds.
+    """
+
+    seconds: float = 150.0
+    attempts: int | None = None
+    first_wait: float = 0.5
+    longest_wait: float = 30.0
+
+    def wait(self, attempt: int) -> float:
+        """Return the seconds to wait after the given attempt (from 1), between a half and all of its share."""
+        doublings = min(attempt - 1, 60)  # a greater power would be no float
+        return min(self.first_wait * 2.0**doublings, self.longest_wait) * random.uniform(0.5, 1.0)  # noqa: S311
+
+    def next_wait(self, attempt: int, spent: float) -> float | None:
+        """Return the seconds to wait after an attempt, the last one cut to end in time; None where it was the last.
+
+        Args:
+            attempt: Its number, from 1.
+            spent: Seconds since the first one began.
+        """
+        if attempt == self.attempts or spent >= self.seconds:
+            return None
+        return min(self.wait(attempt), self.seconds - spent)
+
+
+async def batches(
+    queue: asyncio.Queue[Sequence[DocumentAction] | None], limits: BatchLimits
+) -> AsyncIterator[list[DocumentAction]]:
+    """Cut a queue of actions into batches, until None comes.
+
+    No batch holds an id twice: should the engine refuse the first of two for now and take the second, sending the
+    first again would bring back the older document.
+    """
+    clock = asyncio.get_running_loop().time
+    batch: list[DocumentAction] = []
+    ids: set[str] = set()
+    size = 0
+    deadline = 0.0
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline if batch else None):
+                actions = await queue.get()
+        except TimeoutError:
+            actions = ()
+        for action in actions or ():
+            full = size + action.nbytes > limits.bytes or len(batch) == limits.actions
+            if batch and (full or action.prepared.id in ids):
+                yield batch
+                batch, ids, size = [], set(), 0
+            if not batch:
+                deadline = clock() + limits.seconds
+            batch.append(action)
+            ids.add(action.prepared.id)
+            size += action.nbytes
+        if batch and (actions is None or clock() >= deadline):
+            yield batch
+            batch, ids, size = [], set(), 0
+        if actions is None:
+            return
+
+
+async def write(
+    engine: Engine, index: str, actions: Sequence[BulkAction], patience: RetryPolicy | None = None
+) -> list[BulkItem]:
+    """Write one batch; what the engine cannot take for now is sent again, alone, after a wait.
+
+    Sending twice is safe: every action names its document's id, or the version that it expects of it.
+
+    Args:
+        engine: The engine.
+        index: Where actions go that name no index.
+        actions: What is written.
+        patience: How long the engine is waited for; None for as long as its settings say.
+
+    Returns:
+        Each action's outcome, in order: written, or refused for good.
+
+    Raises:
+        EngineUnavailable: The engine could not take all of them in time.
+        EngineError: It refuses writing as such.
+    """
+    patience = patience or RetryPolicy(engine.write_retry_seconds)
+    begun = time.monotonic()
+    outcomes: dict[int, BulkItem] = {}
+    pending = list(range(len(actions)))
+    reason, status = "", None
+    for attempt in count(1):
+        try:
+            items = await _send(engine, index, [actions[position] for position in pending])
+        except EngineError as error:
+            if not is_temporary(error):
+                raise
+            reason, status = str(error), error.upstream_status
+        else:
+            for position, item in zip(pending, items, strict=True):
+                match refusal_of(item):
+                    case BulkErrorKind.ALL:
+                        raise EngineError(
+                            f"the engine at {engine.url} refuses to write to [{index}]: {item.error}",
+                            upstream_status=item.status,
+                        )
+                    case BulkErrorKind.TEMPORARY:
+                        reason, status = item.error or "", item.status
+                    case _:
+                        outcomes[position] = replace(item, position=position)
+            pending = [position for position in pending if position not in outcomes]
+        if not pending:
+            return [outcomes[position] for position in range(len(actions))]
+        wait = patience.next_wait(attempt, time.monotonic() - begun)
+        if wait is None:
+            raise EngineUnavailable(
+                f"the engine at {engine.url} took none of {len(pending)} documents in {attempt} attempts: {reason}",
+                upstream_status=status,
+            )
+        await asyncio.sleep(wait)
+    raise AssertionError("the attempts end in a return or in an error")
+
+
+async def _send(engine: Engine, index: str, actions: Sequence[BulkAction]) -> list[BulkItem]:
+    """Send one bulk; one that is refused as a whole is halved until the document to blame stands alone."""
+    try:
+        items = await engine.bulk(index, [line for action in actions for line in action.lines])
+    except EngineError as error:
+        if error.upstream_status not in _TOO_MUCH:
+            raise
+        if len(actions) == 1:
+            return [BulkItem(0, actions[0].id, error.upstream_status, str(error))]
+        middle = len(actions) // 2
+        return [
+            *await _send(engine, index, actions[:middle]),
+            *await _send(engine, index, actions[middle:]),
+        ]
+    if len(items) != len(actions):
+        raise EngineError(f"the engine at {engine.url} answered {len(items)} of {len(actions)} actions of a bulk")
+    return items

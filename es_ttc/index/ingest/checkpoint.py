@@ -1,0 +1,168 @@
+"""Where an ingest stands: the number of leading records that are settled, kept so that a killed run can go on.
+
+Settled means acknowledged by the engine, found unchanged, or in the dead-letter file. The checkpoint is a convenience,
+never the truth: ids are deterministic and writing a document twice gives the same document, so records beyond it are
+simply read again.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+
+from es_ttc.common.private_files import open_private
+from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.index.ingest.readers import STDIN
+
+_SAMPLE = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What tells that a file is still the one whose records were counted.
+
+    Attributes:
+        name: Its name as given.
+        size: Bytes.
+        modified: Time of the last change, in ns.
+        sample: Hash of its first and last 64 KiB.
+    """
+
+    name: str
+    size: int
+    modified: int
+    sample: str
+
+    @classmethod
+    def of(cls, name: str) -> Self:
+        """Take a file's fingerprint."""
+        path = Path(name)
+        status = path.stat()
+        state = sha256()
+        with path.open("rb") as file:
+            state.update(file.read(_SAMPLE))
+            file.seek(max(status.st_size - _SAMPLE, 0))
+            state.update(file.read(_SAMPLE))
+        return cls(name, status.st_size, status.st_mtime_ns, state.hexdigest()[:32])
+
+
+@dataclass(frozen=True, slots=True)
+class IngestRunKey:
+    """What must be the same for a run to be resumed.
+
+    Attributes:
+        index: The concrete index.
+        index_uuid: Its UUID: an index made anew under the same name has none of the documents.
+        encoder: Key of the encoder's identity.
+        id_field: Where ids come from; None for ``_id`` or the content's hash.
+        inputs: The files, in order.
+    """
+
+    index: str
+    index_uuid: str
+    encoder: str
+    id_field: str | None
+    inputs: tuple[Fingerprint, ...]
+
+    def changed_since(self, earlier: Self) -> str | None:
+        """Return what differs from an earlier run, as the subject of a sentence; None where nothing does."""
+        if [each.name for each in self.inputs] != [each.name for each in earlier.inputs]:
+            return f"the list of files ({', '.join(each.name for each in earlier.inputs)})"
+        for now, then in zip(self.inputs, earlier.inputs, strict=True):
+            if now != then:
+                return f"file [{now.name}]"
+        if (self.index, self.index_uuid) != (earlier.index, earlier.index_uuid):
+            return f"index [{self.index}]"
+        if self.encoder != earlier.encoder:
+            return f"the encoder [{earlier.encoder}]"
+        return f"the id field [{earlier.id_field}]" if self.id_field != earlier.id_field else None
+
+
+class Checkpoint:
+    """The checkpoint's file, replaced as a whole at every save.
+
+    Args:
+        path: The file.
+        run: The run's id: that of the dead letters it goes with.
+        job: What is being ingested.
+        position: Number of leading records that are settled.
+    """
+
+    def __init__(self, path: Path, run: str, job: IngestRunKey, position: int = 0) -> None:
+        self.path = path
+        self.run = run
+        self.job = job
+        self.position = position
+
+    @classmethod
+    def load(cls, path: Path, job: IngestRunKey) -> Self | None:
+        """Return the checkpoint of an unfinished run of this very job; None where there is no such file.
+
+        Raises:
+            InvalidRequest: The file belongs to a run of something else, or what was ingested has changed since.
+        """
+        try:
+            data = orjson.loads(path.read_bytes())
+            inputs = tuple(Fingerprint(**each) for each in data["job"].pop("inputs"))
+            earlier = cls(path, data["run"], IngestRunKey(**data["job"], inputs=inputs), data["position"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InvalidRequest(f"checkpoint [{path}] cannot be read ({error}): run again without --resume") from error
+        changed = job.changed_since(earlier.job)
+        if changed:
+            raise InvalidRequest(
+                f"{changed} is not what it was in the run that [{path}] would resume: run again without --resume "
+                "(documents that the index has already are passed over)"
+            )
+        return earlier
+
+    def save(self, position: int) -> None:
+        """Replace the file in one step.
+
+        Raises:
+            ConfigurationError: The file cannot be written.
+        """
+        data: dict[str, Any] = {"run": self.run, "position": position, "job": asdict(self.job)}
+        fresh = self.path.with_name(f"{self.path.name}.tmp")
+        try:
+            with open_private(fresh, "wb") as file:
+                file.write(orjson.dumps(data, option=orjson.OPT_INDENT_2))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self.path)
+        except OSError as error:
+            raise ConfigurationError(f"checkpoint [{self.path}] cannot be written: {error.strerror}") from error
+        self.position = position
+
+    def remove(self) -> None:
+        """Forget a run that has ended."""
+        self.path.unlink(missing_ok=True)
+
+
+def fingerprints(names: Sequence[str]) -> tuple[Fingerprint, ...] | None:
+    """Return the files' fingerprints; None where one is standard input, which cannot be read a second time."""
+    return None if STDIN in names else tuple(Fingerprint.of(name) for name in names)
+
+
+class CompletedPrefix:
+    """The number of leading records that are settled, while records settle in any order.
+
+    Args:
+        position: Where counting begins.
+    """
+
+    def __init__(self, position: int = 0) -> None:
+        self.position = position
+        self._ahead: set[int] = set()
+
+    def add(self, sequence: int) -> None:
+        """Mark one record; the position moves over all that follow it without a gap."""
+        self._ahead.add(sequence)
+        while self.position in self._ahead:
+            self._ahead.remove(self.position)
+            self.position += 1

@@ -1,0 +1,147 @@
+"""From a document to the text that is encoded: fields joined, spans kept, content hashed."""
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from es_ttc.common import exact_numbers
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.mappings.readers import marked
+from es_ttc.index.mappings.spec import IndexSpec
+
+Document = Mapping[str, Any]
+
+_HASH_DIGITS = 32
+
+
+class Span(NamedTuple):
+    """Where one field's text stands in the composed text.
+
+    Attributes:
+        field: Ordinal of the field among the index's text fields.
+        start: Its first character.
+        end: The character after its last.
+    """
+
+    field: int
+    start: int
+    end: int
+
+
+def compose(document: Document, text_fields: Sequence[str]) -> tuple[str, tuple[Span, ...]]:
+    """Join a document's non-empty text fields by one space.
+
+    A field is text, a number, a boolean, or a list of them (joined by one space, as one text); a dotted name also
+    reaches into objects and lists of objects. Absent, null and empty fields are left out.
+
+    Returns:
+        The text, and where each field stands in it.
+
+    Raises:
+        InvalidRequest: A text field holds an object.
+    """
+    parts: list[str] = []
+    spans: list[Span] = []
+    position = 0
+    for ordinal, name in enumerate(text_fields):
+        text = _text(_value(document, name), name)
+        if not text:
+            continue
+        parts.append(text)
+        spans.append(Span(ordinal, position, position + len(text)))
+        position += len(text) + 1
+    return " ".join(parts), tuple(spans)
+
+
+def content_hash(text: str, spans: Sequence[Span], spec: IndexSpec) -> str:
+    """Return the content hash of a composed text, with the mark of the index's layout.
+
+    It is the first 16 bytes of the SHA-256 of how the index stores features and of the (field name, text) pairs, as
+    32 hex digits; the mark tells how the features are read. So whoever keeps features by hash never takes those of
+    another storage type for them, an index that was deleted and made again under its name included.
+    """
+    state = sha256(spec.storage)
+    for span in spans:
+        for part in (spec.text_fields[span.field], text[span.start : span.end]):
+            # A lone surrogate is refused elsewhere, with a reason; hashing must not be the place that fails.
+            encoded = part.encode("utf-8", "surrogatepass")
+            # Lengths before contents: no two different lists of pairs give the same bytes.
+            state.update(len(encoded).to_bytes(8, "little"))
+            state.update(encoded)
+    return marked(state.hexdigest()[:_HASH_DIGITS], spec.layout)
+
+
+def document_hash(source: bytes) -> str:
+    """Return the hash of a whole document's JSON: the first 16 bytes of its SHA-256 as 32 hex digits."""
+    return sha256(source).hexdigest()[:_HASH_DIGITS]
+
+
+def document_json(document: Document) -> bytes:
+    """Return a document's JSON, keys in their own order.
+
+    Raises:
+        InvalidRequest: A value has no JSON form (a lone surrogate, a Python integer above 64 bits, an unknown type...).
+    """
+    try:
+        # orjson's result keeps the room that it reserved for escapes, eight times the text's size: copy what is used.
+        return bytes(memoryview(orjson.dumps(document, default=exact_numbers.default)))
+    except TypeError as error:
+        raise InvalidRequest(f"the document has no JSON form: {error}") from error
+
+
+def locate(offsets: NDArray[np.int32], spans: Sequence[Span]) -> NDArray[np.int32]:
+    """Turn character offsets in the composed text into offsets in its fields.
+
+    Args:
+        offsets: ``(n, 2)`` first and end character of each token in the composed text; empty for special tokens.
+        spans: Where each field stands.
+
+    Returns:
+        ``(n, 3)`` int32: ordinal of the field, first and end character in the field's text. A token without
+        characters is (0, 0, 0). A token that reaches over a joining space is cut to the field it ends in.
+    """
+    located = np.zeros((len(offsets), 3), dtype=np.int32)
+    shown = offsets[:, 1] > offsets[:, 0]
+    if not spans or not shown.any():
+        return located
+    fields, starts, ends = np.array(spans, dtype=np.int32).T
+    owner = np.searchsorted(starts, offsets[shown, 1] - 1, side="right") - 1
+    located[shown, 0] = fields[owner]
+    located[shown, 1] = np.maximum(offsets[shown, 0], starts[owner]) - starts[owner]
+    located[shown, 2] = np.minimum(offsets[shown, 1], ends[owner]) - starts[owner]
+    located[:, 1] = np.minimum(located[:, 1], located[:, 2])
+    return located
+
+
+def _value(document: Document, name: str) -> Any:
+    """Return a field's value by its name as it stands, else by its path through objects and lists of objects.
+
+    None where it is absent.
+    """
+    if name in document:
+        return document[name]
+    head, dot, rest = name.partition(".")
+    inner = document.get(head)
+    if not dot:
+        return None
+    if isinstance(inner, list | tuple):
+        return [_value(item, rest) for item in inner if isinstance(item, Mapping)]
+    return _value(inner, rest) if isinstance(inner, Mapping) else None
+
+
+def _text(value: Any, name: str) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float | exact_numbers.ExactNumber):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return " ".join(text for item in value if (text := _text(item, name)))
+    raise InvalidRequest(f"text field [{name}] holds a {type(value).__name__}: it must be text, or a list of texts")

@@ -1,0 +1,175 @@
+"""The dead-letter file: every rejected document with the reason, one JSON object a line."""
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol, Self
+
+from es_ttc.common.exact_numbers import ExactNumber
+from es_ttc.common.private_files import keep_mode, open_private
+from es_ttc.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One rejected document.
+
+    Attributes:
+        sequence: Its position in the whole input, from 0.
+        source: The file that it came from, "" for documents in memory.
+        number: Its line or row there, from 1.
+        id: Its id, where it has one.
+        status: HTTP status: the engine's, or 400 where it never got there.
+        reason: Why it was rejected.
+        document: The document as read, or the text that could not be decoded.
+    """
+
+    sequence: int
+    source: str
+    number: int
+    id: str | None
+    status: int
+    reason: str
+    document: Any
+
+
+class DeadLetters(Protocol):
+    """Where rejected documents go."""
+
+    def add(self, letter: DeadLetter) -> None:
+        """Keep one."""
+        ...
+
+    def sync(self) -> None:
+        """Make everything added so far survive a crash."""
+        ...
+
+
+class DeadLetterList:
+    """Keeps rejected documents in memory, for callers with few of them."""
+
+    def __init__(self) -> None:
+        self.letters: list[DeadLetter] = []
+
+    def add(self, letter: DeadLetter) -> None:
+        """Keep one."""
+        self.letters.append(letter)
+
+    def sync(self) -> None:
+        """Nothing to do."""
+
+
+class DeadLetterFile:
+    """Appends rejected documents to a JSONL file, which is made with the first one.
+
+    Args:
+        path: The file; what stands in it already is kept.
+        run: The run's id, kept with each letter.
+    """
+
+    def __init__(self, path: Path, run: str) -> None:
+        self.path = path
+        self._run = run
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, letter: DeadLetter) -> None:
+        """Append one.
+
+        Raises:
+            ConfigurationError: The file cannot be written.
+        """
+        entry = {
+            "run": self._run,
+            "sequence": letter.sequence,
+            "source": letter.source,
+            "line": letter.number,
+            "id": letter.id,
+            "status": letter.status,
+            "reason": letter.reason,
+            "document": letter.document,
+        }
+        line = _line(entry)
+        try:
+            if self._file is None:
+                self._file = open_private(self.path, "ab")
+            self._file.write(line)
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+
+    def sync(self) -> None:
+        """Write everything to the disk."""
+        if self._file is not None:
+            try:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                raise _unwritable(self.path, error) from error
+
+    def forget(self, position: int) -> frozenset[int]:
+        """Drop this run's letters from a position on, whose documents are about to be read again.
+
+        A last line that a kill left half-written goes too: its document lies beyond every checkpoint.
+
+        Returns:
+            The sequence numbers of this run's letters that stay.
+        """
+        if not self.path.exists():
+            return frozenset()
+        rest = self.path.with_name(f"{self.path.name}.tmp")
+        try:
+            with self.path.open("rb") as old, open_private(rest, "wb") as new:
+                keep_mode(new.fileno(), self.path)
+                new.writelines(line for line in old if self._stays(line, position))
+                new.flush()
+                os.fsync(new.fileno())
+            rest.replace(self.path)
+            with self.path.open("rb") as file:
+                return frozenset(number for line in file if (number := self._own_sequence(line)) is not None)
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+
+    def _own_sequence(self, line: bytes) -> int | None:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            return None
+        return int(entry["sequence"]) if entry.get("run") == self._run else None
+
+    def _stays(self, line: bytes, position: int) -> bool:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            return line.endswith(b"\n")
+        return bool(entry.get("run") != self._run or entry["sequence"] < position)
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    """Return one line of JSON, in ASCII: the standard library writes lone surrogates, orjson refuses them."""
+    mark = uuid.uuid4().hex
+    numbers: list[str] = []
+
+    def default(value: object) -> str:
+        if not isinstance(value, ExactNumber):
+            return str(value)
+        numbers.append(value.text)
+        return f"{mark}-{len(numbers) - 1}"
+
+    text = json.dumps(entry, default=default)
+    if numbers:
+        text = re.sub(f'"{mark}-([0-9]+)"', lambda match: numbers[int(match[1])], text)
+    return text.encode() + b"\n"
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(f"dead-letter file [{path}] cannot be written: {error.strerror}")

@@ -1,0 +1,302 @@
+"""From documents to features, and from features to the lines of a bulk.
+
+Evaluation in memory takes the same features as the index is given, rounding included, so both paths score alike.
+"""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from es_ttc.encoders.base import Encoder, Encodings
+from es_ttc.errors import EncoderError
+from es_ttc.index.ingest.chunks import encode_chunks
+from es_ttc.index.ingest.compose import Document, Span, compose, content_hash, locate
+from es_ttc.index.mappings.fields import EMPTY, READY, stored_scales
+from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.rescorers.spectral.evidence import characters_under, main_lobe
+from es_ttc.rescorers.spectral.norms import scale_norms
+from es_ttc.rescorers.spectral.spans import span_vectors
+from es_ttc.vectors import residual
+from es_ttc.vectors.chunks import DocumentChunks, pack_chunks
+from es_ttc.vectors.packed import (
+    codebook_id,
+    pack_norms,
+    pack_offsets,
+    pack_residuals,
+    pack_tokens,
+    unpack_codebook,
+)
+from es_ttc.vectors.quantise import dequantise, quantise
+from es_ttc.vectors.residual import Residuals
+from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
+
+_codebook = lru_cache(maxsize=4)(unpack_codebook)
+_codebook_id = lru_cache(maxsize=4)(codebook_id)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFeatures:
+    """What is stored of a document's tokens; n tokens.
+
+    Attributes:
+        vectors: ``(n, d)``, in the index's storage type.
+        norms: Of the vectors as stored, at the index's scales.
+        offsets: ``(n, 3)`` int32: ordinal of the text field, first and end character of each token.
+        residuals: What is written in place of the vectors, where the index has a codebook.
+    """
+
+    vectors: TokenVectors
+    norms: ScaleNorms
+    offsets: NDArray[np.int32]
+    residuals: Residuals | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpanFeatures:
+    """What is stored of a document's spans, all grids together; m spans.
+
+    Attributes:
+        vectors: ``(m, d)`` float32 unit rows.
+        scales: ``(m,)`` the scale that each was smoothed with.
+        positions: ``(m,)`` the token at each one's centre.
+        offsets: For each the ordinal of the text field at its centre and the first and end character under its main
+            lobe there; None where no token under it has text of its own.
+    """
+
+    vectors: Float32
+    scales: Sequence[float]
+    positions: Sequence[int]
+    offsets: Sequence[tuple[int, int, int] | None]
+
+
+Composed = tuple[str, Sequence[Span]]
+"""A document's text as it is encoded, and where its fields stand in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A batch of texts, encoded.
+
+    Attributes:
+        encodings: Of the whole texts.
+        chunks: One a text; empty where the index has no chunks.
+    """
+
+    encodings: Encodings
+    chunks: Sequence[DocumentChunks] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFeatures:
+    """What is stored of one document.
+
+    Attributes:
+        hash: Content hash of its text fields.
+        pooled: ``(d,)`` float32 unit vector; None for a document without text.
+        tokens: None for a document without text, and where the index stores no tokens.
+        truncated: Whether its text has more tokens than the index keeps.
+        spans: None for a document without text, and where the index has no spans.
+        chunks: None for a document without text, and where the index has no chunks.
+    """
+
+    hash: str
+    pooled: Float32 | None
+    tokens: TokenFeatures | None
+    truncated: bool
+    spans: SpanFeatures | None = None
+    chunks: DocumentChunks | None = None
+
+
+def encode_documents(documents: Sequence[Document], spec: IndexSpec, encoder: Encoder) -> list[DocumentFeatures]:
+    """Return the features of documents, in order.
+
+    Raises:
+        InvalidRequest: A text field holds no text.
+        EncoderError: A text could not be encoded.
+    """
+    composed = [compose(document, spec.text_fields) for document in documents]
+    encoded = encode_texts(composed, spec, encoder)
+    return [
+        features_of(encoded, position, spans, content_hash(text, spans, spec), spec)
+        for position, (text, spans) in enumerate(composed)
+    ]
+
+
+def encode_texts(composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder) -> Encoded:
+    """Encode documents' texts as the index wants them."""
+    texts = [text for text, _ in composed]
+    encodings = encoder.encode(texts, role="document", tokens=spec.encodes_tokens, max_tokens=spec.max_tokens)
+    chunks = encode_chunks(texts, [spans for _, spans in composed], spec, encoder) if spec.chunks else ()
+    return Encoded(encodings, chunks)
+
+
+def encode_apart(
+    composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder
+) -> tuple[list[tuple[range, Encoded]], list[tuple[int, EncoderError]]]:
+    """Encode texts; where that fails, halve them until the text to blame stands alone.
+
+    Returns:
+        Ranges of positions with their encodings, in order; and positions of the texts that cannot be encoded, with
+        the reason.
+    """
+    done: list[tuple[range, Encoded]] = []
+    refused: list[tuple[int, EncoderError]] = []
+    waiting = [range(len(composed))] if composed else []
+    while waiting:
+        part = waiting.pop()
+        try:
+            done.append((part, encode_texts(composed[part.start : part.stop], spec, encoder)))
+        except EncoderError as error:
+            if len(part) == 1:
+                refused.append((part.start, error))
+            else:
+                waiting += [part[len(part) // 2 :], part[: len(part) // 2]]
+    return done, refused
+
+
+def features_of(
+    encoded: Encoded, position: int, spans: Sequence[Span], text_hash: str, spec: IndexSpec
+) -> DocumentFeatures:
+    """Put together the features of one text of a batch.
+
+    Args:
+        encoded: The batch.
+        position: Which text of it.
+        spans: Where the document's fields stand in the text.
+        text_hash: The document's content hash.
+        spec: What the index stores.
+    """
+    encodings = encoded.encodings
+    pooled = encodings.pooled[position]
+    if not pooled.any():
+        return DocumentFeatures(text_hash, None, None, truncated=False)
+    truncated = bool(encodings.truncated[position])
+    chunks = encoded.chunks[position] if encoded.chunks else None
+    if not spec.encodes_tokens:
+        return DocumentFeatures(text_hash, pooled, None, truncated, chunks=chunks)
+    matrix, offsets = encodings.tokens[position], locate(encodings.offsets[position], spans)
+    tokens = None if spec.tokens == "none" else token_features(matrix, offsets, spec)
+    if not spec.spans:
+        return DocumentFeatures(text_hash, pooled, tokens, truncated, chunks=chunks)
+    # Spans of what is stored, as the norms are: their cosines are those that a rescorer finds.
+    smoothed = span_features(matrix if tokens is None else dequantise(tokens.vectors), offsets, spec.spans)
+    return DocumentFeatures(text_hash, pooled, tokens, truncated, smoothed, chunks)
+
+
+def token_features(matrix: Float32, offsets: NDArray[np.int32], spec: IndexSpec) -> TokenFeatures:
+    """Return what an index of the spec stores of a document's tokens, rounding included.
+
+    Args:
+        matrix: ``(n, d)`` float32 unit rows.
+        offsets: ``(n, 3)`` int32 ordinal of the text field, first and end character of each.
+        spec: What the index stores; it stores tokens.
+    """
+    vectors, residuals = _as_stored(matrix, spec)
+    # Norms of what is stored, not of what was encoded: a rescorer that computes them itself finds the same.
+    return TokenFeatures(vectors, scale_norms(dequantise(vectors), stored_scales(spec)), offsets, residuals)
+
+
+def _as_stored(matrix: Float32, spec: IndexSpec) -> tuple[TokenVectors, Residuals | None]:
+    """Return token vectors as they are read back, and the residuals that are written where the index has a codebook."""
+    if spec.tokens != "packed":
+        return quantise(matrix, "float32"), None
+    if spec.codec == "residual2" or spec.codec == "residual4":
+        codebook = _codebook(spec.codebook)
+        residuals = residual.encode(matrix, codebook)
+        return residual.decode(residuals, codebook), residuals
+    return quantise(matrix, spec.codec), None
+
+
+def span_features(matrix: Float32, offsets: NDArray[np.int32], grids: Sequence[SpanGrid]) -> SpanFeatures:
+    """Return the spans of a document, from its token vectors as they are stored and the tokens' offsets."""
+    vectors: list[Float32] = []
+    scales: list[float] = []
+    positions: list[int] = []
+    places: list[tuple[int, int, int] | None] = []
+    for grid in grids:
+        centres, rows = span_vectors(matrix, grid.scale, grid.stride)
+        vectors.append(rows)
+        for centre in map(int, centres):
+            scales.append(grid.scale)
+            positions.append(centre)
+            text = characters_under(offsets, *main_lobe(len(matrix), grid.scale, centre), centre)
+            places.append((text["field"], text["start"], text["end"]) if text else None)
+    return SpanFeatures(np.concatenate(vectors), scales, positions, places)
+
+
+def action_lines(
+    identifier: str, source: bytes, digest: str, features: DocumentFeatures, spec: IndexSpec
+) -> tuple[bytes, bytes]:
+    """Return a document's two lines of a bulk: the action and the source with its features.
+
+    Args:
+        identifier: The document's id.
+        source: Its JSON object.
+        digest: Hash of ``source``.
+        features: What is stored beside it.
+        spec: What the index stores.
+    """
+    ours = orjson.dumps({**feature_fields(features, spec), "document": digest}, option=orjson.OPT_SERIALIZE_NUMPY)
+    comma = b"" if source == b"{}" else b","
+    action = orjson.dumps({"index": {"_id": identifier}})
+    return action, b"".join((source[:-1], comma, b'"ttc":', ours, b"}"))
+
+
+def feature_fields(features: DocumentFeatures, spec: IndexSpec) -> dict[str, object]:
+    """Return what is written below ``ttc`` for one document; arrays are left to the JSON encoder."""
+    stored: dict[str, object] = {
+        "hash": features.hash,
+        "encoder": spec.encoder.key,
+        "state": EMPTY if features.pooled is None else READY,
+    }
+    if features.pooled is not None:
+        stored["vector"] = features.pooled
+        stored["pooled"] = _base64(pack_tokens(TokenVectors(features.pooled[np.newaxis])))
+    if features.tokens is not None:
+        stored["tokens"] = _tokens(features.tokens, spec)
+        stored["offsets"] = _base64(pack_offsets(features.tokens.offsets, spec.text_fields))
+        if stored_scales(spec):
+            stored["norms"] = _base64(pack_norms(features.tokens.norms))
+    if features.chunks is not None:
+        stored["chunks"] = _base64(pack_chunks(features.chunks))
+    if features.spans is not None:
+        stored["spans"] = span_objects(features.spans, spec)
+    return stored
+
+
+def token_blob(tokens: TokenFeatures, spec: IndexSpec) -> bytes:
+    """Return the blob that packed token vectors are stored as."""
+    if tokens.residuals is not None:
+        return pack_residuals(tokens.residuals, _codebook_id(spec.codebook))
+    return pack_tokens(tokens.vectors)
+
+
+def _tokens(tokens: TokenFeatures, spec: IndexSpec) -> object:
+    match spec.tokens:
+        case "nested":
+            return [{"v": vector} for vector in tokens.vectors.values]
+        case "rank_vectors":
+            return tokens.vectors.values
+        case _:
+            return _base64(token_blob(tokens, spec))
+
+
+def span_objects(spans: SpanFeatures, spec: IndexSpec) -> list[dict[str, object]]:
+    """Return spans as they are written."""
+    objects: list[dict[str, object]] = []
+    for vector, scale, position, place in zip(spans.vectors, spans.scales, spans.positions, spans.offsets, strict=True):
+        span: dict[str, object] = {"v": vector, "scale": scale, "position": position}
+        if place is not None:
+            field, start, end = place
+            span |= {"field": spec.text_fields[field], "start": start, "end": end}
+        objects.append(span)
+    return objects
+
+
+def _base64(blob: bytes) -> str:
+    return base64.b64encode(blob).decode("ascii")

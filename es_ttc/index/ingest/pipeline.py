@@ -1,0 +1,414 @@
+"""The ingest: read, encode, pack and write as four stages that run at the same time.
+
+Reading, encoding and packing each have a thread, so the encoder is busy while documents are read and the engine
+writes. Bounded queues between the stages keep memory flat: a slow stage stops the ones before it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import ParamSpec, TypeVar
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EncoderError, EncoderMismatch, EngineError, InvalidRequest
+from es_ttc.index.ingest.bulk import BatchLimits, DocumentAction, RetryPolicy, batches, write
+from es_ttc.index.ingest.checkpoint import Checkpoint, CompletedPrefix
+from es_ttc.index.ingest.dead_letters import DeadLetter, DeadLetters
+from es_ttc.index.ingest.encode import Encoded, action_lines, encode_apart, features_of
+from es_ttc.index.ingest.failures import cause_of
+from es_ttc.index.ingest.prepare import Prepared, id_of, prepare, raw_document
+from es_ttc.index.ingest.readers import Inputs, Record
+from es_ttc.index.ingest.skip_unchanged import UnchangedFilter
+from es_ttc.index.ingest.written_documents import WrittenIds, missing_from
+from es_ttc.index.mappings.index import resolve_index
+from es_ttc.index.mappings.indices import Index
+from es_ttc.index.mappings.spec import CALIBRATION, IndexSpec, own_meta, spec_of_own
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_CHUNK_DOCUMENTS = 512
+_CHUNK_BYTES = 4 * 2**20
+_CHUNK_CHARACTERS = 256 * 1024
+_PART_CHARACTERS = 32 * 1024  # some 8,000 tokens of English: 12 MB as float32 of 384 dimensions
+_CHARACTERS_A_TOKEN = 8  # more than any tokenizer needs: bounds what a long text counts for in a chunk
+_SAVE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class IngestOptions:
+    """How documents are written.
+
+    Attributes:
+        id_field: The field that holds ids; None for ``_id``, or the content's hash where there is none.
+        batch: When a bulk is full.
+        patience: How long an engine that cannot write for now is waited for; None for as long as its settings say.
+        concurrency: Bulks in flight at once.
+    """
+
+    id_field: str | None = None
+    batch: BatchLimits = field(default_factory=BatchLimits)
+    patience: RetryPolicy | None = None
+    concurrency: int = 2
+
+
+@dataclass(slots=True)
+class IngestResult:
+    """What became of the records.
+
+    Attributes:
+        resumed_at: Records that an earlier run had settled; not counted below.
+        rejected_before: Those among them that are in the dead letters.
+        read: Records read.
+        written: Documents written.
+        skipped: Documents that the index had already, unchanged.
+        rejected: Documents in the dead letters.
+        missing: Documents that count as written or unchanged, by this run or an earlier one, and are not in the index.
+        missing_ids: Ids of a few of them.
+        empty: Documents among those written that have no text, and so no features.
+        truncated: Documents among those written whose text was cut at the index's ``max_tokens``.
+        seconds: Wall time.
+        encoder_seconds: Time in which the encoder worked.
+    """
+
+    resumed_at: int = 0
+    rejected_before: int = 0
+    read: int = 0
+    written: int = 0
+    skipped: int = 0
+    rejected: int = 0
+    missing: int = 0
+    missing_ids: list[str] = field(default_factory=list)
+    empty: int = 0
+    truncated: int = 0
+    seconds: float = 0.0
+    encoder_seconds: float = 0.0
+
+    @property
+    def settled(self) -> int:
+        """Records that are done with, one way or another."""
+        return self.written + self.skipped + self.rejected
+
+    @property
+    def complete(self) -> bool:
+        """Whether every document is in the index, those that an earlier run had settled included."""
+        return not (self.rejected or self.rejected_before or self.missing)
+
+    @property
+    def documents_per_second(self) -> float:
+        """Records settled a second."""
+        return self.settled / self.seconds if self.seconds else 0.0
+
+    @property
+    def encoder_busy(self) -> float:
+        """Share of the time in which the encoder worked, 0 to 1."""
+        return self.encoder_seconds / self.seconds if self.seconds else 0.0
+
+
+Report = Callable[[IngestResult, float | None], None]
+"""Called now and then with the counts so far and the share of the input that has been read."""
+
+
+async def ingest(
+    engine: Engine,
+    index: str | Index,
+    inputs: Inputs,
+    encoder: Encoder,
+    *,
+    dead_letters: DeadLetters,
+    options: IngestOptions | None = None,
+    checkpoint: Checkpoint | None = None,
+    rejected_before: Collection[int] = (),
+    report: Report | None = None,
+) -> IngestResult:
+    """Write documents with their features into an index that was made for them.
+
+    A document is settled once the engine has acknowledged it, it was found unchanged, or it stands in the dead
+    letters. When this raises or is cancelled, everything settled is recorded in the checkpoint, and running again
+    goes on from there; what was under way is done again, to the same effect. At the end the index is asked for every
+    document that counts as settled; those that it lacks are counted as missing.
+
+    Args:
+        engine: The engine.
+        index: Name or alias of the index, or what the engine has just said of it.
+        inputs: The documents.
+        encoder: The one that the index was made with.
+        dead_letters: Where rejected documents go.
+        options: How to write.
+        checkpoint: Where to record how far it came; reading starts at its position.
+        rejected_before: Sequence numbers of records before that position that are in the dead letters.
+        report: Told how it goes.
+
+    Raises:
+        InvalidRequest: The index was not made for es-ttc, or an input cannot be read on.
+        EncoderMismatch: The index holds vectors of another encoder; nothing has been written.
+        EngineUnavailable: The engine stayed busy or absent.
+        EngineError: The engine refuses to write.
+    """
+    if isinstance(index, Index):
+        concrete, spec = index.index, spec_of_own(index.index, index.mapping)
+    else:
+        concrete, spec = await resolve_index(engine, index)
+    if spec.encoder.key != encoder.identity.key:
+        raise EncoderMismatch(
+            f"index [{concrete}] holds vectors of [{spec.encoder.key}], and the encoder is [{encoder.identity.key}]: "
+            "ingest with the index's own encoder (--encoder), or make another index"
+        )
+    run = _IngestRun(
+        engine, concrete, spec, encoder, inputs, dead_letters, options or IngestOptions(), checkpoint, report
+    )
+    with run.ids:
+        return await run.run(rejected_before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    documents: Sequence[Prepared]
+    encoded: Encoded
+
+
+class _IngestRun:
+    """One ingest: its stages, and the counts that they share (touched by the event loop's thread only)."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        index: str,
+        spec: IndexSpec,
+        encoder: Encoder,
+        inputs: Inputs,
+        dead_letters: DeadLetters,
+        options: IngestOptions,
+        checkpoint: Checkpoint | None,
+        report: Report | None,
+    ) -> None:
+        self.engine = engine
+        self.index = index
+        self.spec = spec
+        self.encoder = encoder
+        self.inputs = inputs
+        self.dead_letters = dead_letters
+        self.options = options
+        self.checkpoint = checkpoint
+        self.report = report
+        position = checkpoint.position if checkpoint else 0
+        self.outcome = IngestResult(resumed_at=position)
+        self.settled = CompletedPrefix(position)
+        self.records = enumerate(inputs.records())
+        self.ids = WrittenIds()
+        self.unchanged = UnchangedFilter(engine, index, spec)
+        self.max_bytes = 0
+        self.saved = 0.0
+        self.started = 0.0
+        self.threads = ThreadPoolExecutor(3, thread_name_prefix="ingest")
+
+    async def run(self, rejected_before: Collection[int]) -> IngestResult:
+        self.started = self.saved = time.monotonic()
+        await self._threaded(self._pass_over_settled, frozenset(rejected_before))
+        capabilities = await self.engine.capabilities()
+        self.max_bytes = int(capabilities.max_content_length * 0.95)
+        await self.unchanged.start()
+        chunks: asyncio.Queue[Sequence[Prepared] | None] = asyncio.Queue(1)
+        encoded: asyncio.Queue[_Encoded | None] = asyncio.Queue(1)
+        actions: asyncio.Queue[Sequence[DocumentAction] | None] = asyncio.Queue(1)
+        try:
+            async with asyncio.TaskGroup() as stages:
+                stages.create_task(self._read(chunks))
+                stages.create_task(self._encode(chunks, encoded))
+                stages.create_task(self._pack(encoded, actions))
+                stages.create_task(self._write(actions))
+        except BaseExceptionGroup as group:
+            raise cause_of(group) from None
+        finally:
+            self.threads.shutdown(wait=False, cancel_futures=True)
+            self._save()
+        await self.engine.refresh(self.index)
+        await self._check_index()
+        self.outcome.missing, self.outcome.missing_ids = await missing_from(self.engine, self.index, self.ids)
+        if self.checkpoint:
+            self.checkpoint.remove()
+        self._tell()
+        return self.outcome
+
+    async def _check_index(self) -> None:
+        """Notice an index that was deleted under way: engines make one of that name again, with guessed mappings."""
+        mapping = (await self.engine.mapping(self.index))[self.index]
+        if {key: value for key, value in own_meta(mapping).items() if key != CALIBRATION} != self.spec.as_meta():
+            raise EngineError(
+                f"index [{self.index}] was deleted or replaced while it was written to: delete what is there now, make "
+                "it again, and ingest again"
+            )
+
+    async def _read(self, chunks: asyncio.Queue[Sequence[Prepared] | None]) -> None:
+        """Read, check and compare with the index."""
+        while (chunk := await self._threaded(self._next_chunk)) is not None:
+            documents, rejected = chunk
+            self.outcome.read += len(documents) + len(rejected)
+            for sequence, record, error in rejected:
+                self._reject(sequence, record, None, 400, str(error))
+            changed = await self.unchanged.changed(documents, self.settled.position)
+            writing = {each.sequence for each in changed}
+            for each in documents:
+                if each.sequence not in writing:
+                    self.outcome.skipped += 1
+                    self._settle(each)
+            self._progress()
+            if changed:
+                await chunks.put(changed)
+        await chunks.put(None)
+
+    async def _encode(
+        self, chunks: asyncio.Queue[Sequence[Prepared] | None], encoded: asyncio.Queue[_Encoded | None]
+    ) -> None:
+        while (documents := await chunks.get()) is not None:
+            for part in _parts(documents):
+                begun = time.monotonic()
+                done, refused = await self._threaded(_encode, part, self.spec, self.encoder)
+                self.outcome.encoder_seconds += time.monotonic() - begun
+                for document, error in refused:
+                    self._reject(document.sequence, document.record, document.id, 400, str(error))
+                for each in done:
+                    await encoded.put(each)
+        await encoded.put(None)
+
+    async def _pack(
+        self, encoded: asyncio.Queue[_Encoded | None], actions: asyncio.Queue[Sequence[DocumentAction] | None]
+    ) -> None:
+        while (part := await encoded.get()) is not None:
+            packed = await self._threaded(_pack, part, self.spec)
+            for action in packed:
+                if action.nbytes > self.max_bytes:
+                    reason = f"the document with its features has {action.nbytes:,} bytes, above the engine's limit"
+                    self._reject(action.prepared.sequence, action.prepared.record, action.prepared.id, 413, reason)
+            await actions.put([action for action in packed if action.nbytes <= self.max_bytes])
+        await actions.put(None)
+
+    async def _write(self, actions: asyncio.Queue[Sequence[DocumentAction] | None]) -> None:
+        """Keep a few bulks in flight, never two with a document in common: the later one must win."""
+        limits = self.options.batch
+        if limits.bytes > self.max_bytes:
+            limits = BatchLimits(self.max_bytes, limits.actions, limits.seconds)
+        flights: dict[asyncio.Task[None], frozenset[str]] = {}
+        async with asyncio.TaskGroup() as bulks:
+            async for batch in batches(actions, limits):
+                ids = frozenset(action.prepared.id for action in batch)
+                while len(flights) >= self.options.concurrency or any(ids & other for other in flights.values()):
+                    done, _ = await asyncio.wait(flights, return_when=asyncio.FIRST_COMPLETED)
+                    for flight in done:
+                        del flights[flight]
+                flights[bulks.create_task(self._write_batch(batch))] = ids
+
+    async def _write_batch(self, batch: Sequence[DocumentAction]) -> None:
+        items = await write(self.engine, self.index, batch, self.options.patience)
+        for action, item in zip(batch, items, strict=True):
+            document = action.prepared
+            if item.error is not None:
+                self._reject(document.sequence, document.record, document.id, item.status, item.error)
+                continue
+            self.outcome.written += 1
+            self.outcome.empty += action.empty
+            self.outcome.truncated += action.truncated
+            self._settle(document)
+        self._progress()
+
+    def _settle(self, document: Prepared) -> None:
+        """Note a document that is in the index now."""
+        self.ids.add(document.id)
+        self.settled.add(document.sequence)
+
+    def _pass_over_settled(self, rejected: frozenset[int]) -> None:
+        """Read what an earlier run has settled for its ids alone: the index is asked for these at the end."""
+        for sequence, record in islice(self.records, self.settled.position):
+            try:
+                identifier = id_of(record, self.options.id_field)
+            except InvalidRequest:  # rejected then too, whether or not its dead letter was kept
+                self.outcome.rejected_before += 1
+                continue
+            if sequence in rejected:
+                self.outcome.rejected_before += 1
+            else:
+                self.ids.add(identifier)
+
+    def _next_chunk(self) -> tuple[list[Prepared], list[tuple[int, Record, InvalidRequest]]] | None:
+        documents: list[Prepared] = []
+        rejected: list[tuple[int, Record, InvalidRequest]] = []
+        characters = size = 0
+        for sequence, record in self.records:
+            try:
+                document = prepare(sequence, record, self.spec, self.options.id_field)
+            except InvalidRequest as error:
+                rejected.append((sequence, record, error))
+            else:
+                documents.append(document)
+                characters += min(len(document.text), self.spec.max_tokens * _CHARACTERS_A_TOKEN)
+                size += len(document.source)
+            full = len(documents) + len(rejected) == _CHUNK_DOCUMENTS
+            if full or characters >= _CHUNK_CHARACTERS or size >= _CHUNK_BYTES:
+                break
+        return (documents, rejected) if documents or rejected else None
+
+    def _reject(self, sequence: int, record: Record, identifier: str | None, status: int, reason: str) -> None:
+        document = raw_document(record)
+        self.dead_letters.add(DeadLetter(sequence, record.source, record.number, identifier, status, reason, document))
+        self.outcome.rejected += 1
+        self.settled.add(sequence)
+
+    def _progress(self) -> None:
+        if time.monotonic() - self.saved >= _SAVE_SECONDS:
+            self._save()
+        self._tell()
+
+    def _save(self) -> None:
+        """Dead letters first: what the checkpoint calls settled must survive."""
+        self.dead_letters.sync()
+        if self.checkpoint and self.settled.position > self.checkpoint.position:
+            self.checkpoint.save(self.settled.position)
+        self.saved = time.monotonic()
+
+    def _tell(self) -> None:
+        self.outcome.seconds = time.monotonic() - self.started
+        if self.report:
+            self.report(self.outcome, self.inputs.fraction)
+
+    async def _threaded(self, call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.threads, partial(call, *arguments, **named))
+
+
+def _parts(documents: Sequence[Prepared]) -> Iterator[Sequence[Prepared]]:
+    """Cut a chunk into parts of texts of like length: small enough to be soon done with, large enough for batches."""
+    if len({document.id for document in documents}) == len(documents):  # else the later of two must stay the later
+        documents = sorted(documents, key=lambda document: len(document.text))
+    part: list[Prepared] = []
+    characters = 0
+    for document in documents:
+        if part and characters + len(document.text) > _PART_CHARACTERS:
+            yield part
+            part, characters = [], 0
+        part.append(document)
+        characters += len(document.text)
+    if part:
+        yield part
+
+
+def _encode(
+    documents: Sequence[Prepared], spec: IndexSpec, encoder: Encoder
+) -> tuple[list[_Encoded], list[tuple[Prepared, EncoderError]]]:
+    done, refused = encode_apart([(each.text, each.spans) for each in documents], spec, encoder)
+    return (
+        [_Encoded(documents[part.start : part.stop], encoded) for part, encoded in done],
+        [(documents[position], error) for position, error in refused],
+    )
+
+
+def _pack(part: _Encoded, spec: IndexSpec) -> list[DocumentAction]:
+    actions = []
+    for position, document in enumerate(part.documents):
+        features = features_of(part.encoded, position, document.spans, document.hash, spec)
+        lines = action_lines(document.id, document.source, document.digest, features, spec)
+        actions.append(DocumentAction(document, lines, empty=features.pooled is None, truncated=features.truncated))
+    return actions

@@ -1,0 +1,351 @@
+"""Readers: JSONL, CSV and Parquet files, or JSONL on standard input, as a stream of records.
+
+Memory stays flat whatever the file's size. What cannot be decoded comes out as a record with an error, never as an
+exception, so one bad line does not end a run; a file that is damaged as a whole does.
+"""
+
+import base64
+import csv
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, cast
+
+from es_ttc.common import exact_numbers
+from es_ttc.errors import ConfigurationError, InvalidRequest
+
+STDIN = "-"
+MAX_RECORD_BYTES = 64 * 2**20
+"""Longest line or cell that is read; a longer one is rejected without ever being in memory as a whole."""
+
+_BOM = b"\xef\xbb\xbf"
+_SHOWN = 2_000  # characters of an overlong line that a person gets to see
+_PARQUET_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One document as read, or why it could not be.
+
+    Attributes:
+        source: The file's name, ``-`` for standard input, "" for documents in memory.
+        number: Its line (JSONL, CSV: the last line of a row) or row (Parquet), from 1.
+        document: The document.
+        error: Why there is no document.
+        raw: The text that could not be decoded, or its beginning.
+    """
+
+    source: str
+    number: int
+    document: Mapping[str, Any] | None
+    error: str | None = None
+    raw: str | None = None
+
+
+class Source(Protocol):
+    """Something to read documents from, once."""
+
+    @property
+    def name(self) -> str:
+        """The file's name as given; "" for documents in memory."""
+        ...
+
+    @property
+    def fraction(self) -> float | None:
+        """How much of it has been read, 0 to 1; None where its size is unknown."""
+        ...
+
+    def rows(self) -> Iterator[tuple[int, Any]]:
+        """Yield ``(number, raw row)``, cheaply: nothing is decoded yet."""
+        ...
+
+    def decode(self, number: int, raw: Any) -> Record:
+        """Turn one raw row into a record."""
+        ...
+
+
+class Inputs:
+    """Several sources as one stream, read once."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = tuple(sources)
+        self._finished = 0
+        self._rows: Iterator[tuple[Source, int, Any]] = self._chain()
+
+    @property
+    def fraction(self) -> float | None:
+        """How much has been read, 0 to 1, every source counted alike; None where a source's size is unknown."""
+        if self._finished == len(self.sources):
+            return 1.0
+        current = self.sources[self._finished].fraction
+        return None if current is None else (self._finished + current) / len(self.sources)
+
+    def peek(self, count: int) -> list[Record]:
+        """Return the first records; :meth:`records` yields them again."""
+        rows = list(islice(self._rows, count))
+        self._rows = chain(rows, self._rows)
+        return [source.decode(number, raw) for source, number, raw in rows]
+
+    def records(self, skip: int = 0) -> Iterator[Record]:
+        """Yield the records of all sources; the first ``skip`` ones are passed over without being decoded."""
+        for source, number, raw in islice(self._rows, skip, None):
+            yield source.decode(number, raw)
+
+    def _chain(self) -> Iterator[tuple[Source, int, Any]]:
+        for source in self.sources:
+            for number, raw in source.rows():
+                yield source, number, raw
+            self._finished += 1
+
+
+def open_source(path: str) -> Source:
+    """Choose the reader by the file's name: .jsonl, .ndjson, .csv, .tsv (each also .gz), .parquet, or ``-``.
+
+    Raises:
+        InvalidRequest: The file is absent, unreadable, or of no known kind.
+    """
+    if path == STDIN:
+        return JsonLines(STDIN)
+    file = Path(path)
+    if not file.is_file():
+        raise InvalidRequest(f"there is no file [{path}] to ingest")
+    suffixes = [suffix.lower() for suffix in file.suffixes]
+    kind = suffixes[-2] if len(suffixes) > 1 and suffixes[-1] == ".gz" else (suffixes or [""])[-1]
+    try:
+        if kind in (".jsonl", ".ndjson"):
+            return JsonLines(path)
+        if kind in (".csv", ".tsv"):
+            return Csv(path, delimiter="," if kind == ".csv" else "\t")
+        if kind == ".parquet":
+            return Parquet(path)
+    except OSError as error:
+        raise InvalidRequest(f"file [{path}] cannot be read: {error.strerror}") from error
+    raise InvalidRequest(
+        f"file [{path}] is of no known kind: give .jsonl, .ndjson, .csv, .tsv (each also .gz), .parquet, or - for "
+        "JSON lines on standard input"
+    )
+
+
+class Documents:
+    """Documents that are in memory already, or come from a generator."""
+
+    name = ""
+
+    def __init__(self, documents: Iterable[Mapping[str, Any]], total: int | None = None) -> None:
+        self._documents = documents
+        self._total = total
+        self._read = 0
+
+    @property
+    def fraction(self) -> float | None:
+        """Documents taken of the total, where it was told."""
+        return self._read / self._total if self._total else None
+
+    def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield the documents, numbered from 1."""
+        for document in self._documents:
+            self._read += 1
+            yield self._read, document
+
+    def decode(self, number: int, raw: Mapping[str, Any]) -> Record:
+        """Wrap one document."""
+        return Record(self.name, number, raw)
+
+
+class JsonLines:
+    """JSON objects, one a line. Blank lines are passed over, a byte order mark and CRLF are understood.
+
+    Numbers stay as they are written, also those beyond 64 bits or with more digits than a double has.
+    """
+
+    def __init__(self, name: str, *, limit: int = MAX_RECORD_BYTES) -> None:
+        self.name = name
+        self._stream = _Stream(name)
+        self._limit = limit
+
+    @property
+    def fraction(self) -> float | None:
+        """Bytes read of the file's size."""
+        return self._stream.fraction
+
+    def rows(self) -> Iterator[tuple[int, bytes]]:
+        """Yield lines; an overlong one comes cut to just above the limit."""
+        number = 0
+        with self._stream.opened() as lines:
+            while line := lines.readline(self._limit + 1):
+                number += 1
+                rest = line
+                while not rest.endswith(b"\n") and len(rest) > self._limit:
+                    rest = lines.readline(self._limit + 1)
+                if number == 1:
+                    line = line.removeprefix(_BOM)
+                if line.strip():
+                    yield number, line
+
+    def decode(self, number: int, raw: bytes) -> Record:
+        """Decode one line."""
+        if len(raw) > self._limit:
+            start = raw[:_SHOWN].decode("utf-8", "backslashreplace")
+            return Record(self.name, number, None, f"the line is longer than {self._limit:,} bytes", start)
+        try:
+            document = exact_numbers.loads(raw)
+        except ValueError as error:
+            text = raw.rstrip(b"\r\n").decode("utf-8", "backslashreplace")
+            return Record(self.name, number, None, f"the line is not JSON: {error}", text)
+        if not isinstance(document, dict):
+            text = raw.rstrip(b"\r\n").decode("utf-8", "backslashreplace")
+            return Record(self.name, number, None, "the line is JSON, but not an object", text)
+        return Record(self.name, number, document)
+
+
+class Csv:
+    """Rows with a header line, UTF-8; every value is text, and an empty cell is an absent field."""
+
+    def __init__(self, name: str, *, delimiter: str = ",") -> None:
+        self.name = name
+        self._stream = _Stream(name)
+        self._delimiter = delimiter
+        self._header: list[str] = []
+
+    @property
+    def fraction(self) -> float | None:
+        """Bytes read of the file's size."""
+        return self._stream.fraction
+
+    def rows(self) -> Iterator[tuple[int, list[str] | csv.Error]]:
+        """Yield rows below the header, blank ones passed over.
+
+        Raises:
+            InvalidRequest: The header names a column twice, or leaves one without a name.
+        """
+        csv.field_size_limit(MAX_RECORD_BYTES)  # the module's own limit of 128 KiB is below a long document
+        with self._stream.opened() as binary:
+            # What is not UTF-8 becomes lone surrogates, which are refused row by row with a reason.
+            text = io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape", newline="")
+            reader = csv.reader(text, delimiter=self._delimiter, strict=True)
+            self._header = self._checked(next(reader, []))
+            while True:
+                try:
+                    row = next(reader, None)
+                except csv.Error as error:
+                    yield reader.line_num, error
+                    continue
+                if row is None:
+                    return
+                if row:
+                    yield reader.line_num, row
+
+    def decode(self, number: int, raw: list[str] | csv.Error) -> Record:
+        """Put one row together with the header."""
+        if isinstance(raw, csv.Error):
+            return Record(self.name, number, None, f"the row is not CSV: {raw}")
+        if len(raw) != len(self._header):
+            reason = f"the row has {len(raw)} cells, and the header {len(self._header)}"
+            return Record(self.name, number, None, reason, self._delimiter.join(raw))
+        return Record(self.name, number, {name: cell for name, cell in zip(self._header, raw, strict=True) if cell})
+
+    def _checked(self, header: list[str]) -> list[str]:
+        repeated = {name for name in header if header.count(name) > 1}
+        if repeated:
+            raise InvalidRequest(f"file [{self.name}] has two columns called [{min(repeated)}]: rename one")
+        if "" in header:
+            raise InvalidRequest(f"file [{self.name}] has a column without a name: its first line must name them all")
+        return header
+
+
+class Parquet:
+    """Rows of a Parquet file; nulls are absent fields, decimals become numbers, bytes base64."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            from pyarrow import ArrowException, parquet
+        except ImportError as error:
+            raise ConfigurationError(
+                f"reading [{name}] needs pyarrow: install it with `pip install 'es-ttc[parquet]'`"
+            ) from error
+        self.name = name
+        try:
+            self._file = parquet.ParquetFile(name)
+        except ArrowException as error:
+            raise InvalidRequest(f"file [{name}] is not Parquet: {error}") from error
+        self._read = 0
+
+    @property
+    def fraction(self) -> float | None:
+        """Rows read of the file's own count."""
+        total = self._file.metadata.num_rows
+        return self._read / total if total else 1.0
+
+    def rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield rows, numbered from 1."""
+        with closing(self._file):
+            for batch in self._file.iter_batches(batch_size=_PARQUET_ROWS):
+                for row in batch.to_pylist():
+                    self._read += 1
+                    yield self._read, row
+
+    def decode(self, number: int, raw: dict[str, Any]) -> Record:
+        """Turn Arrow's values into JSON's."""
+        return Record(self.name, number, {name: _json_value(value) for name, value in raw.items() if value is not None})
+
+
+def _json_value(value: Any) -> Any:
+    match value:
+        case Decimal():
+            return exact_numbers.number(str(value))
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime() | date() | time():
+            return value.isoformat()
+        case dict():
+            return {key: _json_value(item) for key, item in value.items()}
+        case list():
+            return [_json_value(item) for item in value]
+    return value
+
+
+class _Stream:
+    """A file's bytes, decompressed where its name ends in .gz, or standard input; knows how far it has been read."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._size = Path(name).stat().st_size if name != STDIN else None
+        self._raw: BinaryIO | None = None
+        self._position = 0
+
+    @property
+    def fraction(self) -> float | None:
+        """Bytes taken from the file of its size; None on standard input."""
+        if self._size is None:
+            return None
+        if self._raw is not None and not self._raw.closed:
+            self._position = self._raw.tell()
+        return min(self._position / self._size, 1.0) if self._size else 1.0
+
+    @contextmanager
+    def opened(self) -> Iterator[BinaryIO]:
+        """Give the decompressed stream, and close the file afterwards.
+
+        Raises:
+            InvalidRequest: The file cannot be read on, or its compressed data is damaged.
+        """
+        if self._name == STDIN:
+            yield sys.stdin.buffer
+            return
+        try:
+            with Path(self._name).open("rb") as self._raw:
+                if self._name.lower().endswith(".gz"):
+                    with gzip.open(self._raw) as unpacked:
+                        yield cast("BinaryIO", unpacked)
+                else:
+                    yield self._raw
+        except (EOFError, OSError, zlib.error) as error:
+            raise InvalidRequest(f"file [{self._name}] cannot be read on: {error}") from error

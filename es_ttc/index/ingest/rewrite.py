@@ -1,0 +1,155 @@
+"""A document written again with something added, and all its features as they were.
+
+Nothing below ``ttc`` stands in ``_source``, so an `_update` would drop it. A document is therefore read whole: its
+``_source``, its blobs from the fields that they are stored in, its keywords from doc values. What engines give to no
+reader is made again from what they do give: the kNN vector from the pooled blob (float32, the same numbers), spans from
+the stored token vectors, which they were made from. It is written in one action that names the version that was read,
+so either all of it is replaced or nothing, and no other write is overwritten.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from es_ttc.common.exact_numbers import default
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.ingest.by_id import ReadDocument, hits_by_id, whole_source
+from es_ttc.index.ingest.encode import span_features, span_objects
+from es_ttc.index.mappings.fields import carried, kept_in_source
+from es_ttc.index.mappings.readers import reader_of
+from es_ttc.index.mappings.spec import (
+    DOCUMENT,
+    ENCODER,
+    ENRICHED,
+    ENRICHED_BY,
+    ENRICHED_TEXT,
+    ENRICHMENT,
+    HASH,
+    POOLED,
+    ROOT,
+    STATE,
+    IndexSpec,
+)
+from es_ttc.rescorers.base import Feature
+from es_ttc.vectors.packed import Codebooks, codebook_id, unpack_codebook
+from es_ttc.vectors.quantise import dequantise
+
+_KEYWORDS = (HASH, ENCODER, STATE, DOCUMENT, ENRICHED, ENRICHED_BY, ENRICHED_TEXT)
+_NO_PIPELINE = "_none"
+
+
+@dataclass(frozen=True, slots=True)
+class FullDocument(ReadDocument):
+    """A document with all that stands below ``ttc``.
+
+    Attributes:
+        ours: What stands below ``ttc``, ready to be written again.
+    """
+
+    ours: Mapping[str, Any]
+
+    def lines(self, added: Mapping[str, Any]) -> tuple[bytes, bytes]:
+        """Return the two lines of a bulk that write it again, with something more below ``ttc``.
+
+        Raises:
+            TypeError: The source holds a value that has no JSON form here.
+        """
+        # The source has been through the index's default pipeline already.
+        action = {"index": {**self.target, "pipeline": _NO_PIPELINE}}
+        document = {**self.source, ROOT: {**self.ours, **added}}
+        return orjson.dumps(action), orjson.dumps(document, default=default, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+class DocumentRewriter:
+    """Reads documents of one index whole.
+
+    Args:
+        engine: The engine.
+        index: The index's concrete name.
+        spec: What it carries.
+
+    Raises:
+        InvalidRequest: Its documents hold something that can be neither read nor made again.
+    """
+
+    def __init__(self, engine: Engine, index: str, spec: IndexSpec) -> None:
+        if spec.spans and spec.tokens != "packed":
+            # Without tokens there is nothing to make spans from; and beside spans that stand outside `_source`,
+            # Elasticsearch 9.4 gives nested token vectors to no reader (a null pointer in its loader).
+            raise InvalidRequest(
+                f"index [{index}] keeps spans, and tokens as [{spec.tokens}]: engines give spans to no reader, so its "
+                "documents cannot be written again with something added; make the index with packed tokens"
+            )
+        self._engine = engine
+        self._index = index
+        self._spec = spec
+        self._features = carried(spec)
+        self._sourced = {field.name for field in kept_in_source(spec)}
+        self._reader = reader_of(spec.layout)
+        self._codebooks: Codebooks = (
+            {codebook_id(spec.codebook): unpack_codebook(spec.codebook)} if spec.codebook else {}
+        )
+
+    async def read(self, ids: Sequence[str]) -> list[FullDocument]:
+        """Return the documents of some ids, as the last refresh shows them; those that are gone are left out.
+
+        Raises:
+            EngineUnavailable: A part of the index gave no answer.
+            ValueError: What is stored is damaged.
+        """
+        blobs = [field.name for field in self._features.values() if field.name not in self._sourced]
+        stored = blobs if self._spec.blobs == "stored" else []
+        asked: dict[str, Any] = {
+            "seq_no_primary_term": True,
+            "_source": whole_source(await self._engine.capabilities()),
+            "stored_fields": [*stored, ENRICHMENT],
+            "docvalue_fields": [*_KEYWORDS, *(blobs if not stored else ())],
+        }
+        return [self._whole(hit) for hit in await hits_by_id(self._engine, self._index, ids, asked)]
+
+    def _whole(self, hit: Mapping[str, Any]) -> FullDocument:
+        fields: Mapping[str, Sequence[Any]] = hit.get("fields", {})
+        source = dict(hit.get("_source") or {})
+        ours: dict[str, Any] = {}
+        for name in self._sourced:
+            kept = source.get(ROOT, {}).get(_leaf(name), source.get(name))
+            if kept is not None:
+                ours[_leaf(name)] = kept
+            source.pop(name, None)
+        source.pop(ROOT, None)
+        for name in _KEYWORDS:
+            if name in fields:
+                ours[_leaf(name)] = fields[name][0]
+        if ENRICHMENT in fields:
+            ours[_leaf(ENRICHMENT)] = list(fields[ENRICHMENT])
+        for field in self._features.values():
+            if field.name in fields:
+                ours[_leaf(field.name)] = _padded(fields[field.name][0])
+        if POOLED in fields:
+            pooled = self._reader.read(hit, Feature.POOLED)
+            ours["vector"] = pooled.value if pooled else None
+            if self._spec.spans:
+                ours["spans"] = self._spans(hit)
+        return FullDocument(hit["_id"], hit.get("_routing"), hit["_seq_no"], hit["_primary_term"], source, ours)
+
+    def _spans(self, hit: Mapping[str, Any]) -> list[dict[str, object]]:
+        tokens = self._reader.read(hit, Feature.TOKENS, self._codebooks)
+        offsets = self._reader.read(hit, Feature.OFFSETS)
+        if tokens is None or offsets is None:
+            raise ValueError(f"document [{hit['_id']}] has lost its token vectors")
+        return span_objects(span_features(dequantise(tokens.value), offsets.value[0], self._spec.spans), self._spec)
+
+
+def _leaf(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _padded(value: str) -> str:
+    """Return base64 as engines take it; OpenSearch gives that of doc values without its padding."""
+    plain = value.rstrip("=")
+    base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+    return plain + "=" * (-len(plain) % 4)

@@ -1,0 +1,61 @@
+"""The check at the end of an ingest: whether every document that counts as settled is in the index."""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from tempfile import SpooledTemporaryFile
+from typing import Self
+
+import orjson
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineUnavailable
+
+_IN_MEMORY = 4 * 2**20
+_PAGE = 1000
+_SHOWN = 5
+
+
+class WrittenIds:
+    """The ids of documents that should be in the index; beyond a few MiB they are kept in a temporary file."""
+
+    def __init__(self) -> None:
+        self._file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - closed by __exit__
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, identifier: str) -> None:
+        """Remember one."""
+        self._file.write(orjson.dumps(identifier) + b"\n")
+
+    def pages(self) -> Iterator[list[str]]:
+        """Yield them in pages, none twice in one page."""
+        self._file.seek(0)
+        while lines := list(islice(self._file, _PAGE)):
+            yield sorted({orjson.loads(line) for line in lines})
+
+
+async def missing_from(engine: Engine, index: str, ids: WrittenIds) -> tuple[int, list[str]]:
+    """Return how many documents the index lacks as the last refresh shows it, and the ids of a few of them.
+
+    Raises:
+        EngineUnavailable: A part of the index gave no answer.
+    """
+    missing: set[str] = set()
+    for page in ids.pages():
+        query = {"ids": {"values": page}}
+        if await _count(engine, index, query) < len(page):
+            body = {"query": query, "size": len(page), "_source": False, "track_total_hits": False}
+            answer = await engine.search(index, body)
+            missing |= set(page) - {hit["_id"] for hit in answer["hits"]["hits"]}
+    return len(missing), sorted(missing)[:_SHOWN]
+
+
+async def _count(engine: Engine, index: str, query: Mapping[str, object]) -> int:
+    answer = await engine.search(index, {"query": query, "size": 0, "track_total_hits": True})
+    if answer.get("timed_out") or answer["_shards"]["failed"]:
+        raise EngineUnavailable(f"index [{index}] answered from a part of its shards only: try again")
+    return int(answer["hits"]["total"]["value"])

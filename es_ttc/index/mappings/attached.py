@@ -1,0 +1,135 @@
+"""What an attached index carries: names, marks and bodies, for features beside it and for features inside it.
+
+Beside: a *side index* holds one document for each document of the source, of the same id and routing, with features and
+a mark of the very write that they were made from (the source's UUID, `_seq_no`, `_primary_term`). An alias with a name
+that follows from the source's leads to it. Inside: the features stand in the documents, with the `_version` that each
+document had when they were written.
+"""
+
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from es_ttc.engine.protocol import Capabilities
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.mappings.index import feature_properties, source_excludes, vector_settings
+from es_ttc.index.mappings.spec import ROOT, VECTOR, IndexSpec
+
+PENDING = "pending"
+"""``ttc.state`` of a document that waits for its features."""
+FAILED = "failed"
+"""``ttc.state`` of a document that cannot have features; ``ttc.reason`` says why."""
+CHECKPOINT = "checkpoint"
+"""``ttc.state`` of the one document of a side index that is no document of the source."""
+CHECKPOINT_ID = "ttc-checkpoint"
+
+ID = "ttc.id"
+"""The source's `_id` again, readable without the stored fields beside it."""
+ROUTING = "ttc.routing"
+SOURCE = "ttc.source"
+"""UUID of the source index: one made anew under the same name counts from the beginning."""
+SEQ_NO = "ttc.seq_no"
+TERM = "ttc.term"
+VERSION = "ttc.version"
+"""`_version` of the write that put the features into the document."""
+REASON = "ttc.reason"
+
+_ALIAS_PREFIX = "ttc-side-"
+_SIDE_NAME = re.compile(r"ttc-[0-9a-f]{8}-(.+)", re.DOTALL)
+_LONGEST_NAME = 255
+
+_KEYWORD = {"type": "keyword", "index": False}
+_NUMBER = {"type": "long", "index": False}
+_REASON = {"type": "keyword", "index": False, "doc_values": False, "store": True}
+
+
+def side_alias(source: str) -> str:
+    """Return the alias of a source's side index. It and the index are hidden: no wildcard finds them unasked."""
+    return f"{_ALIAS_PREFIX}{source}"
+
+
+def new_side_name(source: str) -> str:
+    """Return a name for a side index that no index had before, so whatever is kept by it never goes stale.
+
+    Raises:
+        InvalidRequest: The source's own name leaves no room.
+    """
+    name = f"ttc-{secrets.token_hex(4)}-{source}"
+    if len(name.encode()) > _LONGEST_NAME:
+        raise InvalidRequest(
+            f"index [{source}] has a name of {len(source.encode())} bytes, which leaves no room for that of its side "
+            "index (13 more): attach by --in-index"
+        )
+    return name
+
+
+def side_pattern(source: str) -> str:
+    """Return the pattern that the names of a source's side indices match; others may match it too."""
+    return f"ttc-*-{source}"
+
+
+def is_side_of(name: str, mapping: Mapping[str, Any], source: str) -> bool:
+    """Whether an index is a side index of a source."""
+    return _SIDE_NAME.fullmatch(name) is not None and source_of(mapping) == source
+
+
+def source_of(mapping: Mapping[str, Any]) -> str | None:
+    """Return the source of a side index, by its mapping; None for any other index."""
+    found: str | None = mapping.get("_meta", {}).get(ROOT, {}).get("source")
+    return found
+
+
+def side_body(
+    spec: IndexSpec, capabilities: Capabilities, source: str, settings: Mapping[str, Any], *, routing_required: bool
+) -> dict[str, Any]:
+    """Return settings and mappings of a side index.
+
+    It has the source's number of shards and way of routing: two documents that share an id in the source, apart by
+    their routing, stay two here.
+
+    Args:
+        spec: What it carries.
+        capabilities: The engine's.
+        source: The source's name.
+        settings: The source's settings, flat.
+        routing_required: Whether the source demands a routing of every document.
+    """
+    kept = ("number_of_shards", "number_of_routing_shards", "routing_partition_size")
+    shape = {name: settings[f"index.{name}"] for name in kept if f"index.{name}" in settings}
+    marks = {ID: _KEYWORD, ROUTING: _KEYWORD, SOURCE: _KEYWORD, SEQ_NO: _NUMBER, TERM: _NUMBER, REASON: _REASON}
+    properties = {**feature_properties(spec, capabilities), **_leaves(marks)}
+    excludes = source_excludes(spec)
+    return {
+        "settings": {
+            "index": {**shape, "hidden": True, "auto_expand_replicas": "0-1", **vector_settings(spec, capabilities)}
+        },
+        "mappings": {
+            "_meta": {ROOT: {**spec.as_meta(), "source": source}},
+            "_source": {"excludes": excludes if excludes == [ROOT] else [*excludes, *marks]},
+            **({"_routing": {"required": True}} if routing_required else {}),
+            "dynamic": False,
+            "properties": {ROOT: {"type": "object", "dynamic": "strict", "properties": properties}},
+        },
+    }
+
+
+def inside_properties(spec: IndexSpec, capabilities: Capabilities, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is added to the mapping of an index that is to hold features in its own documents.
+
+    Args:
+        spec: What it carries.
+        capabilities: The engine's.
+        settings: The index's settings, flat: OpenSearch takes a vector field only where ``index.knn`` was set when the
+            index was made; elsewhere there is none, and rescoring reads the pooled vector from its blob.
+    """
+    ours = feature_properties(spec, capabilities)
+    if capabilities.product == "opensearch" and settings.get("index.knn") != "true":
+        del ours[VECTOR.partition(".")[2]]
+    marks = {VERSION: _NUMBER, REASON: _REASON}
+    stamp = {"stamp": {"type": "keyword", "index": False}}
+    return {ROOT: {"type": "object", "dynamic": "strict", "properties": {**ours, **_leaves(marks), **stamp}}}
+
+
+def _leaves(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {name.partition(".")[2]: dict(mapping) for name, mapping in fields.items()}

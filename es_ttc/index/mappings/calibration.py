@@ -1,0 +1,83 @@
+"""A sample of the queries that an index is asked, in its mapping's ``_meta.ttc.calibration``.
+
+It is kept as mean and main directions of the queries' vectors, by the encoder that they come from. It stands in the
+mapping, as a codebook does: it goes wherever the index goes, and documents that are still to come need nothing.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import ConfigurationError
+from es_ttc.index.mappings.spec import CALIBRATION, ROOT, IndexSpec
+from es_ttc.rescorers.programs.primitives.moments import Moments
+from es_ttc.vectors.packed import pack_tokens, unpack_tokens
+from es_ttc.vectors.tokens import TokenVectors
+
+RANK = 48
+"""Main directions kept: with more than this many queries, small ones are left out. 48 x 384 numbers of two bytes are
+36 kB, which every node of a cluster holds."""
+
+LEAST_QUERIES = 2
+
+
+async def calibrate(engine: Engine, index: str, texts: Sequence[str], encoder: Encoder) -> Moments:
+    """Write a calibration into an index's mapping, in place of an older one, and return it as it is read back.
+
+    Args:
+        engine: The engine.
+        index: The concrete index that holds the features: of an attached one its side index.
+        texts: The queries.
+        encoder: The index's.
+
+    Raises:
+        ConfigurationError: There are too few queries, or the encoder is not the index's.
+        InvalidRequest: The index carries nothing of es-ttc.
+        EngineError: The engine refused.
+    """
+    mapping = (await engine.mapping(index))[index]
+    spec = IndexSpec.from_mapping(index, mapping)
+    if spec.encoder.key != encoder.identity.key:
+        raise ConfigurationError(
+            f"index [{index}] was encoded by [{spec.encoder.key}], and this encoder is [{encoder.identity.key}]: "
+            "name the index's with --encoder"
+        )
+    vectors = encoder.encode(list(texts), role="query", tokens=False).pooled
+    vectors = vectors[vectors.any(axis=1)]
+    if len(vectors) < LEAST_QUERIES:
+        raise ConfigurationError(f"a calibration needs {LEAST_QUERIES} queries with text at least, got {len(vectors)}")
+    meta = calibration_meta(Moments.of(vectors, RANK), spec.encoder.key)
+    ours = {**mapping["_meta"][ROOT], CALIBRATION: meta}
+    await engine.put_meta(index, {**mapping["_meta"], ROOT: ours})
+    read = calibration_of(meta, spec.encoder.key)
+    assert read is not None  # noqa: S101 - just written for this encoder
+    return read
+
+
+def calibration_meta(moments: Moments, encoder: str) -> dict[str, str]:
+    """Return the JSON-ready value of ``_meta.ttc.calibration``."""
+    rows = np.concatenate((moments.mean[None], moments.factor)).astype(np.float16)
+    blob = base64.b64encode(pack_tokens(TokenVectors(rows))).decode("ascii")
+    return {"encoder": encoder, "queries": str(moments.size), "moments": blob}
+
+
+def calibration_of(meta: Mapping[str, Any], encoder: str) -> Moments | None:
+    """Return what :func:`calibration_meta` wrote, or None where there is nothing for this encoder.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    if not meta or meta.get("encoder") != encoder:
+        return None
+    try:
+        rows = unpack_tokens(base64.b64decode(meta["moments"], validate=True)).values.astype(np.float32)
+        size = int(meta["queries"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"calibration: {type(error).__name__} {error}") from error
+    if not len(rows):
+        raise ValueError("calibration: no mean")
+    return Moments(rows[0], rows[1:], size)

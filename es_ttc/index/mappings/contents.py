@@ -1,0 +1,54 @@
+"""What stands in an index: documents by state, those that lack features, bytes on disk."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.index.mappings.spec import ENCODER, STATE, IndexSpec
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCounts:
+    """Counts of one index, over what a search shows.
+
+    Attributes:
+        documents: All of them.
+        states: Documents by the value of ``ttc.state``.
+        lacking: Documents without ``ttc.state``: written by someone else, or updated since they were ingested.
+        other_encoder: Documents with features of another encoder than the index's.
+        bytes: Size of the primary shards on disk.
+    """
+
+    documents: int
+    states: dict[str, int]
+    lacking: int
+    other_encoder: int
+    bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready form."""
+        return asdict(self)
+
+
+async def contents(engine: Engine, index: str, spec: IndexSpec) -> IndexCounts:
+    """Count what stands in an index."""
+    exists = {"exists": {"field": ENCODER}}
+    body = {
+        "size": 0,
+        "track_total_hits": True,
+        "aggs": {
+            "states": {"terms": {"field": STATE, "size": 20}},
+            "lacking": {"missing": {"field": STATE}},
+            "others": {"filter": {"bool": {"filter": [exists], "must_not": [{"term": {ENCODER: spec.encoder.key}}]}}},
+        },
+    }
+    answer = await engine.search(index, body)
+    found = answer["aggregations"]
+    sizes = await engine.request("GET", f"/{index}/_stats/store")
+    return IndexCounts(
+        documents=answer["hits"]["total"]["value"],
+        states={bucket["key"]: bucket["doc_count"] for bucket in found["states"]["buckets"]},
+        lacking=found["lacking"]["doc_count"],
+        other_encoder=found["others"]["doc_count"],
+        bytes=sizes["_all"]["primaries"]["store"]["size_in_bytes"],
+    )

@@ -1,0 +1,118 @@
+"""The field of enrichment: added to an index whose documents carry features, told in its mapping's ``_meta``.
+
+A text field of its own: the user's fields keep their document frequencies and lengths, and it can be weighted, left out
+or taken away at query time. It has no norms: how much a model wrote about a document says nothing about the document.
+Phrases are values of one array, so no phrase search runs over from one into the next.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineError, InvalidRequest, MissingFeature
+from es_ttc.index.mappings.index import one_mapping
+from es_ttc.index.mappings.spec import ENRICHMENT, ENRICHMENT_FIELDS, ROOT, IndexSpec
+
+META = "ttc_enrichment"
+"""Key of ``_meta``, beside that of the spec: other features of an index do not depend on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnrichmentTarget:
+    """An index whose documents can be enriched.
+
+    Attributes:
+        index: Its concrete name.
+        spec: What else it carries.
+        analyzer: Of the field of enrichment.
+        attached: Whether the features were put into the documents of an index that was there before
+            (`es-ttc attach --in-index`): these keep all of ours in ``_source``, and are updated in place.
+    """
+
+    index: str
+    spec: IndexSpec
+    analyzer: str
+    attached: bool = False
+
+
+async def add_enrichment(engine: Engine, name: str, analyzer: str | None = None) -> EnrichmentTarget:
+    """Give an index the field of enrichment; where it has one already, nothing changes.
+
+    Args:
+        engine: The engine.
+        name: Index or alias, of an index that carries features in its documents.
+        analyzer: Of the field; None for that of the index's first text field.
+
+    Raises:
+        InvalidRequest: The index carries none, or has the field with another analyzer.
+    """
+    index, mapping, spec, attached = await _carrier(engine, name)
+    present = mapping.get("_meta", {}).get(META)
+    if present is not None:
+        if analyzer not in (None, present["analyzer"]):
+            raise InvalidRequest(
+                f"index [{index}] has the field [{ENRICHMENT}] with the analyzer [{present['analyzer']}], which cannot "
+                f"be changed to [{analyzer}]: leave --analyzer out, or make another index"
+            )
+        return EnrichmentTarget(index, spec, present["analyzer"], attached)
+    chosen = analyzer or _analyzer_of(mapping, spec.text_fields[0])
+    ours: dict[str, Any] = {
+        _leaf(ENRICHMENT): {"type": "text", "analyzer": chosen, "norms": False, "store": not attached},
+        **{_leaf(name): {"type": "keyword"} for name in ENRICHMENT_FIELDS if name != ENRICHMENT},
+    }
+    body = {
+        "_meta": {**mapping["_meta"], META: {"analyzer": chosen}},
+        "properties": {ROOT: {"type": "object", "properties": ours}},
+    }
+    await engine.request("PUT", f"/{quote(index, safe='')}/_mapping", body=body)
+    return EnrichmentTarget(index, spec, chosen, attached)
+
+
+async def enrichable(engine: Engine, name: str) -> EnrichmentTarget:
+    """Return what is known of an index that has the field of enrichment.
+
+    Raises:
+        MissingFeature: It has none; the message has the command that adds it.
+        InvalidRequest: There is no such index, or its documents carry nothing of es-ttc.
+    """
+    index, mapping, spec, attached = await _carrier(engine, name)
+    found = mapping.get("_meta", {}).get(META)
+    if found is None:
+        raise MissingFeature(
+            f"index [{index}] has no field [{ENRICHMENT}] to write phrases to: add it with "
+            f"`es-ttc index enrichment {name}`"
+        )
+    return EnrichmentTarget(index, spec, found["analyzer"], attached)
+
+
+async def _carrier(engine: Engine, name: str) -> tuple[str, Mapping[str, Any], IndexSpec, bool]:
+    """Return an index whose documents carry features: its name, mapping and spec, and whether they were attached."""
+    try:
+        index, mapping = await one_mapping(engine, name)
+    except EngineError as error:
+        if error.upstream_status == 404:
+            raise InvalidRequest(f"there is no index [{name}] in the engine at {engine.url}") from error
+        raise
+    meta = mapping.get("_meta", {}).get(ROOT, {})
+    if not meta or "source" in meta:
+        raise InvalidRequest(
+            f"the documents of index [{index}] carry nothing of es-ttc, and phrases must stand in the documents that "
+            "they are to find, for BM25 adds up over the fields of one document: `es-ttc attach NAME --in-index` puts "
+            "features, and then phrases, into an index that is there already (features beside it do not do), "
+            "`es-ttc index create` makes a new one"
+        )
+    return index, mapping, IndexSpec.from_mapping(index, mapping), "inside" in meta
+
+
+def _analyzer_of(mapping: Mapping[str, Any], field: str) -> str:
+    found: Mapping[str, Any] = mapping
+    for part in field.split("."):
+        found = found.get("properties", {}).get(part, {})
+    analyzer: str = found.get("analyzer", "standard")
+    return analyzer
+
+
+def _leaf(name: str) -> str:
+    return name.rpartition(".")[2]

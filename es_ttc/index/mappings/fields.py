@@ -1,0 +1,196 @@
+"""Which stored fields carry which feature: the one table that index bodies, ingest and readers go by.
+
+Nothing below ``ttc`` stands in ``_source``: hits stay small, and a write of the document by anyone else (an index call,
+``_update``, ``_reindex``) drops all of it at once. A document therefore never carries the features of a text that it
+no longer has; it lacks them, which ``ttc.state`` shows and the next ingest mends. The exception are token vectors that
+are not packed, which engines give back from ``_source`` alone: such a write keeps them, but without the hash and the
+encoder that go with them, and so nobody takes them for the new text's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from es_ttc.engine.protocol import Capabilities
+from es_ttc.errors import ConfigurationError
+from es_ttc.index.mappings.spec import (
+    CHUNKS,
+    DOCUMENT,
+    ENCODER,
+    HASH,
+    NORMS,
+    OFFSETS,
+    POOLED,
+    SPAN_END,
+    SPAN_FIELD,
+    SPAN_POSITION,
+    SPAN_SCALE,
+    SPAN_START,
+    SPAN_VECTOR,
+    SPANS,
+    STATE,
+    TOKEN_VECTOR,
+    TOKENS,
+    VECTOR,
+    IndexSpec,
+    TokenStorage,
+)
+from es_ttc.rescorers.base import Feature
+
+Kind = Literal["vector", "blob", "keyword", "integer", "float", "nested", "rank_vectors"]
+
+READY = "ready"
+"""``ttc.state`` of a document with all its features."""
+EMPTY = "empty"
+"""``ttc.state`` of a document without text: it has no features, and needs none."""
+
+_RANK_VECTORS_SINCE = (9, 0)
+_LICENCES_WITH_RANK_VECTORS = ("enterprise", "trial")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field below ``ttc``.
+
+    Attributes:
+        name: Its full name.
+        kind: ``vector`` (kNN field), ``blob`` (binary), ``keyword``, ``float`` (searchable, doc values), ``integer``
+            (doc values only), ``nested`` (objects with ``children``) or ``rank_vectors`` (Elasticsearch's own).
+        children: The fields of a nested one.
+    """
+
+    name: str
+    kind: Kind
+    children: tuple["Field", ...] = ()
+
+    @property
+    def leaf(self) -> str:
+        """Its name inside the object that holds it."""
+        return self.name.rpartition(".")[2]
+
+
+FEATURES: Mapping[Feature, Field] = {
+    Feature.POOLED: Field(POOLED, "blob"),
+    Feature.TOKENS: Field(TOKENS, "blob"),
+    Feature.NORMS: Field(NORMS, "blob"),
+    Feature.OFFSETS: Field(OFFSETS, "blob"),
+    Feature.CHUNKS: Field(CHUNKS, "blob"),
+}
+"""The field that each stored feature needs; token vectors have another one where they are not packed."""
+
+_TOKENS_UNPACKED: Mapping[TokenStorage, Field] = {
+    "nested": Field(TOKENS, "nested", (Field(TOKEN_VECTOR, "vector"),)),
+    "rank_vectors": Field(TOKENS, "rank_vectors"),
+}
+
+BOOKKEEPING: tuple[Field, ...] = (
+    Field(VECTOR, "vector"),
+    *(Field(name, "keyword") for name in (HASH, ENCODER, STATE, DOCUMENT)),
+)
+"""What every index needs beside its features: the vector that the engine's own kNN searches, and keywords."""
+
+SPAN_OBJECTS = Field(
+    SPANS,
+    "nested",
+    (
+        Field(SPAN_VECTOR, "vector"),
+        Field(SPAN_SCALE, "float"),
+        Field(SPAN_POSITION, "integer"),
+        Field(SPAN_FIELD, "keyword"),
+        Field(SPAN_START, "integer"),
+        Field(SPAN_END, "integer"),
+    ),
+)
+"""Smoothed spans, where the spec has any."""
+
+
+def carried(spec: IndexSpec) -> dict[Feature, Field]:
+    """Return the features that an index of this spec carries, with their fields."""
+    carries = {Feature.POOLED}
+    if spec.tokens != "none":
+        carries |= {Feature.TOKENS, Feature.OFFSETS} | ({Feature.NORMS} if stored_scales(spec) else set())
+    if spec.chunks:
+        carries.add(Feature.CHUNKS)
+    tokens = {Feature.TOKENS: _TOKENS_UNPACKED.get(spec.tokens, FEATURES[Feature.TOKENS])}
+    return {feature: field for feature, field in {**FEATURES, **tokens}.items() if feature in carries}
+
+
+def fields(spec: IndexSpec) -> tuple[Field, ...]:
+    """Return all fields below ``ttc`` that an index of this spec has."""
+    return (*carried(spec).values(), *((SPAN_OBJECTS,) if spec.spans else ()), *BOOKKEEPING)
+
+
+def kept_in_source(spec: IndexSpec) -> tuple[Field, ...]:
+    """Return the fields below ``ttc`` that stand in ``_source``, because engines give them to readers nowhere else."""
+    return tuple(field for field in carried(spec).values() if field.kind in ("nested", "rank_vectors"))
+
+
+def stored_scales(spec: IndexSpec) -> tuple[float, ...]:
+    """Return the scales whose norms are stored: all but L = 1, whose norms are those of the tokens themselves."""
+    return tuple(scale for scale in spec.scales if scale != 1)
+
+
+def field_mapping(field: Field, spec: IndexSpec, capabilities: Capabilities) -> dict[str, Any]:
+    """Return one field's mapping.
+
+    Raises:
+        ConfigurationError: The engine has no such field, or none for this many dimensions.
+    """
+    match field.kind:
+        case "vector":
+            return _vector(spec.encoder.dims, capabilities)
+        case "blob":
+            return {"type": "binary", "store": spec.blobs == "stored", "doc_values": spec.blobs == "doc_values"}
+        case "rank_vectors":
+            return _rank_vectors(spec.encoder.dims, capabilities)
+        case "keyword":
+            return {"type": "keyword"}
+        case "float":
+            return {"type": "float"}
+        case "integer":
+            return {"type": "integer", "index": False}
+        case "nested":
+            children = {child.leaf: field_mapping(child, spec, capabilities) for child in field.children}
+            return {"type": "nested", "dynamic": "strict", "properties": children}
+
+
+def _vector(dims: int, capabilities: Capabilities) -> dict[str, Any]:
+    """Cosine on both products, so a kNN score is (1 + cosine) / 2 on either.
+
+    The algorithm is always named: Elasticsearch's default quantises to one bit and loses recall, and OpenSearch's
+    default engine is faiss, which kills the shard where its native library is absent.
+    """
+    if not capabilities.vectors:
+        raise ConfigurationError(
+            f"this {capabilities.product} has no vector field: install the k-NN plugin (opensearch-plugin install "
+            "opensearch-knn)"
+        )
+    if dims > capabilities.max_dims:
+        raise ConfigurationError(
+            f"the encoder's vectors have {dims} dimensions, and this {capabilities.product} takes up to "
+            f"{capabilities.max_dims}: choose fewer with --dims"
+        )
+    if capabilities.product == "elasticsearch":
+        return {
+            "type": "dense_vector",
+            "dims": dims,
+            "index": True,
+            "similarity": "cosine",
+            "index_options": {"type": "hnsw"},
+        }
+    method = {"name": "hnsw", "engine": capabilities.knn_engine, "space_type": "cosinesimil"}
+    return {"type": "knn_vector", "dimension": dims, "method": method}
+
+
+def _rank_vectors(dims: int, capabilities: Capabilities) -> dict[str, Any]:
+    if capabilities.product != "elasticsearch" or capabilities.version < _RANK_VECTORS_SINCE:
+        raise ConfigurationError(
+            f"this {capabilities.product} has no rank_vectors field, which Elasticsearch has from 9.0 on: choose "
+            "--tokens packed or nested"
+        )
+    if capabilities.licence not in _LICENCES_WITH_RANK_VECTORS:
+        raise ConfigurationError(
+            f"Elasticsearch's rank_vectors field needs an Enterprise licence, and this one is [{capabilities.licence}]"
+            ": choose --tokens packed or nested"
+        )
+    return {"type": "rank_vectors", "dims": dims}

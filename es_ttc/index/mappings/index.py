@@ -1,0 +1,157 @@
+"""Index bodies for both products, and the spec read back from an index or an alias of one."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from es_ttc.engine.protocol import Capabilities, Engine
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.mappings.fields import field_mapping, fields, kept_in_source
+from es_ttc.index.mappings.spec import ENRICHMENT_FIELDS, ROOT, IndexSpec, spec_of_own
+
+_VECTORS_OUTSIDE_SOURCE = (9, 2)
+"""First Elasticsearch that keeps vectors out of `_source` and puts them back on `_update` and `_reindex`."""
+
+MOST_NESTED_OBJECTS = 10_000
+"""``index.mapping.nested_objects.limit`` of both products: a document with more is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOptions:
+    """What is chosen once, when the index is made.
+
+    Attributes:
+        analyzer: Of the text fields. ``english`` (stemming, stop words) is what BM25 baselines on these engines use,
+            BEIR's own among them; ``standard`` for text in other languages without an analyzer of their own.
+        shards: Primary shards; None leaves the engine's default.
+        replicas: Copies of each shard; None keeps one as soon as a second node is there to hold it.
+    """
+
+    analyzer: str = "english"
+    shards: int | None = None
+    replicas: int | None = None
+
+
+def index_body(spec: IndexSpec, capabilities: Capabilities, options: IndexOptions | None = None) -> dict[str, Any]:
+    """Return settings and mappings of an index that carries the spec; fields of the user's own stay dynamic.
+
+    Raises:
+        InvalidRequest: A text field's name cannot be mapped, or a document may have more spans than engines take.
+        ConfigurationError: The engine cannot hold the encoder's vectors.
+    """
+    options = options or IndexOptions()
+    ours = feature_properties(spec, capabilities)
+    text = _text_properties(spec.text_fields, {"type": "text", "analyzer": options.analyzer})
+    return {
+        "settings": {"index": _settings(spec, capabilities, options)},
+        "mappings": {
+            "_meta": {ROOT: spec.as_meta()},
+            "_source": {"excludes": source_excludes(spec)},
+            "properties": {**text, ROOT: {"type": "object", "dynamic": "strict", "properties": ours}},
+        },
+    }
+
+
+def feature_properties(spec: IndexSpec, capabilities: Capabilities) -> dict[str, Any]:
+    """Return the mappings of what stands below ``ttc``, by the names inside it.
+
+    Raises:
+        InvalidRequest: A document may have more nested vectors than engines take.
+        ConfigurationError: The engine cannot hold the encoder's vectors.
+    """
+    _check_nested_objects(spec)
+    return {field.leaf: field_mapping(field, spec, capabilities) for field in fields(spec)}
+
+
+def source_excludes(spec: IndexSpec) -> list[str]:
+    """Return what is kept out of ``_source``: all of ours, but for what engines give to readers nowhere else."""
+    kept = kept_in_source(spec)
+    if not kept:
+        return [ROOT]
+    return [*(field.name for field in fields(spec) if field not in kept), *ENRICHMENT_FIELDS]
+
+
+def vector_settings(spec: IndexSpec, capabilities: Capabilities) -> dict[str, Any]:
+    """Return the settings below ``index`` that an index with vectors needs."""
+    if capabilities.product == "opensearch":
+        return {"knn": True}
+    if capabilities.version >= _VECTORS_OUTSIDE_SOURCE:
+        # Vectors that do stand in `_source` are not shown with every hit, nor stored twice. Where none does, `_update`
+        # must not bring the pooled vector back, and it alone: that of a text which may just have changed.
+        return {"mapping": {"exclude_source_vectors": bool(kept_in_source(spec))}}
+    return {}
+
+
+async def create_index(engine: Engine, name: str, spec: IndexSpec, options: IndexOptions | None = None) -> None:
+    """Create an index that carries the spec."""
+    await engine.create_index(name, index_body(spec, await engine.capabilities(), options))
+
+
+async def one_mapping(engine: Engine, name: str) -> tuple[str, Mapping[str, Any]]:
+    """Return the concrete index behind a name or alias, and its mapping.
+
+    Raises:
+        InvalidRequest: The name stands for several indices.
+    """
+    mappings: Mapping[str, Any] = await engine.mapping(name)
+    if len(mappings) != 1:
+        raise several(name, mappings)
+    [(concrete, mapping)] = mappings.items()
+    return concrete, mapping
+
+
+def several(name: str, indices: Collection[str]) -> InvalidRequest:
+    """Return the error for a name that stands for several indices."""
+    return InvalidRequest(f"[{name}] stands for {len(indices)} indices ({', '.join(sorted(indices))}): name one")
+
+
+async def resolve_index(engine: Engine, name: str) -> tuple[str, IndexSpec]:
+    """Return the concrete index behind a name or alias, and its spec.
+
+    Raises:
+        InvalidRequest: The name stands for several indices, or for one that es-ttc has not made.
+    """
+    concrete, mapping = await one_mapping(engine, name)
+    return concrete, spec_of_own(concrete, mapping)
+
+
+def _settings(spec: IndexSpec, capabilities: Capabilities, options: IndexOptions) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if options.shards is not None:
+        settings["number_of_shards"] = options.shards
+    if options.replicas is None:
+        settings["auto_expand_replicas"] = "0-1"
+    else:
+        settings["number_of_replicas"] = options.replicas
+    return settings | vector_settings(spec, capabilities)
+
+
+def _check_nested_objects(spec: IndexSpec) -> None:
+    objects = sum(math.ceil(spec.max_tokens / grid.stride) for grid in spec.spans)
+    objects += spec.max_tokens if spec.tokens == "nested" else 0
+    if objects > MOST_NESTED_OBJECTS:
+        raise InvalidRequest(
+            f"a document of {spec.max_tokens:,} tokens would have {objects:,} nested vectors, and engines take up to "
+            f"{MOST_NESTED_OBJECTS:,} nested objects a document: use fewer --max-tokens, or a larger stride of spans"
+        )
+
+
+def _text_properties(names: tuple[str, ...], mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Nest dotted names as the engines' mappings do."""
+    if not names:
+        raise InvalidRequest("an index needs at least one text field: name them with --text-fields")
+    root: dict[str, Any] = {}
+    for name in names:
+        *parents, leaf = name.split(".")
+        if not leaf or not all(parents) or name.startswith("_") or name.split(".")[0] == ROOT:
+            raise InvalidRequest(f"text field [{name}] cannot be used: its name is empty, starts with _ or is [{ROOT}]")
+        level = root
+        for parent in parents:
+            level = level.setdefault(parent, {"properties": {}}).get("properties")
+            if level is None:
+                raise InvalidRequest(f"text field [{name}] lies inside another text field [{parent}]: name one of them")
+        if leaf in level:
+            raise InvalidRequest(f"text field [{name}] is named twice, or holds another text field: name one of them")
+        level[leaf] = dict(mapping)
+    return root

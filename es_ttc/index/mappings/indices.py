@@ -1,0 +1,137 @@
+"""An index as the engine describes it, read once: its mapping, its settings and its aliases in one request."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from es_ttc.engine.client import path_of_one
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineError
+from es_ttc.index.mappings.attached import is_side_of, side_alias, side_pattern, source_of
+from es_ttc.index.mappings.index import several
+from es_ttc.index.mappings.spec import IndexSpec, own_meta
+
+_FLAT = {"flat_settings": "true"}
+_HIDDEN_TOO = {**_FLAT, "expand_wildcards": "all", "ignore_unavailable": "true", "allow_no_indices": "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """One concrete index.
+
+    Attributes:
+        index: Its name.
+        uuid: Its UUID.
+        shards: Number of primary shards.
+        settings: Its settings, flat.
+        mapping: Its mapping.
+        aliases: Names of its aliases.
+    """
+
+    index: str
+    uuid: str
+    shards: int
+    settings: Mapping[str, Any]
+    mapping: Mapping[str, Any]
+    aliases: frozenset[str]
+
+    @classmethod
+    def of(cls, name: str, described: Mapping[str, Any]) -> Self:
+        """Read what the engine says of it."""
+        settings = described["settings"]
+        shards = int(settings["index.number_of_shards"])
+        return cls(
+            name, settings["index.uuid"], shards, settings, described["mappings"], frozenset(described["aliases"])
+        )
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What its mapping says about es-ttc; empty where it carries nothing."""
+        return own_meta(self.mapping)
+
+    @property
+    def side_of(self) -> str | None:
+        """The index that it is a side index of; None where it is none."""
+        return source_of(self.mapping)
+
+    @property
+    def keeps_source(self) -> bool:
+        """Whether documents have a `_source` at all, stored or made from other fields."""
+        mapped = self.mapping.get("_source", {})
+        modes = (mapped.get("mode"), self.settings.get("index.mapping.source.mode"))
+        return mapped.get("enabled") is not False and "disabled" not in modes
+
+    @property
+    def spec(self) -> IndexSpec:
+        """What it carries.
+
+        Raises:
+            InvalidRequest: It carries nothing of es-ttc, or someone has changed what it says.
+        """
+        return IndexSpec.from_mapping(self.index, self.mapping)
+
+    @property
+    def leaf_fields(self) -> dict[str, str]:
+        """Types of its fields by their full names."""
+        return dict(_leaf_fields(self.mapping.get("properties", {})))
+
+    @property
+    def text_fields(self) -> list[str]:
+        """Names of the fields that hold text, sorted."""
+        return sorted(name for name, kind in self.leaf_fields.items() if kind in ("text", "match_only_text", "keyword"))
+
+
+async def indices_behind(engine: Engine, name: str) -> list[Index]:
+    """Return the concrete indices behind a name, an alias or a data stream, by name; none where there is no such one.
+
+    Raises:
+        InvalidRequest: The name is a pattern or a list.
+        EngineError: The engine refused to say.
+    """
+    path = f"/{path_of_one(name)}"
+    try:
+        found = await engine.request("GET", path, params=_FLAT)
+    except EngineError as error:
+        if error.upstream_status == 404:
+            return []
+        raise
+    return [Index.of(concrete, described) for concrete, described in sorted(found.items())]
+
+
+async def index_behind(engine: Engine, name: str) -> Index | None:
+    """Return the one concrete index behind a name or alias; None where there is no such one.
+
+    Raises:
+        InvalidRequest: The name stands for several indices.
+        EngineError: The engine refused to say.
+    """
+    found = await indices_behind(engine, name)
+    if len(found) > 1:
+        raise several(name, [index.index for index in found])
+    return found[0] if found else None
+
+
+async def serving_side_of(engine: Engine, source: str) -> Index | None:
+    """Return the side index that the alias of a source leads to; None where nothing is attached, or not yet."""
+    found = await indices_behind(engine, side_alias(source))
+    return found[0] if found else None
+
+
+async def all_sides_of(engine: Engine, source: str) -> list[Index]:
+    """Return all side indices of a source: the serving one, unfinished and forgotten ones."""
+    try:
+        found = await engine.request("GET", f"/{side_pattern(source)}", params=_HIDDEN_TOO)
+    except EngineError as error:
+        if error.upstream_status == 404:
+            return []
+        raise
+    sides = (Index.of(name, described) for name, described in sorted(found.items()))
+    return [side for side in sides if is_side_of(side.index, side.mapping, source)]
+
+
+def _leaf_fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, mapping in properties.items():
+        if "properties" in mapping:
+            yield from _leaf_fields(mapping["properties"], f"{prefix}{name}.")
+        if "type" in mapping:
+            yield f"{prefix}{name}", mapping["type"]

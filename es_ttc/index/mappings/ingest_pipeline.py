@@ -1,0 +1,119 @@
+"""The plugin's ingest processor for one index: its options, its pipeline, and the setting that has every write pass it.
+
+It is the index's final pipeline, so no writer passes it by, whatever pipeline a request names. The processor is told
+what the index's documents are encoded from. So it stamps the content hash that `es-ttc ingest` would write, and knows
+documents that es-ttc itself writes with their features: those it leaves alone.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest
+from es_ttc.index.mappings.index import resolve_index
+from es_ttc.index.mappings.spec import IndexSpec
+
+PROCESSOR = "ttc"
+OnError = Literal["pending", "fail"]
+
+_FINAL = "index.final_pipeline"
+_NONE = "_none"
+_UNKNOWN = "No processor type exists with name"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeMode:
+    """How documents wait to be encoded before they are indexed.
+
+    Attributes:
+        on_error: What happens to one that cannot be.
+        timeout: How long the sidecar is waited for, as engines write times.
+    """
+
+    on_error: OnError = "pending"
+    timeout: str = "30s"
+
+
+def processor(spec: IndexSpec, waiting: EncodeMode | None = None) -> dict[str, Any]:
+    """Return the processor for documents of a spec; without waiting it stamps them, and no more."""
+    content = {
+        "encoder": spec.encoder.key,
+        "text_fields": list(spec.text_fields),
+        "storage": spec.storage.hex(),
+        "layout": spec.layout,
+    }
+    return {PROCESSOR: {"wait": waiting is not None, **(asdict(waiting) if waiting else {}), "content": content}}
+
+
+def pipeline_name(index: str) -> str:
+    """Return the name of an index's pipeline."""
+    return f"ttc-ingest-{index}"
+
+
+async def add_pipeline(engine: Engine, name: str, waiting: EncodeMode | None = None) -> dict[str, Any]:
+    """Have every document that is written to an index pass the processor; again, with other options, replaces them.
+
+    Returns:
+        The index, the pipeline's name and the processor.
+
+    Raises:
+        InvalidRequest: The index was not made by es-ttc, or has a final pipeline of its own.
+        ConfigurationError: The engine has no such processor.
+    """
+    index, spec = await resolve_index(engine, name)
+    pipeline = pipeline_name(index)
+    present = await _final_pipeline(engine, index)
+    if present not in (_NONE, pipeline):
+        raise InvalidRequest(
+            f"index [{index}] has the final pipeline [{present}], and there can be one: take it away, or call it in "
+            "the index's default pipeline"
+        )
+    step = processor(spec, waiting)
+    body = {"description": f"es-ttc: features of documents written to {index}", "processors": [step]}
+    try:
+        await engine.request("PUT", _path(pipeline), body=body)
+    except EngineError as error:
+        if _UNKNOWN in str(error):
+            raise ConfigurationError(
+                f"the engine at {engine.url} has no ingest processor [{PROCESSOR}]: install the es-ttc plugin on its "
+                "nodes (docs/how-to/use-the-plugin.md)"
+            ) from error
+        raise
+    await engine.request("PUT", f"/{quote(index, safe='')}/_settings", body={_FINAL: pipeline})
+    return {"index": index, "pipeline": pipeline, "processor": step}
+
+
+async def remove_pipeline(engine: Engine, name: str) -> bool:
+    """Let documents be written to an index without the processor; return whether there was one.
+
+    Raises:
+        InvalidRequest: The index was not made by es-ttc.
+    """
+    index, _ = await resolve_index(engine, name)
+    pipeline = pipeline_name(index)
+    if await _final_pipeline(engine, index) == pipeline:
+        # First the setting: no write may meet a name without a pipeline.
+        await engine.request("PUT", f"/{quote(index, safe='')}/_settings", body={_FINAL: None})
+    return await delete_pipeline(engine, index)
+
+
+async def delete_pipeline(engine: Engine, index: str) -> bool:
+    """Delete the pipeline of an index that has just been deleted; return whether there was one."""
+    try:
+        await engine.request("DELETE", _path(pipeline_name(index)))
+    except EngineError as error:
+        if error.upstream_status in (403, 404):  # who may not manage pipelines has made none
+            return False
+        raise
+    return True
+
+
+async def _final_pipeline(engine: Engine, index: str) -> str:
+    answer = await engine.request("GET", f"/{quote(index, safe='')}/_settings", params={"flat_settings": "true"})
+    found: str = answer[index]["settings"].get(_FINAL, _NONE)
+    return found
+
+
+def _path(pipeline: str) -> str:
+    return f"/_ingest/pipeline/{quote(pipeline, safe='')}"

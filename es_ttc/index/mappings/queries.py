@@ -1,0 +1,38 @@
+"""Searches over the fields of an index, in the form that each product takes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from es_ttc.engine.protocol import Product
+from es_ttc.index.mappings.spec import VECTOR
+from es_ttc.vectors.tokens import Float32
+
+MOST_CANDIDATES = 10_000
+"""Elasticsearch's own limit."""
+
+TIE_BREAKER = 0.5
+"""What the fields beside the best one count for, as in BEIR's own Elasticsearch baseline."""
+
+
+def matching(text: str, fields: Sequence[str]) -> dict[str, Any]:
+    """Return the query that ranks documents by BM25 over some text fields."""
+    if len(fields) == 1:
+        return {"match": {fields[0]: text}}
+    return {"multi_match": {"query": text, "fields": [*fields], "tie_breaker": TIE_BREAKER}}
+
+
+def nearest(vector: Float32, k: int, product: Product) -> dict[str, Any]:
+    """Return the part of a `_search` body that finds the k documents whose pooled vectors are nearest.
+
+    Both products score a hit (1 + cosine) / 2.
+
+    Args:
+        vector: ``(d,)`` float32, the query's pooled vector.
+        k: Documents wanted; the body's ``size`` says how many of them are returned.
+        product: Whose form it takes.
+    """
+    values = vector.tolist()
+    if product == "opensearch":
+        return {"query": {"knn": {VECTOR: {"vector": values, "k": k}}}}
+    candidates = min(MOST_CANDIDATES, max(2 * k, 100))
+    return {"knn": {"field": VECTOR, "query_vector": values, "k": k, "num_candidates": max(k, candidates)}}

@@ -1,0 +1,242 @@
+"""What an index carries for es-ttc: written into its mapping's ``_meta.ttc``, read back by ingest, gateway and CLI."""
+
+import json
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, Literal, Self
+
+from es_ttc.encoders.base import EncoderIdentity
+from es_ttc.errors import InvalidRequest
+from es_ttc.vectors.packed import codebook_id, unpack_codebook
+from es_ttc.vectors.residual import Bits
+
+VERSION = 1
+
+ROOT = "ttc"
+CODEBOOK = "codebook"
+"""Key of ``_meta.ttc`` with the codebook that residuals are read with; part of the spec."""
+CALIBRATION = "calibration"
+"""Key of ``_meta.ttc`` with a sample of queries; written later, and no part of the spec."""
+VECTOR = "ttc.vector"
+POOLED = "ttc.pooled"
+"""The pooled vector again, as a packed blob: OpenSearch gives a knn_vector outside of `_source` to no reader."""
+TOKENS = "ttc.tokens"
+"""A blob; objects with :data:`TOKEN_VECTOR`; or one list of vectors: whichever the storage strategy has."""
+TOKEN_VECTOR = "ttc.tokens.v"
+NORMS = "ttc.norms"
+OFFSETS = "ttc.offsets"
+CHUNKS = "ttc.chunks"
+"""Sentences, pairs of sentences and paragraphs with their vectors, for programs."""
+HASH = "ttc.hash"
+"""Of the text and of how its features are stored: documents of equal hash and encoder have equal features."""
+ENCODER = "ttc.encoder"
+STATE = "ttc.state"
+SPANS = "ttc.spans"
+"""Nested: one object a span, with the fields below it."""
+SPAN_VECTOR = "ttc.spans.v"
+SPAN_SCALE = "ttc.spans.scale"
+SPAN_POSITION = "ttc.spans.position"
+"""The token at the span's centre, from 0."""
+SPAN_FIELD = "ttc.spans.field"
+"""Name of the text field under the span's centre; with it go the characters of that field under its main lobe."""
+SPAN_START = "ttc.spans.start"
+SPAN_END = "ttc.spans.end"
+ENRICHMENT = "ttc.enrichment"
+"""Phrases that a language model added: a text field of its own, so users' fields keep their frequencies and lengths."""
+ENRICHED = "ttc.enriched"
+"""Key of the plan (prompt, model, parameters) that a document was enriched by; absent where it was not."""
+ENRICHED_BY = "ttc.enriched_by"
+"""The job that wrote it."""
+ENRICHED_TEXT = "ttc.enriched_text"
+"""SHA-256, cut to 16 bytes, of the text that the model saw."""
+ENRICHMENT_FIELDS = (ENRICHMENT, ENRICHED, ENRICHED_BY, ENRICHED_TEXT)
+"""What enrichment adds to a document; like all else of ours it stands outside ``_source``."""
+DOCUMENT = "ttc.document"
+"""SHA-256, cut to 16 bytes, of the whole document as it was sent: tells ingest that nothing of it has changed."""
+
+TokenStorage = Literal["packed", "nested", "rank_vectors", "none"]
+Codec = Literal["float16", "int8", "residual2", "residual4"]
+Blobs = Literal["stored", "doc_values"]
+Layout = Literal["stored", "doc_values", "nested", "rank_vectors"]
+RESIDUAL_BITS: Mapping[Codec, Bits] = {"residual2": 2, "residual4": 4}
+
+MEAN = "mean"
+"""How the scale L = inf is written in JSON and on the command line."""
+
+DEFAULT_SCALES: tuple[float, ...] = (1, 3, 5, 7, 10, 15, 20, 30, math.inf)
+"""Spectral Retrieval's default grid, section III-C, and the mean endpoint, so that a request may add it at no cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanGrid:
+    """Where spans are taken of a document.
+
+    Attributes:
+        scale: Width L in tokens of the smoothing kernel (Spectral Retrieval, section III-B), finite, 1 or more.
+        stride: Tokens from one span's centre to the next, 1 or more.
+    """
+
+    scale: float
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSpec:
+    """What an index carries.
+
+    Attributes:
+        encoder: The identity of the encoder that every vector of the index comes from.
+        text_fields: The document's fields that are encoded, in this order, the non-empty ones joined by one space.
+        tokens: Storage strategy of token vectors: ``packed`` (one blob a document), ``nested`` (one nested vector a
+            token), ``rank_vectors`` (Elasticsearch's own field) or ``none`` (pooled vectors only).
+        codec: Storage type of packed token vectors; the other strategies hold float32.
+        scales: The grid whose norms are stored (L = 1 needs none); other scales are computed when asked for.
+        max_tokens: Rows kept of one document's token matrix.
+        spans: Grids of smoothed spans that are kept as nested vectors for the engine's own kNN; none where empty.
+        blobs: Where blobs stand: stored fields, or doc values (for an index whose stored fields are compressed hard).
+        codebook: Packed codebook of the ``residual`` codecs; it stands in the mapping, so it goes wherever the index
+            goes. Empty otherwise.
+        chunks: Whether vectors of sentences, pairs of sentences and paragraphs are kept, for programs.
+    """
+
+    encoder: EncoderIdentity
+    text_fields: tuple[str, ...] = ("title", "text")
+    tokens: TokenStorage = "packed"
+    codec: Codec = "int8"
+    scales: tuple[float, ...] = DEFAULT_SCALES
+    max_tokens: int = 1024
+    spans: tuple[SpanGrid, ...] = ()
+    chunks: bool = False
+    blobs: Blobs = "stored"
+    codebook: bytes = b""
+
+    def __post_init__(self) -> None:
+        packed = self.tokens == "packed"
+        if self.blobs != "stored" and self.tokens not in ("packed", "none"):
+            raise InvalidRequest(f"[blobs] {self.blobs} goes with packed tokens, not with {self.tokens}")
+        if packed and (self.codec in RESIDUAL_BITS) != bool(self.codebook):
+            raise InvalidRequest(
+                f"codec [{self.codec}] needs a codebook: learn one from a sample of the documents (--sample FILE)"
+                if not self.codebook
+                else f"codec [{self.codec}] has no use for a codebook: leave it out, or choose residual2 or residual4"
+            )
+
+    def as_meta(self) -> dict[str, Any]:
+        """Return the JSON-ready value of ``_meta.ttc``."""
+        meta: dict[str, Any] = {
+            "version": VERSION,
+            "encoder": self.encoder.as_dict(),
+            "text_fields": list(self.text_fields),
+            "tokens": self.tokens,
+            "codec": self.codec,
+            "scales": [MEAN if math.isinf(scale) else scale for scale in self.scales],
+            "max_tokens": self.max_tokens,
+        }
+        if self.spans:
+            meta["spans"] = [asdict(grid) for grid in self.spans]
+        if self.blobs != "stored":
+            meta["blobs"] = self.blobs
+        if self.codebook:
+            meta[CODEBOOK] = b64encode(self.codebook).decode("ascii")
+        if self.chunks:
+            meta["chunks"] = True
+        return meta
+
+    def as_shown(self) -> dict[str, Any]:
+        """Return :meth:`as_meta` for people and scripts: the codebook's name and shape in place of its bytes."""
+        meta = self.as_meta()
+        if self.codebook:
+            codebook = unpack_codebook(self.codebook)
+            meta[CODEBOOK] = {"id": codebook_id(self.codebook), "centroids": len(codebook.centroids)}
+        return meta
+
+    @property
+    def layout(self) -> Layout:
+        """How a document's features are read; see :mod:`es_ttc.index.mappings.readers`."""
+        match self.tokens:
+            case "nested" | "rank_vectors":
+                return self.tokens
+            case _:
+                return self.blobs
+
+    @property
+    def encodes_tokens(self) -> bool:
+        """Whether token vectors are needed to make what is stored."""
+        return self.tokens != "none" or bool(self.spans)
+
+    @property
+    def storage(self) -> bytes:
+        """16 bytes that stand for all that a text's features depend on beside the text and the encoder."""
+        return _storage(self)
+
+    @classmethod
+    def from_mapping(cls, index: str, mapping: Mapping[str, Any]) -> Self:
+        """Read the spec from an index's mapping.
+
+        Raises:
+            InvalidRequest: The index was not made for es-ttc, or by a newer release.
+        """
+        meta = mapping.get("_meta", {}).get(ROOT)
+        if meta is None:
+            raise InvalidRequest(
+                f"index [{index}] carries nothing of es-ttc (no [_meta.{ROOT}] in its mapping): "
+                f"make one with `es-ttc index create`"
+            )
+        try:
+            return cls._from_meta(index, meta)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidRequest(
+                f"[_meta.{ROOT}] of index [{index}] is not as es-ttc writes it ({type(error).__name__}: {error}): "
+                "someone has changed it; put it back from another copy of the index, or make the index anew"
+            ) from error
+
+    @classmethod
+    def _from_meta(cls, index: str, meta: Mapping[str, Any]) -> Self:
+        if meta["version"] > VERSION:
+            raise InvalidRequest(
+                f"index [{index}] was written by a newer es-ttc (layout {meta['version']}, this one reads up to "
+                f"{VERSION}): upgrade es-ttc"
+            )
+        return cls(
+            encoder=EncoderIdentity.from_dict(meta["encoder"]),
+            text_fields=tuple(meta["text_fields"]),
+            tokens=meta["tokens"],
+            codec=meta["codec"],
+            scales=tuple(math.inf if scale == MEAN else scale for scale in meta["scales"]),
+            max_tokens=meta["max_tokens"],
+            spans=tuple(SpanGrid(**grid) for grid in meta.get("spans", ())),
+            blobs=meta.get("blobs", "stored"),
+            codebook=b64decode(meta.get(CODEBOOK, "")),
+            chunks=meta.get("chunks", False),
+        )
+
+
+def own_meta(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what an index's mapping says about es-ttc; empty where it carries nothing."""
+    meta: Mapping[str, Any] = mapping.get("_meta", {}).get(ROOT, {})
+    return meta
+
+
+def spec_of_own(index: str, mapping: Mapping[str, Any]) -> IndexSpec:
+    """Return the spec of an index that es-ttc made.
+
+    Raises:
+        InvalidRequest: It made none of it, or only its features.
+    """
+    if {"source", "inside"} & own_meta(mapping).keys():
+        raise InvalidRequest(
+            f"index [{index}] was not made by es-ttc, features were attached: its documents are written as ever, "
+            "`es-ttc fill` brings features up to date, and `es-ttc detach` takes them away"
+        )
+    return IndexSpec.from_mapping(index, mapping)
+
+
+@lru_cache(maxsize=64)
+def _storage(spec: IndexSpec) -> bytes:
+    meta = spec.as_meta()
+    kept = {key: value for key, value in meta.items() if key not in ("encoder", "text_fields")}
+    return sha256(json.dumps(kept, sort_keys=True).encode()).digest()[:16]

@@ -1,0 +1,154 @@
+"""A collection of the demonstration in a real engine: filled, measured, taken away again."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.ingest import IngestResult
+from es_ttc.index.mappings.spec import ROOT, IndexSpec
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.features import encode_queries
+from es_ttc.lab.evaluation.harness import evaluate
+from es_ttc.lab.evaluation.methods import resolve, retrieval
+from es_ttc.lab.evaluation.results import CollectionResult
+from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.through_engine import EngineSearcher, index_collection
+
+PREFIX = "es-ttc-demo-"
+METHODS = ("bm25", "dense", "hybrid", "maxsim", "spectral")
+SHOWN = "spectral"
+"""The method whose queries are shown before and after."""
+MAX_TOKENS = 512
+"""Tokens kept of a document, so that the library is encoded in half a minute; a real index keeps 1,024."""
+WINDOW = 100
+DEPTH = 10
+"""Hits that are asked for, as a search page does: what is shown is nDCG@10, recall@10 and a page's time."""
+WARM_UP = 8
+"""Queries that are asked before any is measured."""
+METRIC = "ndcg@10"
+
+
+@dataclass(frozen=True, slots=True)
+class Exhibit:
+    """A collection in its index.
+
+    Attributes:
+        collection: Documents, queries and judgements.
+        index: The index's name.
+        spec: What the index carries.
+        outcome: What became of the documents.
+    """
+
+    collection: Collection
+    index: str
+    spec: IndexSpec
+    outcome: IngestResult
+
+
+def index_of(collection: Collection) -> str:
+    """Return the name of a collection's index."""
+    return PREFIX + collection.name
+
+
+async def fill(
+    engine: Engine,
+    name: str,
+    collection: Collection,
+    encoder: Encoder,
+    report: Callable[[int, int], None] = lambda *_: None,
+) -> Exhibit:
+    """Index a collection; what an earlier run has left under the same name is replaced.
+
+    Args:
+        engine: The engine.
+        name: Of the index.
+        collection: What is indexed.
+        encoder: Encodes the documents.
+        report: Told how many documents of how many are written.
+
+    Raises:
+        InvalidRequest: There is an index of this name that is not ours.
+        EngineError: The engine rejected a document.
+    """
+    fields = ("title", "text") if any(document.title for document in collection.documents) else ("text",)
+    spec = IndexSpec(encoder.identity, text_fields=fields, max_tokens=MAX_TOKENS)
+    await _make_room(engine, name)
+    outcome = await index_collection(engine, name, collection, spec, encoder, report)
+    return Exhibit(collection, name, spec, outcome)
+
+
+async def remove(engine: Engine, name: str) -> None:
+    """Take an index away, if it is there."""
+    if await engine.exists(name):
+        await engine.delete_index(name)
+
+
+async def _make_room(engine: Engine, name: str) -> None:
+    if not await engine.exists(name):
+        return
+    (mapping,) = (await engine.mapping(name)).values()
+    if ROOT not in mapping.get("_meta", {}):
+        raise InvalidRequest(f"index [{name}] exists and is not the demonstration's: rename it or take another engine")
+    await engine.delete_index(name)
+
+
+def measure(
+    runner: asyncio.Runner, client: Engine, exhibit: Exhibit, encoder: Encoder, progress: Progress = silent
+) -> CollectionResult:
+    """Run every method on every query through the gateway, and compare them.
+
+    Rescorers rescore BM25's best 100: what a user gets who adds the section to the search that they have.
+
+    Args:
+        runner: Runs the client.
+        client: A client of the gateway.
+        exhibit: What is searched.
+        encoder: Encodes the queries of dense search.
+        progress: Told about every query.
+    """
+    methods = resolve(METHODS)
+    product = runner.run(client.capabilities()).product
+    queries = encode_queries(list(exhibit.collection.queries.values()), encoder, tokens=False)
+
+    def searcher(collection: Collection) -> EngineSearcher:
+        return EngineSearcher(
+            runner,
+            client,
+            product,
+            exhibit.index,
+            collection,
+            exhibit.spec.text_fields,
+            retrieval(methods),
+            queries[: len(collection.queries)],
+            first_pass="bm25",
+            window=WINDOW,
+            depth=DEPTH,
+        )
+
+    # A fresh engine's first searches are slower than all later ones: they are not counted.
+    first = searcher(replace(exhibit.collection, queries=dict(islice(exhibit.collection.queries.items(), WARM_UP))))
+    for method in methods:
+        first.rank(method)
+    return evaluate(
+        exhibit.collection, methods, searcher(exhibit.collection), baseline=methods[0].name, progress=progress
+    )
+
+
+def added_ms(result: CollectionResult) -> dict[str, float]:
+    """Return by method what a query takes beyond the first method, in ms: the median over the queries."""
+    first = result.methods[METHODS[0]].seconds
+    return {name: 1000 * float(np.median(method.seconds - first)) for name, method in result.methods.items()}
+
+
+def gains(result: CollectionResult) -> dict[str, float]:
+    """Return by query what the shown method gains over the better of the engine's own two rankings."""
+    own = result.methods[SHOWN].scores.values[METRIC]
+    engine = [result.methods[name].scores.values[METRIC] for name in ("bm25", "dense")]
+    queries = result.methods[SHOWN].scores.queries
+    return {query: float(own[i] - max(one[i] for one in engine)) for i, query in enumerate(queries)}

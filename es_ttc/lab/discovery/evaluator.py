@@ -1,0 +1,120 @@
+"""A program on all tasks, once: scores from the sandbox, twice, and what they are worth and cost."""
+
+import fcntl
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.lab.discovery.records import TaskResult
+from es_ttc.lab.discovery.sandboxed import Limits, ProgramRun, run
+from es_ttc.lab.discovery.tasks import Task
+from es_ttc.lab.evaluation.bootstrap import TIE
+from es_ttc.rescorers.programs.source import Reason, Refused
+
+_HASH_SEEDS = (0, 1)
+"""Of the two processes of one evaluation. The order of a set of texts differs between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What an evaluation found.
+
+    Attributes:
+        tasks: By task.
+        values: By task ``(q,)``: the metric of each query.
+        mean: Mean of the tasks' differences from P0.
+        wins: Tasks above +.001.
+        ties: Tasks within.
+        losses: Tasks below.
+        cost: The cost ratio c, of all tasks' texts together.
+        fingerprint: Of all scores.
+    """
+
+    tasks: dict[str, TaskResult]
+    values: dict[str, NDArray[np.float64]]
+    mean: float
+    wins: int
+    ties: int
+    losses: int
+    cost: float
+    fingerprint: str
+
+
+class Evaluator:
+    """Measures programs on tasks, one at a time on this machine.
+
+    Args:
+        tasks: The tasks, T.
+        limits: What a program may take.
+        lock: The file of the compute lock. Evaluations of other searches with the same file wait.
+    """
+
+    def __init__(self, tasks: Sequence[Task], limits: Limits, lock: Path) -> None:
+        self.tasks = tasks
+        self._limits = limits
+        self._lock = lock
+
+    def evaluate(self, source: str) -> Evaluation:
+        """Return a program's evaluation.
+
+        Raises:
+            Refused: It failed or took too much on a task, or two runs differ.
+            ConfigurationError: There is no sandbox here.
+        """
+        with _held(self._lock):
+            first, second = (run(source, self.tasks, self._limits, hash_seed=seed) for seed in _HASH_SEEDS)
+        digest = hashlib.sha256()
+        for task, one, other in zip(self.tasks, first, second, strict=True):
+            _same(task, one, other)
+            digest.update(one.scores.tobytes())
+        values = {task.name: task.measure(one.scores) for task, one in zip(self.tasks, first, strict=True)}
+        found = {task.name: _on_task(task, one, values[task.name]) for task, one in zip(self.tasks, first, strict=True)}
+        deltas = np.array([one.delta for one in found.values()])
+        return Evaluation(
+            found,
+            values,
+            float(deltas.mean()),
+            int(np.sum(deltas > TIE)),
+            int(np.sum(np.abs(deltas) <= TIE)),
+            int(np.sum(deltas < -TIE)),
+            cost_ratio(list(found.values())),
+            digest.hexdigest()[:16],
+        )
+
+
+def cost_ratio(tasks: Sequence[TaskResult]) -> float:
+    """Return the paper's c over tasks: (T_base + T_prog) / T_base (section 3.3)."""
+    base = sum(one.queries + one.documents for one in tasks)
+    return (base + sum(one.index_texts + one.query_texts for one in tasks)) / base
+
+
+def _same(task: Task, one: ProgramRun, other: ProgramRun) -> None:
+    if one.scores.tobytes() != other.scores.tobytes() or one.usage != other.usage:
+        raise Refused(Reason.DETERMINISTIC, f"two runs on [{task.name}] gave different scores")
+
+
+def _on_task(task: Task, ran: ProgramRun, values: NDArray[np.float64]) -> TaskResult:
+    queries, documents = task.size
+    return TaskResult(
+        value=float(values.mean()),
+        delta=float((values - task.baseline).mean()),
+        queries=queries,
+        documents=documents,
+        index_texts=ran.usage.index_texts,
+        query_texts=ran.usage.query_texts,
+        readings=tuple(sorted(ran.usage.readings)),
+        seconds=round(ran.seconds, 3),
+    )
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

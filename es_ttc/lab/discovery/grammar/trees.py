@@ -1,0 +1,156 @@
+"""Trees of the grammar: drawn at random, changed, crossed. All choices come from the random source that is given."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from es_ttc.common.validation import nearest
+from es_ttc.lab.discovery.grammar.operations import MOST_PARTS, OPERATIONS, Constant, Type, of_type
+
+MOST_NODES = 60
+_DEPTH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """An operation with its constants and parts.
+
+    Attributes:
+        name: The operation's.
+        parts: What it takes.
+        constants: Its constants' values.
+    """
+
+    name: str
+    parts: tuple["Tree", ...] = ()
+    constants: tuple[Constant, ...] = ()
+
+    @property
+    def gives(self) -> Type:
+        """Its type."""
+        return OPERATIONS[self.name].gives
+
+    def nodes(self) -> Iterator["Tree"]:
+        """Yield each different subtree once, parts before what they are parts of."""
+        seen: set[Tree] = set()
+
+        def visit(tree: Tree) -> Iterator[Tree]:
+            if tree in seen:
+                return
+            seen.add(tree)
+            for part in tree.parts:
+                yield from visit(part)
+            yield tree
+
+        yield from visit(self)
+
+    def replaced(self, old: "Tree", new: "Tree") -> "Tree":
+        """Return the tree with one subtree changed, wherever it stands."""
+        if self == old:
+            return new
+        if not any(old in part.nodes() for part in self.parts):
+            return self
+        return Tree(self.name, tuple(part.replaced(old, new) for part in self.parts), self.constants)
+
+    def as_json(self) -> list[Any]:
+        """Return the tree as nested lists."""
+        return [self.name, list(self.constants), *(part.as_json() for part in self.parts)]
+
+    @classmethod
+    def from_json(cls, data: list[Any]) -> "Tree":
+        """Read :meth:`as_json` back.
+
+        Raises:
+            ValueError: It is no such tree.
+        """
+        name, constants, *parts = data
+        if name not in OPERATIONS:
+            near = nearest(str(name), OPERATIONS)
+            raise ValueError(f"no operation [{name}]{f': did you mean [{near}]?' if near else ''}")
+        return cls(name, tuple(cls.from_json(part) for part in parts), tuple(constants))
+
+
+def draw(source: random.Random, gives: Type, depth: int = _DEPTH) -> Tree:
+    """Return a tree of a type, at most so deep where there are leaves of its type."""
+    names = of_type(gives, leaves=depth <= 0 and _has_leaves(gives))
+    (name,) = source.choices(names, [OPERATIONS[one].weight for one in names])
+    operation = OPERATIONS[name]
+    takes = list(operation.takes)
+    if operation.more:
+        takes += [takes[-1]] * source.randrange(3)
+    parts = tuple(draw(source, one, depth - 1) for one in takes)
+    return Tree(name, parts, tuple(source.choice(values) for values in operation.constants))
+
+
+def mutate(source: random.Random, tree: Tree) -> tuple[Tree, str]:
+    """Return a tree changed in one place, and how in a few words."""
+    changes: list[tuple[Callable[[random.Random, Tree], tuple[Tree, str]], float]] = [
+        (_regrow, 3),
+        (_add, 4),
+        (_drop, 2),
+        (_wrap, 2),
+        (_hoist, 1),
+    ]
+    (change,) = source.choices([one for one, _ in changes], [weight for _, weight in changes])
+    return change(source, tree)
+
+
+def cross(source: random.Random, tree: Tree, other: Tree) -> tuple[Tree, str]:
+    """Return a tree with one subtree of another in place of its own, and how in a few words."""
+    place = source.choice(list(tree.nodes()))
+    alike = [one for one in other.nodes() if one.gives == place.gives and one != place]
+    if not alike:
+        return Tree("rrf", (tree, other)), "fused both parents by reciprocal rank"
+    taken = source.choice(alike)
+    return tree.replaced(place, taken), f"[{taken.name}] of the other parent in place of [{place.name}]"
+
+
+def _regrow(source: random.Random, tree: Tree) -> tuple[Tree, str]:
+    place = source.choice(list(tree.nodes()))
+    new = draw(source, place.gives, 2)
+    return tree.replaced(place, new), f"[{new.name}] in place of [{place.name}]"
+
+
+def _add(source: random.Random, tree: Tree) -> tuple[Tree, str]:
+    places = [one for one in tree.nodes() if OPERATIONS[one.name].more and len(one.parts) < MOST_PARTS]
+    if not places:
+        return _wrap(source, tree)
+    place = source.choice(places)
+    new = draw(source, OPERATIONS[place.name].takes[-1], 2)
+    return tree.replaced(place, Tree(place.name, (*place.parts, new), place.constants)), (
+        f"[{new.name}] as a further channel of [{place.name}]"
+    )
+
+
+def _drop(source: random.Random, tree: Tree) -> tuple[Tree, str]:
+    places = [one for one in tree.nodes() if len(one.parts) > len(OPERATIONS[one.name].takes)]
+    if not places:
+        return _regrow(source, tree)
+    place = source.choice(places)
+    gone = source.randrange(len(place.parts))
+    kept = place.parts[:gone] + place.parts[gone + 1 :]
+    return tree.replaced(place, Tree(place.name, kept, place.constants)), (
+        f"without [{place.parts[gone].name}] in [{place.name}]"
+    )
+
+
+def _wrap(source: random.Random, tree: Tree) -> tuple[Tree, str]:
+    name = source.choice(("rrf", "zsum", "mix"))
+    new = draw(source, "scores", 2)
+    constants = tuple(source.choice(values) for values in OPERATIONS[name].constants)
+    return Tree(name, (tree, new), constants), f"fused with [{new.name}] by [{name}]"
+
+
+def _hoist(source: random.Random, tree: Tree) -> tuple[Tree, str]:
+    inner = [one for one in tree.nodes() if one.gives == "scores" and one != tree and one.parts]
+    if not inner:
+        return _wrap(source, tree)
+    chosen = source.choice(inner)
+    return chosen, f"its [{chosen.name}] alone"
+
+
+@cache
+def _has_leaves(gives: Type) -> bool:
+    return bool(of_type(gives, leaves=True))

@@ -1,0 +1,118 @@
+"""The search's memory: an append-only file of one JSON record a line.
+
+A record is on the disk before the search goes on. A process killed while it writes leaves a last line without its end:
+the next one that opens the file for writing cuts it off, and the generation is done again. Nothing that has been
+written is ever changed.
+"""
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import orjson
+from pydantic import ValidationError
+
+from es_ttc.errors import ConfigurationError
+from es_ttc.lab.discovery.records import Plan, Record
+
+FILE = "memory.jsonl"
+
+
+class SearchLog:
+    """One search's memory, open for appending by this process alone.
+
+    Args:
+        folder: Of the search.
+
+    Raises:
+        ConfigurationError: Another process writes to it, or it is damaged in its midst.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / FILE
+        self._file = self.path.open("ab+")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise ConfigurationError(f"another process runs the search in [{folder}]") from None
+        try:
+            whole = _cut(self._file.fileno())
+            self.plan, self._records = _read(self.path, whole)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """All generations, oldest first."""
+        return self._records
+
+    def begin(self, plan: Plan) -> None:
+        """Write the first line."""
+        self._write(plan.model_dump(mode="json"))
+        self.plan = plan
+
+    def append(self, record: Record) -> None:
+        """Write a generation; it is on the disk when this returns."""
+        self._write(record.model_dump(mode="json"))
+        self._records.append(record)
+
+    def _write(self, content: object) -> None:
+        line = orjson.dumps(content) + b"\n"
+        view = memoryview(line)
+        while view:
+            view = view[os.write(self._file.fileno(), view) :]
+        os.fsync(self._file.fileno())
+
+
+def read(folder: Path) -> tuple[Plan, list[Record]]:
+    """Read a memory, that of a search which is running too; a line that is being written is left out.
+
+    Raises:
+        ConfigurationError: There is none, or it is damaged.
+    """
+    path = folder / FILE
+    try:
+        content = path.read_bytes()
+    except OSError:
+        raise ConfigurationError(f"[{folder}] holds no search: start one with `es-ttc discover run`") from None
+    plan, records = _read(path, content[: content.rfind(b"\n") + 1])
+    if plan is None:
+        raise ConfigurationError(f"[{path}] is empty: the search has not begun")
+    return plan, records
+
+
+def _cut(descriptor: int) -> bytes:
+    """Cut off what a killed process left of a line, and return the rest."""
+    size = os.fstat(descriptor).st_size
+    content = os.pread(descriptor, size, 0)
+    whole = content.rfind(b"\n") + 1
+    if whole != size:
+        os.ftruncate(descriptor, whole)
+        os.fsync(descriptor)
+    return content[:whole]
+
+
+def _read(path: Path, content: bytes) -> tuple[Plan | None, list[Record]]:
+    plan: Plan | None = None
+    records: list[Record] = []
+    for number, line in enumerate(content.splitlines(), 1):
+        try:
+            if number == 1:
+                plan = Plan.model_validate_json(line)
+            else:
+                records.append(Record.model_validate_json(line))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise ConfigurationError(f"[{path}] line {number} is no record of a search: {first['msg']}") from error
+    return plan, records

@@ -1,0 +1,173 @@
+"""Which queries and documents a search sees, and which it never sees."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.lab.demo import limit_style, stdlib
+from es_ttc.lab.discovery.records import Plan, TaskPlan
+from es_ttc.lab.discovery.tasks import Task, task_of
+from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, splits
+from es_ttc.lab.evaluation.searcher import Progress, silent
+
+_ELSEWHERE = 1
+
+
+def _limit_style(held: bool) -> Collection:
+    return limit_style.generate(seed=_ELSEWHERE) if held else limit_style.generate()
+
+
+def _stdlib(held: bool) -> Collection:  # noqa: ARG001 - one collection, whose questions are parted
+    return stdlib.generate()
+
+
+GENERATED: Mapping[str, Callable[[bool], Collection]] = {"limit-style": _limit_style, "stdlib": _stdlib}
+"""Tasks that every machine can make; given whether what is held out is wanted."""
+
+
+def plan_task(
+    folder: Path, split: str | None, held_out: str | None, queries: int, documents: int, seed: int
+) -> TaskPlan:
+    """Choose queries and documents of a BEIR folder.
+
+    Args:
+        folder: The folder.
+        split: Whose queries the search sees; `train` where it is None and there is one.
+        held_out: Whose queries it never sees; `test` where it is None. The same split, or a collection of one split,
+            is parted by chance into two halves.
+        queries: Most queries of either.
+        documents: Most documents of either, all that are judged for its queries among them.
+        seed: Of what is drawn.
+
+    Raises:
+        ConfigurationError: The folder or a split is missing.
+    """
+    there = splits(folder) if (folder / "qrels").is_dir() else []
+    seen = split or ("train" if "train" in there else "test")
+    unseen = held_out or "test"
+    collection, other = load_collection(folder, seen), load_collection(folder, unseen)
+    mine, theirs = list(collection.queries), list(other.queries)
+    if seen == unseen:
+        mine, theirs = _halves(mine, seed)
+    else:
+        theirs = [query for query in theirs if query not in collection.queries]
+    if not theirs:
+        raise ConfigurationError(f"[{folder}]: split [{unseen}] has no query that [{seen}] lacks: name another")
+    return _plan(collection, other, str(folder.resolve()), mine, theirs, queries, documents, seed)
+
+
+def plan_generated(name: str, queries: int, documents: int, seed: int) -> TaskPlan:
+    """Choose queries and documents of a generated task.
+
+    Raises:
+        InvalidRequest: There is no such task.
+    """
+    if name not in GENERATED:
+        raise InvalidRequest(f"no generated task [{name}]: there are {', '.join(GENERATED)}")
+    collection, other = GENERATED[name](False), GENERATED[name](True)
+    mine, theirs = list(collection.queries), list(other.queries)
+    if other == collection:
+        mine, theirs = _halves(mine, seed)
+    planned = _plan(collection, other, None, mine, theirs, queries, documents, seed)
+    return planned.model_copy(update={"name": name})
+
+
+def load_tasks(plan: Plan, encoder: Encoder, *, held: bool = False, progress: Progress = silent) -> list[Task]:
+    """Encode the tasks of a plan; the held-out queries with their documents where they are asked for.
+
+    Raises:
+        ConfigurationError: The encoder or the data are not those that the search began with.
+    """
+    if encoder.identity.key != plan.identity:
+        raise ConfigurationError(
+            f"the search began with encoder [{plan.identity}], and this is [{encoder.identity.key}]: name that one"
+        )
+    return [task_of(collection, encoder, progress) for collection in collections(plan, held=held)]
+
+
+def collections(plan: Plan, *, held: bool) -> Iterator[Collection]:
+    """Yield the collections of a plan, cut down to what it chose.
+
+    Raises:
+        ConfigurationError: The data are not those that the search began with.
+    """
+    for task in plan.tasks:
+        whole = _load(task, held=held)
+        queries = frozenset(task.held_queries if held else task.queries)
+        documents = frozenset(task.held_documents if held else task.documents)
+        kept = tuple(document for document in whole.documents if document.id in documents)
+        if len(kept) < len(documents) or len(queries - whole.queries.keys()):
+            raise ConfigurationError(f"task [{task.name}] has other queries or documents than when the search began")
+        yield replace(only(whole, queries), name=task.name, documents=kept)
+
+
+def _load(task: TaskPlan, *, held: bool) -> Collection:
+    if task.folder is None:
+        return GENERATED[task.name](held)
+    return load_collection(Path(task.folder), task.held_out if held else task.split)
+
+
+def _plan(
+    collection: Collection,
+    other: Collection,
+    folder: str | None,
+    mine: Sequence[str],
+    theirs: Sequence[str],
+    queries: int,
+    documents: int,
+    seed: int,
+) -> TaskPlan:
+    chosen = _queries(collection, mine, queries, documents, seed)
+    held = _queries(other, theirs, queries, documents, seed)
+    return TaskPlan(
+        name=collection.name,
+        folder=folder,
+        split=collection.split,
+        held_out=other.split,
+        queries=chosen,
+        held_queries=held,
+        documents=_documents(collection, chosen, documents, seed),
+        held_documents=_documents(other, held, documents, seed),
+    )
+
+
+def _queries(collection: Collection, ids: Sequence[str], size: int, documents: int, seed: int) -> tuple[str, ...]:
+    """Return queries drawn by chance, among those whose judged documents still find room."""
+    kept: set[str] = set()
+    judged: set[str] = set()
+    for query in _shuffled(ids, seed):
+        more = judged | collection.qrels[query].keys()
+        if len(kept) < size and len(more) <= documents:
+            kept.add(query)
+            judged = more
+    if not kept:
+        raise InvalidRequest(f"no query of [{collection.name}] has {documents} or fewer judged documents")
+    return tuple(query for query in ids if query in kept)
+
+
+def _documents(collection: Collection, queries: Sequence[str], size: int, seed: int) -> tuple[str, ...]:
+    """Return all documents that are judged for the queries, and others up to the size."""
+    known = [document.id for document in collection.documents if document.text or document.title]
+    judged = {document for query in queries for document in collection.qrels[query]}
+    others = _sample([one for one in known if one not in judged], max(0, size - len(judged)), seed)
+    kept = judged | set(others)
+    return tuple(one for one in known if one in kept)
+
+
+def _sample(ids: Sequence[str], size: int, seed: int) -> tuple[str, ...]:
+    if size >= len(ids):
+        return tuple(ids)
+    kept = set(_shuffled(ids, seed)[:size])
+    return tuple(one for one in ids if one in kept)
+
+
+def _shuffled(ids: Sequence[str], seed: int) -> list[str]:
+    return random.Random(seed).sample(sorted(ids), len(ids))  # noqa: S311 - to be repeated, not a secret
+
+
+def _halves(ids: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
+    first = set(_sample(ids, len(ids) // 2, seed))
+    return [one for one in ids if one in first], [one for one in ids if one not in first]

@@ -1,0 +1,232 @@
+"""From a search to the gateway: a program on queries that the search never saw, and the files that serve it."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import replace as replaced
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import InvalidRequest
+from es_ttc.lab.discovery.evaluator import Evaluator
+from es_ttc.lab.discovery.planning import collections
+from es_ttc.lab.discovery.records import Plan, Record
+from es_ttc.lab.discovery.sandboxed import Limits, run
+from es_ttc.lab.discovery.tasks import METRIC, Task
+from es_ttc.lab.evaluation.bootstrap import Comparison, compare, resampled_means
+from es_ttc.lab.evaluation.features import encode_queries
+from es_ttc.lab.evaluation.provenance import now
+from es_ttc.lab.evaluation.report import replace
+from es_ttc.rescorers.programs.promoted import SERVED, Manifest, check_name, digest
+from es_ttc.vectors.tokens import Float32
+
+_TOGETHER = 8
+_ALIKE = 0.99
+"""Share of documents whose scores must be the same: products of one row and of eight round differently, and ranks may
+follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutResult:
+    """A program on the queries of one task that the search never saw.
+
+    Attributes:
+        task: The task.
+        split: Whose queries they are.
+        queries: How many.
+        documents: How many there are to rank.
+        baseline: Mean of P0, the plain cosine.
+        value: Mean of the program.
+        versus: The difference, with its interval.
+    """
+
+    task: str
+    split: str
+    queries: int
+    documents: int
+    baseline: float
+    value: float
+    versus: Comparison
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it ready for JSON."""
+        return {
+            "task": self.task,
+            "split": self.split,
+            "queries": self.queries,
+            "documents": self.documents,
+            "metric": METRIC,
+            "cosine": self.baseline,
+            "value": self.value,
+            "delta": self.versus.delta,
+            "interval": [self.versus.interval.low, self.versus.interval.high],
+            "p": self.versus.p,
+            "won_tied_lost": [self.versus.wins, self.versus.ties, self.versus.losses],
+        }
+
+
+def held_out(record: Record, evaluator: Evaluator) -> list[HeldOutResult]:
+    """Measure a program on tasks of held-out queries, once."""
+    found = evaluator.evaluate(record.proposal.source)
+    return [_held(task, found.values[task.name]) for task in evaluator.tasks]
+
+
+def require_servable(record: Record, name: str) -> None:
+    """Refuse what cannot be served.
+
+    Raises:
+        InvalidRequest: It was never measured, or reads what no index holds.
+        ConfigurationError: The name cannot be used.
+    """
+    check_name(name)
+    if record.verdict != "measured":
+        raise InvalidRequest(
+            f"[{record.name}] was rejected ({record.reason}: {record.detail}): there is nothing to serve"
+        )
+    unknown = _readings(record) - SERVED
+    if unknown:
+        raise InvalidRequest(f"[{record.name}] reads [{min(unknown)}], which no index holds: it cannot be served")
+
+
+def samples(plan: Plan, encoder: Encoder) -> list[Float32]:
+    """Return the vectors of the queries that the search saw, by task: they stand for those that an index is asked."""
+    return [
+        np.stack(
+            [query.vectors[0] for query in encode_queries(list(one.queries.values()), encoder, tokens=False)]
+        ).astype(np.float32)
+        for one in collections(plan, held=False)
+    ]
+
+
+def is_calibrated(record: Record, task: Task, sample: Float32, limits: Limits) -> bool:
+    """Return whether a program needs a sample of queries (``ctx.calibration``) to score one query as it does several.
+
+    The gateway has one query at a time. What a program takes of the others asked with it is not there, but for the
+    sample that `es-ttc calibrate` puts into an index.
+
+    Args:
+        record: The program.
+        task: Whose first queries are asked alone and together.
+        sample: ``(m, d)`` queries that may stand for an index's own.
+        limits: Of the sandbox.
+
+    Raises:
+        InvalidRequest: Its scores of a query depend on the other queries with the sample too.
+    """
+    if _scores_alone(record, task, limits):
+        return False
+    if _scores_alone(record, replaced(task, sample=sample), limits):
+        return True
+    raise InvalidRequest(
+        f"[{record.name}] scores a query by the other queries that are asked with it, and the gateway has one at a "
+        "time: it cannot be served. Statistics over queries can be taken from `ctx.calibration`"
+    )
+
+
+def _scores_alone(record: Record, task: Task, limits: Limits) -> bool:
+    few = replaced(
+        task,
+        query_texts=task.query_texts[:_TOGETHER],
+        queries=task.queries[:_TOGETHER],
+        qrels=dict(list(task.qrels.items())[:_TOGETHER]),
+    )
+    alone = replaced(
+        few, query_texts=few.query_texts[:1], queries=few.queries[:1], qrels=dict(list(few.qrels.items())[:1])
+    )
+    together, single = run(record.proposal.source, [few, alone], limits)
+    return bool(np.isclose(together.scores[0], single.scores[0], rtol=1e-3, atol=1e-5).mean() >= _ALIKE)
+
+
+def write(
+    record: Record, plan: Plan, name: str, report: Sequence[HeldOutResult], folder: Path, *, calibrated: bool
+) -> Path:
+    """Write the two files that serve a program, and return that of its source; the manifest comes last."""
+    queries = sum(one.queries for one in record.tasks.values())
+    manifest = Manifest(
+        name=name,
+        sha256=digest(record.proposal.source),
+        readings=tuple(sorted(_readings(record))),
+        passes=sum(one.query_texts for one in record.tasks.values()) / queries,
+        cost=round(record.cost or 1.0, 3),
+        calibrated=calibrated,
+        report={
+            "program": record.name,
+            "origin": record.proposal.origin,
+            "novelty": record.proposal.novelty,
+            "encoder": plan.identity,
+            "search": {task: one.delta for task, one in record.tasks.items()},
+            "held_out": [one.as_json() for one in report],
+            "promoted": now(),
+        },
+    )
+    path = folder / f"{name}.py"
+    replace(path, record.proposal.source.encode())
+    replace(
+        path.with_suffix(".json"), orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2) + b"\n"
+    )
+    return path
+
+
+def exported(records: Sequence[Record], suffix: str) -> bytes:
+    """Return all programs of a search as a file.
+
+    Args:
+        records: The memory.
+        suffix: ``.jsonl`` for proposals that `--proposer replay` takes, ``.csv`` for a table of results.
+
+    Raises:
+        InvalidRequest: Another suffix.
+    """
+    if suffix == ".jsonl":
+        return b"".join(
+            orjson.dumps(record.proposal.model_dump(mode="json")) + b"\n" for record in records if record.generation > 0
+        )
+    if suffix == ".csv":
+        return _table(records).encode()
+    raise InvalidRequest(f"an export is .jsonl (programs) or .csv (results), not [{suffix}]")
+
+
+def _table(records: Sequence[Record]) -> str:
+    tasks = list(dict.fromkeys(task for record in records for task in record.tasks))
+    out = io.StringIO()
+    rows = csv.writer(out)
+    rows.writerow(("name", "generation", "origin", "verdict", "reason", "c", "mean", "admitted", *tasks))
+    for record in records:
+        deltas = [record.tasks[task].delta if task in record.tasks else "" for task in tasks]
+        rows.writerow(
+            (
+                record.name,
+                record.generation,
+                record.proposal.origin,
+                record.verdict,
+                record.reason or "",
+                "" if record.cost is None else record.cost,
+                "" if record.mean is None else record.mean,
+                record.admitted,
+                *deltas,
+            )
+        )
+    return out.getvalue()
+
+
+def _held(task: Task, values: Any) -> HeldOutResult:
+    means = [resampled_means(one[None])[:, 0] for one in (values, task.baseline)]
+    queries, documents = task.size
+    return HeldOutResult(
+        task.name,
+        task.split,
+        queries,
+        documents,
+        float(task.baseline.mean()),
+        float(values.mean()),
+        compare(values, task.baseline, *means),
+    )
+
+
+def _readings(record: Record) -> frozenset[str]:
+    return frozenset(reading for one in record.tasks.values() for reading in one.readings)

@@ -1,0 +1,87 @@
+"""A proposer without a language model: mutated and crossed trees of the grammar. The baseline that one must beat."""
+
+import random
+from collections.abc import Sequence
+
+from es_ttc.lab.discovery.frontier import frontier, measured
+from es_ttc.lab.discovery.grammar.render import render
+from es_ttc.lab.discovery.grammar.trees import MOST_NODES, Tree, cross, draw, mutate
+from es_ttc.lab.discovery.records import Proposal, Record
+from es_ttc.lab.discovery.screening import registry_of
+from es_ttc.rescorers.programs.source import Refused
+
+_TRIES = 50
+_FRESH, _CROSSED = 0.1, 0.35
+_FROM_FRONTIER = 0.6
+_TOURNAMENT = 4
+_STEPS = (1, 1, 2, 3)
+
+
+class GrammarProposer:
+    """Mutation and crossover over typed trees.
+
+    What it proposes follows from the seed, the generation and the memory alone, so a search that is resumed or repeated
+    goes the same way.
+
+    Args:
+        seed: Of every choice.
+        distance: Least structural distance; what the registry would refuse is not proposed, if it can be helped.
+    """
+
+    def __init__(self, seed: int, distance: float) -> None:
+        self._seed = seed
+        self._distance = distance
+
+    def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
+        """Return a child of good programs, or a new one."""
+        source = random.Random(f"{self._seed}:{generation}")  # noqa: S311 - a search to be repeated, not a secret
+        registry = registry_of(records, self._distance)
+        proposal = self._drawn(source, records)
+        for _ in range(_TRIES):
+            try:
+                registry.screen(proposal.source)
+            except Refused:
+                proposal = self._drawn(source, records)
+            else:
+                break
+        return proposal
+
+    def _drawn(self, source: random.Random, records: Sequence[Record]) -> Proposal:
+        grown = [record for record in measured(records) if record.proposal.genome is not None]
+        chance = source.random()
+        parents: tuple[str, ...] = ()
+        if not grown or chance < _FRESH:
+            tree, how = draw(source, "scores"), "drawn anew"
+        else:
+            parent = _chosen(source, grown)
+            tree, parents = Tree.from_json(parent.proposal.genome), (parent.name,)
+            if chance < _FRESH + _CROSSED:
+                other = _chosen(source, grown)
+                tree, how = cross(source, tree, Tree.from_json(other.proposal.genome))
+                parents = (parent.name, other.name)
+            else:
+                told = []
+                for _ in range(source.choice(_STEPS)):
+                    tree, step = mutate(source, tree)
+                    told.append(step)
+                how = "; ".join(told)
+        if len(list(tree.nodes())) > MOST_NODES:
+            tree, how = draw(source, "scores"), "drawn anew: the child was too large"
+            parents = ()
+        novelty = f"{' x '.join(parents) or 'new'}: {how}"
+        return Proposal(
+            source=render(tree, novelty),
+            origin="grammar",
+            parents=parents,
+            novelty=novelty,
+            genome=tree.as_json(),
+        )
+
+
+def _chosen(source: random.Random, records: Sequence[Record]) -> Record:
+    """Return a program of the frontier, or the winner of a small tournament."""
+    front = [record for record in frontier(records) if record.proposal.genome is not None]
+    if front and source.random() < _FROM_FRONTIER:
+        return source.choice(front)
+    drawn = [source.choice(records) for _ in range(_TOURNAMENT)]
+    return max(drawn, key=lambda record: record.mean or 0.0)

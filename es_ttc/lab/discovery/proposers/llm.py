@@ -1,0 +1,171 @@
+"""A language model as the proposer (section 3.2), behind any OpenAI-compatible endpoint.
+
+The prompt is made from the memory alone: results and costs of past programs, what was refused and why, the source of
+the best of the frontier. What the model writes is text until the screening has passed it.
+"""
+
+import ast
+import asyncio
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from es_ttc.lab.discovery.frontier import frontier, measured
+from es_ttc.lab.discovery.grammar.operations import MODULES
+from es_ttc.lab.discovery.records import LlmUsage, Proposal, Record
+from es_ttc.llm.base import Reply
+from es_ttc.llm.client import LlmClient
+from es_ttc.llm.prompts import read_prompt
+from es_ttc.settings import LlmSettings
+
+ORIGIN: Final = "llm"
+
+_PROMPT = Path(__file__).with_name("prompt.md")
+_FENCE = "```"
+_FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_SHOWN_RESULTS, _SHOWN_FAILURES = 40, 10
+_PRIMITIVES = "primitives."
+
+
+class LlmProposer:
+    """Asks a model for one program a generation.
+
+    Args:
+        settings: The endpoint.
+        seed: Of the model's choices, where the endpoint goes by it.
+        characters: Room for history, failures and sources in the prompt; small models have little.
+        tokens: The longest answer.
+        temperature: How far the model strays.
+    """
+
+    def __init__(
+        self,
+        settings: LlmSettings,
+        seed: int,
+        *,
+        characters: int = 24_000,
+        tokens: int = 2_000,
+        temperature: float = 0.8,
+    ) -> None:
+        LlmClient(settings)  # what is wrong with the settings is told before the search begins
+        self._settings = settings
+        self._seed = seed
+        self._characters = characters
+        self._tokens = tokens
+        self._temperature = temperature
+
+    def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
+        """Return what the model wrote, as it wrote it.
+
+        Raises:
+            LlmError: The endpoint does not answer; the search stops, and can go on later.
+        """
+        reply = asyncio.run(self._ask(prompt(records, self._characters), self._seed * 100_000 + generation))
+        source = program_of(reply.text)
+        novelty, hypothesis = claims(source)
+        return Proposal(
+            source=source,
+            origin=ORIGIN,
+            parents=tuple(record.name for record in _best(records)),
+            novelty=novelty,
+            hypothesis=hypothesis,
+            llm=LlmUsage(
+                calls=1,
+                prompt_tokens=reply.usage.prompt_tokens,
+                completion_tokens=reply.usage.completion_tokens,
+                seconds=round(reply.seconds, 3),
+            ),
+        )
+
+    async def _ask(self, text: str, seed: int) -> Reply:
+        async with LlmClient(self._settings) as client:
+            continued = client.api == "completions"
+            return await client.ask(
+                text,
+                max_tokens=self._tokens,
+                temperature=self._temperature,
+                seed=seed,
+                stop=(_FENCE,) if continued else (),
+            )
+
+
+def prompt(records: Sequence[Record], characters: int) -> str:
+    """Return the question that a memory leads to.
+
+    Args:
+        records: The memory.
+        characters: Room for what changes; sources get half of it, results and failures a quarter each.
+    """
+    template = read_prompt(_PROMPT, {"primitives", "history", "failures", "frontier"})
+    return (
+        template.render(
+            primitives=_primitives(),
+            history=_within(_results(records), characters // 4) or "none yet",
+            failures=_within(_failures(records), characters // 4) or "none yet",
+            frontier=_within(_sources(records), characters // 2) or "none yet",
+        ).rstrip("\n")
+        + "\n"
+    )
+
+
+def program_of(text: str) -> str:
+    """Return the program in a model's answer: the longest fenced block, or the text where there is none."""
+    blocks = [block.strip("\n") for block in _FENCED.findall(text)]
+    found = max(blocks, key=len) if blocks else text.partition(_FENCE)[0]
+    return f"{found.strip()}\n" if found.strip() else ""
+
+
+def claims(source: str) -> tuple[str, str]:
+    """Return the claims in a program's docstring, novelty and hypothesis; empty where there are none."""
+    try:
+        text = ast.get_docstring(ast.parse(source)) or ""
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "", ""
+    found = {}
+    for line in text.splitlines():
+        name, _, claim = line.partition(":")
+        found[name.strip().lower()] = " ".join(claim.split())[:300]
+    return found.get("novelty", ""), found.get("hypothesis", "")
+
+
+def _best(records: Sequence[Record]) -> list[Record]:
+    return sorted(frontier(records), key=lambda record: -(record.mean or 0.0))[:3]
+
+
+def _results(records: Sequence[Record]) -> Iterator[str]:
+    known = sorted(measured(records), key=lambda record: -(record.mean or 0.0))[:_SHOWN_RESULTS]
+    for record in known:
+        tasks = ", ".join(f"{name} {one.delta:+.3f}" for name, one in record.tasks.items())
+        about = f": {record.proposal.novelty}" if record.proposal.novelty else ""
+        yield f"{record.name} {record.mean:+.4f}, c {record.cost:.1f} ({tasks}){about}"
+
+
+def _failures(records: Sequence[Record]) -> Iterator[str]:
+    refused = [record for record in records if record.verdict == "rejected"][-_SHOWN_FAILURES:]
+    for record in reversed(refused):
+        yield f"{record.name} {record.reason}: {record.detail}"
+
+
+def _sources(records: Sequence[Record]) -> Iterator[str]:
+    for record in sorted(frontier(records), key=lambda one: -(one.mean or 0.0)):
+        about = f"{record.name}, {record.mean:+.4f} at c {record.cost:.1f}:"
+        yield f"{about}\n{_FENCE}python\n{record.proposal.source.rstrip()}\n{_FENCE}\n"
+
+
+def _within(parts: Iterator[str], room: int) -> str:
+    """Return the parts that there is room for, whole ones alone; one that is too long leaves its room to the next."""
+    kept: list[str] = []
+    for part in parts:
+        if len(part) < room:
+            kept.append(part)
+            room -= len(part) + 1
+    return "\n".join(kept)
+
+
+def _primitives() -> str:
+    by_module: dict[str, list[str]] = {}
+    for name, module in sorted(MODULES.items()):
+        if module.startswith(_PRIMITIVES):
+            by_module.setdefault(module.removeprefix(_PRIMITIVES), []).append(name)
+    return "\n".join(f"  {module}: {', '.join(names)}" for module, names in sorted(by_module.items()))

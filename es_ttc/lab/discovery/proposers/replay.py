@@ -1,0 +1,54 @@
+"""A recorded proposer: programs from a file, one a line. For tests, and to judge programs written by hand."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from es_ttc.errors import ConfigurationError
+from es_ttc.lab.discovery.records import Proposal, Record
+from es_ttc.rescorers.programs.source import Reason, Refused
+
+
+class ReplayProposer:
+    """Gives back what was recorded, in order.
+
+    Args:
+        proposals: One a generation.
+    """
+
+    def __init__(self, proposals: Sequence[Proposal]) -> None:
+        self._proposals = proposals
+
+    @classmethod
+    def read(cls, path: Path) -> "ReplayProposer":
+        """Read a file; a line is an object with `source`, and the other fields of a proposal if it has them.
+
+        Raises:
+            ConfigurationError: There is no such file, or a line is no proposal.
+        """
+        proposals = []
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise ConfigurationError(f"recorded proposals [{path}] cannot be read: {error.strerror}") from error
+        for number, line in enumerate(lines, 1):
+            try:
+                proposals.append(Proposal.model_validate_json(line))
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                field = ".".join(str(part) for part in first["loc"]) or "it"
+                raise ConfigurationError(
+                    f"[{path}] line {number} is no proposal ([{field}]: {first['msg']})"
+                ) from error
+        return cls(proposals)
+
+    def propose(self, generation: int, records: Sequence[Record]) -> Proposal:  # noqa: ARG002
+        """Return the recorded program of a generation.
+
+        Raises:
+            Refused: The recording has ended.
+        """
+        if generation > len(self._proposals):
+            raise Refused(Reason.NO_PROPOSAL, f"the recording has {len(self._proposals)} programs")
+        return self._proposals[generation - 1]

@@ -1,0 +1,209 @@
+"""Candidates on tasks: run in the sandbox, given what they ask for, and told what that costs."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from es_ttc.lab.discovery.tasks import Task
+from es_ttc.rescorers.programs.interface import ADAPTERS, PASSAGE, TOPIC_LENGTH
+from es_ttc.rescorers.programs.source import Reason, Refused
+from es_ttc.sandbox.process import Process, ProcessLimits, line
+from es_ttc.sandbox.shared import Shared, SharedChunks, SharedTexts
+from es_ttc.vectors.chunks import Granularity
+from es_ttc.vectors.tokens import Float32
+
+_DEFINED_SECONDS = 5
+_BATCH = 64
+"""Texts encoded between two looks at the clock."""
+_PROBE = "a"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one candidate may take.
+
+    Attributes:
+        seconds: Time for one task, in seconds, without that of the encoder.
+        memory_mb: Memory beside what the interpreter, numpy and the task's own arrays take, in MiB.
+        cost: Greatest cost ratio c, of all tasks together.
+        encoding: Seconds of the encoder, of all tasks together.
+    """
+
+    seconds: float = 20.0
+    memory_mb: int = 1024
+    cost: float = 50.0
+    encoding: float = 900.0
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a program read of one task, as the paper counts it.
+
+    Attributes:
+        readings: What an index holds beside whole documents: granularities, views, texts.
+        index_texts: Texts encoded that depend on documents alone.
+        query_texts: Texts that it encoded itself.
+    """
+
+    readings: set[str] = field(default_factory=set)
+    index_texts: int = 0
+    query_texts: int = 0
+
+    def count(self, reading: str, texts: int) -> None:
+        """Count a reading, once."""
+        if reading not in self.readings:
+            self.readings.add(reading)
+            self.index_texts += texts
+
+
+@dataclass(slots=True)
+class EncodingBudget:
+    """What a program may still have encoded, on all tasks together.
+
+    Attributes:
+        base: Queries and documents of all tasks.
+        limits: The cost and the encoder's time that it has.
+        texts: Texts that it has had encoded.
+        seconds: Time that the encoder has spent on it.
+    """
+
+    base: int
+    limits: Limits
+    texts: int = 0
+    seconds: float = 0.0
+
+    def add(self, texts: int) -> None:
+        """Count texts.
+
+        Raises:
+            Refused: They are too many.
+        """
+        self.texts += texts
+        if self.base + self.texts > self.limits.cost * self.base:
+            raise Refused(Reason.COST, f"a cost ratio above {self.limits.cost:g}")
+
+    def spend(self, seconds: float) -> None:
+        """Count time of the encoder.
+
+        Raises:
+            Refused: It is too long.
+        """
+        self.seconds += seconds
+        if self.seconds > self.limits.encoding:
+            raise Refused(Reason.COST, f"more than {self.limits.encoding:g} seconds of the encoder")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRun:
+    """One program on one task.
+
+    Attributes:
+        scores: ``(q, n)``, finite.
+        usage: What it read.
+        seconds: How long it took, without the encoder's time.
+    """
+
+    scores: Float32
+    usage: Usage
+    seconds: float
+
+
+def run(
+    source: str, tasks: Sequence[Task], limits: Limits, *, hash_seed: int = 0, restricted: bool = True
+) -> list[ProgramRun]:
+    """Run a program on tasks, one after the other, in a process that has nothing else.
+
+    Args:
+        source: Its text.
+        tasks: What it ranks.
+        limits: What it may take.
+        hash_seed: Decides the order of sets of texts; results must not depend on it.
+        restricted: Whether the process refuses what :mod:`es_ttc.rescorers.programs.source` refuses. Tests take that
+            wall away, to see the other one hold.
+
+    Raises:
+        Refused: It failed, took too much, or tried what it may not.
+        ConfigurationError: The sandbox cannot be had on this machine.
+    """
+    allowance = ProcessLimits(limits.memory_mb, int(limits.seconds * len(tasks)) + _DEFINED_SECONDS)
+    with Process(allowance, hash_seed) as process:
+        process.await_ready()
+        process.begin(source, limits.seconds, restricted=restricted)
+        bill = EncodingBudget(sum(sum(task.size) for task in tasks), limits)
+        return [_ranked(process, task, limits, bill) for task in tasks]
+
+
+def _ranked(process: Process, task: Task, limits: Limits, bill: EncodingBudget) -> ProgramRun:
+    counted = _Counted(task, bill)
+    scores, seconds = process.rank(task.inputs, counted, limits.seconds)
+    return ProgramRun(scores, counted.usage, seconds)
+
+
+class _Counted:
+    """What one task gives a program, and what that costs.
+
+    Args:
+        task: The task.
+        bill: What may still be encoded.
+    """
+
+    def __init__(self, task: Task, bill: EncodingBudget) -> None:
+        self.usage = Usage()
+        self._task = task
+        self._bill = bill
+
+    def chunks(self, granularity: Granularity) -> SharedChunks:
+        """Return the documents' chunks."""
+        pieces = self._task.chunks[granularity]
+        self._count(granularity, pieces.count)
+        return pieces
+
+    def chunk_texts(self, granularity: Granularity) -> SharedTexts:
+        """Return the chunks' texts."""
+        return self._task.chunk_texts[granularity]
+
+    def document_texts(self) -> SharedTexts:
+        """Return the documents' texts."""
+        self._count("texts", 0)
+        return self._task.document_texts
+
+    def view(self, adapter: str, max_length: int | None) -> Shared:
+        """Return the documents under another adapter: as they are, for encoders without; or their openings."""
+        count = self._task.size[1]
+        if (adapter, max_length) == (PASSAGE, TOPIC_LENGTH):
+            self._count("topic", count)
+            return self._task.topics
+        if adapter != PASSAGE:
+            self._count("reversed" if adapter == ADAPTERS[0] else adapter, count)
+        return self._task.inputs.documents
+
+    def encode(self, texts: list[str], adapter: str, dimensions: int | None, max_length: int | None) -> Float32:
+        """Return the texts' vectors."""
+        self.usage.query_texts += len(texts)
+        self._bill.add(len(texts))
+        parts = [np.zeros((0, min(dimensions or self._dims, self._dims)), np.float32)]
+        for start in range(0, len(texts), _BATCH):
+            began = time.monotonic()
+            parts.append(self._encoded(texts[start : start + _BATCH], adapter, dimensions, max_length))
+            self._bill.spend(time.monotonic() - began)
+        return np.concatenate(parts)
+
+    def _encoded(self, texts: list[str], adapter: str, dimensions: int | None, max_length: int | None) -> Float32:
+        try:
+            return self._task.encode(texts, adapter, dimensions, max_length)
+        except Exception as error:
+            self._task.encode(
+                [_PROBE]
+            )  # an encoder that has gone fails here too: that ends the search, not a candidate
+            raise Refused(Reason.FAILED, line(f"encode_fn: {type(error).__name__}: {error}")) from error
+
+    @property
+    def _dims(self) -> int:
+        return self._task.inputs.size[2]
+
+    def _count(self, reading: str, texts: int) -> None:
+        before = self.usage.index_texts
+        self.usage.count(reading, texts)
+        self._bill.add(self.usage.index_texts - before)

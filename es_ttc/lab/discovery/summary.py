@@ -1,0 +1,82 @@
+"""A search in figures."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from es_ttc.common.validation import did_you_mean
+from es_ttc.errors import InvalidRequest
+from es_ttc.lab.discovery.frontier import frontier, measured
+from es_ttc.lab.discovery.records import LlmUsage, Plan, Record
+from es_ttc.lab.discovery.seeds import ORIGIN
+
+
+def status(plan: Plan, records: Sequence[Record]) -> dict[str, Any]:
+    """Return where a search stands, ready for JSON."""
+    grown = [record for record in records if record.proposal.origin != ORIGIN]
+    best = max(measured(records), key=lambda record: record.mean or 0.0, default=None)
+    return {
+        "proposer": plan.proposer,
+        "encoder": plan.encoder,
+        "seed": plan.seed,
+        "tasks": {task.name: {"queries": len(task.queries), "documents": len(task.documents)} for task in plan.tasks},
+        "generation": max((record.generation for record in records), default=0),
+        "seeds": len(records) - len(grown),
+        "proposals": shares(grown),
+        "best": None if best is None else line(best),
+        "frontier": [line(record) for record in frontier(records)],
+        "seconds": round(sum(record.seconds for record in records), 1),
+        "llm": llm(records).model_dump(),
+    }
+
+
+def shares(grown: Sequence[Record]) -> dict[str, Any]:
+    """Return how many proposals were valid, rejected by reason, better than P0, and better than all before them."""
+    reasons = Counter(str(record.reason) for record in grown if record.reason is not None)
+    valid = measured(grown)
+    return {
+        "all": len(grown),
+        "valid": len(valid),
+        "rejected": dict(reasons.most_common()),
+        "gaining": sum((record.mean or 0.0) > 0 for record in valid),
+        "admitted": sum(record.admitted for record in valid),
+    }
+
+
+def line(record: Record) -> dict[str, Any]:
+    """Return a program in one line."""
+    return {
+        "name": record.name,
+        "generation": record.generation,
+        "c": record.cost,
+        "mean": record.mean,
+        "wins": record.wins,
+        "ties": record.ties,
+        "losses": record.losses,
+        "origin": record.proposal.origin,
+        "novelty": record.proposal.novelty,
+    }
+
+
+def named(records: Sequence[Record], name: str, folder: Path) -> Record:
+    """Return a program of a search by its name.
+
+    Raises:
+        InvalidRequest: There is none; the message names the nearest.
+    """
+    by_name = {record.name: record for record in records}
+    if name not in by_name:
+        raise InvalidRequest(f"[{folder}] has no program [{name}]{did_you_mean(name, by_name)}")
+    return by_name[name]
+
+
+def llm(records: Sequence[Record]) -> LlmUsage:
+    """Return what all proposals cost at an endpoint."""
+    used = [record.proposal.llm for record in records if record.proposal.llm is not None]
+    return LlmUsage(
+        calls=sum(one.calls for one in used),
+        prompt_tokens=sum(one.prompt_tokens for one in used),
+        completion_tokens=sum(one.completion_tokens for one in used),
+        seconds=round(sum(one.seconds for one in used), 2),
+    )

@@ -1,0 +1,125 @@
+"""Walks over a collection in memory: its graph, a rescorer as the reranker, the strategies that serve queries."""
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+
+from es_ttc.lab.evaluation.features import CorpusFeatures
+from es_ttc.lab.evaluation.methods import Method, walk_reranker
+from es_ttc.lab.evaluation.rankings import Positions, Ranking
+from es_ttc.reranking.graph import NeighbourGraph, build
+from es_ttc.reranking.strategies import RerankedList, StrategyParams, budgeted_reranker
+from es_ttc.rescorers.base import Query
+from es_ttc.rescorers.registry import parse_params
+from es_ttc.rescorers.similarity import shown_similarity
+
+
+class MemoryGraph:
+    """The neighbour graph of a collection's documents, by their positions.
+
+    Args:
+        features: The documents' features; documents without a vector have no neighbours.
+    """
+
+    def __init__(self, features: CorpusFeatures) -> None:
+        self._known = np.flatnonzero(features.present)
+        self._place = np.full(len(features.present), -1, np.intp)
+        self._place[self._known] = np.arange(len(self._known))
+        self._graph: NeighbourGraph = build(features.pooled[self._known])
+
+    async def of(self, documents: Sequence[int]) -> list[list[int]]:
+        """Return each document's neighbours, nearest first."""
+        places = [int(self._place[document]) for document in documents]
+        return [self._known[self._graph.of(place)].tolist() if place >= 0 else [] for place in places]
+
+    def expect(self, documents: Sequence[int]) -> None:
+        """Do nothing: all is in memory."""
+
+
+class _TruncatedGraph:
+    """A graph as a request may see it: few of each document's neighbours, few steps from the first pass."""
+
+    def __init__(self, graph: MemoryGraph, depth: int, fan_out: int) -> None:
+        self._graph = graph
+        self._depth = depth
+        self._fan_out = fan_out
+        self._steps: dict[int, int] = {}
+
+    async def of(self, documents: Sequence[int]) -> list[list[int]]:
+        found = [row[: self._fan_out] for row in await self._graph.of(documents)]
+        for document, row in zip(documents, found, strict=True):
+            steps = self._steps.setdefault(document, 0) + 1
+            for neighbour in row:
+                self._steps[neighbour] = min(steps, self._steps.get(neighbour, steps))
+        return [
+            row if self._steps[document] < self._depth else [] for document, row in zip(documents, found, strict=True)
+        ]
+
+    def expect(self, documents: Sequence[int]) -> None:
+        pass
+
+
+class InMemoryReranker:
+    """A rescorer of this project as the reranker of one query.
+
+    Args:
+        features: The documents' features.
+        query: The query.
+        method: A walk, which names the rescorer and its parameters.
+    """
+
+    def __init__(self, features: CorpusFeatures, query: Query, method: Method) -> None:
+        self._features = features
+        self._query = query
+        self._rescorer = walk_reranker(method)
+        assert isinstance(method.params, StrategyParams)  # noqa: S101 - of every walk
+        self._params = parse_params(self._rescorer, method.params.reranker_params)
+        self._wanted = self._rescorer.needs(self._params) | self._rescorer.wants
+
+    async def scores(self, documents: Sequence[int]) -> list[float]:
+        """Return the documents' scores as the gateway shows them; 0 for one without features."""
+        places = np.asarray(documents, np.intp)
+        known = self._features.present[places]
+        found = np.zeros(len(places), np.float32)
+        if known.any():
+            window = self._features.window(places[known], np.zeros(int(known.sum()), np.float32), self._wanted)
+            found[known] = shown_similarity(self._rescorer.score(self._query, window, self._params))
+        return [float(score) for score in found]
+
+
+def walk(
+    method: Method, first: Ranking, window: Positions, graph: MemoryGraph, features: CorpusFeatures, query: Query
+) -> Ranking:
+    """Return one query's ranking by a method that walks.
+
+    Args:
+        method: The method.
+        first: The first pass.
+        window: Its first documents, where the walk begins.
+        graph: The neighbour graph.
+        features: The documents' features.
+        query: The query.
+    """
+    strategy, params = method.strategy, method.params
+    assert strategy is not None  # noqa: S101 - the caller's branch
+    assert isinstance(params, StrategyParams)  # noqa: S101
+    judge = budgeted_reranker(strategy.name, params, InMemoryReranker(features, query, method))
+
+    async def nearness(documents: Sequence[int]) -> list[float]:
+        near: list[float] = (features.pooled[np.asarray(documents, np.intp)] @ query.vectors[0]).tolist()
+        return near
+
+    seen = _TruncatedGraph(graph, getattr(params, "depth", 0), getattr(params, "fan_out", 0))
+
+    async def walked() -> RerankedList:
+        return await strategy.run(params, window.tolist(), seen, judge, nearness)
+
+    found = asyncio.run(walked())
+    if found.failure is not None:
+        raise found.failure
+    judged = np.asarray(found.documents[: found.judged], np.intp)
+    scores = [judge.score(document) for document in judged.tolist()]
+    shown = np.array([1 / place if score is None else score for place, score in enumerate(scores, 1)], np.float32)
+    rest = first.documents[~np.isin(first.documents, judged)]
+    return Ranking(np.concatenate([judged, rest]), shown)

@@ -1,0 +1,126 @@
+"""What programs cost, c = (T_base + T_prog) / T_base: in encoder calls as the paper has it (3.3), and in seconds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from es_ttc.lab.evaluation.features import CorpusFeatures
+from es_ttc.rescorers.programs.catalogue import REVERSED, TOPIC, Entry, Reading
+from es_ttc.vectors.chunks import GRANULARITIES
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Encoder calls of one program on one collection.
+
+    Attributes:
+        queries: Queries of the collection.
+        documents: Documents of the collection.
+        index_texts: Texts encoded that depend on documents only.
+        query_texts: Texts encoded that depend on queries.
+    """
+
+    queries: int
+    documents: int
+    index_texts: int
+    query_texts: int
+
+    @property
+    def ratio(self) -> float:
+        """The paper's c: everything over the plain encoding of queries and documents."""
+        base = self.queries + self.documents
+        return (base + self.index_texts + self.query_texts) / base
+
+    @property
+    def at_index(self) -> float:
+        """The documents' part: what an index costs, in plain encodings of its documents."""
+        return (self.documents + self.index_texts) / self.documents
+
+    @property
+    def at_query(self) -> float:
+        """The queries' part: what a query costs, in plain encodings of it."""
+        return (self.queries + self.query_texts) / self.queries
+
+
+Kind = Reading | Literal["document", "query", "expanded"]
+"""A kind of text that is encoded; ``expanded`` is a query with a sentence behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """What one program takes on one collection, in seconds.
+
+    Attributes:
+        base_index: Encoding the documents as they are.
+        base_query: Encoding the queries.
+        index: What the program encodes of documents alone.
+        query: What it encodes for the queries, and its scoring.
+    """
+
+    base_index: float
+    base_query: float
+    index: float
+    query: float
+
+    @property
+    def ratio(self) -> float:
+        """The paper's c, in seconds in place of calls."""
+        base = self.base_index + self.base_query
+        return (base + self.index + self.query) / base
+
+    @property
+    def at_index(self) -> float:
+        """The documents' part: what an index costs, over the plain encoding of its documents."""
+        return (self.base_index + self.index) / self.base_index
+
+    @property
+    def at_query(self) -> float:
+        """The queries' part: what a query costs, over its plain encoding."""
+        return (self.base_query + self.query) / self.base_query
+
+
+def seconds_of(
+    entry: Entry, counts: Mapping[Reading, int], queries: int, rates: Mapping[Kind, float], scoring: float
+) -> Seconds:
+    """Return what a program takes on a collection.
+
+    Args:
+        entry: The program.
+        counts: Texts of each kind that the collection has; see :func:`counted`.
+        queries: Queries of the collection.
+        rates: Seconds that one text of each kind takes to encode.
+        scoring: Seconds of one query's scoring, encoding apart.
+    """
+    return Seconds(
+        base_index=counts[TOPIC] * rates["document"],  # one topic a document
+        base_query=queries * rates["query"],
+        index=sum(counts[reading] * rates[reading] for reading in entry.reads),
+        query=queries * (entry.passes * rates["expanded"] + scoring),
+    )
+
+
+def cost_of(entry: Entry, features: CorpusFeatures, queries: int) -> Cost:
+    """Return a program's cost on a collection whose chunks are known."""
+    counts = counted(features)
+    return Cost(queries, len(features.ids), entry.index_texts(counts), entry.passes * queries)
+
+
+def counted(features: CorpusFeatures) -> dict[Reading, int]:
+    """Return how many texts of each kind a collection has."""
+    counts: dict[Reading, int] = {
+        name: sum(len(own.vectors[name]) for own in features.chunks) for name in GRANULARITIES
+    }
+    return counts | {TOPIC: len(features.ids), REVERSED: len(features.ids)}
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return which points (cost, quality) no other point is at least as cheap and at least as good as, by cost.
+
+    Of equal points the first is kept.
+    """
+    order = sorted(range(len(points)), key=lambda place: (points[place][0], -points[place][1]))
+    front: list[int] = []
+    for place in order:
+        if not front or points[place][1] > points[front[-1]][1]:
+            front.append(place)
+    return front

@@ -1,0 +1,132 @@
+"""A collection's documents and queries as arrays: what an index would hold, kept in memory in the index's codec."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import ConfigurationError
+from es_ttc.index.ingest.encode import DocumentFeatures, encode_documents
+from es_ttc.index.mappings.fields import stored_scales
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.evaluation.datasets import Document
+from es_ttc.lab.evaluation.rankings import Positions
+from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.rescorers.programs.encoding import encode_fn
+from es_ttc.retrievers.base import Vectors
+from es_ttc.retrievers.memory import Matrix
+from es_ttc.vectors.chunks import DocumentChunks, no_chunks
+from es_ttc.vectors.quantise import dequantise
+from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
+
+_BATCH = 128
+"""Texts handed to the encoder at once: enough to sort by length, little enough to hold in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusFeatures:
+    """The features of all documents, in the collection's order.
+
+    Attributes:
+        ids: The documents' ids.
+        present: ``(n,)`` bool: False for a document without text, which has no features and is never scored.
+        pooled: ``(n, d)`` float32 unit rows; zero where not present.
+        tokens: One a document; empty where no method needs token vectors.
+        norms: One a document; empty where no method needs token vectors.
+        chunks: One a document; empty where no method needs chunks.
+        spans: One ``(m, d)`` float32 matrix a document; empty where no method searches spans.
+        truncated: Number of documents whose text has more tokens than an index of the spec keeps.
+    """
+
+    ids: Sequence[str]
+    present: NDArray[np.bool_]
+    pooled: Float32
+    tokens: Sequence[TokenVectors] = ()
+    norms: Sequence[ScaleNorms] = ()
+    chunks: Sequence[DocumentChunks] = ()
+    spans: Sequence[Float32] = ()
+    truncated: int = 0
+
+    def window(self, documents: Positions, first_pass: Float32, features: frozenset[Feature]) -> Window:
+        """Return some documents as a rescorer takes them.
+
+        Args:
+            documents: ``(k,)`` positions of documents that are present.
+            first_pass: ``(k,)`` their first-pass scores.
+            features: What the rescorer needs or wants; what it does not stays None.
+        """
+        return Window(
+            ids=[self.ids[i] for i in documents],
+            first_pass=first_pass,
+            pooled=self.pooled[documents] if Feature.POOLED in features else None,
+            tokens=[self.tokens[i] for i in documents] if Feature.TOKENS in features else None,
+            norms=[self.norms[i] for i in documents] if Feature.NORMS in features and self.norms else None,
+            chunks=[self.chunks[i] for i in documents] if Feature.CHUNKS in features else None,
+        )
+
+    def matrix(self, among: Vectors) -> Matrix:
+        """Return the vectors of one kind as a search over arrays takes them.
+
+        Raises:
+            ConfigurationError: They were not encoded.
+        """
+        match among:
+            case Vectors.POOLED:
+                return Matrix.of(self.pooled)
+            case Vectors.SPANS:
+                parts = self.spans
+            case Vectors.TOKENS:
+                parts = [dequantise(tokens) for tokens in self.tokens]
+        if len(parts) != len(self.ids):
+            raise ConfigurationError(f"the collection's [{among}] are searched, and were not encoded")
+        return Matrix(np.concatenate(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts]))
+
+
+def encode_corpus(
+    documents: Sequence[Document], spec: IndexSpec, encoder: Encoder, progress: Progress = silent
+) -> CorpusFeatures:
+    """Encode documents as ingest does for an index of this spec."""
+    features: list[DocumentFeatures] = []
+    for start in range(0, len(documents), _BATCH):
+        batch = [document.source for document in documents[start : start + _BATCH]]
+        features += encode_documents(batch, spec, encoder)
+        progress("encoding documents", len(features), len(documents))
+    dims = spec.encoder.dims
+    no_vectors = np.zeros((0, dims), dtype=np.float32)
+    nothing = TokenVectors(no_vectors)
+    no_norms = ScaleNorms(stored_scales(spec), np.zeros((len(stored_scales(spec)), 0), dtype=np.float32))
+    stored = spec.tokens != "none"
+    return CorpusFeatures(
+        ids=[document.id for document in documents],
+        present=np.array([one.pooled is not None for one in features]),
+        pooled=np.stack([np.zeros(dims, np.float32) if one.pooled is None else one.pooled for one in features]),
+        tokens=[one.tokens.vectors if one.tokens else nothing for one in features] if stored else (),
+        norms=[one.tokens.norms if one.tokens else no_norms for one in features] if stored else (),
+        chunks=[one.chunks or no_chunks(dims) for one in features] if spec.chunks else (),
+        spans=[one.spans.vectors if one.spans else no_vectors for one in features] if spec.spans else (),
+        truncated=sum(one.truncated for one in features),
+    )
+
+
+def encode_queries(texts: Sequence[str], encoder: Encoder, *, tokens: bool, progress: Progress = silent) -> list[Query]:
+    """Encode queries as the gateway does.
+
+    Args:
+        texts: The queries' texts.
+        encoder: The index's encoder.
+        tokens: Whether a method needs the queries' token vectors.
+        progress: Told about every batch.
+    """
+    queries: list[Query] = []
+    for start in range(0, len(texts), _BATCH):
+        batch = texts[start : start + _BATCH]
+        encodings = encoder.encode(batch, role="query", tokens=tokens)
+        queries += [
+            Query(text, encodings.pooled[i : i + 1], encodings.tokens[i] if tokens else None, encode_fn(encoder))
+            for i, text in enumerate(batch)
+        ]
+        progress("encoding queries", len(queries), len(texts))
+    return queries

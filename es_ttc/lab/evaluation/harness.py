@@ -1,0 +1,104 @@
+"""The evaluation itself: rankings from a searcher, metrics of them, and the comparison with a baseline."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.lab.evaluation.bootstrap import RESAMPLES, SEED, compare, interval, resampled_means
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.methods import Method
+from es_ttc.lab.evaluation.metrics import QueryScores, score
+from es_ttc.lab.evaluation.rankings import Run
+from es_ttc.lab.evaluation.results import CollectionResult, MethodResult
+from es_ttc.lab.evaluation.searcher import Progress, Searcher, silent
+
+
+def evaluate(
+    collection: Collection,
+    methods: Sequence[Method],
+    searcher: Searcher,
+    *,
+    k: int = 10,
+    baseline: str | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+    progress: Progress = silent,
+) -> CollectionResult:
+    """Run methods on one collection and compare them.
+
+    Args:
+        collection: Documents, queries and judgements.
+        methods: What to run.
+        searcher: What answers the queries.
+        k: Cutoff of the headline metrics.
+        baseline: The method that the others are compared with; see :func:`choose_baseline`.
+        resamples: Of the bootstrap.
+        seed: Of the bootstrap.
+        progress: Told about every query.
+    """
+    reference = choose_baseline(methods, baseline)
+    runs = {method.name: searcher.rank(method, progress) for method in methods}
+    vectors = searcher.vectors
+    scores = {
+        name: score(collection.qrels, run.rankings, k=k, aspects=collection.aspects, vectors=vectors)
+        for name, run in runs.items()
+    }
+    return CollectionResult(
+        name=collection.name,
+        split=collection.split,
+        documents=len(collection.documents),
+        judgements=collection.judgements,
+        relevant=collection.relevant,
+        warnings=collection.warnings,
+        baseline=reference,
+        methods=_compared(methods, runs, scores, reference, resamples, seed),
+        texts=dict(collection.queries),
+    )
+
+
+def choose_baseline(methods: Sequence[Method], wanted: str | None = None) -> str:
+    """Return the name of the baseline: the one wanted, else dense, else the first method.
+
+    Raises:
+        InvalidRequest: The one wanted is not among the methods.
+    """
+    names = [method.name for method in methods]
+    if wanted is not None and wanted not in names:
+        raise InvalidRequest(f"baseline [{wanted}] is not among the methods: {', '.join(names)}")
+    return wanted or ("dense" if "dense" in names else names[0])
+
+
+def _compared(
+    methods: Sequence[Method],
+    runs: dict[str, Run],
+    scores: dict[str, QueryScores],
+    baseline: str,
+    resamples: int,
+    seed: int,
+) -> dict[str, MethodResult]:
+    """Bootstrap all methods and metrics on the same draws."""
+    series = [(name, metric) for name in scores for metric in scores[name].values]
+    values = np.stack([scores[name].values[metric] for name, metric in series])
+    means = dict(zip(series, resampled_means(values, resamples=resamples, seed=seed).T, strict=True))
+    results = {}
+    for method in methods:
+        own = scores[method.name].values
+        versus = {
+            metric: compare(
+                own[metric],
+                scores[baseline].values[metric],
+                means[method.name, metric],
+                means[baseline, metric],
+            )
+            for metric in (own if method.name != baseline else ())
+        }
+        results[method.name] = MethodResult(
+            name=method.name,
+            params=method.params.model_dump(mode="json"),
+            scores=scores[method.name],
+            intervals={metric: interval(means[method.name, metric]) for metric in own},
+            versus=versus,
+            seconds=runs[method.name].seconds,
+        )
+    return results

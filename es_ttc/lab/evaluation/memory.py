@@ -1,0 +1,253 @@
+"""The methods in memory, on exact arrays: the same rescorer objects that serve queries, without engine or HTTP."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.errors import ConfigurationError
+from es_ttc.lab.evaluation.adaptive_reranking import MemoryGraph, walk
+from es_ttc.lab.evaluation.bm25 import Bm25
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.features import CorpusFeatures
+from es_ttc.lab.evaluation.methods import Bm25Params, FirstPass, HybridParams, Method
+from es_ttc.lab.evaluation.rankings import Positions, Ranking, Run, reciprocal_rank_fusion, reorder, top
+from es_ttc.lab.evaluation.searcher import Progress, depth_of, silent
+from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.rescorers.programs.primitives.moments import Moments
+from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
+from es_ttc.rescorers.similarity import shown_similarity
+from es_ttc.retrievers.base import Retriever
+from es_ttc.retrievers.memory import MemorySearch
+from es_ttc.vectors.tokens import Float32
+
+_BLOCK = 256
+"""Queries of one matrix product."""
+
+T = TypeVar("T")
+Found = tuple[list[Ranking], NDArray[np.float64]]
+"""A ranking a query, and the seconds that each took."""
+
+
+class MemorySearcher:
+    """Answers a collection's queries from arrays.
+
+    Args:
+        collection: Documents and queries.
+        texts: The documents' texts as they are encoded, in the collection's order.
+        retrieval: The retrieval methods by name, with their parameters.
+        features: The documents' features; None where no method needs any.
+        queries: The encoded queries, in the collection's order; empty where no method needs any.
+        first_pass: The method that finds the window of a rescorer.
+        window: Documents that a rescorer scores; None for the whole corpus.
+    """
+
+    def __init__(
+        self,
+        collection: Collection,
+        texts: Sequence[str],
+        retrieval: Mapping[str, Method],
+        features: CorpusFeatures | None = None,
+        queries: Sequence[Query] = (),
+        *,
+        first_pass: FirstPass = "dense",  # noqa: S107 - a stage, no password
+        window: int | None = 100,
+    ) -> None:
+        self._collection = collection
+        self._texts = texts
+        self._retrieval = retrieval
+        self._features = features
+        self._queries = queries
+        self._first_pass = first_pass
+        self._window = window
+        self._depth = depth_of(window, len(collection.documents))
+        self._reach = self._depth if window is not None else len(collection.documents)
+        self._found: dict[Method, Found] = {}
+
+    @property
+    def vectors(self) -> Mapping[str, Float32] | None:
+        """The documents' pooled vectors by id; see :class:`es_ttc.lab.evaluation.searcher.Searcher`."""
+        if self._features is None:
+            return None
+        features = self._features
+        return {features.ids[place]: features.pooled[place] for place in np.flatnonzero(features.present).tolist()}
+
+    def rank(self, method: Method, progress: Progress = silent) -> Run:
+        """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.searcher.Searcher`."""
+        found = self._found_by(method, progress)
+        ids = [document.id for document in self._collection.documents]
+        rankings = dict(zip(self._collection.queries, found[0], strict=True))
+        return Run(
+            {query: [ids[i] for i in ranking.documents[: self._depth]] for query, ranking in rankings.items()},
+            {query: ranking.scores[: self._depth] for query, ranking in rankings.items()},
+            found[1],
+        )
+
+    def _found_by(self, method: Method, progress: Progress) -> Found:
+        if method.retriever is not None:
+            return self._search(method.retriever, method, progress)
+        if method.strategy is not None:
+            return self._walk(method, progress)
+        return self._retrieve(method, progress) if method.rescorer is None else self._rescore(method, progress)
+
+    def _retrieve(self, method: Method, progress: Progress) -> Found:
+        if method not in self._found:
+            match method.params:
+                case Bm25Params():
+                    self._found[method] = self._bm25(method.params, progress)
+                case HybridParams():
+                    self._found[method] = self._hybrid(method.params, progress)
+                case _:
+                    self._found[method] = self._dense(progress)
+        return self._found[method]
+
+    def _bm25(self, params: Bm25Params, progress: Progress) -> Found:
+        index = Bm25(self._texts, k1=params.k1, b=params.b)
+
+        def search(text: str) -> Ranking:
+            ranking = top(index.scores(text), self._reach)
+            matching = int(np.sum(ranking.scores > 0))
+            return Ranking(ranking.documents[:matching], ranking.scores[:matching])
+
+        return _each(search, self._collection.queries.values(), "bm25", progress)
+
+    def _dense(self, progress: Progress) -> Found:
+        features = self._encoded()
+        vectors = np.stack([query.vectors[0] for query in self._queries])
+        reach = min(self._reach, int(features.present.sum()))
+        rankings: list[Ranking] = []
+        start = time.perf_counter()
+        for block in range(0, len(vectors), _BLOCK):
+            scores = shown_similarity(vectors[block : block + _BLOCK] @ features.pooled.T)
+            scores[:, ~features.present] = -np.inf  # no kNN search returns a document without a vector
+            rankings += [top(row, reach) for row in scores]
+            progress("dense", len(rankings), len(vectors))
+        share = (time.perf_counter() - start) / len(rankings)
+        return rankings, np.full(len(rankings), share)
+
+    def _hybrid(self, params: HybridParams, progress: Progress) -> Found:
+        parts = [self._retrieve(self._retrieval[name], progress) for name in ("bm25", "dense")]
+        lists = [[ranking.documents[: self._reach].tolist() for ranking in rankings] for rankings, _ in parts]
+
+        def fuse(rankings: Sequence[Sequence[int]]) -> Ranking:
+            fused = reciprocal_rank_fusion(rankings, params.k)[: self._reach]
+            documents = np.array([document for document, _ in fused], dtype=np.intp)
+            return Ranking(documents, np.array([score for _, score in fused], dtype=np.float32))
+
+        rankings, seconds = _each(fuse, list(zip(*lists, strict=True)), "hybrid", progress)
+        return rankings, seconds + sum(spent for _, spent in parts)
+
+    def _search(self, retriever: Retriever[Any], method: Method, progress: Progress) -> Found:
+        features = self._encoded()
+        matrices = {among: features.matrix(among) for among in method.searches}
+
+        def windows(documents: Positions, wanted: frozenset[Feature]) -> Window:
+            return features.window(documents, np.zeros(len(documents), np.float32), wanted)
+
+        with asyncio.Runner() as runner:
+
+            def retrieve(query: Query) -> Ranking:
+                search = MemorySearch(matrices, windows, details=False)
+                found = runner.run(retriever.retrieve(query, search, self._depth, method.params))
+                scores = shown_similarity(found.scores) if retriever.similarity else found.scores
+                return Ranking(found.documents, scores)
+
+            return _each(retrieve, self._queries, method.name, progress)
+
+    def _rescore(self, method: Method, progress: Progress) -> Found:
+        assert method.rescorer is not None  # noqa: S101 - rank's branch
+        rescorer, params, needs = method.rescorer, method.params, method.needs
+        if self._window is None and isinstance(rescorer, ProgramRescorer) and isinstance(params, ProgramParams):
+            return self._program(rescorer, params, progress)
+        features = self._encoded()
+        first_pass, spent = self._retrieve(self._retrieval[self._first_pass], progress)
+
+        def rescore(pair: tuple[Query, Ranking]) -> Ranking:
+            query, first = pair
+            if self._window is None:
+                first = _with_whole_corpus(first, len(features.ids))
+            window, first_scores = first.documents[: self._window], first.scores[: self._window]
+            known = features.present[window]
+            window = window[known]
+            scores = rescorer.score(query, self._given(window, first_scores[known], needs), params)
+            return reorder(first, window, shown_similarity(scores) if rescorer.similarity else scores)
+
+        pairs = list(zip(self._queries, first_pass, strict=True))
+        rankings, seconds = _each(rescore, pairs, method.name, progress)
+        return rankings, seconds + spent
+
+    def _walk(self, method: Method, progress: Progress) -> Found:
+        features, graph = self._encoded(), self._graph
+        first_pass, spent = self._retrieve(self._retrieval[self._first_pass], progress)
+
+        def walked(pair: tuple[Query, Ranking]) -> Ranking:
+            query, first = pair
+            return walk(method, first, first.documents[: self._window], graph, features, query)
+
+        rankings, seconds = _each(walked, list(zip(self._queries, first_pass, strict=True)), method.name, progress)
+        return rankings, seconds + spent
+
+    @cached_property
+    def _graph(self) -> MemoryGraph:
+        return MemoryGraph(self._encoded())
+
+    def _program(self, program: ProgramRescorer, params: ProgramParams, progress: Progress) -> Found:
+        """Rank the whole corpus as the paper does: many queries at once, words counted over the corpus.
+
+        Where the program's lexical channel is the engine's BM25, that in memory stands for it.
+        """
+        features = self._encoded()
+        known = np.flatnonzero(features.present)
+        needs = program.needs(params) | program.wants
+        window = self._given(known, np.zeros(len(known), np.float32), needs)
+        index = Bm25(self._texts) if Feature.FIRST_PASS in needs else None
+        rankings: list[Ranking] = []
+        start = time.perf_counter()
+        for first in range(0, len(self._queries), _BLOCK):
+            block = self._queries[first : first + _BLOCK]
+            lexical = None if index is None else np.stack([index.scores(query.text)[known] for query in block])
+            for row in program.batch(block, window, params, lexical):
+                ranking = top(row, min(self._reach, len(known)))
+                rankings.append(Ranking(known[ranking.documents], ranking.scores))
+            progress(program.name, len(rankings), len(self._queries))
+        share = (time.perf_counter() - start) / max(1, len(rankings))
+        return rankings, np.full(len(rankings), share)
+
+    def _given(self, documents: Positions, first_pass: Float32, needs: frozenset[Feature]) -> Window:
+        """Return a window; statistics along queries are those of the collection's own queries, as in the paper."""
+        window = self._encoded().window(documents, first_pass, needs)
+        return replace(window, calibration=self._moments) if Feature.CALIBRATION in needs else window
+
+    @cached_property
+    def _moments(self) -> Moments:
+        return Moments.of(np.stack([query.vectors[0] for query in self._queries]))
+
+    def _encoded(self) -> CorpusFeatures:
+        if self._features is None or len(self._queries) != len(self._collection.queries):
+            raise ConfigurationError("this method needs the collection's features, and none were given")
+        return self._features
+
+
+def _with_whole_corpus(first: Ranking, size: int) -> Ranking:
+    """Append the documents that the first pass did not find, in the corpus's order, with a score of 0."""
+    missing = np.setdiff1d(np.arange(size), first.documents)
+    scores: Float32 = np.concatenate([first.scores, np.zeros(len(missing), dtype=np.float32)])
+    return Ranking(np.concatenate([first.documents, missing]), scores)
+
+
+def _each(answer: Callable[[T], Ranking], queries: Iterable[T], name: str, progress: Progress) -> Found:
+    """Answer each query in turn, and time it."""
+    rankings: list[Ranking] = []
+    seconds: list[float] = []
+    inputs = list(queries)
+    for query in inputs:
+        start = time.perf_counter()
+        rankings.append(answer(query))
+        seconds.append(time.perf_counter() - start)
+        progress(name, len(rankings), len(inputs))
+    return rankings, np.array(seconds)

@@ -1,0 +1,160 @@
+"""Methods by name, with their parameters: three ways to search, rescorers, rewriters, and retrievers as ``knn:NAME``.
+
+A name such as ``nnn`` may stand for two things: a rescorer of the window that something else has found, and a retriever
+that searches the whole corpus. The prefix, the hook in which a request has the latter, tells them apart.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, ClassVar, Literal, get_args
+
+from pydantic import Field
+
+from es_ttc.common import entry_points
+from es_ttc.common.validation import did_you_mean
+from es_ttc.errors import InvalidRequest
+from es_ttc.lab.evaluation import bm25
+from es_ttc.reranking.strategies.methods import BY_THEMSELVES, STRATEGIES, Strategy, StrategyParams
+from es_ttc.rescorers.base import Feature, Params, Rescorer
+from es_ttc.rescorers.dense import DenseParams
+from es_ttc.rescorers.programs.catalogue import CATALOGUE
+from es_ttc.rescorers.registry import load, parse_params
+from es_ttc.rescorers.registry import names as rescorers
+from es_ttc.retrievers import registry as retrievers
+from es_ttc.retrievers.base import Retriever, Vectors
+from es_ttc.rewriters import registry as rewriters
+from es_ttc.rewriters.base import Rewriter
+
+FirstPass = Literal["dense", "bm25", "hybrid"]
+FIRST_PASSES: tuple[FirstPass, ...] = get_args(FirstPass)
+
+
+class Bm25Params(Params):
+    """BM25's two constants; in memory only (an index has its own)."""
+
+    GRID: ClassVar[Mapping[str, Sequence[float]]] = {"k1": (0.6, 0.9, 1.2, 1.5, 2.0), "b": (0.0, 0.25, 0.4, 0.75, 0.9)}
+
+    k1: float = Field(bm25.K1, ge=0, description="Saturation of term frequency.")
+    b: float = Field(bm25.B, ge=0, le=1, description="Weight of document length.")
+
+
+class HybridParams(Params):
+    """Reciprocal rank fusion of bm25 and dense."""
+
+    k: int = Field(60, ge=0, description="Constant added to every rank; 0 for plain reciprocal ranks.")
+
+
+RETRIEVAL: Mapping[str, type[Params]] = {"bm25": Bm25Params, "dense": DenseParams, "hybrid": HybridParams}
+"""Methods that find documents by one search; rescorers put the window that one of these found into order."""
+
+KNN = "knn:"
+"""Stands before a retriever's name."""
+
+GROUPS: Mapping[str, tuple[str, ...]] = {"programs": tuple(CATALOGUE)}
+"""Names that stand for several methods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method with its parameters.
+
+    Attributes:
+        name: As in a request's ``method``.
+        params: Validated parameters.
+        rescorer: What scores the window; None for methods that are no rescorers.
+        retriever: What searches the whole corpus; None for methods that are no retrievers.
+        rewriter: What makes the query; None for methods that are no rewriters.
+        strategy: What spends a reranker's budget; None for methods that do not.
+    """
+
+    name: str
+    params: Params
+    rescorer: Rescorer[Any] | None = None
+    retriever: Retriever[Any] | None = None
+    rewriter: Rewriter[Any] | None = None
+    strategy: Strategy | None = None
+
+    @property
+    def searches(self) -> frozenset[Vectors]:
+        """The vectors that a retriever searches."""
+        return frozenset() if self.retriever is None else self.retriever.searches(self.params)
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """Features of documents and queries that the method reads, apart from its first pass's."""
+        if self.retriever is not None:
+            return self.retriever.needs(self.params) | {Feature.POOLED}
+        if self.strategy is not None:
+            reranker = walk_reranker(self)
+            return reranker.needs(reranker.Params()) | reranker.wants - {Feature.OFFSETS} | {Feature.POOLED}
+        if self.rescorer is not None:
+            return self.rescorer.needs(self.params) | self.rescorer.wants - {Feature.OFFSETS}
+        return frozenset({Feature.POOLED}) if self.name in ("dense", "hybrid") else frozenset()
+
+
+def names() -> tuple[str, ...]:
+    """Return every method's name: retrieval first, then the registries' rescorers, rewriters and retrievers."""
+    rescoring = (name for name in rescorers() if name not in RETRIEVAL)
+    return (*RETRIEVAL, *rescoring, *STRATEGIES, *rewriters.names(), *(f"{KNN}{name}" for name in retrievers.names()))
+
+
+def resolve(wanted: Sequence[str], params: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[Method, ...]:
+    """Return methods by name, in the order given, each once.
+
+    Args:
+        wanted: Names; one of :data:`GROUPS` stands for all of its methods.
+        params: Parameters by method name; a method without any takes its defaults.
+
+    Raises:
+        InvalidRequest: A name is unknown (the message names the nearest), parameters are given for a method that is
+            not evaluated, or do not fit it.
+    """
+    params = params or {}
+    wanted = list(dict.fromkeys(chain.from_iterable(GROUPS.get(name, (name,)) for name in wanted)))
+    methods = tuple(resolve_one(name, params.get(name, {})) for name in wanted)
+    for name in params:
+        if name not in wanted:
+            raise InvalidRequest(f"params are given for [{name}], which is not among the methods: {', '.join(wanted)}")
+    return methods
+
+
+def resolve_one(name: str, params: Mapping[str, Any] | None = None) -> Method:
+    """Return one method by name; see :func:`resolve`."""
+    if name in RETRIEVAL:
+        return Method(name, entry_points.parse_params(RETRIEVAL[name], params or {}, name))
+    if name not in names():
+        raise InvalidRequest(f"unknown method [{name}]{did_you_mean(name, (*names(), *GROUPS))}")
+    if name.startswith(KNN):
+        retriever = retrievers.load(name.removeprefix(KNN))
+        return Method(name, retrievers.parse_params(retriever, params or {}), retriever=retriever)
+    if name in rewriters.names():
+        rewriter = rewriters.load(name)
+        return Method(name, rewriters.parse_params(rewriter, params or {}), rewriter=rewriter)
+    if name in STRATEGIES:
+        strategy = STRATEGIES[name]
+        return Method(name, entry_points.parse_params(strategy.Params, params or {}, name), strategy=strategy)
+    rescorer = load(name)
+    return Method(name, parse_params(rescorer, params or {}), rescorer)
+
+
+def walk_reranker(method: Method) -> Rescorer[Any]:
+    """Return the rescorer that a walk of an evaluation takes for its reranker.
+
+    Raises:
+        InvalidRequest: It names none of those that judge each document by itself.
+    """
+    assert isinstance(method.params, StrategyParams)  # noqa: S101 - of every walk
+    name = method.params.reranker
+    if name not in BY_THEMSELVES:
+        raise InvalidRequest(
+            f"[{method.name}] is evaluated with a reranker of this project, not with [{name}]"
+            f"{did_you_mean(name, BY_THEMSELVES)}"
+        )
+    return load(name)
+
+
+def retrieval(methods: Sequence[Method]) -> dict[str, Method]:
+    """Return the retrieval methods by name: as given where they are among the methods, else with their defaults."""
+    given = {method.name: method for method in methods if method.name in RETRIEVAL}
+    return {name: given.get(name) or resolve_one(name) for name in RETRIEVAL}

@@ -1,0 +1,175 @@
+"""What is to be evaluated and how, and the doing of it on one collection."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.index.ingest.compose import compose
+from es_ttc.index.mappings.spec import Codec, IndexSpec, SpanGrid, TokenStorage
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
+from es_ttc.lab.evaluation.harness import choose_baseline, evaluate
+from es_ttc.lab.evaluation.memory import MemorySearcher
+from es_ttc.lab.evaluation.methods import FirstPass, Method, retrieval
+from es_ttc.lab.evaluation.results import CollectionResult
+from es_ttc.lab.evaluation.searcher import Progress, Searcher, silent
+from es_ttc.rescorers.base import Feature
+from es_ttc.retrievers.base import Vectors
+from es_ttc.settings import EngineSettings
+
+SPANS = SpanGrid(scale=10, stride=5)
+"""The spans that are searched: ten tokens wide, one every five."""
+
+_OF_TOKENS = frozenset({Feature.TOKENS, Feature.NORMS})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be evaluated.
+
+    Attributes:
+        methods: The methods with their parameters.
+        k: Cutoff of the headline metrics.
+        baseline: The method that the others are compared with; None for dense, else the first one.
+        first_pass: The method that finds the window of a rescorer.
+        window: Documents that a rescorer scores; None for the whole corpus.
+        codec: Storage type of token vectors.
+        max_tokens: Rows kept of one document's token matrix.
+        engine: The engine to go through; None for memory.
+    """
+
+    methods: tuple[Method, ...]
+    k: int = 10
+    baseline: str | None = None
+    first_pass: FirstPass = "dense"
+    window: int | None = 100
+    codec: Codec = "float16"
+    max_tokens: int = 1024
+    engine: EngineSettings | None = None
+
+    def __post_init__(self) -> None:
+        choose_baseline(self.methods, self.baseline)
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What the methods and the first pass read of documents and queries."""
+        needs = reduce(frozenset.__or__, (method.needs for method in self.methods), frozenset[Feature]())
+        return needs | {Feature.POOLED} if any(method.rescorer for method in self.methods) else needs
+
+    @property
+    def needs_encoder(self) -> bool:
+        """Whether anything has to be encoded."""
+        return bool(self.features) or self.engine is not None
+
+    def spec(self, collection: Collection, encoder: Encoder) -> IndexSpec:
+        """Return what an index of the collection carries for these methods."""
+        titled = any(document.title for document in collection.documents)
+        return IndexSpec(
+            encoder.identity,
+            text_fields=("title", "text") if titled else ("text",),
+            tokens=self._token_storage,
+            codec=self.codec,
+            max_tokens=self.max_tokens,
+            chunks=Feature.CHUNKS in self.features,
+            spans=(SPANS,) if Vectors.SPANS in self._searches else (),
+        )
+
+    @property
+    def _searches(self) -> frozenset[Vectors]:
+        return reduce(frozenset.__or__, (method.searches for method in self.methods), frozenset[Vectors]())
+
+    @property
+    def _token_storage(self) -> TokenStorage:
+        if Vectors.TOKENS in self._searches and self.engine is not None:
+            return "nested"
+        return "packed" if self.features & _OF_TOKENS or Vectors.TOKENS in self._searches else "none"
+
+    def settings(self) -> dict[str, Any]:
+        """Return what was chosen, for results and reports."""
+        return {
+            "window": "all" if self.window is None else self.window,
+            "first_pass": self.first_pass,
+            "tokens": self.codec,
+            "max_tokens": self.max_tokens,
+        }
+
+
+def run(
+    plan: Plan, collection: Collection, encoder: Encoder | None = None, progress: Progress = silent
+) -> tuple[CollectionResult, str]:
+    """Evaluate one collection.
+
+    Returns:
+        The result, and where it comes from: ``memory``, or the engine's product and version.
+
+    Raises:
+        ConfigurationError: The plan needs an encoder and none is given.
+        InvalidRequest: The methods cannot be run as the plan says.
+        EngineError: The engine failed.
+    """
+    with opened(plan, collection, encoder, progress) as (searcher, where, truncated):
+        if truncated:
+            warning = f"{truncated} documents have more than {plan.max_tokens} tokens: the rest of them is not scored"
+            collection = replace(collection, warnings=(*collection.warnings, warning))
+        result = evaluate(collection, plan.methods, searcher, k=plan.k, baseline=plan.baseline, progress=progress)
+    return result, where
+
+
+def require_no_engine(methods: Sequence[Method]) -> None:
+    """Refuse methods that only an engine can run.
+
+    Raises:
+        InvalidRequest: One of them rewrites queries.
+    """
+    for method in methods:
+        if method.rewriter is not None:
+            raise InvalidRequest(f"[{method.name}] makes queries for an engine: name one with --engine URL")
+
+
+@contextmanager
+def opened(
+    plan: Plan, collection: Collection, encoder: Encoder | None, progress: Progress
+) -> Iterator[tuple[Searcher, str, int]]:
+    """Give what answers the queries, where it does so, and how many documents were truncated; see :func:`run`."""
+    if plan.engine is None:
+        require_no_engine(plan.methods)
+    texts = [compose(document.source, ("title", "text"))[0] for document in collection.documents]
+    known = retrieval(plan.methods)
+    if not plan.needs_encoder:
+        yield MemorySearcher(collection, texts, known, window=plan.window), "memory", 0
+        return
+    if encoder is None:
+        raise ConfigurationError("these methods need an encoder, and none is given")
+    spec = plan.spec(collection, encoder)
+    needs_tokens = Feature.QUERY_TOKENS in plan.features
+    questions = list(collection.queries.values())
+    if plan.engine is None:
+        features = encode_corpus(collection.documents, spec, encoder, progress)
+        queries = encode_queries(questions, encoder, tokens=needs_tokens, progress=progress)
+        memory = MemorySearcher(
+            collection, texts, known, features, queries, first_pass=plan.first_pass, window=plan.window
+        )
+        yield memory, "memory", features.truncated
+        return
+    from es_ttc.lab.evaluation.through_engine import engine_searcher, require_possible, temporary_index
+
+    require_possible(plan.methods, plan.first_pass, plan.window, len(collection.documents))
+    graph = any(method.strategy is not None and method.strategy.walks for method in plan.methods)
+    with temporary_index(plan.engine, collection, spec, encoder, progress, graph=graph) as index:
+        queries = encode_queries(questions, encoder, tokens=False, progress=progress)
+        with engine_searcher(
+            plan.engine,
+            index,
+            collection,
+            spec,
+            encoder,
+            known,
+            queries,
+            first_pass=plan.first_pass,
+            window=plan.window,
+        ) as searcher:
+            yield searcher, index.product_and_version(), index.outcome.truncated

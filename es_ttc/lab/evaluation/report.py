@@ -1,0 +1,210 @@
+"""One self-contained HTML page about an evaluation: no script, no request, readable in light and dark and on paper."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from es_ttc.errors import ConfigurationError
+from es_ttc.lab.evaluation import plots
+from es_ttc.lab.evaluation.bootstrap import CONFIDENCE, TIE, Comparison
+from es_ttc.lab.evaluation.metrics import headline_metrics
+from es_ttc.lab.evaluation.results import CollectionResult, Evaluation, MethodResult
+
+LEVEL = 1 - CONFIDENCE
+_MOVED = 5
+"""Queries shown on either side of those that moved most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedQuery:
+    """A query that a method answers much better or much worse than the baseline."""
+
+    id: str
+    text: str
+    baseline: float
+    method: float
+
+    @property
+    def delta(self) -> float:
+        """Method minus baseline."""
+        return self.method - self.baseline
+
+
+def render(evaluation: Evaluation) -> str:
+    """Return the report as one HTML document."""
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from markupsafe import Markup
+    except ImportError as error:
+        raise ConfigurationError("the report needs jinja2: pip install 'es-ttc[evaluate]'") from error
+
+    environment = Environment(
+        loader=PackageLoader("es_ttc.lab.evaluation"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(score=score, signed=signed, p=p_value, milliseconds=milliseconds)
+    headline = headline_metrics(evaluation.k)
+    main = headline[0]
+    sections = [
+        {
+            "result": one,
+            "best": {metric: best(one, metric) for metric in headline},
+            "leader": leader(one, main),
+            "sentence": sentence(one, main),
+            "moved": moved(one, leader(one, main), main),
+            "families": families(one),
+            "plots": {
+                "metrics": Markup(plots.metric_bars(one, headline)),  # noqa: S704 - our own drawing, labels escaped
+                "deltas": Markup(plots.query_deltas(one, main)),  # noqa: S704
+                "latencies": Markup(plots.latencies(one)),  # noqa: S704
+            },
+        }
+        for one in evaluation.collections
+    ]
+    return environment.get_template("report.html.j2").render(
+        evaluation=evaluation,
+        sections=sections,
+        headline=headline,
+        main=main,
+        overall=overall(evaluation.collections, main),
+        verdict=verdict,
+        tie=TIE,
+        confidence=f"{CONFIDENCE:.0%}".replace("%", " %"),
+        settings={name: compact(value) for name, value in evaluation.settings.items()},
+        params={method: compact(value) for method, value in parameters(evaluation).items()},
+    )
+
+
+def write(evaluation: Evaluation, folder: Path) -> Path:
+    """Write the page, ``results.json``, ``tables.md`` and ``tables.tex`` into a folder and return the page's path."""
+    from es_ttc.lab.evaluation import tables
+
+    folder.mkdir(parents=True, exist_ok=True)
+    page = folder / "index.html"
+    replace(folder / "tables.md", tables.markdown(evaluation).encode())
+    replace(folder / "tables.tex", tables.latex(evaluation).encode())
+    replace(folder / "results.json", results_json(evaluation))
+    replace(page, render(evaluation).encode())
+    return page
+
+
+def results_json(evaluation: Evaluation) -> bytes:
+    """Return ``results.json`` as it is written."""
+    return orjson.dumps(evaluation.as_json(), option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Write a file so that it holds its old content or all of the new, whenever the process ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+def score(value: float) -> str:
+    """Three decimals."""
+    return f"{value:.3f}"
+
+
+def signed(value: float) -> str:
+    """Three decimals with a sign; nothing is neither plus nor minus."""
+    text = f"{value:+.3f}".replace("-", "\N{MINUS SIGN}")
+    return "0.000" if text[1:] == "0.000" else text
+
+
+def p_value(value: float) -> str:
+    """Three decimals, or the bound below which they would say nothing."""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def milliseconds(value: float) -> str:
+    """Three significant digits."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def compact(value: Any) -> str:
+    """A value as one line of JSON; text as it is."""
+    return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+
+
+def best(result: CollectionResult, metric: str) -> float:
+    """The greatest mean of a metric, as shown: methods that are shown equal are both the best."""
+    return max(round(method.scores.mean(metric), 3) for method in result.methods.values())
+
+
+def leader(result: CollectionResult, metric: str) -> MethodResult:
+    """The method with the greatest mean, the baseline only where it is alone; the first of equals."""
+    others = [method for method in result.methods.values() if method.name != result.baseline]
+    return max(others or result.methods.values(), key=lambda method: method.scores.mean(metric))
+
+
+def verdict(comparison: Comparison) -> str:
+    """``better``, ``worse`` or ``no clear difference`` at the level of the interval."""
+    if comparison.p >= LEVEL:
+        return "no clear difference"
+    return "better" if comparison.delta > 0 else "worse"
+
+
+def sentence(result: CollectionResult, metric: str) -> str:
+    """Say in words how the methods compare with the baseline, losses too."""
+    compared = [method for method in result.methods.values() if method.name != result.baseline]
+    baseline = f"{result.baseline} ({score(result.methods[result.baseline].scores.mean(metric))})"
+    if not compared:
+        return f"{metric} of {baseline}."
+    groups: dict[str, list[str]] = {"better": [], "no clear difference": [], "worse": []}
+    for method in sorted(compared, key=lambda method: -method.scores.mean(metric)):
+        versus = method.versus[metric]
+        groups[verdict(versus)].append(f"{method.name} ({signed(versus.delta)})")
+    words = {
+        "better": f"better than {baseline}",
+        "no clear difference": f"not clearly different from {baseline}",
+        "worse": f"worse than {baseline}",
+    }
+    parts = [f"{', '.join(names)} {words[kind]}" for kind, names in groups.items() if names]
+    return f"By {metric}: {'; '.join(parts)}."
+
+
+def moved(result: CollectionResult, method: MethodResult, metric: str) -> tuple[list[ChangedQuery], list[ChangedQuery]]:
+    """Return the queries that a method improves most and those that it worsens most, against the baseline."""
+    baseline = result.methods[result.baseline].scores
+    before, after = baseline.values[metric], method.scores.values[metric]
+    order = np.argsort(before - after, kind="stable")
+    queries = [
+        ChangedQuery(baseline.queries[i], result.texts[baseline.queries[i]], float(before[i]), float(after[i]))
+        for i in order
+    ]
+    gains = [query for query in queries[:_MOVED] if query.delta > TIE]
+    losses = [query for query in queries[::-1][:_MOVED] if query.delta < -TIE]
+    return gains, losses
+
+
+def families(result: CollectionResult) -> dict[str, list[str]]:
+    """Return every metric by family, for the full table."""
+    groups: dict[str, list[str]] = {}
+    for metric in result.methods[result.baseline].scores.values:
+        family, _, cutoff = metric.partition("@")
+        groups.setdefault(family if cutoff else "whole ranking", []).append(metric)
+    return groups
+
+
+def overall(collections: Sequence[CollectionResult], metric: str) -> dict[str, tuple[int, int, int]]:
+    """Return by method on how many collections its mean wins, ties and loses against the baseline."""
+    counts: dict[str, tuple[int, int, int]] = {}
+    for method in collections[0].methods:
+        deltas = [one.methods[method].versus[metric].delta for one in collections if one.methods[method].versus]
+        wins, losses = sum(delta > TIE for delta in deltas), sum(delta < -TIE for delta in deltas)
+        if deltas:
+            counts[method] = (wins, len(deltas) - wins - losses, losses)
+    return counts
+
+
+def parameters(evaluation: Evaluation) -> Mapping[str, Mapping[str, Any]]:
+    """Return every method's parameters, which are the same on all collections."""
+    return {name: method.params for name, method in evaluation.collections[0].methods.items()}

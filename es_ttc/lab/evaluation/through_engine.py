@@ -1,0 +1,360 @@
+"""The methods through a real engine: a temporary index, the gateway, and standard `_search` calls."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine, Product
+from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.index.ingest.dead_letters import DeadLetterList
+from es_ttc.index.ingest.pipeline import IngestOptions, IngestResult, ingest
+from es_ttc.index.ingest.readers import Documents, Inputs
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.queries import matching, nearest
+from es_ttc.index.mappings.spec import VECTOR, IndexSpec
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.methods import Bm25Params, FirstPass, HybridParams, Method
+from es_ttc.lab.evaluation.rankings import Run, reciprocal_rank_fusion
+from es_ttc.lab.evaluation.searcher import Progress, depth_of, silent
+from es_ttc.reranking.index_graph import build_graph, delete_graphs
+from es_ttc.rescorers.base import Query
+from es_ttc.retrievers.base import Retriever
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.vectors.tokens import Float32
+
+MOST_HITS = 10_000
+"""``index.max_result_window``, and the gateway's greatest window."""
+
+_TIMEOUT = "120s"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHits:
+    """Hits of one search, best first."""
+
+    ids: list[str]
+    scores: Float32
+
+
+class EngineSearcher:
+    """Answers a collection's queries by searches, one after the other.
+
+    Args:
+        runner: Runs the client.
+        client: A client of the gateway.
+        product: What stands behind the gateway.
+        index: The collection's index.
+        collection: Documents and queries.
+        text_fields: The index's text fields.
+        retrieval: The retrieval methods by name, with their parameters.
+        queries: The encoded queries, in the collection's order: dense search is given their vectors.
+        first_pass: The method that finds the window of a rescorer.
+        window: Documents that a rescorer scores; None for the whole corpus.
+        depth: Documents ranked for each query; None for what :func:`es_ttc.lab.evaluation.searcher.depth_of` gives.
+    """
+
+    def __init__(
+        self,
+        runner: asyncio.Runner,
+        client: Engine,
+        product: Product,
+        index: str,
+        collection: Collection,
+        text_fields: Sequence[str],
+        retrieval: Mapping[str, Method],
+        queries: Sequence[Query],
+        *,
+        first_pass: FirstPass,
+        window: int | None,
+        depth: int | None = None,
+    ) -> None:
+        self._runner = runner
+        self.client = client
+        self._product = product
+        self._index = index
+        self._collection = collection
+        self._text_fields = text_fields
+        self._retrieval = retrieval
+        self._vectors = {
+            text: query.vectors[0] for text, query in zip(collection.queries.values(), queries, strict=True)
+        }
+        self._first_pass = first_pass
+        self._whole_corpus = window is None
+        self._reach = depth_of(window, len(collection.documents))
+        self._depth = depth or self._reach
+        self._window = min(window or len(collection.documents), len(collection.documents))
+
+    @property
+    def vectors(self) -> None:
+        """The documents' vectors stay in the engine."""
+        return
+
+    def rank(self, method: Method, progress: Progress = silent) -> Run:
+        """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.searcher.Searcher`.
+
+        Raises:
+            EngineError: A search failed, a rescoring that came too late included.
+        """
+        return self._runner.run(self._rank(method, progress))
+
+    async def _rank(self, method: Method, progress: Progress) -> Run:
+        rankings: dict[str, list[str]] = {}
+        scores: dict[str, Float32] = {}
+        seconds: list[float] = []
+        for query, text in self._collection.queries.items():
+            start = time.perf_counter()
+            page = await self._answer(method, text)
+            seconds.append(time.perf_counter() - start)
+            rankings[query], scores[query] = page.ids, page.scores
+            progress(method.name, len(rankings), len(self._collection.queries))
+        return Run(rankings, scores, np.array(seconds))
+
+    async def _answer(self, method: Method, text: str) -> SearchHits:
+        if method.retriever is not None:
+            return await self._retrieved(method.retriever, method, text)
+        if method.rescorer is not None:
+            return await self._rescored(method, text)
+        if method.strategy is not None:
+            rescore = {"window_size": self._window, "ttc": {"query_text": text, **_section(method.name, method)}}
+            return await self._search({**self._retrieving(self._first_pass, text), "rescore": rescore}, self._depth)
+        if method.rewriter is not None:
+            section = {"query_text": text, **_section(method.name, method)}
+            return await self._search({"query": {"ttc": section}}, self._depth)
+        if isinstance(method.params, HybridParams):
+            pages = [await self._search(self._retrieving(name, text), self._reach) for name in ("bm25", "dense")]
+            fused = reciprocal_rank_fusion([page.ids for page in pages], method.params.k)[: self._depth]
+            return SearchHits(
+                [document for document, _ in fused], np.array([score for _, score in fused], dtype=np.float32)
+            )
+        return await self._search(self._retrieving(method.name, text), self._depth)
+
+    async def _retrieved(self, retriever: Retriever[Any], method: Method, text: str) -> SearchHits:
+        section = _section(retriever.name, method)
+        clause = {"field": VECTOR, "query_text": text, "k": self._depth, "ttc": section}
+        return await self._search({"knn": clause}, self._depth)
+
+    async def _rescored(self, method: Method, text: str) -> SearchHits:
+        """Rescore the window; what is measured behind it comes from the first pass alone."""
+        section = {"query_text": text, **_section(method.name, method)}
+        first = self._retrieving(self._first_pass, text)
+        rescore = {"rescore": {"window_size": self._window, "ttc": section}}
+        head = await self._search({**first, **rescore}, min(self._window, self._depth))
+        if len(head.ids) >= self._depth or self._whole_corpus:
+            return head
+        found = set(head.ids)
+        tail = [document for document in (await self._search(first, self._depth)).ids if document not in found]
+        return SearchHits([*head.ids, *tail], head.scores)
+
+    async def _search(self, body: Mapping[str, Any], size: int) -> SearchHits:
+        answer = await self.client.search(self._index, {**body, "size": size, "_source": False})
+        if answer["timed_out"] or answer["_shards"]["failed"]:
+            raise EngineError(
+                f"index [{self._index}] answered from a part of its documents only (timed_out {answer['timed_out']}, "
+                f"{answer['_shards']['failed']} shards failed): the figures would not be those of the collection"
+            )
+        hits = answer["hits"]["hits"]
+        return SearchHits([hit["_id"] for hit in hits], np.array([hit["_score"] for hit in hits], dtype=np.float32))
+
+    def _retrieving(self, name: str, text: str) -> dict[str, Any]:
+        """Return the part of a body that finds documents; all of them where the window is the whole corpus."""
+        reach = self._window if self._whole_corpus else self._reach
+        body = (
+            {"query": matching(text, self._text_fields)}
+            if name == "bm25"
+            else nearest(self._vectors[text], reach, self._product)
+        )
+        if not self._whole_corpus:
+            return body
+        everything = {"match_all": {"boost": 0}}
+        if "query" not in body:
+            return {**body, "query": everything}
+        return {"query": {"bool": {"must": [everything], "should": [body["query"]]}}}
+
+
+def _section(name: str, method: Method) -> dict[str, Any]:
+    """Return what a request says about a method: no answer but the method's own is of use here."""
+    params = method.params.model_dump(mode="json", exclude_unset=True)
+    return {"method": name, "params": params, "timeout": _TIMEOUT, "on_error": "fail"}
+
+
+def require_possible(methods: Sequence[Method], first_pass: FirstPass, window: int | None, documents: int) -> None:
+    """Refuse what works in memory only, before anything is indexed.
+
+    Raises:
+        InvalidRequest: BM25 has parameters of its own, the first pass is hybrid, or the window is wider than an engine
+            reaches.
+    """
+    if any(isinstance(method.params, Bm25Params) and method.params.model_fields_set for method in methods):
+        raise InvalidRequest(
+            "params of [bm25] are for --engine memory: through an engine its index's own similarity counts"
+        )
+    if not any(method.rescorer or method.strategy for method in methods):
+        return
+    if first_pass == "hybrid":
+        raise InvalidRequest("[first-pass] hybrid is for --engine memory: take dense or bm25 through an engine")
+    if min(window or documents, documents) > MOST_HITS:
+        raise InvalidRequest(
+            f"[window] {window or 'all'} is {min(window or documents, documents)} documents, and an engine gives up to "
+            f"{MOST_HITS}: choose a smaller window, or --engine memory"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TemporaryIndex:
+    """A collection in an engine.
+
+    Attributes:
+        runner: Runs the engine's client.
+        engine: That client.
+        name: The index's name.
+        outcome: What became of the documents.
+    """
+
+    runner: asyncio.Runner
+    engine: Engine
+    name: str
+    outcome: IngestResult
+
+    def product_and_version(self) -> str:
+        """The engine's name for people."""
+        found = self.runner.run(self.engine.capabilities())
+        return f"{found.product} {'.'.join(map(str, found.version))}"
+
+
+@contextmanager
+def temporary_index(
+    settings: EngineSettings,
+    collection: Collection,
+    spec: IndexSpec,
+    encoder: Encoder,
+    progress: Progress = silent,
+    *,
+    graph: bool = False,
+) -> Iterator[TemporaryIndex]:
+    """Index a collection under a name of its own; the index is deleted at the end, whatever ends it.
+
+    Args:
+        settings: The engine.
+        collection: What is indexed.
+        spec: What the index carries.
+        encoder: Encodes the documents.
+        progress: Told about every batch.
+        graph: Whether it gets a neighbour graph.
+
+    Raises:
+        EngineError: A document was rejected: the figures would not be those of the collection.
+    """
+    name = f"es-ttc-evaluate-{uuid.uuid4().hex[:12]}"
+    with asyncio.Runner() as runner:
+        engine = runner.run(connect(settings))
+        try:
+            report = partial(progress, "indexing documents")
+            outcome = runner.run(index_collection(engine, name, collection, spec, encoder, report))
+            if graph:
+                runner.run(
+                    build_graph(engine, name, report=lambda so_far: progress(so_far.doing, so_far.done, so_far.total))
+                )
+            yield TemporaryIndex(runner, engine, name, outcome)
+        finally:
+            runner.run(_clean_up(engine, name))
+
+
+@contextmanager
+def engine_searcher(
+    settings: EngineSettings,
+    temporary: TemporaryIndex,
+    collection: Collection,
+    spec: IndexSpec,
+    encoder: Encoder,
+    retrieval: Mapping[str, Method],
+    queries: Sequence[Query],
+    *,
+    first_pass: FirstPass,
+    window: int | None,
+    depth: int | None = None,
+) -> Iterator[EngineSearcher]:
+    """Start a gateway in front of an indexed collection and search through it."""
+    runner = temporary.runner
+    connection = settings.model_dump()
+    gateway = GatewaySettings(**connection, host="127.0.0.1", port=0, max_window=MOST_HITS)
+    with running_gateway(gateway, load=lambda _name, _folder: encoder) as url:
+        client = runner.run(connect(EngineSettings(**{**connection, "engine": url})))
+        try:
+            product = runner.run(temporary.engine.capabilities()).product
+            yield EngineSearcher(
+                runner,
+                client,
+                product,
+                temporary.name,
+                collection,
+                spec.text_fields,
+                retrieval,
+                queries,
+                first_pass=first_pass,
+                window=window,
+                depth=depth,
+            )
+        finally:
+            runner.run(client.close())
+
+
+async def index_collection(
+    engine: Engine,
+    name: str,
+    collection: Collection,
+    spec: IndexSpec,
+    encoder: Encoder,
+    report: Callable[[int, int], None] = lambda *_: None,
+) -> IngestResult:
+    """Make an index of one shard and write every document of a collection into it.
+
+    Args:
+        engine: The engine.
+        name: Of the index, which must not exist.
+        collection: What is indexed.
+        spec: What the index carries.
+        encoder: Encodes the documents.
+        report: Told how many documents of how many are written.
+
+    Raises:
+        EngineError: A document was rejected: the figures would not be those of the collection.
+    """
+    total = len(collection.documents)
+    await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
+    rejected = DeadLetterList()
+    outcome = await ingest(
+        engine,
+        name,
+        Inputs([Documents(({"_id": one.id, **one.source} for one in collection.documents), total)]),
+        encoder,
+        dead_letters=rejected,
+        options=IngestOptions(id_field="_id"),
+        report=lambda so_far, _: report(so_far.settled, total),
+    )
+    if rejected.letters:
+        first = rejected.letters[0]
+        raise EngineError(
+            f"{len(rejected.letters)} of {total} documents of [{collection.name}] were rejected, "
+            f"[{first.id}] first: {first.reason}"
+        )
+    await engine.refresh(name)
+    return outcome
+
+
+async def _clean_up(engine: Engine, index: str) -> None:
+    try:
+        await delete_graphs(engine, index)
+        if await engine.exists(index):
+            await engine.delete_index(index)
+    finally:
+        await engine.close()

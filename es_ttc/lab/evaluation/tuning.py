@@ -1,0 +1,160 @@
+"""Choosing a method's parameters by a metric, on queries that nothing is reported on.
+
+All combinations of a grid's values are run on the same queries and the best mean wins; the method's own defaults are
+always among them and win ties. A figure of the winner on the queries that chose it is too good by what the choice
+gained from chance. Cross-fitting gives an honest one where there are no other queries: each fold is answered by what
+the other folds chose (Stone, *Cross-validatory choice*, 1974).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.lab.evaluation.bootstrap import SEED, Comparison, compare, resampled_means
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.methods import Method, resolve_one
+from es_ttc.lab.evaluation.metrics import Float64, check_metric, score_by
+from es_ttc.lab.evaluation.searcher import Progress, Searcher, silent
+
+Grid = Mapping[str, Sequence[Any]]
+
+MOST_CANDIDATES = 2_000
+_ALIKE = 1e-12
+"""Means that differ by less are equal: rounding must not choose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What was tried, and what came out best.
+
+    Attributes:
+        metric: What was maximised.
+        candidates: The methods that were tried; the first has the defaults.
+        values: ``(c, q)`` the metric of every candidate and query.
+        chosen: Place of the best candidate over all queries.
+        by_fold: Place of the one that each fold's other queries chose; empty without folds.
+        reached: ``(q,)`` each query's value under the chosen candidate or, with folds, under the one that the other
+            folds chose: then no query has a say in how it is answered.
+        against_default: ``reached`` against the defaults.
+    """
+
+    metric: str
+    candidates: tuple[Method, ...]
+    values: Float64
+    chosen: int
+    by_fold: tuple[int, ...]
+    reached: Float64
+    against_default: Comparison
+
+    @property
+    def best(self) -> Method:
+        """The method with the parameters chosen."""
+        return self.candidates[self.chosen]
+
+
+def candidates(name: str, params: Mapping[str, Any] | None = None, grid: Grid | None = None) -> tuple[Method, ...]:
+    """Return a method with every combination of a grid's values, the one with its defaults first.
+
+    Args:
+        name: The method.
+        params: Parameters that stay as they are.
+        grid: Values by parameter; what the method declares (``Params.GRID``) where it is None.
+
+    Raises:
+        InvalidRequest: The method is unknown, a value does not fit it, there is no grid, or it is too large.
+    """
+    default = resolve_one(name, params)
+    declared = {key: values for key, values in default.params.GRID.items() if key not in (params or {})}
+    values = declared if grid is None else grid
+    if not values:
+        raise InvalidRequest(
+            f'method [{name}] declares no values to try: give them with --grid, e.g. {{"PARAMETER": [0.1, 0.2]}}'
+        )
+    for key, tried in values.items():
+        if not (isinstance(tried, list | tuple) and tried):
+            raise InvalidRequest(f"[grid] gives [{key}] no list of values: write e.g. [0.1, 0.2]")
+    size = prod(len(tried) for tried in values.values())
+    if size > MOST_CANDIDATES:
+        raise InvalidRequest(f"[grid] has {size:,} combinations, and up to {MOST_CANDIDATES:,} are tried: give fewer")
+    found = {default.params.model_dump_json(): default}
+    for combination in product(*values.values()):
+        method = resolve_one(name, {**(params or {}), **dict(zip(values, combination, strict=True))})
+        found.setdefault(method.params.model_dump_json(), method)
+    return tuple(found.values())
+
+
+def tune(
+    collection: Collection,
+    methods: Sequence[Method],
+    searcher: Searcher,
+    metric: str,
+    *,
+    folds: int | None = None,
+    seed: int = SEED,
+    progress: Progress = silent,
+) -> Tuning:
+    """Run candidates on a collection's queries and choose.
+
+    Args:
+        collection: Whose queries choose.
+        methods: What :func:`candidates` gives.
+        searcher: Answers the queries.
+        metric: What is maximised; see :func:`es_ttc.lab.evaluation.metrics.check_metric`.
+        folds: Parts for cross-fitting, 2 to the number of queries; None for none.
+        seed: Of the folds and the bootstrap.
+        progress: Told about every query.
+
+    Raises:
+        InvalidRequest: There is no such metric, or no such number of folds.
+    """
+    check_metric(metric)
+    queries = len(collection.queries)
+    if folds is not None and not 2 <= folds <= queries:
+        raise InvalidRequest(f"[folds] is {folds}: {queries} queries can be parted into 2 to {queries} folds")
+    values = np.empty((len(methods), queries))
+    for place, method in enumerate(methods):
+        run = searcher.rank(method, _further(progress, place * queries, values.size))
+        values[place] = score_by(metric, collection.qrels, run.rankings)
+    return choose(metric, tuple(methods), values, folds=folds, seed=seed)
+
+
+def _further(progress: Progress, before: int, total: int) -> Progress:
+    """Return what counts one candidate's queries on from those of the candidates before it."""
+
+    def report(what: str, done: int, _: int) -> None:
+        progress(what, before + done, total)
+
+    return report
+
+
+def choose(
+    metric: str, methods: tuple[Method, ...], values: Float64, *, folds: int | None = None, seed: int = SEED
+) -> Tuning:
+    """Choose from values that are known, ``(c, q)``; see :func:`tune`."""
+    chosen = best(values)
+    by_fold: tuple[int, ...] = ()
+    reached = values[chosen]
+    if folds is not None:
+        fold = fold_of(values.shape[1], folds, seed)
+        by_fold = tuple(best(values[:, fold != one]) for one in range(folds))
+        reached = values[np.array(by_fold)[fold], np.arange(values.shape[1])]
+    means = resampled_means(np.stack([reached, values[0]]), seed=seed)
+    against = compare(reached, values[0], means[:, 0], means[:, 1])
+    return Tuning(metric, methods, values, chosen, by_fold, reached, against)
+
+
+def best(values: Float64) -> int:
+    """Return the place of the greatest mean; of equal ones the first."""
+    means = values.mean(axis=1)
+    return int(np.argmax(means >= means.max() - _ALIKE))
+
+
+def fold_of(queries: int, folds: int, seed: int) -> NDArray[np.intp]:
+    """Return the fold of each query, ``(q,)``: parts of equal size but for one, drawn at random."""
+    return np.random.default_rng(seed).permutation(queries) % folds

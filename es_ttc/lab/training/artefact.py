@@ -1,0 +1,113 @@
+"""The folder that training leaves: weights, a card for programs, a page for people; the card comes last."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from safetensors.numpy import save as packed
+
+from es_ttc.encoders.base import EncoderIdentity, Role
+from es_ttc.encoders.hashing import FileHashes
+from es_ttc.encoders.heads import Head
+from es_ttc.encoders.trained import CARD, HEADS, ROLES, VERSION, ModelCard, identity_of
+from es_ttc.lab.evaluation import provenance
+from es_ttc.lab.evaluation.report import replace
+from es_ttc.rescorers.tuned import as_json
+
+CHECKPOINT = "checkpoint.safetensors"
+PAGE = "README.md"
+TUNED = "nnn.json"
+"""Parameters of the method `nnn` that go with it, as `es-ttc tune` writes them."""
+PACKAGES = ("es-ttc", "numpy", "torch", "safetensors", "sentence-transformers", "onnxruntime")
+
+
+def write(
+    folder: Path,
+    *,
+    kind: str,
+    base_name: str,
+    base: EncoderIdentity,
+    heads: Mapping[Role, Head],
+    models: Sequence[Role],
+    params: Mapping[str, Mapping[str, Any]],
+    about: Mapping[str, Any],
+    cache_dir: Path,
+) -> EncoderIdentity:
+    """Write a trained encoder, and return its identity.
+
+    Args:
+        folder: Where; its name becomes the encoder's.
+        kind: nnn, colt, dense or head.
+        base_name: What the encoder under it is loaded by.
+        base: That encoder's identity.
+        heads: Each role's.
+        models: Roles whose fine-tuned model stands in the folder already.
+        params: Parameters that go with it, by method.
+        about: Data, options, course and figures, for people.
+        cache_dir: Of file hashes.
+    """
+    arrays = {name: rows for role in ROLES for name, rows in heads[role].arrays(role).items()}
+    # Heads without a weight (a role that stays as it is) still want a file.
+    replace(folder / HEADS, packed(arrays or {"empty": np.zeros(1, np.float32)}))
+    content = {
+        "version": VERSION,
+        "kind": kind,
+        "name": folder.resolve().name,
+        "base": {"name": base_name, "identity": base.as_dict()},
+        "heads": {role: heads[role].kinds for role in ROLES},
+        "models": list(models),
+        "params": params,
+        **about,
+        "versions": provenance.versions(PACKAGES),
+        "machine": provenance.machine(),
+        "date": provenance.now(),
+    }
+    identity = identity_of(folder, ModelCard.model_validate(content), FileHashes(cache_dir))
+    content["identity"] = identity.key
+    if "nnn" in params:
+        tuned = {
+            "method": "nnn",
+            "params": params["nnn"],
+            "data": about["data"]["name"],
+            "split": about["data"]["valid"],
+            "encoder": identity.key,
+        }
+        replace(folder / TUNED, as_json(tuned))
+    replace(folder / PAGE, page(folder, content).encode())
+    replace(folder / CARD, orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+    return identity
+
+
+def page(folder: Path, content: Mapping[str, Any]) -> str:
+    """Return a card as a page."""
+    data, base = content["data"], content["base"]["identity"]
+    figures = content["metrics"]
+    columns = list(next(iter(figures.values()), {}))
+    rows = [
+        f"| {name} | " + " | ".join(f"{value:.4f}" for value in found.values()) + " |"
+        for name, found in figures.items()
+    ]
+    table = ["| | " + " | ".join(columns) + " |", "|" + " --- |" * (len(columns) + 1), *rows]
+    used = [f"es-ttc index create NAME --encoder {folder.name}", f"es-ttc attach NAME --adapter {folder.name}"]
+    if "nnn" in content["params"]:
+        used.append(f"es-ttc serve --encoder {folder.name} --tuned {folder.name}/{TUNED}")
+    return "\n".join(
+        (
+            f"# {content['name']}",
+            "",
+            f"Trained by `es-ttc train {content['kind']}` on {data['name']} ({data['train_queries']:,} train queries, "
+            f"{data['valid_queries']:,} for validation: {data['valid']}), on top of {base['model']}, revision "
+            f"{base['revision']}, {base['dims']} dimensions.",
+            "",
+            *table,
+            "",
+            "```",
+            *used,
+            "```",
+            "",
+            f"Encoder: `{content['identity']}`. Options, course of the training, versions and machine: `{CARD}`.",
+            "",
+        )
+    )

@@ -1,0 +1,198 @@
+"""A collection as training sees it: vectors, and which documents are relevant to which query."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from es_ttc.encoders.base import Encoder, Float32, Role
+from es_ttc.encoders.heads import Head
+from es_ttc.errors import ConfigurationError
+from es_ttc.index.ingest.compose import compose
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sample, splits
+from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
+from es_ttc.lab.evaluation.searcher import Progress, silent
+
+TRAIN, VALID, TEST = "train", ("valid", "dev", "validation"), "test"
+HELD_OUT = 0.2
+"""Share of the train queries that stand in for a missing validation split, as the paper has it for ToolLens."""
+
+Places = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class TrainingQueries:
+    """Queries with what is relevant to them.
+
+    Attributes:
+        texts: Their texts.
+        vectors: ``(q, d)`` float32 unit rows.
+        relevant: For each the places of its relevant documents in the corpus, one or more.
+    """
+
+    texts: Sequence[str]
+    vectors: Float32
+    relevant: Sequence[Places]
+
+    def __len__(self) -> int:
+        return len(self.relevant)
+
+    def part(self, places: Places) -> "TrainingQueries":
+        """Return some of them."""
+        return TrainingQueries(
+            [self.texts[place] for place in places],
+            self.vectors[places],
+            [self.relevant[place] for place in places],
+        )
+
+    def mask(self, documents: int, places: Places | None = None) -> Tensor:
+        """Return what is relevant, ``(b, documents)`` bool, of some queries or all."""
+        wanted = range(len(self)) if places is None else places
+        mask = torch.zeros(len(wanted), documents, dtype=torch.bool)
+        for row, place in enumerate(wanted):
+            mask[row, self.relevant[place]] = True
+        return mask
+
+
+@dataclass(frozen=True)
+class Task:
+    """A collection for training.
+
+    Attributes:
+        name: Its name.
+        documents: ``(n, d)`` float32 unit rows.
+        train: What is learned from.
+        valid: What chooses the epoch; never test queries.
+        test: What figures are reported on; None where there is no such split.
+        held_out: Whether ``valid`` was a part of the train split.
+        texts: The documents' texts as they are encoded; empty where vectors alone are at hand.
+    """
+
+    name: str
+    documents: Float32
+    train: TrainingQueries
+    valid: TrainingQueries
+    test: TrainingQueries | None = None
+    held_out: bool = False
+    texts: Sequence[str] = ()
+
+    @property
+    def dims(self) -> int:
+        """Components of a vector."""
+        return int(self.documents.shape[1])
+
+    def mapped(self, heads: Mapping[Role, Head]) -> "Task":
+        """Return the same with vectors mapped by heads: what further training begins from."""
+
+        def through(questions: TrainingQueries) -> TrainingQueries:
+            return replace(questions, vectors=heads["query"](questions.vectors))
+
+        return replace(
+            self,
+            documents=heads["document"](self.documents),
+            train=through(self.train),
+            valid=through(self.valid),
+            test=None if self.test is None else through(self.test),
+        )
+
+
+def load_task(
+    folder: Path,
+    encoder: Encoder,
+    *,
+    seed: int,
+    train_split: str = TRAIN,
+    most_queries: int | None = None,
+    progress: Progress = silent,
+) -> Task:
+    """Read a BEIR folder and encode it.
+
+    Args:
+        folder: With a train split.
+        encoder: The frozen encoder.
+        train_split: Its name; for cross-validation, which a benchmark sees to, the only one that there is.
+        seed: Of what is held out and of samples.
+        most_queries: Take so many train queries at most, drawn at random.
+        progress: Told about every batch.
+
+    Raises:
+        ConfigurationError: There is no train split, or too little in it.
+    """
+    found = splits(folder) if folder.is_dir() else []
+    if folder.is_dir() and found and train_split not in found:
+        raise ConfigurationError(
+            f"[{folder}] has no split [{train_split}] to learn from: it has {', '.join(found)} (qrels/{TRAIN}.tsv)"
+        )
+    train = load_collection(folder, train_split)
+    if most_queries is not None:
+        train = sample(train, most_queries, seed)
+    named = next((name for name in VALID if name in found), None)
+    if named is None:
+        train, valid = held_out(train, seed)
+    else:
+        valid = load_collection(folder, named)
+    features, ids, texts = _corpus(train, encoder, progress)
+    place = {document: number for number, document in enumerate(ids)}
+
+    def questions(collection: Collection) -> TrainingQueries:
+        return _questions(collection, place, encoder, progress)
+
+    test = questions(load_collection(folder, TEST)) if TEST in found and train_split != TEST else None
+    task = Task(train.name, features, questions(train), questions(valid), test, named is None, texts)
+    if not len(task.train) or not len(task.valid):
+        raise ConfigurationError(f"[{folder}] has too few judged train queries: {len(train.queries)}")
+    return task
+
+
+def held_out(collection: Collection, seed: int, share: float = HELD_OUT) -> tuple[Collection, Collection]:
+    """Return a collection parted into what is learned from and what chooses, drawn at random."""
+    queries = sorted(collection.queries)
+    _, places = held_out_places(len(queries), seed, share)
+    chosen = {queries[place] for place in places}
+    return only(collection, set(queries) - chosen), only(collection, chosen)
+
+
+def held_out_places(count: int, seed: int, share: float = HELD_OUT) -> tuple[Places, Places]:
+    """Return places of what is learned from and of what chooses, drawn at random."""
+    order: Places = np.random.default_rng(seed).permutation(count)
+    first = max(1, round(share * count))
+    return np.sort(order[first:]), np.sort(order[:first])
+
+
+def questions_of(
+    collection: Collection, encoder: Encoder, progress: Progress = silent
+) -> tuple[TrainingQueries, Float32]:
+    """Return a collection's queries, and its documents' vectors, ``(n, d)``."""
+    documents, ids, _ = _corpus(collection, encoder, progress)
+    place = {document: number for number, document in enumerate(ids)}
+    return _questions(collection, place, encoder, progress), documents
+
+
+def _corpus(collection: Collection, encoder: Encoder, progress: Progress) -> tuple[Float32, list[str], list[str]]:
+    """Return the documents' vectors, ids and texts."""
+    titled = any(document.title for document in collection.documents)
+    fields = ("title", "text") if titled else ("text",)
+    spec = IndexSpec(encoder.identity, text_fields=fields, tokens="none")
+    features = encode_corpus(collection.documents, spec, encoder, progress)
+    texts = [compose(document.source, fields)[0] for document in collection.documents]
+    return features.pooled, list(features.ids), texts
+
+
+def _questions(
+    collection: Collection, place: Mapping[str, int], encoder: Encoder, progress: Progress
+) -> TrainingQueries:
+    """Return the queries that something in the corpus answers."""
+    relevant = {
+        query: np.array(sorted(place[one] for one, grade in judged.items() if grade > 0 and one in place), np.intp)
+        for query, judged in collection.qrels.items()
+    }
+    asked = [query for query in collection.queries if len(relevant[query])]
+    texts = [collection.queries[query] for query in asked]
+    encoded = encode_queries(texts, encoder, tokens=False, progress=progress)
+    vectors = np.concatenate([query.vectors for query in encoded]) if encoded else np.zeros((0, 0), np.float32)
+    return TrainingQueries(texts, vectors, [relevant[query] for query in asked])

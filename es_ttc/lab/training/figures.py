@@ -1,0 +1,67 @@
+"""Figures for a card: before and after, on validation and, where there are some, on test queries."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from es_ttc.lab.evaluation.metrics import score
+from es_ttc.lab.training.data import Task, TrainingQueries
+from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
+from es_ttc.rescorers.nnn.rescorer import scores
+from es_ttc.vectors.tokens import Float32
+
+METRICS = ("recall@3", "recall@5", "comp@3", "comp@5", "ndcg@10")
+WINDOW = 100
+_DEPTH = 10
+
+
+def rankings(documents: Float32, queries: Float32, penalty: Penalty | None = None) -> list[list[int]]:
+    """Return each query's first documents, by cosine or, with a penalty, as the method `nnn` orders a window of 100.
+
+    Args:
+        documents: ``(n, d)``.
+        queries: ``(q, d)``.
+        penalty: Of `nnn`.
+    """
+    found = []
+    for vector in queries:
+        order = np.argsort(-(documents @ vector), kind="stable")[:WINDOW]
+        if penalty is not None:
+            solution = solve(Dictionary.of(documents[order]), vector, penalty)
+            order = order[np.argsort(-scores(solution.x), kind="stable")]
+        found.append(order[:_DEPTH].tolist())
+    return found
+
+
+def by_query(questions: TrainingQueries, ranked: list[list[int]]) -> dict[str, list[float]]:
+    """Return each metric query by query."""
+    qrels = {str(number): dict.fromkeys(map(str, one.tolist()), 1) for number, one in enumerate(questions.relevant)}
+    runs = {str(number): [str(place) for place in one] for number, one in enumerate(ranked)}
+    found = score(qrels, runs)
+    return {metric: found.values[metric].tolist() for metric in METRICS}
+
+
+def figures(questions: TrainingQueries, documents: Float32, penalty: Penalty | None = None) -> dict[str, float]:
+    """Return Recall and Comp at 3 and 5, and nDCG at 10."""
+    values = by_query(questions, rankings(documents, questions.vectors, penalty))
+    return {metric: float(np.mean(found)) for metric, found in values.items()}
+
+
+def before_and_after(before: Task, after: Task, params: Mapping[str, Any] | None) -> dict[str, dict[str, float]]:
+    """Return figures before and after training; by the method `nnn` too where it has parameters.
+
+    Args:
+        before: The collection through the encoder as it was.
+        after: The same through the trained one.
+        params: Of `nnn`.
+    """
+    found = {}
+    for name, plain, trained in (("valid", before.valid, after.valid), ("test", before.test, after.test)):
+        if plain is None or trained is None:
+            continue
+        found[f"{name}, dense, before"] = figures(plain, before.documents)
+        found[f"{name}, dense, after"] = figures(trained, after.documents)
+        if params is not None:
+            found[f"{name}, nnn, after"] = figures(trained, after.documents, Penalty(params["l1"], params["l2"]))
+    return found

@@ -1,0 +1,194 @@
+"""COLT (Qu et al., CIKM 2024), a baseline of NNN decoding (its appendix B.4), after its published code.
+
+Queries, documents and *scenes* (the sets of documents that queries ask for) stand in three bipartite graphs. Every
+train query and every document has a vector of its own, beginning with the dense encoder's. Graph convolution lets those
+that are asked for together resemble each other, seen from documents and from scenes, and a contrastive loss holds both
+views together. Retrieval stays the inner product: of a new query's dense vector with the documents' vectors.
+
+One thing differs from the published code: scenes follow their documents at every step, where it keeps their first
+vectors. The lost settings of the comparison are taken from its configuration for ToolLens.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from es_ttc.encoders.base import Role
+from es_ttc.encoders.heads import Head, Table
+from es_ttc.lab.training.data import Places, Task
+from es_ttc.lab.training.losses import cross_view, listwise_multi_label
+from es_ttc.lab.training.measures import measure
+from es_ttc.lab.training.tuned_side import TunedSide
+
+Edges = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class ColtOptions:
+    """What COLT can be told; the defaults are those of its published configuration for ToolLens.
+
+    Attributes:
+        layers: Depth of the graph convolution; NNN decoding's comparison sweeps it.
+        balance: Weight of the contrastive loss, swept too.
+        temperature: Of the contrastive loss.
+        listed: Documents of a query's list: the relevant ones, filled up with random others.
+        dropped: Share of each graph's edges that an epoch leaves out.
+        metric: What validation measures.
+    """
+
+    layers: int = 1
+    balance: float = 0.04
+    temperature: float = 0.1
+    listed: int = 10
+    dropped: float = 0.2
+    metric: str = "comp@5"
+
+
+class Vectors(nn.Module):
+    """A vector a train query and a document."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.from_numpy(task.train.vectors.copy()))
+        self.documents = nn.Parameter(torch.from_numpy(task.documents.copy()))
+
+
+class ColtRecipe:
+    """Vectors of documents, learned with those of the train queries that ask for them.
+
+    Args:
+        task: The collection, its vectors those of the dense baseline.
+        options: What it is told.
+    """
+
+    def __init__(self, task: Task, options: ColtOptions) -> None:
+        self._task = task
+        self._options = options
+        self._vectors = Vectors(task)
+        self.learned: nn.Module = self._vectors
+        self.examples = len(task.train)
+        sets = [tuple(one.tolist()) for one in task.train.relevant]
+        scenes = {found: number for number, found in enumerate(dict.fromkeys(sets))}
+        self._scene_of = np.array([scenes[found] for found in sets], np.intp)
+        self._asked = _edges(enumerate(task.train.relevant))
+        self._in_scene = np.stack([np.arange(len(sets)), self._scene_of])
+        self._members = _edges((number, np.array(found, np.intp)) for found, number in scenes.items())
+        self._sizes = (len(sets), len(scenes), len(task.documents))
+        self._graphs = self._drawn(None)
+        self._valid = torch.from_numpy(task.valid.vectors)
+        self._wanted = task.valid.mask(len(task.documents))
+
+    def begin_epoch(self, random: np.random.Generator) -> None:
+        """Draw the edges that this epoch has."""
+        self._graphs = self._drawn(random)
+
+    def loss(self, batch: Places, random: np.random.Generator) -> Tensor:
+        """Return the list-wise loss of some queries, and the contrastive loss of their views."""
+        # Sparse products are there in full precision alone.
+        with torch.autocast(self._vectors.documents.device.type, enabled=False):
+            return self._loss(batch, random)
+
+    def _loss(self, batch: Places, random: np.random.Generator) -> Tensor:
+        options = self._options
+        by_document, by_scene, documents, scenes, scenes_alone = self._propagated(self._graphs)
+        listed, labels = self._lists(batch, random)
+        device = documents.device
+        queries = torch.from_numpy(batch).to(device)
+        shown = F.normalize(documents, dim=1)[listed.to(device)]
+        scores = sum(
+            torch.einsum("bd,bkd->bk", F.normalize(view[queries], dim=1), shown) for view in (by_document, by_scene)
+        )
+        assert isinstance(scores, Tensor)  # noqa: S101 - two views
+        chosen = torch.from_numpy(self._scene_of[batch]).to(device)
+        contrast = cross_view(by_document[queries], by_scene[queries], options.temperature)
+        contrast = contrast + cross_view(scenes[chosen], scenes_alone[chosen], options.temperature)
+        return listwise_multi_label(scores, labels.to(device)) + options.balance * contrast / 2
+
+    def validate(self) -> float:
+        """Return the mean measure of the validation queries: dense vectors, which no graph knows."""
+        scores = self._valid @ self._final().cpu().T
+        return float(measure(self._options.metric, scores, self._wanted).mean())
+
+    def heads(self) -> dict[Role, Head]:
+        """Return what is served: queries as they are, documents by the table."""
+        learned = self._final().detach().cpu().numpy()
+        return {"query": Head(), "document": Head((Table(self._task.documents, learned),))}
+
+    @property
+    def tuned(self) -> dict[Role, TunedSide]:
+        """No encoder is learned."""
+        return {}
+
+    def params(self) -> None:
+        """Nothing of the method `nnn`."""
+
+    def _final(self) -> Tensor:
+        return F.normalize(self._propagated(self._drawn(None))[2], dim=1)
+
+    def _propagated(self, graphs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return queries from documents and from scenes, documents, and scenes from documents and from queries."""
+        asked, in_scene, members = graphs
+        vectors = self._vectors
+        by_document, documents = self._convolved(asked, vectors.queries, vectors.documents)
+        scenes = torch.sparse.mm(members, vectors.documents)
+        by_scene, scenes_alone = self._convolved(in_scene, vectors.queries, scenes)
+        return by_document, by_scene, documents, torch.sparse.mm(members, documents), scenes_alone
+
+    def _convolved(self, graph: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+        """Add to both sides of a graph what their neighbours are, layer by layer, each of unit length."""
+        total, totals = one, other
+        for layer in range(self._options.layers):
+            one, other = torch.sparse.mm(graph, other), torch.sparse.mm(graph.t(), one)
+            one, other = one / (layer + 2), other / (layer + 2)
+            total, totals = total + F.normalize(one, dim=1), totals + F.normalize(other, dim=1)
+        return total, totals
+
+    def _drawn(self, random: np.random.Generator | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the three graphs, with some edges left out: two by degrees' roots, scenes' members by their number."""
+        queries, scenes, documents = self._sizes
+        return (
+            _graph(self._kept(self._asked, random), (queries, documents)),
+            _graph(self._kept(self._in_scene, random), (queries, scenes)),
+            _mean(self._kept(self._members, random), (scenes, documents)),
+        )
+
+    def _kept(self, edges: Edges, random: np.random.Generator | None) -> Edges:
+        return edges if random is None else edges[:, random.random(edges.shape[1]) >= self._options.dropped]
+
+    def _lists(self, batch: Places, random: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return each query's list, the relevant documents first, and its labels, ``(b, k)`` both."""
+        relevant = self._task.train.mask(self._sizes[2], batch).numpy()
+        length = min(self._sizes[2], max(self._options.listed, int(relevant.sum(axis=1).max()) + 1))
+        order = random.random(relevant.shape)
+        order[relevant] -= 1
+        listed = np.argpartition(order, length - 1, axis=1)[:, :length]
+        labels = np.take_along_axis(relevant, listed, axis=1).astype(np.float32)
+        return torch.from_numpy(listed), torch.from_numpy(labels)
+
+
+def _edges(neighbours: Iterable[tuple[int, Places]]) -> Edges:
+    """Return edges from numbered lists of neighbours, ``(2, e)``."""
+    pairs = [np.stack([np.full(len(found), number), found]) for number, found in neighbours]
+    return np.concatenate(pairs, axis=1)
+
+
+def _graph(edges: Edges, shape: tuple[int, int]) -> Tensor:
+    """Return a bipartite graph's normalised adjacency: 1 / sqrt(degree of one end, degree of the other)."""
+    roots = [np.sqrt(np.maximum(np.bincount(ends, minlength=size), 1)) for ends, size in zip(edges, shape, strict=True)]
+    return _sparse(edges, 1 / (roots[0][edges[0]] * roots[1][edges[1]]), shape)
+
+
+def _mean(edges: Edges, shape: tuple[int, int]) -> Tensor:
+    """Return what takes the mean of each row's neighbours."""
+    counts = np.maximum(np.bincount(edges[0], minlength=shape[0]), 1)
+    return _sparse(edges, 1 / counts[edges[0]], shape)
+
+
+def _sparse(edges: Edges, weights: NDArray[np.float64], shape: tuple[int, int]) -> Tensor:
+    values = torch.from_numpy(weights.astype(np.float32))
+    return torch.sparse_coo_tensor(torch.from_numpy(edges), values, shape, check_invariants=False).coalesce()

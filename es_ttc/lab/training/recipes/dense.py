@@ -1,0 +1,93 @@
+"""The dense baseline (NNN decoding, appendix B.2): a side for queries and one for documents, InfoNCE in the batch."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from es_ttc.encoders.base import Role
+from es_ttc.encoders.heads import Head
+from es_ttc.lab.training.data import Places, Task
+from es_ttc.lab.training.heads import MixedMlp
+from es_ttc.lab.training.losses import info_nce
+from es_ttc.lab.training.measures import measure
+from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, queries_of
+from es_ttc.lab.training.tuned_side import TunedSide
+
+
+class DenseRecipe:
+    """Cosines of queries and documents, each through an adapter of its own.
+
+    Each (query, relevant document) pair is an example. Another pair's document that is relevant to the query too is
+    left out of its negatives: with a few hundred documents that happens in every batch.
+
+    Args:
+        task: The collection.
+        hidden: Width of the adapters.
+        temperature: Of InfoNCE.
+        metric: What validation measures.
+        queries: Their side, where it is not an adapter over frozen vectors.
+        documents: Theirs, likewise.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        hidden: int,
+        temperature: float = 0.05,
+        metric: str = "comp@5",
+        queries: FrozenSide | TunedSide | None = None,
+        documents: FrozenSide | TunedSide | None = None,
+    ) -> None:
+        self._task = task
+        self._temperature = temperature
+        self._metric = metric
+        self.queries = queries or FrozenSide(queries_of(task), MixedMlp(task.dims, hidden))
+        self.documents = documents or FrozenSide({DOCUMENTS: task.documents}, MixedMlp(task.dims, hidden))
+        self.learned: nn.Module = nn.ModuleList([self.queries, self.documents])
+        self._pairs = pairs_of(task)
+        self._valid = task.valid.mask(len(task.documents))
+        self.examples = len(self._pairs)
+
+    def begin_epoch(self, random: np.random.Generator) -> None:
+        """Nothing to draw."""
+
+    def loss(self, batch: Places, random: np.random.Generator) -> Tensor:  # noqa: ARG002
+        """Return InfoNCE of some pairs."""
+        queries, documents = self._pairs[batch].T
+        excluded = known_positives(self._task.train.relevant, queries, documents)
+        rows, positives = self.queries.each(TRAIN, queries), self.documents.each(DOCUMENTS, documents)
+        return info_nce(rows, positives, self._temperature, excluded.to(rows.device))
+
+    def validate(self) -> float:
+        """Return the mean measure of the validation queries, ranked by cosine."""
+        scores = (self.queries.rows(VALID) @ self.documents.rows(DOCUMENTS).T).cpu()
+        return float(measure(self._metric, scores, self._valid).mean())
+
+    def heads(self) -> dict[Role, Head]:
+        """Return what is served."""
+        return {"query": self.queries.served(), "document": self.documents.served()}
+
+    @property
+    def tuned(self) -> dict[Role, TunedSide]:
+        """Sides whose encoder itself was learned."""
+        sides: dict[Role, Any] = {"query": self.queries, "document": self.documents}
+        return {role: side for role, side in sides.items() if isinstance(side, TunedSide)}
+
+    def params(self) -> None:
+        """Nothing of the method `nnn`."""
+
+
+def known_positives(relevant: Sequence[Places], queries: Places, documents: Places) -> Tensor:
+    """Return which documents of other pairs are relevant to each pair's query too, ``(b, b)`` bool."""
+    known = np.stack([np.isin(documents, relevant[query]) for query in queries])
+    np.fill_diagonal(known, val=False)
+    return torch.from_numpy(known)
+
+
+def pairs_of(task: Task) -> Places:
+    """Return each train query with each of its relevant documents, ``(p, 2)``."""
+    return np.array([(query, one) for query, found in enumerate(task.train.relevant) for one in found], np.intp)

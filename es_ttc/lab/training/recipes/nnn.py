@@ -1,0 +1,206 @@
+"""NNN-Tr (NNN decoding, section 3.2 and appendix B.5): adapters trained through the unrolled solver."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from torch import Tensor, nn
+
+from es_ttc.encoders.base import Role
+from es_ttc.encoders.heads import Head
+from es_ttc.lab.training.data import Places, Task
+from es_ttc.lab.training.fista import lipschitz, selection_scores, unrolled
+from es_ttc.lab.training.heads import MixedMlp
+from es_ttc.lab.training.losses import set_loss
+from es_ttc.lab.training.measures import measure
+from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, queries_of
+from es_ttc.lab.training.tuned_side import TunedSide
+
+_BLOCK = 512
+"""Validation queries decoded at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class NnnOptions:
+    """What NNN-Tr can be told; defaults that the paper's text has lost were chosen on train queries of ToolLens.
+
+    Attributes:
+        l1: The threshold, at the start where it is learned.
+        l2: The ridge, likewise.
+        learn_penalty: Whether both are learned; the paper fixes them.
+        steps: T of the unrolled solver.
+        learn_steps: Whether each step's length is learned; the paper's is 1/L.
+        decode_steps: T of validation.
+        margin: m of the loss.
+        temperature: t of the loss.
+        slack: See :func:`es_ttc.lab.training.fista.selection_scores`.
+        hidden: Width of the adapters.
+        dictionary: Documents up to which a batch's dictionary is the whole corpus, as in the paper; of a greater
+            corpus it is the batch's relevant documents and those nearest to its queries.
+        nearest: How many of these a query.
+        metric: What validation measures.
+    """
+
+    l1: float = 0.1
+    l2: float = 0.1
+    learn_penalty: bool = False
+    steps: int = 20
+    learn_steps: bool = False
+    decode_steps: int = 100
+    margin: float = 1.2
+    temperature: float = 0.02
+    slack: float = 1.0
+    hidden: int = 768
+    dictionary: int = 4096
+    nearest: int = 50
+    metric: str = "comp@5"
+
+
+class Penalties(nn.Module):
+    """l1, l2 and the lengths of steps: constants, or positive numbers that are learned."""
+
+    def __init__(self, options: NnnOptions) -> None:
+        super().__init__()
+        start = torch.tensor([_before_softplus(options.l1), _before_softplus(options.l2)])
+        self.raw = nn.Parameter(start, requires_grad=options.learn_penalty)
+        self.lengths = nn.Parameter(torch.zeros(options.steps), requires_grad=options.learn_steps)
+
+    @property
+    def values(self) -> tuple[Tensor, Tensor]:
+        """l1 and l2."""
+        l1, l2 = F.softplus(self.raw).unbind()
+        return l1, l2
+
+    @property
+    def scales(self) -> Tensor | None:
+        """Factors of 1/L; None where they are all 1."""
+        return self.lengths.exp() if self.lengths.requires_grad else None
+
+
+class NnnRecipe:
+    """Queries and documents through adapters, decoded by the unrolled solver, held to the set of relevant documents.
+
+    Args:
+        task: The collection.
+        options: What it is told.
+        queries: Their side, where it is not an adapter over frozen vectors: the paper tunes the query encoder.
+    """
+
+    def __init__(self, task: Task, options: NnnOptions, *, queries: FrozenSide | TunedSide | None = None) -> None:
+        self._task = task
+        self._options = options
+        self.queries = queries or FrozenSide(queries_of(task), MixedMlp(task.dims, options.hidden))
+        self.documents = FrozenSide({DOCUMENTS: task.documents}, MixedMlp(task.dims, options.hidden))
+        self.penalties = Penalties(options)
+        self.learned: nn.Module = nn.ModuleList([self.queries, self.documents, self.penalties])
+        self.examples = len(task.train)
+        self._whole = len(task.documents) <= options.dictionary
+        self._near: Places = np.zeros((0, 0), np.intp)
+        self._valid = task.valid.mask(len(task.documents))
+
+    def begin_epoch(self, random: np.random.Generator) -> None:  # noqa: ARG002
+        """Find the nearest documents of each query, as they are now, where the dictionary is not the whole corpus."""
+        if not self._whole:
+            with torch.no_grad():
+                self._near = self._nearest()
+
+    def loss(self, batch: Places, random: np.random.Generator) -> Tensor:  # noqa: ARG002
+        """Return the set loss of some queries."""
+        places = None if self._whole else self._dictionary_of(batch)
+        queries, documents = self.queries.rows(TRAIN, batch), self.documents.rows(DOCUMENTS, places)
+        relevant = self._task.train.mask(len(self._task.documents), batch)
+        relevant = relevant if places is None else relevant[:, torch.from_numpy(places)]
+        l1, l2 = self.penalties.values
+        options = self._options
+        # The solver's thresholds decide on differences that half precision does not hold.
+        with torch.autocast(queries.device.type, enabled=False):
+            queries, documents = queries.float(), documents.float()
+            x = unrolled(documents, queries, l1, l2, steps=options.steps, scales=self.penalties.scales)
+            wanted = relevant.to(x.device)
+            scores = selection_scores(documents, queries, x, l1, wanted, slack=options.slack)
+            return set_loss(scores, wanted, margin=options.margin, temperature=options.temperature)
+
+    def validate(self) -> float:
+        """Return the mean measure of the validation queries; not a number where the solver selects nothing at all."""
+        documents, queries = self.documents.rows(DOCUMENTS), self.queries.rows(VALID)
+        l1, l2 = self.penalties.values
+        scores, selected = decoded(documents, queries, l1, l2, steps=self._options.decode_steps)
+        if not selected:
+            return math.nan
+        return float(measure(self._options.metric, scores.cpu(), self._valid).mean())
+
+    def heads(self) -> dict[Role, Head]:
+        """Return what is served."""
+        return {"query": self.queries.served(), "document": self.documents.served()}
+
+    @property
+    def tuned(self) -> dict[Role, TunedSide]:
+        """Sides whose encoder itself was learned."""
+        sides: dict[Role, Any] = {"query": self.queries, "document": self.documents}
+        return {role: side for role, side in sides.items() if isinstance(side, TunedSide)}
+
+    def params(self) -> dict[str, float]:
+        """Return the parameters of the method `nnn` that it was trained with."""
+        l1, l2 = (float(value.detach()) for value in self.penalties.values)
+        return {"l1": round(l1, 6), "l2": round(l2, 6)}
+
+    def _nearest(self) -> Places:
+        documents, found = self.documents.rows(DOCUMENTS), []
+        for start in range(0, self.examples, _BLOCK):
+            rows = self.queries.rows(TRAIN, np.arange(start, min(start + _BLOCK, self.examples)))
+            count = min(self._options.nearest, len(documents))
+            found.append((rows @ documents.T).topk(count, dim=1).indices.cpu().numpy())
+        return np.concatenate(found)
+
+    def _dictionary_of(self, batch: Places) -> Places:
+        relevant = [self._task.train.relevant[place] for place in batch]
+        return np.unique(np.concatenate([self._near[batch].ravel(), *relevant]))
+
+
+GRID = tuple((l1, l2) for l1 in (0.02, 0.05, 0.1, 0.2, 0.3) for l2 in (0.05, 0.5, 2.0, 5.0))
+"""Values of l1 and l2 that are tried; the paper's own grid is lost."""
+_CHOOSING = 500
+_CHOOSING_STEPS = 60
+
+
+@torch.no_grad()
+def choose_penalty(task: Task, metric: str) -> tuple[float, float]:
+    """Return the l1 and l2 that decode the validation queries best before any training, as the paper fixes them.
+
+    Args:
+        task: The collection; up to 500 of its validation queries choose.
+        metric: What is maximised.
+    """
+    places = np.arange(min(_CHOOSING, len(task.valid)))
+    queries, documents = torch.from_numpy(task.valid.vectors[places]), torch.from_numpy(task.documents)
+    relevant = task.valid.mask(len(documents), places)
+
+    def value(penalty: tuple[float, float]) -> float:
+        scores, _ = decoded(documents, queries, *penalty, steps=_CHOOSING_STEPS)
+        return float(measure(metric, scores, relevant).mean())
+
+    return max(GRID, key=value)
+
+
+def decoded(
+    documents: Tensor, queries: Tensor, l1: Tensor | float, l2: Tensor | float, *, steps: int
+) -> tuple[Tensor, bool]:
+    """Return scores that rank as NNN decoding does, ``(q, n)``, and whether anything is selected for any query.
+
+    Selected documents come first, by coefficient; the others follow by cosine, as the rescorer has them.
+    """
+    bound = lipschitz(documents, l2)
+    parts, selected = [], False
+    for start in range(0, len(queries), _BLOCK):
+        block = queries[start : start + _BLOCK]
+        x = unrolled(documents, block, l1, l2, steps=steps, bound=bound)
+        selected = selected or bool((x > 0).any())
+        parts.append(torch.where(x > 0, x + 2, block @ documents.T))
+    return torch.cat(parts), selected
+
+
+def _before_softplus(value: float) -> float:
+    return math.log(math.expm1(max(value, 1e-6)))

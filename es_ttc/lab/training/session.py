@@ -1,0 +1,291 @@
+"""One training from BEIR folders to an artefact: what `es-ttc train` does."""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from es_ttc.encoders.base import Encoder, EncoderIdentity, Role
+from es_ttc.encoders.cache import cached
+from es_ttc.encoders.hashing import FileHashes
+from es_ttc.encoders.heads import Head
+from es_ttc.encoders.registry import load_encoder, model_folder, on_backend
+from es_ttc.encoders.trained import CARD, ROLES, ModelCard, TrainedEncoder, heads_in, identity_of, is_trained
+from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.training import artefact
+from es_ttc.lab.training.data import Task, load_task
+from es_ttc.lab.training.figures import before_and_after
+from es_ttc.lab.training.loop import LoopOptions, Recipe, Report, TrainingProgress, train
+from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID
+from es_ttc.lab.training.tuned_side import TunedSide
+
+_OF_NO_INFLUENCE = ("device", "threads", "save_seconds")
+
+
+class Trainable(Recipe, Protocol):
+    """A recipe whose outcome can be served."""
+
+    def heads(self) -> dict[Role, Head]:
+        """Return both roles' heads, as they are now."""
+        ...
+
+    @property
+    def tuned(self) -> Mapping[Role, TunedSide]:
+        """Sides whose encoder itself is learned."""
+        ...
+
+    def params(self) -> dict[str, float] | None:
+        """Return the parameters of the method `nnn` that go with it; None where it is no matter of that method."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainingStart:
+    """What training begins from.
+
+    Attributes:
+        heads: Each role's, over the encoder; none without an artefact.
+        models: Folders of fine-tuned models, by the role that has one.
+        identity: The artefact's; None without one.
+    """
+
+    heads: Mapping[Role, Head]
+    models: Mapping[Role, Path] = field(default_factory=dict)
+    identity: str | None = None
+
+
+Sides = Callable[[Task, Role], TunedSide]
+"""Makes a side whose encoder is learned."""
+
+
+@dataclass(frozen=True)
+class TrainingRequest:
+    """What is to be trained.
+
+    Attributes:
+        kind: nnn, colt, dense or head.
+        data: BEIR folders.
+        out: Where the artefact goes.
+        recipe: Makes the recipe from the tasks, and from what makes sides whose encoder is learned.
+        options: The recipe's own, JSON-ready, for the card.
+        loop: How it is trained.
+        start: An artefact that it begins from.
+        most_queries: Train queries at most, of each folder.
+        resume: Whether to go on with a training that was stopped.
+    """
+
+    kind: str
+    data: Sequence[Path]
+    out: Path
+    recipe: Callable[[Sequence[Task], Sides], Trainable]
+    options: Mapping[str, Any]
+    loop: LoopOptions
+    start: Path | None = None
+    most_queries: int | None = None
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What came of it.
+
+    Attributes:
+        identity: The trained encoder's.
+        course: Losses and validation.
+        metrics: Figures by what they are of.
+        params: Parameters by method.
+    """
+
+    identity: EncoderIdentity
+    course: TrainingProgress
+    metrics: Mapping[str, Mapping[str, float]]
+    params: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def run(
+    request: TrainingRequest,
+    base_name: str,
+    encoder: Encoder,
+    *,
+    cache_dir: Path,
+    progress: Progress = silent,
+    report: Report | None = None,
+) -> TrainingResult:
+    """Train and write the artefact.
+
+    Args:
+        request: What is to be trained.
+        base_name: What the frozen encoder is loaded by.
+        encoder: That encoder.
+        cache_dir: Of file hashes.
+        progress: Told about encoding.
+        report: Told about training.
+
+    Raises:
+        ConfigurationError: The data, the start or the checkpoint will not do.
+        InvalidRequest: The folder holds something already.
+    """
+    checkpoint = _claim(request)
+    loop = request.loop
+    start = _start(request.start, encoder.identity, cache_dir)
+    below = _below(encoder, start, cache_dir)
+    tasks = [
+        load_task(folder, below, seed=loop.seed, most_queries=request.most_queries, progress=progress)
+        for folder in request.data
+    ]
+    before = start.heads
+    about = {
+        "kind": request.kind,
+        "encoder": encoder.identity.key,
+        "start": start.identity,
+        "data": {task.name: _digest(task) for task in tasks},
+        "options": dict(request.options),
+        "loop": {name: value for name, value in asdict(loop).items() if name not in _OF_NO_INFLUENCE},
+    }
+    torch.manual_seed(loop.seed)
+
+    def side(task: Task, role: Role) -> TunedSide:
+        if before[role].layers:
+            raise InvalidRequest(
+                f"[{request.start}] has an adapter for the role [{role}]: begin from one that was trained with --tune "
+                "encoder, or from none"
+            )
+        folder = start.models.get(role) or model_folder(base_name, cache_dir=cache_dir)
+        texts = {DOCUMENTS: task.texts} if role == "document" else {TRAIN: task.train.texts, VALID: task.valid.texts}
+        return TunedSide(folder, role, texts)
+
+    recipe = request.recipe([task.mapped(before) for task in tasks], side)
+    course = train(recipe, loop, file=checkpoint, about=about, resume=request.resume, report=report)
+    learned, params = recipe.heads(), recipe.params()
+    heads = {role: Head((*before[role].layers, *learned[role].layers)) for role in ROLES}
+    models = _models(request.out, start, recipe.tuned)
+    after = tasks
+    if recipe.tuned:
+        below = _below(encoder, TrainingStart(start.heads, models), cache_dir)
+        after = [
+            load_task(folder, below, seed=loop.seed, most_queries=request.most_queries, progress=progress)
+            for folder in request.data
+        ]
+    metrics = {
+        f"{task.name}: {what}" if len(tasks) > 1 else what: found
+        for task, changed in zip(tasks, after, strict=True)
+        for what, found in before_and_after(task, changed.mapped(heads), params).items()
+    }
+    methods: dict[str, dict[str, float]] = {} if params is None else {"nnn": params}
+    identity = artefact.write(
+        request.out,
+        kind=request.kind,
+        base_name=_lasting(base_name),
+        base=encoder.identity,
+        heads=heads,
+        models=sorted(models),
+        params=methods,
+        about=_about(request, tasks, about, course, metrics),
+        cache_dir=cache_dir,
+    )
+    checkpoint.unlink(missing_ok=True)
+    return TrainingResult(identity, course, metrics, methods)
+
+
+def _lasting(name: str) -> str:
+    """Return an encoder's name as a card keeps it: no backend, which is no matter of what it is; folders in full."""
+    plain = on_backend(name, "")
+    return str(Path(plain).resolve()) if Path(plain).is_dir() else plain
+
+
+def _claim(request: TrainingRequest) -> Path:
+    """Return where the checkpoint goes, in a folder that is new, or holds this training."""
+    out = request.out
+    checkpoint = out / artefact.CHECKPOINT
+    if (out / CARD).exists():
+        raise InvalidRequest(f"[{out}] holds a trained encoder already: choose another --out, or delete it")
+    if checkpoint.exists() and not request.resume:
+        raise InvalidRequest(f"[{out}] holds a training that was stopped: go on with --resume, or choose another --out")
+    if out.is_dir() and any(out.iterdir()) and not checkpoint.exists():
+        held = ", ".join(sorted(path.name for path in out.iterdir())[:5])
+        raise InvalidRequest(f"[{out}] is no empty folder (it holds {held}): choose another --out")
+    if out.exists() and not out.is_dir():
+        raise InvalidRequest(f"[{out}] is a file: choose another --out")
+    return checkpoint
+
+
+def _start(folder: Path | None, base: EncoderIdentity, cache_dir: Path) -> TrainingStart:
+    """Return what training begins from."""
+    if folder is None:
+        return TrainingStart({role: Head() for role in ROLES})
+    if not is_trained(folder):
+        raise ConfigurationError(f"[{folder}] is no folder that `es-ttc train` has finished: name one with {CARD}")
+    card = ModelCard.read(folder)
+    if card.base.encoder_identity != base:
+        raise ConfigurationError(
+            f"[{folder}] was trained on [{card.base.encoder_identity.key}], and the encoder is [{base.key}]: give the "
+            "same --encoder"
+        )
+    models = {role: folder / role for role in card.models}
+    return TrainingStart(heads_in(folder, card), models, identity_of(folder, card, FileHashes(cache_dir)).key)
+
+
+def _below(encoder: Encoder, start: TrainingStart, cache_dir: Path) -> Encoder:
+    """Return what gives the vectors under the heads: the encoder, or fine-tuned models in its place."""
+    if not start.models:
+        return encoder
+    bases: dict[Role, Encoder] = dict.fromkeys(ROLES, encoder)
+    for role, folder in start.models.items():
+        bases[role] = cached(load_encoder(f"{folder}@torch", cache_dir=cache_dir), cache_dir / "encodings")
+    return TrainedEncoder(bases, {role: Head() for role in ROLES}, encoder.identity)
+
+
+def _models(out: Path, start: TrainingStart, tuned: Mapping[Role, TunedSide]) -> dict[Role, Path]:
+    """Write the fine-tuned models of each role, new ones and those that training began from."""
+    found: dict[Role, Path] = {}
+    for role in ROLES:
+        folder = out / role
+        if role in tuned:
+            tuned[role].write(folder)
+        elif role in start.models:
+            shutil.copytree(start.models[role], folder, dirs_exist_ok=True)
+        else:
+            continue
+        found[role] = folder
+    return found
+
+
+def _about(
+    request: TrainingRequest,
+    tasks: Sequence[Task],
+    about: Mapping[str, Any],
+    course: TrainingProgress,
+    metrics: Mapping[str, Mapping[str, float]],
+) -> dict[str, Any]:
+    """Return what a card tells beside what serving needs."""
+    return {
+        "data": {
+            "name": ", ".join(task.name for task in tasks),
+            "digests": about["data"],
+            "documents": sum(len(task.documents) for task in tasks),
+            "train_queries": sum(len(task.train) for task in tasks),
+            "valid_queries": sum(len(task.valid) for task in tasks),
+            "valid": "train, a seeded part held out" if any(task.held_out for task in tasks) else "valid",
+        },
+        "start": about["start"],
+        "options": about["options"],
+        "loop": asdict(request.loop),
+        "course": {"best_epoch": course.best, "losses": course.losses, "valid": course.valid},
+        "metrics": metrics,
+    }
+
+
+def _digest(task: Task) -> str:
+    """Return a hash of all that training sees of a collection."""
+    total = hashlib.sha256()
+    for rows in (task.documents, task.train.vectors, task.valid.vectors):
+        total.update(np.ascontiguousarray(rows).tobytes())
+    for relevant in (*task.train.relevant, *task.valid.relevant):
+        total.update(relevant.astype(np.int64).tobytes() + b";")
+    return total.hexdigest()[:16]

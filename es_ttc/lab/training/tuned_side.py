@@ -1,0 +1,68 @@
+"""A side whose encoder itself is fine-tuned: a sentence-transformers model, all of its weights."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
+
+from es_ttc.encoders.base import Role
+from es_ttc.encoders.heads import Head
+from es_ttc.encoders.sentence_transformers import load_model
+from es_ttc.encoders.windows import role_prompts
+from es_ttc.lab.training.data import Places
+
+_AT_ONCE = 64
+"""Texts of a batch where no gradient is wanted."""
+
+
+class TunedSide(nn.Module):
+    """Texts through a model that is learned.
+
+    Its vectors are those of the model's own library: a text is cut at the model's length, pooled, made unit.
+
+    Args:
+        folder: The model that it begins from.
+        role: Whose prompt goes before a text.
+        texts: By name.
+    """
+
+    def __init__(self, folder: Path, role: Role, texts: Mapping[str, Sequence[str]]) -> None:
+        super().__init__()
+        self.model: SentenceTransformer = load_model(folder, torch.device("cpu"))
+        prompts = role_prompts(self.model.prompts, self.model.default_prompt_name)
+        self._texts = {name: [prompts[role] + text for text in found] for name, found in texts.items()}
+
+    def rows(self, what: str, places: Places | None = None) -> Tensor:
+        """Return unit rows; see :class:`es_ttc.lab.training.sides.FrozenSide`."""
+        texts = self._texts[what]
+        chosen = texts if places is None else [texts[place] for place in places]
+        if torch.is_grad_enabled():
+            return self._encoded(chosen)
+        return torch.cat([self._encoded(chosen[at : at + _AT_ONCE]) for at in range(0, len(chosen), _AT_ONCE)])
+
+    def each(self, what: str, places: Places) -> Tensor:
+        """Return unit rows at places that may repeat, each of them encoded once."""
+        distinct, where = np.unique(places, return_inverse=True)
+        return self.rows(what, distinct)[torch.from_numpy(where)]
+
+    def served(self) -> Head:
+        """Nothing stands over the model."""
+        return Head()
+
+    def write(self, folder: Path) -> None:
+        """Write the model as its library does: safetensors, no pickle."""
+        self.model.save(str(folder), create_model_card=False, safe_serialization=True)
+
+    def _encoded(self, texts: Sequence[str]) -> Tensor:
+        tokenizer: Any = self.model.tokenizer
+        features = tokenizer(
+            list(texts), padding=True, truncation=True, max_length=self.model.max_seq_length, return_tensors="pt"
+        )
+        device = next(self.model.parameters()).device
+        found = self.model({name: tensor.to(device) for name, tensor in features.items()})
+        return F.normalize(found["sentence_embedding"], dim=1)

@@ -1,0 +1,8 @@
+"""The neighbour graph of a corpus: building, pruning, mending and measuring it. Arrays in, arrays out."""
+
+from es_ttc.reranking.graph.build import GraphParams, build
+from es_ttc.reranking.graph.neighbours import ABSENT, NeighbourGraph
+from es_ttc.reranking.graph.statistics import GraphStatistics, statistics
+from es_ttc.reranking.graph.update import takers_of, update
+
+__all__ = ["ABSENT", "GraphParams", "GraphStatistics", "NeighbourGraph", "build", "statistics", "takers_of", "update"]

@@ -1,0 +1,97 @@
+"""The nearest documents of every document: exact by blocked matrix products, or approximate by usearch."""
+
+import numpy as np
+
+from es_ttc.errors import ConfigurationError
+from es_ttc.reranking.graph.neighbours import ABSENT, Numbers
+from es_ttc.vectors.tokens import Float32
+
+_BLOCK_BYTES = 64 * 2**20
+"""Memory of one block of cosines."""
+
+
+def exact(vectors: Float32, k: int, *, rows: Numbers | None = None) -> tuple[Numbers, Float32]:
+    """Return the k nearest documents of each document but itself, by cosine.
+
+    Args:
+        vectors: ``(n, d)`` unit rows.
+        k: Neighbours wanted, 1 or more; there are never more than n - 1.
+        rows: Numbers of the documents whose neighbours are wanted; all where None.
+
+    Returns:
+        Their numbers ``(m, k')`` and cosines ``(m, k')``, nearest first; of equals the one of the lower number.
+    """
+    wanted = np.arange(len(vectors), dtype=np.int32) if rows is None else rows
+    k = max(0, min(k, len(vectors) - 1))
+    numbers = np.empty((len(wanted), k), np.int32)
+    cosines = np.empty((len(wanted), k), np.float32)
+    if k == 0:
+        return numbers, cosines
+    block = max(1, _BLOCK_BYTES // (4 * len(vectors)))
+    for start in range(0, len(wanted), block):
+        own = wanted[start : start + block]
+        similarity = vectors[own] @ vectors.T
+        similarity[np.arange(len(own)), own] = -np.inf
+        part = np.argpartition(-similarity, k - 1, axis=1)[:, :k]
+        part.sort(axis=1)  # a stable sort by cosine then leaves equals in the order of their numbers
+        found = np.take_along_axis(similarity, part, axis=1)
+        order = np.argsort(-found, axis=1, kind="stable")
+        numbers[start : start + block] = np.take_along_axis(part, order, axis=1)
+        cosines[start : start + block] = np.take_along_axis(found, order, axis=1)
+    return numbers, cosines
+
+
+class Hnsw:
+    """An HNSW index over vectors, for about the k nearest documents of each.
+
+    Args:
+        vectors: ``(n, d)`` unit rows.
+        k: Neighbours wanted.
+        expansion: Size of the search's candidate list; greater is slower and more exact.
+
+    Raises:
+        ConfigurationError: usearch is not installed.
+    """
+
+    def __init__(self, vectors: Float32, k: int, *, expansion: int = 128) -> None:
+        try:
+            from usearch.index import Index
+        except ImportError as error:
+            raise ConfigurationError(
+                "a graph of this many documents needs the package usearch: pip install 'es-ttc[graph]'"
+            ) from error
+        self._vectors = vectors
+        self._k = max(0, min(k, len(vectors) - 1))
+        self._index = Index(ndim=vectors.shape[1], metric="ip", dtype="f32", expansion_search=max(expansion, k + 1))
+        self._index.add(np.arange(len(vectors), dtype=np.uint64), vectors)
+
+    def nearest(self, rows: Numbers | None = None) -> tuple[Numbers, Float32]:
+        """Return about the k nearest documents of each document but itself, as :func:`exact` does.
+
+        :data:`ABSENT` with cosine -1 stands where the index found fewer.
+        """
+        from usearch.index import BatchMatches
+
+        wanted = np.arange(len(self._vectors), dtype=np.int32) if rows is None else rows
+        k = self._k
+        found = self._index.search(self._vectors[wanted].reshape(len(wanted), -1), k + 1)
+        if not isinstance(found, BatchMatches):  # what it returns for a matrix
+            raise TypeError("usearch answered a matrix of queries with something else than a batch")
+        keys = np.asarray(found.keys).astype(np.int64)
+        cosines = 1 - np.asarray(found.distances, dtype=np.float32)
+        absent = np.arange(keys.shape[1])[None, :] >= np.asarray(found.counts)[:, None]
+        own = keys == wanted[:, None]
+        cosines[absent | own] = -np.inf  # the document itself, and what was not found, go to the end
+        order = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
+        cosines = np.take_along_axis(cosines, order, axis=1)
+        numbers = np.where(np.isneginf(cosines), ABSENT, np.take_along_axis(keys, order, axis=1))
+        return numbers.astype(np.int32), np.maximum(cosines, -1)
+
+
+def approximate(vectors: Float32, k: int, *, expansion: int = 128) -> tuple[Numbers, Float32]:
+    """Return about the k nearest documents of each document but itself, from an HNSW index built for it.
+
+    Raises:
+        ConfigurationError: usearch is not installed.
+    """
+    return Hnsw(vectors, k, expansion=expansion).nearest()

@@ -1,0 +1,67 @@
+"""RobustPrune: of a document's candidates keep those that no nearer neighbour already leads to.
+
+Subramanya et al., DiskANN: Fast Accurate Billion-point Nearest Neighbor Search on a Single Node (NeurIPS 2019),
+algorithm 2.
+"""
+
+import numpy as np
+
+from es_ttc.reranking.graph.neighbours import ABSENT, Numbers
+from es_ttc.vectors.tokens import Float32
+
+_BLOCK_BYTES = 128 * 2**20
+"""Memory of the candidates' vectors of one block of documents."""
+
+
+def robust_prune(vectors: Float32, documents: Numbers, candidates: Numbers, degree: int, alpha: float) -> Numbers:
+    """Choose each document's neighbours among its candidates.
+
+    The nearest candidate is taken; every other one that is alpha times nearer to it than to the document is dropped;
+    then the nearest of what is left, until there are enough.
+
+    Args:
+        vectors: ``(n, d)`` unit rows; distance is Euclidean.
+        documents: ``(m,)`` the documents whose neighbours are chosen.
+        candidates: ``(m, k)`` numbers in any order, the document itself and :data:`ABSENT` are passed over; a number
+            stands at most once in a row.
+        degree: R, neighbours kept at most.
+        alpha: 1 or more; the greater, the more neighbours survive.
+
+    Returns:
+        ``(m, degree)``, nearest first, :data:`ABSENT` at the end.
+    """
+    chosen = np.full((len(documents), degree), ABSENT, np.int32)
+    width = max(1, candidates.shape[1])
+    block = max(1, _BLOCK_BYTES // (4 * width * max(vectors.shape[1], width)))
+    for start in range(0, len(documents), block):
+        rows = slice(start, start + block)
+        chosen[rows] = _pruned(vectors, documents[rows], candidates[rows], degree, alpha)
+    return chosen
+
+
+def _pruned(vectors: Float32, documents: Numbers, candidates: Numbers, degree: int, alpha: float) -> Numbers:
+    alive = (candidates != ABSENT) & (candidates != documents[:, None])
+    known = vectors[np.where(alive, candidates, 0)]  # (m, k, d)
+    far = np.where(alive, _distance(np.einsum("mkd,md->mk", known, vectors[documents])), np.inf)
+    order = np.argsort(far, axis=1, kind="stable")
+    candidates, far = np.take_along_axis(candidates, order, axis=1), np.take_along_axis(far, order, axis=1)
+    alive = np.isfinite(far)
+    known = np.take_along_axis(known, order[:, :, None], axis=1)
+    between = _distance(known @ known.transpose(0, 2, 1))  # (m, k, k)
+    chosen = np.full((len(documents), degree), ABSENT, np.int32)
+    every = np.arange(len(documents))
+    for turn in range(degree):
+        any_left = alive.any(axis=1)
+        if not any_left.any():
+            break
+        nearest = np.argmax(alive, axis=1)
+        chosen[any_left, turn] = candidates[every, nearest][any_left]
+        alive &= alpha * between[every, nearest] > far
+        alive[every, nearest] = False
+    return chosen
+
+
+def _distance(cosines: Float32) -> Float32:
+    """Euclidean distance of unit vectors from their cosines."""
+    distance: Float32 = np.sqrt(np.maximum(0, 2 - 2 * cosines))
+    return distance

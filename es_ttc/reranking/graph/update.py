@@ -1,0 +1,135 @@
+"""Mending a graph after documents came, changed or went, without building it anew.
+
+Singh et al., FreshDiskANN (arXiv 2105.09613): a new document is joined to its nearest, which take it in where it is
+nearer than what they have; who loses a neighbour inherits that one's neighbours.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from es_ttc.reranking.graph.build import GraphParams
+from es_ttc.reranking.graph.nearest import exact
+from es_ttc.reranking.graph.neighbours import ABSENT, NeighbourGraph, Numbers
+from es_ttc.reranking.graph.prune import robust_prune
+from es_ttc.vectors.tokens import Float32
+
+
+def update(
+    graph: NeighbourGraph,
+    vectors: Float32,
+    *,
+    written: Sequence[int] = (),
+    deleted: Sequence[int] = (),
+    params: GraphParams | None = None,
+    near: Numbers | None = None,
+    takers: Numbers | None = None,
+) -> tuple[NeighbourGraph, Numbers]:
+    """Return the graph after a change, and the documents whose neighbours are other than before.
+
+    Numbers stay: a deleted document keeps its row, without neighbours and never anyone's neighbour.
+
+    Args:
+        graph: The graph as it was, of n documents.
+        vectors: ``(n', d)`` float32, the vectors as they are now; n' >= n, new documents at the end. The rows of
+            deleted documents are not read.
+        written: Numbers of new and changed documents.
+        deleted: Numbers of documents that are gone.
+        params: As the graph was built.
+        near: ``(m, k)`` for each written document, in the order of their numbers, the documents nearest to it;
+            :data:`ABSENT` where there are fewer. Found here, by comparing with every other, where None.
+        takers: Numbers of the documents that written ones are offered to as neighbours, as :func:`takers_of` gives
+            them; written ones take each other always. All in ``near`` where None.
+    """
+    params = params or GraphParams()
+    gone, fresh = np.unique(np.asarray(deleted, np.int32)), np.unique(np.asarray(written, np.int32))
+    table = np.full((len(vectors), params.degree), ABSENT, np.int32)
+    table[: len(graph), : graph.table.shape[1]] = graph.table[:, : params.degree]
+    before = table.copy()
+    _leave(table, vectors, np.union1d(gone, fresh), params)
+    living = np.ones(len(vectors), np.bool_)
+    living[gone] = False
+    kept = living[fresh]
+    fresh = fresh[kept]
+    if len(fresh):
+        if near is None:
+            others = np.flatnonzero(living).astype(np.int32)
+            places, _ = exact(vectors[others], params.candidates, rows=np.searchsorted(others, fresh).astype(np.int32))
+            near = others[places]
+        else:
+            near = np.where(np.isin(near, gone), ABSENT, near)[kept]
+        _join(table, vectors, fresh, near, params, None if takers is None else np.union1d(takers, fresh))
+    changed = np.flatnonzero((table != before).any(axis=1)).astype(np.int32)
+    return NeighbourGraph(table), changed
+
+
+def takers_of(near: Numbers, written: Numbers, vectors: Float32, farthest: Numbers) -> Numbers:
+    """Return the documents that may take a written one as neighbour; the others need not be looked at.
+
+    RobustPrune goes through candidates by distance and stops when it has R. So a document with R neighbours, none of
+    which occludes another, takes nothing that is farther than the farthest of them.
+
+    Args:
+        near: ``(m, k)`` as for :func:`update`.
+        written: ``(m,)`` whose nearest they are.
+        vectors: ``(n, d)`` float32; rows of documents that stand nowhere here are not read.
+        farthest: ``(n,)`` each document's farthest neighbour; :data:`ABSENT` where it has less than R, or may lose one.
+    """
+    at, place = np.nonzero(near != ABSENT)
+    hosts = near[at, place]
+    last = farthest[hosts]
+    offered = np.einsum("md,md->m", vectors[hosts], vectors[written[at]])
+    kept = np.einsum("md,md->m", vectors[hosts], vectors[np.where(last == ABSENT, hosts, last)])
+    takers: Numbers = np.unique(hosts[(last == ABSENT) | (offered >= kept)])
+    return takers
+
+
+def _leave(table: Numbers, vectors: Float32, leaving: Numbers, params: GraphParams) -> None:
+    """Take documents out of everyone's neighbours; who had them inherits theirs."""
+    leaves = np.isin(table, leaving) & (table != ABSENT)
+    bereft = np.flatnonzero(leaves.any(axis=1)).astype(np.int32)
+    bereft = bereft[~np.isin(bereft, leaving)]
+    if len(bereft):
+        heirs = _distinct(
+            [
+                np.concatenate([row[~lost], *(table[lost_one] for lost_one in row[lost])])
+                for row, lost in zip(table[bereft], leaves[bereft], strict=True)
+            ],
+            leaving,
+        )
+        table[bereft] = robust_prune(vectors, bereft, heirs, params.degree, params.alpha)
+    table[leaving] = ABSENT
+
+
+def _join(
+    table: Numbers,
+    vectors: Float32,
+    fresh: Numbers,
+    candidates: Numbers,
+    params: GraphParams,
+    takers: Numbers | None,
+) -> None:
+    """Give new documents neighbours among their candidates, and offer them to these."""
+    table[fresh] = robust_prune(vectors, fresh, candidates, params.degree, params.alpha)
+    offers: dict[int, list[int]] = {}
+    if takers is not None:
+        candidates = np.where(np.isin(candidates, takers), candidates, ABSENT)
+    for document, row in zip(fresh.tolist(), candidates.tolist(), strict=True):
+        for other in row:
+            if other not in (ABSENT, document):
+                offers.setdefault(other, []).append(document)
+    hosts = np.array(sorted(offers), np.int32)
+    if len(hosts):
+        wider = _distinct([np.concatenate([table[host], np.array(offers[int(host)], np.int32)]) for host in hosts])
+        table[hosts] = robust_prune(vectors, hosts, wider, params.degree, params.alpha)
+
+
+def _distinct(rows: Sequence[Numbers], without: Numbers | None = None) -> Numbers:
+    """Return rows as one table, each number once a row, some left out."""
+    kept = [np.unique(row[row != ABSENT]) for row in rows]
+    if without is not None:
+        kept = [row[~np.isin(row, without)] for row in kept]
+    table = np.full((len(kept), max(1, max(map(len, kept)))), ABSENT, np.int32)
+    for place, row in enumerate(kept):
+        table[place, : len(row)] = row
+    return table

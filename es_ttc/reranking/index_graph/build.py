@@ -1,0 +1,174 @@
+"""Building the graph of an index: vectors are read, neighbours computed some documents at a time, and written.
+
+A graph is filled under a name of its own, and an alias leads to it only when it is finished: a half-built one serves
+nobody. What a stopped run has written stays, and the next one with the same parameters goes on there. Whatever changes
+in the index meanwhile is known by `_seq_no`, and left to the first update.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from es_ttc.engine.protocol import Engine, delete_if_there
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.attach.source import settled_writes
+from es_ttc.index.mappings.graph import GraphMeta
+from es_ttc.reranking.graph import ABSENT, GraphParams
+from es_ttc.reranking.graph.build import method_for, steps
+from es_ttc.reranking.graph.neighbours import Numbers
+from es_ttc.reranking.index_graph.build_lock import acquire_build_lock, deletable, heartbeat, require_ours
+from es_ttc.reranking.index_graph.store import GraphNode, pages, save, serving_graph, switch, write_nodes
+from es_ttc.reranking.index_graph.vectors import VectorDocument, VectorSource
+
+Builder = Literal["vectors", "engine"]
+
+
+@dataclass(slots=True)
+class BuildProgress:
+    """How a build goes.
+
+    Attributes:
+        index: The index whose graph it is.
+        graph: Name of the graph's own index.
+        builder: ``exact``, ``hnsw`` or ``engine``.
+        doing: What is being counted: ``reading vectors``, then ``finding neighbours``.
+        done: Documents so far.
+        total: Documents in all.
+        resumed: Documents that an earlier, stopped run had written.
+        seconds: Wall time, by what was done.
+    """
+
+    index: str
+    graph: str = ""
+    builder: str = ""
+    doing: str = "reading vectors"
+    done: int = 0
+    total: int = 0
+    resumed: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+Report = Callable[[BuildProgress], None]
+
+
+async def build_graph(
+    engine: Engine,
+    name: str,
+    params: GraphParams | None = None,
+    *,
+    builder: Builder = "vectors",
+    report: Report = lambda _: None,
+) -> BuildProgress:
+    """Build the graph of an index, or go on with a build that was stopped; a graph that serves does so until the end.
+
+    Args:
+        engine: The engine.
+        name: The index.
+        params: Degree, candidates, alpha.
+        builder: ``vectors`` reads them and computes here; ``engine`` asks the engine's own kNN for each document's
+            neighbours and takes the nearest, unpruned: no vector is kept or compared outside the engine's index.
+        report: Told how it goes.
+
+    Raises:
+        InvalidRequest: The index has no features, or ids that are not unique; or another build is running.
+        EngineError: The engine refuses.
+        EngineUnavailable: It stayed busy or absent; building again goes on there.
+    """
+    params = params or GraphParams()
+    corpus = await VectorSource.of(engine, name)
+    built = BuildProgress(corpus.source)
+    began = time.monotonic()
+    settled = await settled_writes(engine, corpus.index)
+    built.builder = "engine" if builder == "engine" else method_for(await corpus.count())
+    meta = GraphMeta(
+        source=corpus.source,
+        holder=corpus.index.uuid,
+        encoder=corpus.encoder,
+        params=params,
+        builder=built.builder,
+        checkpoint=settled,
+    )
+    built.graph, meta, left = await acquire_build_lock(engine, meta)
+    serving = await serving_graph(engine, corpus.source)
+    async with heartbeat(engine, built.graph, meta):
+        await _fill(corpus, engine, settled, built, meta, report)
+    await require_ours(engine, built.graph, meta)
+    await save(engine, built.graph, meta.model_copy(update={"ready": True}))
+    await switch(engine, corpus.source, built.graph)
+    for other in deletable(serving[0] if serving else None, left, built.graph):
+        await delete_if_there(engine, other)
+    built.seconds["total"] = time.monotonic() - began
+    return built
+
+
+async def _fill(
+    corpus: VectorSource, engine: Engine, settled: dict[int, int], built: BuildProgress, meta: GraphMeta, report: Report
+) -> None:
+    """Write the neighbours of all documents that the graph does not have yet."""
+    began = time.monotonic()
+    documents = await _read(corpus, settled, built, report)
+    built.seconds["reading"] = time.monotonic() - began
+    await engine.refresh(built.graph)
+    known = {node.id: node.hash async for page in pages(engine, built.graph) for node in page}
+    todo = np.array([at for at, one in enumerate(documents) if known.get(one.id) != one.hash], np.int32)
+    built.resumed = len(documents) - len(todo)
+    built.doing, built.done, built.total = "finding neighbours", built.resumed, len(documents)
+    report(built)
+    async for nodes in _neighbours(corpus, documents, todo, meta):
+        await write_nodes(engine, built.graph, nodes)
+        built.done += len(nodes)
+        report(built)
+    await write_nodes(engine, built.graph, [], known.keys() - {one.id for one in documents})
+    await engine.refresh(built.graph)
+
+
+async def _read(
+    corpus: VectorSource, settled: dict[int, int], built: BuildProgress, report: Report
+) -> list[VectorDocument]:
+    """Read every document that has a vector."""
+    built.total = await corpus.count()
+    report(built)
+    documents: dict[str, VectorDocument] = {}
+    async for page in corpus.read({}, settled):
+        for one in page:
+            if one.vector is None:
+                continue
+            if one.id in documents:
+                raise InvalidRequest(
+                    f"index [{corpus.source}] has several documents of id [{one.id}], apart by their routing: a graph "
+                    "names its documents by id alone"
+                )
+            documents[one.id] = one
+        built.done = len(documents)
+        report(built)
+    return list(documents.values())
+
+
+async def _neighbours(
+    corpus: VectorSource, documents: Sequence[VectorDocument], todo: Numbers, meta: GraphMeta
+) -> AsyncIterator[list[GraphNode]]:
+    """Yield documents with their neighbours, some at a time."""
+    if not len(todo):
+        return
+    if meta.builder == "engine":
+        for start in range(0, len(todo), 256):
+            some = [documents[at] for at in todo[start : start + 256].tolist()]
+            asked = [(one.id, one.vector) for one in some if one.vector is not None]
+            found = await corpus.nearest(asked, meta.params.degree)
+            yield [GraphNode(one.id, str(one.hash), tuple(ids)) for one, ids in zip(some, found, strict=True)]
+        return
+    vectors = np.stack([one.vector for one in documents if one.vector is not None])
+    ids = [one.id for one in documents]
+    computing = steps(vectors, todo, meta.params, "exact" if meta.builder == "exact" else "hnsw")
+    while (step := await asyncio.to_thread(next, computing, None)) is not None:
+        rows, table = step
+        yield [
+            GraphNode(
+                ids[at], str(documents[at].hash), tuple(ids[other] for other in row if other != ABSENT), vectors[at]
+            )
+            for at, row in zip(rows.tolist(), table.tolist(), strict=True)
+        ]

@@ -1,0 +1,134 @@
+"""One build of a graph at a time: who builds says so in the graph's mapping, again and again, until it is finished.
+
+Whether a build still runs is told by watching for a while whether its number of beats grows. So nobody's clock matters,
+and a build that was killed holds up nobody for longer than that.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.index.mappings.graph import GraphMeta, graph_body, new_graph_name
+from es_ttc.reranking.index_graph.store import graphs_of, save, serving_graph
+
+logger = logging.getLogger(__name__)
+
+_BEAT_SECONDS = 1.0
+_WATCHED_SECONDS = 5.0
+"""For how long a build that shows no sign of life is watched until it counts as killed."""
+_LOOK_SECONDS = 0.5
+_SETTLING_SECONDS = 0.5
+"""Longer than what lies between a look at the graphs and the writing of one's own name."""
+
+
+async def acquire_build_lock(engine: Engine, meta: GraphMeta) -> tuple[str, GraphMeta, list[str]]:
+    """Take up a graph that a stopped build has begun in the same way, or begin a new one.
+
+    Returns:
+        Its name, what it says about itself, and the names of unfinished graphs that nobody builds any more.
+
+    Raises:
+        InvalidRequest: Another build is running.
+    """
+    left = await _left_by_others(engine, meta.source)
+    ours = meta.model_copy(update={"owner": secrets.token_hex(8)})
+    name = next((name for name, found in left.items() if found.same_as(meta)), None)
+    if name is None:
+        name = new_graph_name(meta.source)
+        await engine.create_index(name, graph_body(ours))
+        begun = True
+    else:
+        await save(engine, name, ours)
+        begun = False
+    await asyncio.sleep(_SETTLING_SECONDS)
+    graphs = await graphs_of(engine, meta.source)
+    others = [other for other, found in graphs.items() if other not in (name, *left) and not found.ready]
+    mine = name in graphs and graphs[name].owner == ours.owner
+    if not mine or any(other < name for other in others):  # both see each other by now: the lesser name goes on
+        if begun and mine:
+            await engine.delete_index(name)
+        raise _running(meta.source)
+    return name, ours, [other for other in left if other != name]
+
+
+@asynccontextmanager
+async def heartbeat(engine: Engine, name: str, meta: GraphMeta) -> AsyncIterator[None]:
+    """Show that a build goes on, for as long as the body runs; one that fails or is stopped gives its claim back."""
+
+    async def beat() -> None:
+        count = 0
+        while True:
+            await asyncio.sleep(_BEAT_SECONDS)
+            count += 1
+            try:
+                await save(engine, name, meta.model_copy(update={"beats": count}))
+            except EngineError as error:  # the next one may pass; what is wrong shows in the build's own calls
+                logger.warning("a build could not show that it goes on: %s", error)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    except BaseException:
+        await _ended(task)
+        with suppress(EngineError):
+            await save(engine, name, meta.model_copy(update={"owner": ""}))
+        raise
+    await _ended(task)
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def require_ours(engine: Engine, name: str, meta: GraphMeta) -> None:
+    """Refuse to finish a graph that is no longer this build's.
+
+    Raises:
+        InvalidRequest: It was deleted, or another build has taken it up.
+    """
+    found = (await graphs_of(engine, meta.source)).get(name)
+    if found is None or found.owner != meta.owner:
+        raise InvalidRequest(
+            f"the graph of [{meta.source}] that was being built was deleted or taken up by another build: run `es-ttc "
+            f"graph build {meta.source}` again when that has ended"
+        )
+
+
+async def _left_by_others(engine: Engine, source: str) -> dict[str, GraphMeta]:
+    """Return the unfinished graphs that nobody builds any more.
+
+    Raises:
+        InvalidRequest: Somebody builds one.
+    """
+    first = await _unfinished(engine, source)
+    waited = 0.0
+    while any(found.owner for found in first.values()) and waited < _WATCHED_SECONDS:
+        await asyncio.sleep(_LOOK_SECONDS)
+        waited += _LOOK_SECONDS
+        now = await _unfinished(engine, source)
+        if {name: found.sign for name, found in now.items()} != {name: found.sign for name, found in first.items()}:
+            raise _running(source)  # or it has just ended
+    return first
+
+
+async def _unfinished(engine: Engine, source: str) -> dict[str, GraphMeta]:
+    serving = await serving_graph(engine, source)
+    found = await graphs_of(engine, source)
+    return {name: meta for name, meta in found.items() if not meta.ready and (serving is None or serving[0] != name)}
+
+
+def _running(source: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"another build of the graph of [{source}] is running: wait until it has ended, or stop it and run this again"
+    )
+
+
+def deletable(serving: str | None, left: Collection[str], graph: str) -> list[str]:
+    """Return the graphs that a finished one replaces: what served before, and what nobody builds any more."""
+    return [name for name in dict.fromkeys([*left, *([serving] if serving else [])]) if name != graph]

@@ -1,0 +1,163 @@
+"""The documents whose neighbours are looked for: their ids, content hashes and vectors, where features are kept."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location
+from es_ttc.index.attach.source import Checkpoint, require_all_shards
+from es_ttc.index.mappings.fields import READY
+from es_ttc.index.mappings.queries import nearest
+from es_ttc.index.mappings.readers import FeatureReader, reader_of
+from es_ttc.index.mappings.spec import HASH, ROOT, STATE, VECTOR
+from es_ttc.reranking.index_graph.store import AT_ONCE
+from es_ttc.rescorers.base import Feature
+from es_ttc.vectors.tokens import Float32
+
+_IS_READY = {"term": {STATE: READY}}
+_SEARCHES_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class VectorDocument:
+    """One document with a vector.
+
+    Attributes:
+        id: Its id.
+        hash: Content hash.
+        vector: ``(d,)`` float32; None where it has none, or was not asked for.
+    """
+
+    id: str
+    hash: str | None
+    vector: Float32 | None
+
+
+class VectorSource:
+    """The index that holds the features of the documents.
+
+    Args:
+        engine: The engine.
+        held: Where they are.
+    """
+
+    def __init__(self, engine: Engine, held: FeatureLocation) -> None:
+        self.held = held
+        self.index = held.holder
+        self._engine = engine
+        self._reader: FeatureReader = reader_of(held.spec.layout)
+
+    @classmethod
+    async def of(cls, engine: Engine, name: str) -> "VectorSource":
+        """Find the features of the index of this name.
+
+        Raises:
+            InvalidRequest: There is no such index, or it has no features.
+        """
+        return cls(engine, await feature_location(engine, name))
+
+    @property
+    def source(self) -> str:
+        """Name of the index that is searched."""
+        return self.held.source.index
+
+    @property
+    def encoder(self) -> str:
+        """Identity of the vectors' encoder."""
+        return self.held.spec.encoder.key
+
+    async def count(self) -> int:
+        """Return how many documents have a vector."""
+        return await self._engine.count(self.held.index, _IS_READY)
+
+    async def read(
+        self, after: Checkpoint, upto: Checkpoint, *, vectors: bool = True
+    ) -> AsyncIterator[list[VectorDocument]]:
+        """Yield what was last written between two checkpoints, shard by shard, in the order of writing."""
+        for shard in sorted(upto):
+            at = after.get(shard, -1)
+            while at < upto[shard]:
+                body = {
+                    "query": {"range": {"_seq_no": {"gt": at, "lte": upto[shard]}}},
+                    "sort": [{"_seq_no": "asc"}],
+                    "seq_no_primary_term": True,
+                    **self._asking(min(AT_ONCE, self._reader.most_documents), vectors=vectors),
+                }
+                answer = await self._engine.search(self.held.index, body, preference=f"_shards:{shard}")
+                require_all_shards(answer, self.held.index)
+                hits = answer["hits"]["hits"]
+                if not hits:
+                    break
+                yield [self._document(hit) for hit in hits]
+                at = hits[-1]["_seq_no"]
+
+    async def existing(self, ids: Collection[str]) -> set[str]:
+        """Return those of some ids that have a document with a vector."""
+        found: set[str] = set()
+        wanted = sorted(ids)
+        for start in range(0, len(wanted), AT_ONCE):
+            part = wanted[start : start + AT_ONCE]
+            query = {"bool": {"filter": [{"ids": {"values": part}}, _IS_READY]}}
+            body = {"query": query, "size": len(part), "_source": False, "track_total_hits": False}
+            answer = await self._engine.search(self.held.index, body)
+            require_all_shards(answer, self.held.index)
+            found.update(hit["_id"] for hit in answer["hits"]["hits"])
+        return found
+
+    async def documents(self, ids: Collection[str]) -> list[VectorDocument]:
+        """Return some documents with their vectors, in the order of their ids; those that are gone are left out."""
+        found: list[VectorDocument] = []
+        wanted = sorted(ids)
+        size = min(AT_ONCE, self._reader.most_documents)
+        for start in range(0, len(wanted), size):
+            part = wanted[start : start + size]
+            body = {"query": {"ids": {"values": part}}, **self._asking(len(part), vectors=True)}
+            answer = await self._engine.search(self.held.index, body)
+            require_all_shards(answer, self.held.index)
+            found += [self._document(hit) for hit in answer["hits"]["hits"]]
+        return sorted(found, key=lambda one: one.id)
+
+    async def nearest(self, documents: Sequence[tuple[str, Float32]], k: int) -> list[list[str]]:
+        """Return the ids of the documents nearest to each of some documents, itself left out, by the engine's kNN.
+
+        Raises:
+            InvalidRequest: The index has no vector field.
+        """
+        if not self.searchable:
+            raise InvalidRequest(
+                f"index [{self.held.index}] has no field [{VECTOR}] that the engine could search: leave --builder out"
+            )
+        product = (await self._engine.capabilities()).product
+        room = asyncio.Semaphore(_SEARCHES_AT_ONCE)
+
+        async def search(identifier: str, vector: Float32) -> list[str]:
+            body = {**nearest(vector, k + 1, product), "size": k + 1, "_source": False, "track_total_hits": False}
+            async with room:
+                answer = await self._engine.search(self.held.index, body)
+            require_all_shards(answer, self.held.index)
+            return [hit["_id"] for hit in answer["hits"]["hits"] if hit["_id"] != identifier][:k]
+
+        return list(await asyncio.gather(*(search(identifier, vector) for identifier, vector in documents)))
+
+    @property
+    def searchable(self) -> bool:
+        """Whether the engine can search the vectors."""
+        ours = self.index.mapping.get("properties", {}).get(ROOT, {}).get("properties", {})
+        return VECTOR.partition(".")[2] in ours
+
+    def _asking(self, size: int, *, vectors: bool) -> dict[str, Any]:
+        asked: dict[str, Any] = self._reader.request([Feature.POOLED]) if vectors else {"_source": False}
+        values = [*asked.get("docvalue_fields", ()), HASH, STATE]
+        return {**asked, "docvalue_fields": values, "size": size, "track_total_hits": False}
+
+    def _document(self, hit: Mapping[str, Any]) -> VectorDocument:
+        fields = hit.get("fields", {})
+        ready = fields.get(STATE, [None])[0] == READY
+        read = self._reader.read(hit, Feature.POOLED) if ready else None
+        vector = None if read is None else np.asarray(read.value, np.float32)
+        return VectorDocument(hit["_id"], fields[HASH][0] if ready else None, vector)

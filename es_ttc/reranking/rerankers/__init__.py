@@ -1,0 +1,28 @@
+"""Rerankers that read texts: what they are, how they are named in the settings, and how they are called."""
+
+from es_ttc.reranking.rerankers.base import (
+    Kind,
+    ListwiseReranker,
+    Passage,
+    PointwiseReranker,
+    Reranker,
+    RerankerSettings,
+)
+from es_ttc.reranking.rerankers.calls import ListwiseCalls, PointwiseCalls
+from es_ttc.reranking.rerankers.cost import Cost, charged_to, tell
+from es_ttc.reranking.rerankers.registry import Rerankers
+
+__all__ = [
+    "Cost",
+    "Kind",
+    "ListwiseCalls",
+    "ListwiseReranker",
+    "Passage",
+    "PointwiseCalls",
+    "PointwiseReranker",
+    "Reranker",
+    "RerankerSettings",
+    "Rerankers",
+    "charged_to",
+    "tell",
+]

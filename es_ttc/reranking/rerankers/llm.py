@@ -1,0 +1,240 @@
+"""A language model as a reranker: each passage by itself from 0 to 100 (SIRA's pick), or a few at once in order.
+
+What a model writes is read with tolerance. A passage without a rating that can be read comes after all that have one,
+in the order in which it came; a passage that an order leaves out does too.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, SecretStr
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.llm import JsonSchema, LlmClient, Prompt, first_json
+from es_ttc.llm.prompts import checked_prompt, read_prompt
+from es_ttc.reranking.rerankers.base import Passage, Reranker, RerankerError, RerankerSettings
+from es_ttc.reranking.rerankers.cost import tell
+from es_ttc.settings import LlmSettings
+
+Form = Literal["pointwise", "listwise"]
+
+POINTWISE = "llm"
+LISTWISE = "llm_listwise"
+
+_PLACEHOLDERS: Mapping[Form, frozenset[str]] = {
+    "pointwise": frozenset({"query", "document"}),
+    "listwise": frozenset({"query", "passages"}),
+}
+_RATING = JsonSchema(
+    "rating",
+    {
+        "type": "object",
+        "properties": {"score": {"type": "integer", "minimum": 0, "maximum": 100}},
+        "required": ["score"],
+        "additionalProperties": False,
+    },
+)
+_ORDER = JsonSchema(
+    "order",
+    {
+        "type": "object",
+        "properties": {"order": {"type": "array", "items": {"type": "integer"}, "maxItems": 100}},
+        "required": ["order"],
+        "additionalProperties": False,
+    },
+)
+_THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_SECOND_TEMPERATURE = 0.5
+_TOKENS_A_RATING = 20
+_TOKENS_A_POSITION = 6
+
+
+class LlmRerankerSettings(RerankerSettings):
+    """Settings of a language model as a reranker; what is left out is that of the gateway's own model (`llm_*`)."""
+
+    form: Form = Field(
+        "pointwise", description="Each document by itself, from 0 to 100; or the documents of a window in order."
+    )
+    prompt: Path | None = Field(
+        None, description="File of a prompt: {{query}} and {{document}}, or {{query}} and {{passages}} for listwise."
+    )
+    url: str | None = Field(None, description="Base URL of an OpenAI-compatible endpoint.")
+    model: str | None = Field(None, description="The model's name there.")
+    api_key: SecretStr | None = Field(None, description="The endpoint's key.")
+    api: Literal["chat", "completions"] | None = Field(None, description="How the model is asked.")
+    timeout_ms: int = Field(30_000, gt=0, description="What one call may take, its repetitions included, in ms.")
+    batch: int = Field(1, ge=1, le=1000, description="Documents of one call; each is a question of its own.")
+    at_once: int = Field(8, ge=1, le=256, description="Calls at the same time, of all searches together.")
+    max_characters: int = Field(2000, ge=1, le=1_000_000, description="Characters that are read of one document.")
+    prompt_characters: int = Field(
+        24_000, ge=1000, le=10_000_000, description="Characters of all documents of one listwise question."
+    )
+
+
+class Llm:
+    """A language model: ratings from 0 to 100, or orders."""
+
+    name: ClassVar[str] = "llm"
+    Settings: ClassVar[type[RerankerSettings]] = LlmRerankerSettings
+
+    def make(self, settings: LlmRerankerSettings) -> Reranker:
+        """Return a reranker that asks the model; nothing is sent yet.
+
+        Raises:
+            InvalidRequest: No model is configured.
+            ConfigurationError: The prompt lacks a placeholder, or the endpoint's address is no URL.
+        """
+        given: dict[str, Any] = {"llm_url": settings.url, "llm_model": settings.model, "llm_api": settings.api}
+        given["llm_api_key"] = settings.api_key
+        return reranker_of(settings, LlmSettings(**{key: one for key, one in given.items() if one is not None}))
+
+
+def reranker_of(settings: LlmRerankerSettings, model: LlmSettings) -> "PointwiseLlm | ListwiseLlm":
+    """Return a reranker that asks a model; see :meth:`Llm.make`."""
+    if model.llm_url is None:
+        raise InvalidRequest(
+            "this reranker asks a language model, and the gateway has none: start it with ES_TTC_LLM_URL (llm_url) set "
+            "to an OpenAI-compatible endpoint"
+        )
+    return (PointwiseLlm if settings.form == "pointwise" else ListwiseLlm)(settings, model)
+
+
+class _LlmReranker:
+    """What both forms share: the model, the prompt, the identity.
+
+    Args:
+        settings: How it is called.
+        model: The endpoint.
+    """
+
+    form: ClassVar[Form]
+
+    def __init__(self, settings: LlmRerankerSettings, model: LlmSettings) -> None:
+        self.settings: RerankerSettings = settings
+        self._client = LlmClient(model)
+        self._prompt = _prompt(settings, self._client.api)
+        self._opening: asyncio.Task[LlmClient] | None = None
+        parts = (self._client.url, model.llm_model or "", self._client.api, self._prompt.version)
+        self.identity = f"llm:{self.form}:{':'.join(parts)}:{settings.max_characters}:{settings.prompt_characters}"
+
+    async def close(self) -> None:
+        """Close connections."""
+        if self._opening is not None:
+            await (await self._opening).__aexit__(None, None, None)
+            self._opening = None
+
+    async def _ask(self, prompt: str, schema: JsonSchema, max_tokens: int, temperature: float) -> str:
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._client.__aenter__())
+        client = await asyncio.shield(self._opening)
+        continues = client.api == "completions"
+        reply = await client.ask(
+            prompt,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            stop=("\n",) if continues else (),
+            schema=None if continues else schema,
+        )
+        tell(prompt_tokens=reply.usage.prompt_tokens, completion_tokens=reply.usage.completion_tokens)
+        return _THOUGHTS.sub("", reply.text)
+
+
+class PointwiseLlm(_LlmReranker):
+    """Rates each passage from 0 to 100; its score is (rating + 1) / 101, and 0 where no rating can be read."""
+
+    form = "pointwise"
+
+    async def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:
+        """Return one score a passage.
+
+        Raises:
+            LlmError: The model does not answer.
+        """
+        return list(await asyncio.gather(*(self._score(query, passage) for passage in passages)))
+
+    async def _score(self, query: str, passage: Passage) -> float:
+        prompt = self._prompt.render(query=_line(query), document=_line(passage.text))
+        found = rating(await self._ask(prompt, _RATING, _TOKENS_A_RATING, 0.0))
+        return 0.0 if found is None else (found + 1) / 101
+
+
+class ListwiseLlm(_LlmReranker):
+    """Puts the passages of a window in order."""
+
+    form = "listwise"
+
+    def __init__(self, settings: LlmRerankerSettings, model: LlmSettings) -> None:
+        super().__init__(settings, model)
+        self._characters = settings.prompt_characters
+
+    async def order(self, query: str, passages: Sequence[Passage]) -> list[int]:
+        """Return positions, best first, as the model gives them; an answer without any is asked for once more.
+
+        Raises:
+            LlmError: The model does not answer.
+            RerankerError: It does, twice without an order.
+        """
+        each = max(1, self._characters // max(1, len(passages)))
+        numbered = [f"[{place}] {_line(passage.text)[:each]}" for place, passage in enumerate(passages, 1)]
+        prompt = self._prompt.render(query=_line(query), passages="\n".join(numbered))
+        tokens = _TOKENS_A_RATING + _TOKENS_A_POSITION * len(passages)
+        for temperature in (0.0, _SECOND_TEMPERATURE):
+            found = positions(await self._ask(prompt, _ORDER, tokens, temperature), len(passages))
+            if found:
+                return found
+        raise RerankerError("the language model answered twice without an order of the passages")
+
+
+def rating(text: str) -> float | None:
+    """Return the rating in an answer, 0 to 100; None where there is none, or one outside of that.
+
+    Examples:
+        >>> rating('{"score": 80}'), rating("Rating: 80/100"), rating("good"), rating("500")
+        (80.0, 80.0, None, None)
+    """
+    found = first_json(text)
+    value = found.get("score") if isinstance(found, dict) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        match = _NUMBER.search(text)
+        value = None if match is None else float(match[0])
+    return float(value) if value is not None and 0 <= value <= 100 else None
+
+
+def positions(text: str, passages: int) -> list[int]:
+    """Return the positions that an answer names, from 0, in its order, each once; foreign numbers are passed over.
+
+    Examples:
+        >>> positions('{"order": [2, 1, 2, 9]}', 3), positions("[3] > [1]", 3), positions("I cannot say", 3)
+        ([1, 0], [2, 0], [])
+    """
+    found = first_json(text)
+    listed = found.get("order") if isinstance(found, dict) else None
+    numbers: Sequence[Any] = listed if isinstance(listed, list) else _NUMBER.findall(text)
+    named = [int(number) - 1 for number in map(str, numbers) if number.isdigit() and len(number) < 10]
+    return [place for place in dict.fromkeys(named) if 0 <= place < passages]
+
+
+def of_the_gateway(model: LlmSettings) -> dict[str, Callable[[], Reranker]]:
+    """Return what makes the rerankers that ask the gateway's own model, by the names that requests give them."""
+    return {
+        POINTWISE: lambda: reranker_of(LlmRerankerSettings(), model),
+        LISTWISE: lambda: reranker_of(LlmRerankerSettings(form="listwise", at_once=2), model),
+    }
+
+
+def _prompt(settings: LlmRerankerSettings, api: str) -> Prompt:
+    if settings.prompt is not None:
+        return read_prompt(settings.prompt, _PLACEHOLDERS[settings.form])
+    name = f"{settings.form}.{api}.txt"
+    text = files("es_ttc.reranking.rerankers").joinpath("judgements", name).read_text(encoding="utf-8")
+    return checked_prompt(name, text, _PLACEHOLDERS[settings.form])
+
+
+def _line(text: str) -> str:
+    """Return a text on one line: prompts for base models end a part with a line."""
+    return " ".join(text.split())

@@ -1,0 +1,128 @@
+"""Rerankers by name, as the settings have them."""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, TypeGuard
+
+from es_ttc.common import entry_points
+from es_ttc.common.caches import LruCache
+from es_ttc.common.validation import Fault, did_you_mean, read_json, unknown_field
+from es_ttc.common.validation import Kind as FaultKind
+from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.reranking.rerankers.base import Kind, PointwiseReranker, Reranker, RerankerSettings
+from es_ttc.reranking.rerankers.calls import Key, ListwiseCalls, PointwiseCalls
+
+GROUP = "es_ttc.rerankers"
+
+_SCORES_KEPT = 200_000
+_POSITIONS_KEPT = 200_000
+
+Calls = PointwiseCalls | ListwiseCalls
+
+
+def kinds() -> list[str]:
+    """Return the names of all kinds of rerankers that are installed; nothing is imported."""
+    return _GROUP.names()
+
+
+@lru_cache(maxsize=64)
+def kind(name: str) -> Kind:
+    """Return a kind of reranker.
+
+    Raises:
+        InvalidRequest: There is none of this name.
+        ConfigurationError: It cannot be imported or breaks the contract.
+    """
+    return _GROUP.load(name)
+
+
+class Rerankers:
+    """The rerankers that a request may name, each made when it is first named.
+
+    Args:
+        configured: For each name its ``kind`` and the kind's settings.
+        built_in: What makes the rerankers that there are without any settings, by name.
+
+    Raises:
+        ConfigurationError: A kind is unknown, or its settings are wrong.
+    """
+
+    def __init__(
+        self,
+        configured: Mapping[str, Mapping[str, Any]],
+        built_in: Mapping[str, Callable[[], Reranker]] | None = None,
+    ) -> None:
+        self._built_in = {name: make for name, make in (built_in or {}).items() if name not in configured}
+        self._settings = {name: _read(name, told) for name, told in configured.items()}
+        self._scores: LruCache[Key, float] = LruCache(_SCORES_KEPT)
+        self._orders: LruCache[Key, tuple[int, ...]] = LruCache(_POSITIONS_KEPT)
+        self._made: dict[str, Calls] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The names, in alphabetical order."""
+        return sorted([*self._settings, *self._built_in])
+
+    def named(self, name: str) -> Calls:
+        """Return a reranker; the same one at every call.
+
+        Raises:
+            InvalidRequest: There is none of this name.
+            ConfigurationError: It cannot be made.
+        """
+        if name in self._built_in and name not in self._made:
+            self._made[name] = self.calls(self._built_in[name](), name)
+        elif name not in self._settings and name not in self._made:
+            raise InvalidRequest(f"unknown reranker [{name}]{did_you_mean(name, self.names)}")
+        if name not in self._made:
+            found, settings = self._settings[name]
+            self._made[name] = self.calls(found.make(settings), name)
+        return self._made[name]
+
+    def calls(self, reranker: Reranker, name: str) -> Calls:
+        """Return how a reranker is called, with these rerankers' memory of answers."""
+        if isinstance(reranker, PointwiseReranker):
+            return PointwiseCalls(reranker, name, self._scores)
+        return ListwiseCalls(reranker, name, self._orders)
+
+    async def close(self) -> None:
+        """Close all that were made."""
+        for calls in self._made.values():
+            await calls.close()
+        self._made.clear()
+
+
+def _read(name: str, told: Mapping[str, Any]) -> tuple[Kind, RerankerSettings]:
+    where = f"rerankers.{name}"
+    if not isinstance(told.get("kind"), str):
+        raise ConfigurationError(f"[{where}.kind] is missing: name one of [{', '.join(kinds())}]")
+    rest = {key: value for key, value in told.items() if key != "kind"}
+    try:
+        found = kind(told["kind"])
+    except InvalidRequest:
+        raise ConfigurationError(f"[{where}.kind] is {told['kind']}{did_you_mean(told['kind'], kinds())}") from None
+    try:
+        return found, read_json(found.Settings, rest)
+    except Fault as fault:  # the value is not shown: it may be a key
+        if fault.kind is FaultKind.UNKNOWN:
+            raise ConfigurationError(str(unknown_field(fault.path[0], fault.known, where))) from None
+        raise ConfigurationError(f"[{'.'.join((where, *fault.path))}] is wrong: {fault.problem}") from None
+
+
+def _is_kind(made: object) -> TypeGuard[Kind]:
+    return isinstance(made, Kind)
+
+
+_GROUP: entry_points.Group[Kind] = entry_points.Group(
+    GROUP,
+    "kind of reranker",
+    _is_kind,
+    (
+        (
+            "Settings",
+            lambda value: isinstance(value, type) and issubclass(value, RerankerSettings),
+            "must be a subclass of RerankerSettings",
+        ),
+        ("make", callable, "must be a method"),
+    ),
+)

@@ -1,0 +1,63 @@
+"""SlideGAR: the sliding window of a listwise reranker, fed in turn from the first pass and from neighbours.
+
+Rathee, MacAvaney and Anand, Guiding Retrieval using LLM-based Listwise Rankers (ECIR 2025), algorithm 1, as the paper
+on Reranker-Guided Search describes it: of the neighbours only the w/2 nearest to the query are taken.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from es_ttc.reranking.strategies.base import Neighbours, RerankedList, reranked_so_far
+from es_ttc.reranking.strategies.listwise import ListwiseBudgetedReranker
+
+Nearness = Callable[[Sequence[int]], Awaitable[Sequence[float]]]
+"""Returns how near documents are to the query by their vectors, greater is nearer."""
+
+
+async def slidegar(
+    first_pass: Sequence[int],
+    neighbourhood: Neighbours,
+    judge: ListwiseBudgetedReranker,
+    nearness: Nearness,
+) -> RerankedList:
+    """Keep the better half of the window, and fill it up again, until the budget is spent.
+
+    Args:
+        first_pass: Documents, best first.
+        neighbourhood: The neighbour graph.
+        judge: The reranker and its budget.
+        nearness: Of documents to the query.
+    """
+    step = judge.window // 2
+    met: set[int] = set()
+    frontier: dict[int, int] = {}  # document -> the one that led to it
+    found_from: dict[int, int] = {}
+    beaten: list[int] = []
+    window = list(dict.fromkeys(first_pass))[: judge.window]
+    from_graph = True
+    while window:
+        met.update(window)
+        neighbourhood.expect(window)
+        ordered = await judge.order(window)
+        if ordered is None:
+            break
+        for document, neighbours in zip(ordered, await neighbourhood.of(ordered), strict=True):
+            frontier.update((neighbour, document) for neighbour in neighbours if neighbour not in frontier)
+        pool = [document for document in first_pass if document not in met]
+        reached = await _nearest([document for document in frontier if document not in met], nearness)
+        turn_of_graph = bool(reached) and (from_graph or not pool)
+        from_graph = not from_graph
+        fresh = (reached if turn_of_graph else pool)[:step]
+        if turn_of_graph:
+            found_from.update((document, frontier[document]) for document in fresh)
+        if not fresh:
+            window = ordered
+            break
+        window, beaten = [*ordered[:step], *fresh], [*beaten, *ordered[step:]]
+    # All that was beaten lost to the better half as it was then; of two, the one that was found first comes first.
+    return reranked_so_far([*window[:step], *beaten, *window[step:]], first_pass, judge, found_from)
+
+
+async def _nearest(documents: Sequence[int], nearness: Nearness) -> list[int]:
+    """Return documents by falling nearness to the query."""
+    by_document = dict(zip(documents, await nearness(documents) if documents else (), strict=True))
+    return sorted(documents, key=lambda document: -by_document[document])

@@ -1,0 +1,147 @@
+"""The documents of a walk: those of the first pass, and others that the engine has shown this caller since.
+
+Each is looked at through the caller's own door, in his name, with the conditions of his search: one that he may not see
+never gets a number, so nothing can lead to it or through it.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.ingest.compose import compose
+from es_ttc.index.mappings.attached import VERSION
+from es_ttc.index.mappings.spec import ENCODER, HASH
+from es_ttc.reranking.rerankers import Passage
+from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.rescore.plan import SEQ_NO
+
+_AT_ONCE = 1000
+"""Documents of one search."""
+
+Identity = tuple[str, str]
+"""Concrete index and id."""
+
+Body = dict[str, Any]
+Fields = Callable[[str], Awaitable[Sequence[str]]]
+"""Returns the text fields of an index."""
+
+
+class CandidateDocuments:
+    """Numbers documents, and reads what is known of them.
+
+    Args:
+        upstream: The engine.
+        caller: In whose name documents are read.
+        params: The URL parameters that hold for every search of the request.
+        shared: Parts of the caller's body that his conditions may depend on.
+        conditions: What every document must match.
+        hits: The first pass; its documents are numbered from 0.
+        marks: Doc-value fields that are read of every other document, beside those that tell its features.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        caller: Caller,
+        params: bytes,
+        shared: Mapping[str, Any],
+        conditions: Sequence[Any],
+        hits: Sequence[dict[str, Any]],
+        marks: Sequence[Any] = (),
+    ) -> None:
+        self.hits = list(hits)
+        self.first_pass = list(hits)
+        self._engine = EngineRequests(upstream, caller)
+        self._params = params
+        self._shared = shared
+        self._conditions = conditions
+        self._marks = [HASH, ENCODER, VERSION, SEQ_NO, *marks]
+        self._numbers = {_identity(hit): number for number, hit in enumerate(self.hits)}
+        self._hidden: set[Identity] = set()
+        self._passages: dict[int, Passage] = {}
+
+    def identity(self, document: int) -> Identity:
+        """Return a document's index and id."""
+        return _identity(self.hits[document])
+
+    async def seen(self, identities: Sequence[Identity]) -> dict[Identity, int]:
+        """Return the numbers of those documents that exist and that the caller may see; new ones get one now."""
+        unknown: dict[str, list[str]] = {}
+        for index, identifier in dict.fromkeys(identities):
+            if (index, identifier) not in self._numbers and (index, identifier) not in self._hidden:
+                unknown.setdefault(index, []).append(identifier)
+        for index, ids in unknown.items():
+            marks = {"_source": False, "docvalue_fields": self._marks, "version": True}
+            for start in range(0, len(ids), _AT_ONCE):
+                for hit in await self._search(index, ids[start : start + _AT_ONCE], marks):
+                    hit["_score"] = None
+                    self._numbers.setdefault(_identity(hit), len(self.hits))
+                    if self._numbers[_identity(hit)] == len(self.hits):
+                        self.hits.append(hit)
+            self._hidden.update((index, one) for one in ids if (index, one) not in self._numbers)
+        return {one: self._numbers[one] for one in identities if one in self._numbers}
+
+    async def passages(self, documents: Sequence[int], fields: Fields) -> list[Passage]:
+        """Return documents as a reranker reads them; a document that has gone meanwhile has no text.
+
+        Raises:
+            EngineError: The engine refused.
+        """
+        unread: dict[str, list[int]] = {}
+        for document in documents:
+            if document not in self._passages:
+                unread.setdefault(self.identity(document)[0], []).append(document)
+        for index, numbers in unread.items():
+            names = await fields(index)
+            by_id = {self.identity(number)[1]: number for number in numbers}
+            for hit in await self._search(index, list(by_id), {"_source": list(names)}):
+                number = by_id.get(hit["_id"])
+                if number is not None:
+                    self._passages[number] = _passage(hit.get("_source") or {}, names)
+        return [self._passages.get(document, _passage({}, ())) for document in documents]
+
+    async def ask(self, concrete: Sequence[str], body: Body, params: bytes) -> list[dict[str, Any]]:
+        """Run one search through the caller's door and return its hits.
+
+        Raises:
+            EngineError: The engine refused it.
+            EngineUnavailable: It does not answer.
+        """
+        answer = await self._engine.search(concrete, body, params, failing="documents could not be read")
+        found: list[dict[str, Any]] = answer["hits"]["hits"]
+        return found
+
+    def matching(self, index: str, ids: Sequence[str], query: Any = None) -> Body:
+        """Return the query for some documents under the conditions of the search.
+
+        Args:
+            index: Their concrete index.
+            ids: Their ids.
+            query: The caller's own, for what it can tell of the documents (highlights, names of clauses).
+        """
+        must: list[Any] = [{"ids": {"values": [*ids]}}, {"term": {"_index": index}}, *self._conditions]
+        return {"bool": {"filter": must, **({"should": [query]} if query else {})}}
+
+    async def _search(self, index: str, ids: Sequence[str], asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        body = {
+            **self._shared,
+            "query": self.matching(index, ids),
+            "size": len(ids),
+            "track_total_hits": False,
+            **asked,
+        }
+        return await self.ask([index], body, self._params)
+
+
+def _identity(hit: Mapping[str, Any]) -> Identity:
+    return str(hit["_index"]), str(hit.get("_id", ""))
+
+
+def _passage(source: Mapping[str, Any], names: Sequence[str]) -> Passage:
+    try:
+        text, _ = compose(source, names)
+    except InvalidRequest:  # an object where a text was: as good as none
+        text = ""
+    return Passage(sha256(text.encode(errors="replace")).hexdigest()[:32], text)

@@ -1,0 +1,72 @@
+"""Frames of the sidecar protocol: who may send them, and how they are read. Both of its interfaces go by this."""
+
+import hmac
+import io
+from typing import TypeVar
+
+import cbor2
+from pydantic import BaseModel, SecretStr
+
+from es_ttc.common.validation import Fault, read_object, sentence
+from es_ttc.errors import EsTtcError, NotSignedIn
+
+PROTOCOL_VERSION = 1
+MEDIA_TYPE = "application/cbor"
+
+F = TypeVar("F", bound=BaseModel)
+
+_FRAME = "frame"
+
+
+class ProtocolError(EsTtcError):
+    """A frame cannot be read: the fault of whoever wrote it, not of the search's caller."""
+
+    status = 400
+    type = "ttc_protocol_exception"
+
+
+class ProtocolVersionError(ProtocolError):
+    """A frame is of another version of the protocol."""
+
+    type = "ttc_protocol_version_exception"
+
+
+def require_token(authorization: str, token: SecretStr | None) -> None:
+    """Refuse whoever does not show the token.
+
+    Raises:
+        NotSignedIn: He does not, or there is none.
+    """
+    if token is None:
+        raise NotSignedIn("this gateway serves no engines: start it with a sidecar_token (ES_TTC_SIDECAR_TOKEN)")
+    expected = f"Bearer {token.get_secret_value()}".encode()
+    if not hmac.compare_digest(authorization.encode(errors="replace"), expected):
+        raise NotSignedIn("the token is missing or wrong: give the engine's node the gateway's sidecar_token")
+
+
+def read_frame(model: type[F], raw: bytes) -> F:
+    """Decode and check what an engine sent.
+
+    Raises:
+        ProtocolVersionError: It is of another version.
+        ProtocolError: It is no such frame.
+    """
+    stream = io.BytesIO(raw)
+    try:
+        data = cbor2.load(stream)
+    except Exception as error:  # noqa: BLE001 - damaged bytes make the decoder raise nearly anything
+        raise ProtocolError(f"the frame is no CBOR, or ends too early: {error}") from None
+    if stream.read(1):
+        raise ProtocolError("the frame goes on after its end")
+    if not isinstance(data, dict):
+        raise ProtocolError("the frame must be a map with the keys of the protocol")
+    version = data.get("version")
+    if version != PROTOCOL_VERSION or isinstance(version, bool):
+        raise ProtocolVersionError(
+            f"the frame is of version [{version!r:.20}] of the protocol, and this gateway speaks [{PROTOCOL_VERSION}]: "
+            "use a plugin and a gateway of the same release"
+        )
+    try:
+        return read_object(model, data)
+    except Fault as fault:
+        raise ProtocolError(sentence(fault, _FRAME)) from None

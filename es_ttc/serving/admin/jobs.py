@@ -1,0 +1,129 @@
+"""`/_ttc/jobs`: jobs over HTTP, in the manner of the engines' task API, in the caller's own name.
+
+Every call to the engine carries the caller's credentials, so who may read and write the records of jobs is decided by
+the engine's own roles. The model's endpoint comes from the gateway's settings, never from a request, and prompts from a
+request by name or as text, never as a file.
+"""
+
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from starlette.requests import Request
+
+from es_ttc.common.validation import did_you_mean, validated
+from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.jobs import service
+from es_ttc.enrichment.jobs.record import JobState
+from es_ttc.enrichment.jobs.service import JobRequest
+from es_ttc.enrichment.proposals.plan import prompt_names
+from es_ttc.errors import (
+    ConfigurationError,
+    EngineError,
+    InvalidRequest,
+    NotAllowed,
+    NotSignedIn,
+)
+from es_ttc.serving.admin.endpoint_runner import EndpointRunner
+from es_ttc.serving.callers_engine import CallersEngine
+from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.raw_request import RawRequest, decompressed
+from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.metrics import Metrics
+from es_ttc.settings import GatewaySettings
+
+_KIND = "jobs"
+_AT_ONCE = 8
+_LONGEST_BODY = 2**20
+_CHANGES = ("_pause", "_resume", "_cancel", "_retry")
+
+
+class JobsApi:
+    """Answers requests about jobs.
+
+    Args:
+        upstream: The engine.
+        settings: The model's endpoint, and where records stand.
+        metrics: Told about every request.
+    """
+
+    def __init__(self, upstream: Upstream, settings: GatewaySettings, metrics: Metrics) -> None:
+        self._engine = EngineRequests(upstream)
+        self._settings = settings
+        self._requests = EndpointRunner(_KIND, metrics, _AT_ONCE)
+
+    async def all(self, request: Request) -> tuple[int, dict[str, Any]]:
+        """List jobs, or submit one."""
+        work = self._submit(request) if request.method == "POST" else self._list(request)
+        return await self._requests.answered(_as_the_engine_says(work))
+
+    async def one(self, request: Request) -> tuple[int, dict[str, Any]]:
+        """Show a job."""
+        return await self._requests.answered(_as_the_engine_says(self._show(request)))
+
+    async def change(self, request: Request) -> tuple[int, dict[str, Any]]:
+        """Pause, resume, cancel or retry a job."""
+        return await self._requests.answered(_as_the_engine_says(self._change(request)))
+
+    async def _list(self, request: Request) -> dict[str, Any]:
+        states = [state for state in request.query_params.get("state", "").split(",") if state]
+        for state in states:
+            if state not in list(JobState):
+                raise InvalidRequest(f"there is no state [{state}]{did_you_mean(state, list(JobState))}")
+        found = await service.listed(self._callers(request), self._settings, states)
+        return {"jobs": [each.as_dict() for each in found]}
+
+    async def _submit(self, request: Request) -> dict[str, Any]:
+        wanted = validated(JobRequest, await self._body(request), _KIND)
+        if wanted.prompt is not None and wanted.prompt_text is None and wanted.prompt not in prompt_names():
+            raise InvalidRequest(
+                f"[{_KIND}.prompt] there is no prompt [{wanted.prompt}]{did_you_mean(wanted.prompt, prompt_names())} "
+                "(one of your own goes into [prompt_text])"
+            )
+        try:
+            return (await service.submit(self._callers(request), self._settings, wanted)).as_dict()
+        except ConfigurationError as error:
+            if wanted.prompt_text is None:
+                raise
+            raise InvalidRequest(str(error)) from error  # the caller's prompt, not the gateway's settings
+
+    async def _show(self, request: Request) -> dict[str, Any]:
+        return (await service.shown(self._callers(request), self._settings, request.path_params["job"])).as_dict()
+
+    async def _change(self, request: Request) -> dict[str, Any]:
+        change, job, engine = request.path_params["change"], request.path_params["job"], self._callers(request)
+        match change:
+            case "_pause":
+                shown = await service.pause(engine, self._settings, job)
+            case "_cancel":
+                shown = await service.cancel(engine, self._settings, job)
+            case "_retry":
+                shown = await service.retry(engine, self._settings, job)
+            case "_resume":
+                shown = await service.resume(engine, self._settings, job)
+            case _:
+                raise InvalidRequest(f"a job knows no [{change}]{did_you_mean(change, _CHANGES)}")
+        return shown.as_dict()
+
+    async def _body(self, request: Request) -> Mapping[str, Any]:
+        incoming = RawRequest(request.scope, request.receive)
+        body = await incoming.read(_LONGEST_BODY)
+        text = decompressed(body, incoming.header(b"content-encoding"), _LONGEST_BODY)
+        if text is None:
+            raise InvalidRequest("the body's Content-Encoding is unknown: send gzip, or no encoding")
+        return jsonio.loads_object(text, "the body")
+
+    def _callers(self, request: Request) -> Engine:
+        return CallersEngine(self._engine.as_caller(Caller(request.headers.raw)), self._settings)
+
+
+async def _as_the_engine_says(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """Pass on that the engine does not let the caller."""
+    try:
+        return await work
+    except EngineError as error:
+        if error.upstream_status == NotSignedIn.status:
+            raise NotSignedIn(str(error)) from error
+        if error.upstream_status == NotAllowed.status:
+            raise NotAllowed(str(error)) from error
+        raise

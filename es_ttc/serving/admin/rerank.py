@@ -1,0 +1,182 @@
+"""`POST /_ttc/rerank`: texts that are sent along, scored in Cohere's shape, for rerankers that engines call themselves.
+
+OpenSearch's ml-commons (a remote model behind a connector) and Elasticsearch's inference (the service `custom`) send a
+query and the texts of their own first pass, and take an index and a score for each. The texts are encoded on the fly by
+the gateway's first encoder, so every search encodes its whole window: an index with stored features is faster by far.
+It is the way for those who cannot change where their clients point.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+
+from es_ttc.common.validation import validated
+from es_ttc.encoders.base import Encodings
+from es_ttc.errors import DeadlineExceeded, InvalidRequest, MissingFeature
+from es_ttc.rescorers import registry
+from es_ttc.rescorers.base import Feature, Window
+from es_ttc.serving.admin.endpoint_runner import EndpointRunner
+from es_ttc.serving.features.encoding import Encoders
+from es_ttc.serving.features.scoring import Method, Timings, WindowScorer
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.raw_request import RawRequest, decompressed
+from es_ttc.serving.metrics import Metrics
+from es_ttc.serving.offload import Offload
+from es_ttc.serving.rescore.page import shortest
+from es_ttc.vectors.tokens import Float32, TokenVectors
+
+MAX_CHARACTERS = 100_000
+"""Of the query, and of one text; far more than the tokens that are kept of it."""
+
+_MAX_TOKENS = 1024
+_AT_ONCE = 16
+_GIVEN = frozenset({Feature.POOLED, Feature.TOKENS, Feature.QUERY_TOKENS})
+_KIND = "rerank"
+
+
+class RerankDocument(BaseModel):
+    """A text as an object."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: str = Field(max_length=MAX_CHARACTERS, description="The text.")
+
+
+class RerankRequest(BaseModel):
+    """What a reranker is asked, in Cohere's words."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    query: str = Field(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S", description="The query's text.")
+    documents: tuple[str | RerankDocument, ...] = Field(
+        min_length=1, description='The texts to be scored, each a string or {"text": ...}.'
+    )
+    top_n: int | None = Field(None, ge=1, description="Results that are returned, the best ones; all where left out.")
+    return_documents: bool = Field(False, description="Whether a result holds its text again.")
+    model: str = Field("spectral", min_length=1, max_length=100, description="Name of the method.")
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts, in the order given."""
+        return [one if isinstance(one, str) else one.text for one in self.documents]
+
+
+class RerankService:
+    """Answers rerank requests.
+
+    Args:
+        encoders: The first of them encodes.
+        scorer: Runs methods.
+        metrics: Told about every request.
+        offload: Where long requests are decoded.
+        max_body: Bytes of a body that are read.
+        max_documents: Texts of one request.
+        timeout_ms: What a request may take.
+    """
+
+    def __init__(
+        self,
+        encoders: Encoders,
+        scorer: WindowScorer,
+        metrics: Metrics,
+        offload: Offload,
+        *,
+        max_body: int,
+        max_documents: int,
+        timeout_ms: float,
+    ) -> None:
+        self._encoders = encoders
+        self._scorer = scorer
+        self._offload = offload
+        self._max_body = max_body
+        self._max_documents = max_documents
+        self._timeout_ms = timeout_ms
+        self._requests = EndpointRunner(_KIND, metrics, _AT_ONCE)
+
+    async def answer(self, request: Request) -> tuple[int, dict[str, object]]:
+        """Answer one request: its status and its body, an error in the engines' own shape."""
+        return await self._requests.answered(self._rerank(request))
+
+    async def _rerank(self, request: Request) -> dict[str, object]:
+        asked = await self._read(request)
+        rescorer = registry.load(asked.model)
+        method = Method(rescorer, registry.parse_params(rescorer, {}), detail=False)
+        lacking = rescorer.needs(method.params) - _GIVEN
+        if lacking:
+            raise MissingFeature(
+                f"method [{asked.model}] needs [{', '.join(sorted(lacking))}], which texts that are sent along do not "
+                "have: take another [model], or rescore a search of an index that has it"
+            )
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                scores = await self._scores(method, asked.query, asked.texts)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"[{len(asked.documents)}] texts took longer than {self._timeout_ms:.0f} ms to encode and score: send "
+                "fewer or shorter ones, or raise rerank_timeout_ms"
+            ) from None
+        return {"results": results(asked, scores)}
+
+    async def _read(self, request: Request) -> RerankRequest:
+        incoming = RawRequest(request.scope, request.receive)
+        body = await incoming.read(self._max_body)
+        encoding = incoming.header(b"content-encoding")
+        text = await self._offload.run(len(body), decompressed, body, encoding, self._max_body)
+        if text is None:
+            raise InvalidRequest("the body's Content-Encoding is unknown: send gzip, or no encoding")
+        asked = await self._offload.run(len(text), _decoded, text)
+        if len(asked.documents) > self._max_documents:
+            raise InvalidRequest(
+                f"[{_KIND}.documents] holds {len(asked.documents)} texts: send at most [{self._max_documents}], the "
+                "gateway's limit (max_window)"
+            )
+        for place, one in enumerate(asked.texts):
+            if len(one) > MAX_CHARACTERS:
+                raise InvalidRequest(
+                    f"[{_KIND}.documents] {place} has {len(one)} characters: send at most {MAX_CHARACTERS} of a text"
+                )
+        return asked
+
+    async def _scores(self, method: Method, query: str, texts: Sequence[str]) -> Float32:
+        """Return ``(n,)`` scores as they are shown; 0 for a text without a token of its own."""
+        encoder = await self._encoders.first()
+        encoded = await self._encoders.encode(encoder, (query,), tokens=method.query_tokens)
+        with_tokens = Feature.TOKENS in method.needs
+        batches = await self._encoders.encode_documents(encoder, texts, tokens=with_tokens, max_tokens=_MAX_TOKENS)
+        pooled = np.concatenate([batch.pooled for batch in batches])
+        places = np.flatnonzero(pooled.any(axis=1))
+        scores = np.zeros(len(texts), dtype=np.float32)
+        if len(places):
+            window = _window(batches, pooled, places.tolist(), tokens=with_tokens)
+            scores[places] = await self._scorer.run(method, encoded.query, window, Timings())
+        return scores
+
+
+def _decoded(text: bytes) -> RerankRequest:
+    return validated(RerankRequest, jsonio.loads_object(text, "the body"), _KIND)
+
+
+def results(asked: RerankRequest, scores: Float32) -> list[dict[str, object]]:
+    """Return the best results, best first; equal ones in the order given."""
+    found: list[dict[str, object]] = []
+    texts = asked.texts
+    for place in np.argsort(-scores, kind="stable")[: asked.top_n].tolist():
+        result: dict[str, object] = {"index": place, "relevance_score": shortest(scores[place])}
+        if asked.return_documents:
+            result["document"] = {"text": texts[place]}
+        found.append(result)
+    return found
+
+
+def _window(batches: Sequence[Encodings], pooled: Float32, places: Sequence[int], *, tokens: bool) -> Window:
+    """Return the texts that have tokens as a window; there was no first pass."""
+    matrices = [matrix for batch in batches for matrix in batch.tokens]
+    return Window(
+        ids=[str(place) for place in places],
+        first_pass=np.zeros(len(places), dtype=np.float32),
+        pooled=pooled[places],
+        tokens=[TokenVectors(matrices[place]) for place in places] if tokens else None,
+    )

@@ -1,0 +1,184 @@
+"""`POST /_ttc/score`: a window that an engine with our plugin has found, scored as the gateway scores its own.
+
+One frame asks, one answers, both CBOR; docs/reference/sidecar-protocol.md says what stands in them. Documents are told
+by their content hashes. Where the memory of features does not have them all, the answer names what is lacking, and the
+engine asks again with the blobs of these documents as its shards store them.
+"""
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from starlette.requests import Request
+
+from es_ttc.errors import DeadlineExceeded, InvalidRequest
+from es_ttc.reranking.strategies import STRATEGIES
+from es_ttc.rescorers import registry
+from es_ttc.rescorers.tuned import TunedDefaults
+from es_ttc.serving.admin.endpoint_runner import EndpointRunner
+from es_ttc.serving.admin.frames import PROTOCOL_VERSION, read_frame, require_token
+from es_ttc.serving.features import skip_reasons
+from es_ttc.serving.features.scoring import Method, SuppliedDocuments, Timings, WindowScorer, WindowScores
+from es_ttc.serving.features.store import DocumentKey, MissingFeatures
+from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.upstream import Caller
+from es_ttc.serving.metrics import Metrics
+from es_ttc.serving.offload import Offload
+from es_ttc.serving.rescore.window import ranking_of
+from es_ttc.serving.search.section import Section, parse_section
+
+_KIND = "score"
+_MOST_MS = 3_600_000
+
+
+Hash = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class ScoreRequestDocument(BaseModel):
+    """One document of the first pass."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    hash: Hash | None = Field(description="Its `ttc.hash`; null for a document without features.")
+    encoder: Annotated[str, Field(min_length=1, max_length=1000)] | None = Field(description="Its `ttc.encoder`.")
+    score: float = Field(ge=0, allow_inf_nan=False, description="The engine's score of it.")
+    index: Annotated[str, Field(min_length=1, max_length=255)] = Field(description="Its concrete index.")
+
+
+class ScoreRequest(BaseModel):
+    """What is asked."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = Field(description="Of the protocol.")
+    ttc: dict[str, Any] = Field(description="The section of the search; it names its text.")
+    deadline_ms: float = Field(gt=0, le=_MOST_MS, description="What is left of the time for this answer, in ms.")
+    block: int = Field(ge=1, description="Ranks of a block: no document leaves its block.")
+    documents: list[ScoreRequestDocument] = Field(min_length=1, description="The first pass, best first.")
+    features: dict[Hash, dict[str, bytes]] = Field(
+        default_factory=dict, description="Blobs by content hash and field, as they are stored."
+    )
+
+
+class SidecarService:
+    """Answers score requests.
+
+    Args:
+        scorer: Scores windows, the gateway's own too.
+        tuned: Parameters of a section that gives none.
+        metrics: Told about every request.
+        offload: Where long requests are decoded.
+        token: What requests must carry; None answers nobody.
+        max_body: Bytes of a frame.
+        max_documents: Documents of a frame.
+        at_once: Requests that are answered at a time.
+        caller: In whose name codebooks and calibrations are read.
+    """
+
+    def __init__(
+        self,
+        scorer: WindowScorer,
+        tuned: TunedDefaults,
+        metrics: Metrics,
+        offload: Offload,
+        *,
+        token: SecretStr | None,
+        max_body: int,
+        max_documents: int,
+        at_once: int,
+        caller: Caller,
+    ) -> None:
+        self._scorer = scorer
+        self._tuned = tuned
+        self._metrics = metrics
+        self._token = token
+        self._offload = offload
+        self._max_body = max_body
+        self._max_documents = max_documents
+        self._caller = caller
+        self._requests = EndpointRunner(_KIND, metrics, at_once)
+
+    async def answer(self, request: Request) -> tuple[int, dict[str, Any]]:
+        """Answer one request: its status and its body, an error in the engines' own shape."""
+        return await self._requests.answered(self._score(request))
+
+    async def _score(self, request: Request) -> dict[str, Any]:
+        require_token(request.headers.get("authorization", ""), self._token)
+        raw = await RawRequest(request.scope, request.receive).read(self._max_body)
+        frame = await self._offload.run(len(raw), read_frame, ScoreRequest, raw)
+        if len(frame.documents) > self._max_documents:
+            raise InvalidRequest(
+                f"Rescore window [{len(frame.documents)}] is too large: it must be at most [{self._max_documents}], "
+                "the sidecar's limit (max_window)"
+            )
+        section = parse_section(frame.ttc)
+        texts = _texts(section)
+        if section.method in STRATEGIES:
+            raise InvalidRequest(
+                f"method [{section.method}] goes beyond the window, which an engine's rescorer cannot: search through "
+                "the gateway"
+            )
+        rescorer = registry.load(section.method)
+        params, tuned = self._tuned.parse(rescorer, section.params)
+        method = Method(rescorer, params, section.detail)
+        documents = _sent(frame)
+        took = Timings()
+        try:
+            async with asyncio.timeout(frame.deadline_ms / 1000):
+                begun = self._scorer.begin_encoding(method, texts)
+                scored = await self._scorer.score_sent(documents, method, texts, begun, self._caller, took)
+        except TimeoutError:
+            raise DeadlineExceeded(f"scoring took longer than its budget of {frame.deadline_ms:.0f} ms") from None
+        for stage, ms in took.as_dict().items():
+            if stage != "first_pass":
+                self._metrics.stage_seconds.labels(stage).observe(ms / 1000)
+        if isinstance(scored, MissingFeatures):
+            return {"version": PROTOCOL_VERSION, "missing": list(scored.hashes), "fields": list(scored.fields)}
+        self._metrics.skipped(scored.skipped.values())
+        return _answer(section, frame, documents, scored, took, tuned)
+
+
+def _texts(section: Section) -> tuple[str, ...]:
+    if section.query_texts is not None:
+        return section.query_texts
+    if section.query_text is None:
+        raise InvalidRequest("[ttc.query_text] is missing: inside the engine the text must be given here")
+    return (section.query_text,)
+
+
+def _sent(frame: ScoreRequest) -> SuppliedDocuments:
+    keys = [
+        None if one.hash is None or one.encoder is None else DocumentKey(one.index, one.encoder, one.hash)
+        for one in frame.documents
+    ]
+    return SuppliedDocuments(keys, np.array([one.score for one in frame.documents], dtype=np.float32), frame.features)
+
+
+def _answer(
+    section: Section,
+    frame: ScoreRequest,
+    documents: SuppliedDocuments,
+    scored: WindowScores,
+    took: Timings,
+    tuned: Any,
+) -> dict[str, Any]:
+    ranking = ranking_of(section, documents.first_pass, scored, frame.block)
+    answer: dict[str, Any] = {
+        "version": PROTOCOL_VERSION,
+        "scores": [
+            value if present else None
+            for value, present in zip(scored.values.tolist(), scored.mask.tolist(), strict=True)
+        ],
+        "order": ranking.order.tolist(),
+        "final": ranking.scores.tolist(),
+        "from_memory": scored.from_memory,
+        "took": took.as_dict(),
+    }
+    if tuned:
+        answer["tuned"] = dict(tuned)
+    if scored.encoder is not None:
+        answer["encoder"] = scored.encoder
+    if scored.skipped:
+        answer["skipped"] = skip_reasons.summary(scored.skipped.values())
+    return answer

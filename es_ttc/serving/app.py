@@ -1,0 +1,286 @@
+"""The gateway as an ASGI application: its parts put together."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from es_ttc.encoders.base import Encoder, EncoderIdentity
+from es_ttc.errors import TooManyRequests
+from es_ttc.reranking.rerankers import Rerankers
+from es_ttc.reranking.rerankers.llm import of_the_gateway as llm_rerankers
+from es_ttc.rescorers import compiled, registry
+from es_ttc.rescorers.tuned import TunedDefaults
+from es_ttc.retrievers import registry as retrievers
+from es_ttc.rewriters import registry as rewriters
+from es_ttc.rewriters.prompts import Prompts
+from es_ttc.serving.adaptive.ranking import AdaptiveReranking
+from es_ttc.serving.admin.encode import DocumentEncodingService
+from es_ttc.serving.admin.jobs import JobsApi
+from es_ttc.serving.admin.rerank import RerankService
+from es_ttc.serving.admin.score import SidecarService
+from es_ttc.serving.endpoints import PREFIX, JobEndpoints, StatusEndpoints, json_response, not_found, routes
+from es_ttc.serving.engine_app import EngineApp
+from es_ttc.serving.features.attached import AttachedFeatureLocator
+from es_ttc.serving.features.encoding import Encoders, Loader
+from es_ttc.serving.features.read_budget import ReadBudget
+from es_ttc.serving.features.scoring import WindowScorer
+from es_ttc.serving.features.store import FeatureStore
+from es_ttc.serving.http.body_memory import BodyMemory
+from es_ttc.serving.http.limits import request_limits
+from es_ttc.serving.http.raw_request import ClientDisconnected, RawRequest
+from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.knn.retrieval import RetrievalService
+from es_ttc.serving.knn.stage import KnnStage
+from es_ttc.serving.logs import log
+from es_ttc.serving.metrics import Metrics
+from es_ttc.serving.offload import Offload
+from es_ttc.serving.pool import BoundedPool
+from es_ttc.serving.programs import serve_programs
+from es_ttc.serving.query.rewriting import RewriteService
+from es_ttc.serving.query.shared_model import SharedModel
+from es_ttc.serving.query.stage import RewriteStage
+from es_ttc.serving.rescore.stage import RescoreStage
+from es_ttc.serving.rescore.window import WindowRescorers
+from es_ttc.serving.search.accepted_callers import AcceptedCallers
+from es_ttc.serving.search.engine import EngineSearches
+from es_ttc.serving.search.pipeline import SearchPipeline
+from es_ttc.serving.search.request import RequestReader
+from es_ttc.serving.search.templates import Templates
+from es_ttc.settings import GatewaySettings
+
+_QUEUE_A_THREAD = 32
+_ENCODING_THREADS = 2
+_READ_AHEAD = 2**20
+
+
+def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_for_encoder: bool = False) -> ASGIApp:
+    """Make the gateway's application.
+
+    Args:
+        settings: The engine and the limits.
+        load: Makes an encoder from its name and the cache folder; the default is ``es_ttc.encoders.load_encoder``.
+        wait_for_encoder: Load the encoder before the first request is taken, in place of beside it.
+
+    Raises:
+        ConfigurationError: The engine's address, certificates, tuned parameters or promoted programs are wrong.
+    """
+    services = Services(settings, load)
+    searches = search_pipeline(settings, services)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with services.upstream, services.model:
+            loading = asyncio.create_task(_prepare(services.encoders, compile_loops=settings.compiled))
+            if wait_for_encoder:
+                await loading
+            yield
+            loading.cancel()
+            with suppress(asyncio.CancelledError):
+                await loading
+        gc.unfreeze()
+        await services.close()
+
+    own = _own_pages(settings, services)
+    jobs = JobEndpoints(JobsApi(services.upstream, settings, services.metrics))
+    addresses = Starlette(routes=routes(own, jobs), exception_handlers={HTTPException: not_found}, lifespan=lifespan)
+    memory = BodyMemory(settings.max_bodies_mb * 2**20)
+    entrance = EngineApp(services.upstream, searches, services.metrics, memory, settings.max_concurrent_requests)
+    return _PathDispatch(addresses, entrance, memory)
+
+
+class Services:
+    """What the parts of a gateway share.
+
+    Args:
+        settings: The engine and the limits.
+        load: Makes an encoder from its name and the cache folder.
+    """
+
+    def __init__(self, settings: GatewaySettings, load: Loader | None) -> None:
+        threads = settings.scoring_threads
+        self.metrics = Metrics()
+        self.upstream = Upstream(settings)
+        self.offload = Offload()
+        self.encoding = BoundedPool("encoding", threads=_ENCODING_THREADS, queue=_ENCODING_THREADS * _QUEUE_A_THREAD)
+        self.scoring = BoundedPool("scoring", threads=threads, queue=threads * _QUEUE_A_THREAD)
+        names = (settings.encoder, *settings.encoders)
+        self.encoders = Encoders(names, settings.cache_dir, load or _load_encoder, _load_variant, self.encoding)
+        self.attached = AttachedFeatureLocator(self.upstream, settings.side_credentials)
+        reads = ReadBudget(self.upstream, settings.feature_reads_mb)
+        cache_bytes = settings.feature_cache_mb * 2**20
+        self.features = FeatureStore(self.upstream, cache_bytes, self.scoring, self.attached.door, reads)
+        self.scorer = WindowScorer(self.upstream, self.features, self.attached, self.encoders, self.scoring)
+        self.tuned = TunedDefaults.read(settings.tuned)
+        self.programs = serve_programs(settings)
+        self.rerankers = Rerankers(settings.rerankers, llm_rerankers(settings))
+        self.model = SharedModel(settings)
+        turns = reads.turns
+        self.metrics.watch_cache(self.features.cache)
+        self.metrics.watch_reads(lambda: turns.in_flight, lambda: turns.waiting, lambda: turns.capacity)
+
+    async def close(self) -> None:
+        """End threads, processes and connections."""
+        await self.rerankers.close()
+        self.offload.close()
+        self.encoding.close()
+        self.scoring.close()
+        self.programs.close()
+
+
+def search_pipeline(settings: GatewaySettings, services: Services) -> SearchPipeline:
+    """Return what answers searches: queries are rewritten, then kNN clauses retrieved, then windows rescored."""
+    upstream, metrics, tuned = services.upstream, services.metrics, services.tuned
+    limits, offload, accepted = request_limits(settings), services.offload, AcceptedCallers()
+    timeout_ms, max_window = settings.default_timeout_ms, settings.max_window
+    rewriting = RewriteService(
+        upstream,
+        services.model,
+        Prompts(settings.sketch_prompts),
+        metrics,
+        default_timeout_ms=settings.rewrite_timeout_ms,
+    )
+    retrieving = RetrievalService(
+        upstream,
+        services.features,
+        services.attached,
+        services.encoders,
+        services.scoring,
+        metrics,
+        tuned,
+        default_timeout_ms=timeout_ms,
+        max_window=max_window,
+    )
+    rescorers = WindowRescorers(services.scorer, timeout_ms, tuned, metrics)
+    walks = AdaptiveReranking(upstream, services.scorer, services.attached, services.rerankers, metrics, timeout_ms)
+    stages = (
+        RewriteStage(rewriting, limits, offload),
+        KnnStage(retrieving, accepted, limits, offload, max_window=max_window),
+        RescoreStage(rescorers, walks, services.attached, accepted, limits, offload, max_window=max_window),
+    )
+    reader = RequestReader(limits, offload, max_body=settings.max_body_mb * 2**20)
+    templates = Templates(EngineSearches(upstream), limits, offload)
+    return SearchPipeline(upstream, reader, templates, stages, accepted, offload)
+
+
+def _own_pages(settings: GatewaySettings, services: Services) -> StatusEndpoints:
+    max_body, max_documents = settings.max_body_mb * 2**20, settings.max_window
+    reranking = RerankService(
+        services.encoders,
+        services.scorer,
+        services.metrics,
+        services.offload,
+        max_body=max_body,
+        max_documents=max_documents,
+        timeout_ms=settings.rerank_timeout_ms,
+    )
+    sidecar = SidecarService(
+        services.scorer,
+        services.tuned,
+        services.metrics,
+        services.offload,
+        token=settings.sidecar_token,
+        max_body=max_body,
+        max_documents=max_documents,
+        at_once=settings.max_concurrent_requests,
+        caller=Caller(services.upstream.service_headers()),
+    )
+    document_encoding = DocumentEncodingService(
+        services.upstream,
+        services.encoders,
+        services.encoding,
+        services.metrics,
+        services.offload,
+        token=settings.sidecar_token,
+        max_body=max_body,
+    )
+    return StatusEndpoints(
+        settings, services.upstream, services.encoders, reranking, sidecar, document_encoding, services.metrics
+    )
+
+
+class _PathDispatch:
+    """Keeps requests for the engine off the routing of our own few addresses.
+
+    Args:
+        own: Answers below `/_ttc/`, and starts and stops the gateway.
+        entrance: Answers everything else.
+        memory: Counts the bodies of requests below `/_ttc/`.
+    """
+
+    def __init__(self, own: ASGIApp, entrance: ASGIApp, memory: BodyMemory) -> None:
+        self._own = own
+        self._entrance = entrance
+        self._memory = memory
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or take part in the server's start and end."""
+        if scope["type"] == "http" and not scope["path"].startswith(PREFIX):
+            await self._entrance(scope, receive, send)
+        elif scope["type"] == "http" and scope["method"] == "POST":
+            await self._answer_post(scope, receive, send)
+        else:
+            await self._own(scope, receive, send)
+
+    async def _answer_post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request below `/_ttc/` once its body is there, so that a slow one takes nobody's place."""
+        incoming = RawRequest(scope, receive, self._memory)
+        try:
+            await incoming.read_ahead(_READ_AHEAD)
+            await self._own(scope, incoming.replayed(), send)
+        except ClientDisconnected:
+            pass
+        except TooManyRequests as error:
+            await json_response(Request(scope), error.body(), error.status)(scope, receive, send)
+        finally:
+            incoming.forget()
+
+
+async def _prepare(encoders: Encoders, *, compile_loops: bool) -> None:
+    """Load what the first search needs: the methods' code, compiled where it can be, and the encoder."""
+    if compile_loops:
+        await asyncio.to_thread(_compile)
+    for kind, group in (("rescorer", registry), ("retriever", retrievers), ("rewriter", rewriters)):
+        for name, problem in (await asyncio.to_thread(group.problems)).items():  # imports what the first use would
+            log.warning(f"{kind} cannot be used", name=name, problem=problem)
+    try:
+        encoder = await encoders.first()
+    except Exception as error:  # noqa: BLE001 - any backend may fail in any way; searches say so again
+        log.error("encoder cannot be loaded", name=encoders.names[0], problem=str(error))
+    else:
+        log.info("encoder loaded", name=encoders.names[0], identity=encoder.identity.key, backend=encoder.backend)
+    _settle()
+
+
+def _settle() -> None:
+    """Keep what has been loaded out of every later collection of garbage: a full one would hold requests for 400 ms."""
+    gc.collect()
+    gc.freeze()
+
+
+def _compile() -> None:
+    try:
+        used = compiled.prepare()
+    except Exception as error:  # noqa: BLE001 - a compiler may fail in any way; numpy scores then
+        log.warning("loops cannot be compiled, numpy scores", problem=f"{type(error).__name__}: {error}")
+    else:
+        log.info("scoring", loops="compiled" if used else "numpy")
+
+
+def _load_encoder(name: str, cache_dir: Path) -> Encoder:
+    from es_ttc.encoders import load_encoder  # the backends are heavy
+
+    encoder: Encoder = load_encoder(name, cache_dir=cache_dir)
+    return encoder
+
+
+def _load_variant(identity: EncoderIdentity, name: str, cache_dir: Path) -> Encoder:
+    from es_ttc.index.mappings.encoder import load_encoder_for
+
+    return load_encoder_for(identity, name, cache_dir=cache_dir)

@@ -1,0 +1,213 @@
+"""Which encoder serves a query, and the query's vectors."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from es_ttc.common.caches import LruCache
+from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, name_in, or_folder
+from es_ttc.errors import EncoderError, EncoderMismatch
+from es_ttc.rescorers.base import Query
+from es_ttc.serving.features.encoder_variants import EncoderVariants
+from es_ttc.serving.pool import BoundedPool, work_of
+from es_ttc.serving.time_slices import slices
+
+_QUERIES_BYTES = 32 * 2**20
+_TEXTS_AT_ONCE = 16
+_TOKENS_AT_ONCE = 2048
+_CHARACTERS_A_TOKEN = 4
+_LOAD_AGAIN_SECONDS = 30.0
+"""How long an encoder that cannot be loaded is left alone."""
+_LOADING = "load"
+
+Loader = Callable[[str, Path], Encoder]
+VariantLoader = Callable[[EncoderIdentity, str, Path], Encoder]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedQuery:
+    """A query's vectors.
+
+    Attributes:
+        query: The vectors.
+        key: Identity of the encoder that they come from.
+        seconds: What encoding took; 0 where they were in memory.
+    """
+
+    query: Query
+    key: str
+    seconds: float
+
+
+class Encoders:
+    """The encoders that the gateway may load, each loaded when first needed, off the event loop.
+
+    Args:
+        names: Their names; the first one serves where nothing else is known.
+        cache_dir: Where downloads are kept.
+        load: Makes an encoder from its name.
+        load_variant: Makes it with the dimensions, the length and the adapter of an identity.
+        pool: Where loading and encoding run.
+    """
+
+    def __init__(
+        self, names: Sequence[str], cache_dir: Path, load: Loader, load_variant: VariantLoader, pool: BoundedPool
+    ) -> None:
+        self.names = tuple(dict.fromkeys(names))
+        self._cache_dir = cache_dir
+        self._load = load
+        self._load_variant = load_variant
+        self._pool = pool
+        self._loading: dict[str, asyncio.Task[Encoder]] = {}
+        self._load_again: dict[str, float] = {}
+        self._variants = EncoderVariants(self._made)
+        self._queries: LruCache[tuple[str, tuple[str, ...], bool], Query] = LruCache(_QUERIES_BYTES)
+        self._encoding: set[asyncio.Task[EncodedQuery]] = set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the first encoder is loaded."""
+        task = self._loading.get(self.names[0])
+        return task is not None and task.done() and not task.cancelled() and task.exception() is None
+
+    def loaded_keys(self) -> list[str]:
+        """Return the identities of the configured encoders that are loaded, in their order."""
+        tasks = (self._loading.get(name) for name in self.names)
+        return [task.result().identity.key for task in tasks if task is not None and task.done() and not _failed(task)]
+
+    def has(self, key: str) -> bool:
+        """Whether the encoder with an identity is loaded."""
+        return key in self.loaded_keys() or self._variants.has(key)
+
+    async def first(self) -> Encoder:
+        """Return the encoder that serves where nothing else is known.
+
+        Raises:
+            ConfigurationError: It cannot be loaded.
+        """
+        return await self._loaded(self.names[0])
+
+    async def serving(self, key: str, index: str) -> Encoder:
+        """Return the encoder with this identity: a configured one, or one cut, or adapted, as the index's is.
+
+        Args:
+            key: The identity that the documents carry.
+            index: Where they are, for the message.
+
+        Raises:
+            EncoderMismatch: None of the encoders that may be loaded has it, or can be made to have it.
+            EncoderBusy: One could be made to have it, and is not loaded now.
+            ConfigurationError: An encoder cannot be loaded.
+        """
+        ours = []
+        for name in self.names:
+            encoder = await self._loaded(name)
+            if encoder.identity.key == key:
+                return encoder
+            variant = encoder.identity.variant(key)
+            if variant is not None:
+                made = await self._variants.of(name, variant)
+                if made is not None:
+                    return made
+            ours.append(encoder.identity.key)
+        raise EncoderMismatch(
+            f"index [{index}] was encoded by [{key}] and this gateway has [{', '.join(ours)}]: start it with "
+            f"`es-ttc serve --encoder {name_in(key)}`{or_folder(key)}"
+        )
+
+    async def encode(self, encoder: Encoder, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
+        """Return the vectors of a query's texts; encoding goes on for the next caller when this one leaves.
+
+        Raises:
+            EncoderError: A text could not be encoded.
+            TooManyRequests: Too many texts are waiting already.
+        """
+        key = encoder.identity.key
+        known = self._queries.get((key, texts, tokens))
+        if known is not None:
+            return EncodedQuery(known, key, 0.0)
+        task = asyncio.create_task(self._encode(encoder, texts, tokens))
+        self._encoding.add(task)
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def begin(self, texts: tuple[str, ...], *, tokens: bool) -> asyncio.Task[EncodedQuery]:
+        """Start to encode a query before it is known which encoder serves it; most gateways have one."""
+        task = asyncio.create_task(self._encode_with_first(texts, tokens=tokens))
+        task.add_done_callback(ignore_failure)
+        return task
+
+    async def finish(
+        self, encoder: Encoder, texts: tuple[str, ...], begun: asyncio.Task[EncodedQuery] | None, *, tokens: bool
+    ) -> EncodedQuery:
+        """Return the vectors of a query's texts by the encoder that serves it: those of :meth:`begin` where it is it.
+
+        Raises:
+            EncoderError: A text could not be encoded.
+            TooManyRequests: Too many texts are waiting already.
+        """
+        if begun is not None and encoder is await self.first():
+            return await asyncio.shield(begun)
+        return await self.encode(encoder, texts, tokens=tokens)
+
+    async def encode_documents(
+        self, encoder: Encoder, texts: Sequence[str], *, tokens: bool, max_tokens: int
+    ) -> list[Encodings]:
+        """Return the vectors of texts that are no query, few at a time: when the caller leaves, the rest is not begun.
+
+        What is encoded in one go is short, so that searches come in between.
+
+        Raises:
+            EncoderError: A text could not be encoded.
+            TooManyRequests: Too many texts are waiting already.
+        """
+        sizes = [min(1 + len(text) // _CHARACTERS_A_TOKEN, max_tokens) for text in texts]
+        return [
+            await self._pool.run(encoder.encode, texts[some], tokens=tokens, max_tokens=max_tokens)
+            for some in slices(sizes, most=_TEXTS_AT_ONCE, weight=_TOKENS_AT_ONCE)
+        ]
+
+    def _done(self, task: asyncio.Task[EncodedQuery]) -> None:
+        self._encoding.discard(task)
+        ignore_failure(task)
+
+    async def _encode_with_first(self, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
+        return await self.encode(await self.first(), texts, tokens=tokens)
+
+    async def _encode(self, encoder: Encoder, texts: tuple[str, ...], tokens: bool) -> EncodedQuery:
+        started = time.perf_counter()
+        encodings = await self._pool.run(encoder.encode, texts, role="query", tokens=tokens)
+        if not np.isfinite(encodings.pooled).all():
+            raise EncoderError(f"encoder [{encoder.identity.key}] gave a query a vector that is not finite")
+        query = Query(texts[0], encodings.pooled, encodings.tokens[0] if tokens else None)
+        key = encoder.identity.key
+        weight = query.vectors.nbytes + (0 if query.tokens is None else query.tokens.nbytes) + sum(map(len, texts))
+        self._queries.put((key, texts, tokens), query, weight)
+        return EncodedQuery(query, key, time.perf_counter() - started)
+
+    async def _loaded(self, name: str) -> Encoder:
+        task = self._loading.get(name)
+        if task is None or (_failed(task) and time.monotonic() >= self._load_again.get(name, 0.0)):
+            with work_of(_LOADING):
+                task = asyncio.create_task(self._pool.run(self._load, name, self._cache_dir))
+            task.add_done_callback(lambda _: self._load_again.__setitem__(name, time.monotonic() + _LOAD_AGAIN_SECONDS))
+            self._loading[name] = task
+        return await asyncio.shield(task)
+
+    async def _made(self, name: str, identity: EncoderIdentity) -> Encoder:
+        with work_of(_LOADING):
+            return await self._pool.run(self._load_variant, identity, name, self._cache_dir)
+
+
+def ignore_failure(task: asyncio.Task[EncodedQuery]) -> None:
+    """Take a task's failure as known: whoever still waits for it has it, and nobody else is to be told."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _failed(task: asyncio.Task[Encoder]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)

@@ -1,0 +1,204 @@
+"""What a search with a section of ours may hold, checked before it costs anything to speak of."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from es_ttc.errors import InvalidRequest, RequestTooLarge
+from es_ttc.serving.http import jsonio
+from es_ttc.settings import GatewaySettings
+
+MARK = b'"ttc"'
+"""A body without these bytes carries no section of ours."""
+MARKS = (MARK, b'"query_text"')
+"""A body without any of these bytes has nothing of ours."""
+
+_OUR_KEY = re.compile(rb'"ttc"\s*:')
+_MAX_DIGITS = 1000  # as the engines have it: longer numbers take quadratic time to read
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Limits of searches that carry a section of ours; others are passed through as they are.
+
+    Attributes:
+        body_mb: Size of the body, in MiB.
+        values: Values in a body.
+        objects: Keys, objects and arrays in a body.
+        depth: How deep objects and arrays may be nested.
+        items: Searches of one `_msearch`.
+        clauses: Clauses of ours in one search, of one hook.
+        query_chars: Characters of a query's texts together.
+        section_values: Values in a section.
+    """
+
+    body_mb: int = 10
+    values: int = 500_000
+    objects: int = 50_000
+    depth: int = 100
+    items: int = 1000
+    clauses: int = 64
+    query_chars: int = 32_768
+    section_values: int = 5000
+
+    @property
+    def body_bytes(self) -> int:
+        """Greatest size of the body, in bytes."""
+        return self.body_mb * 2**20
+
+    def too_long(self) -> RequestTooLarge:
+        """Return the error for a body that is longer."""
+        return RequestTooLarge(
+            f"a search with a [ttc] section may be at most {self.body_mb} MiB long: send less, or raise "
+            "[max_ttc_body_mb]"
+        )
+
+    def names_section(self, text: bytes) -> bool:
+        """Return whether a body, or a piece of one, has the section's name as a key."""
+        return _OUR_KEY.search(text) is not None
+
+    def admits(self, text: bytes) -> bool:
+        """Return whether a body is to be looked at for a section of ours; one without the section's name always is.
+
+        Raises:
+            RequestTooLarge: It has the name as a key, and is longer than allowed.
+            InvalidRequest: It has the name as a key, and holds more than allowed; the message names the limit.
+        """
+        if not any(mark in text for mark in MARKS):
+            return True
+        try:
+            self.check_text(text)
+        except InvalidRequest:
+            if self.names_section(text):
+                raise
+            return False
+        return True
+
+    def check_text(self, text: bytes) -> None:
+        """Check a body before it is decoded, by counting bytes: in strings they count too, so a limit is a rough one.
+
+        Raises:
+            RequestTooLarge: It is longer than allowed.
+            InvalidRequest: It holds more than allowed; the message names the limit.
+        """
+        if len(text) > self.body_bytes:
+            raise self.too_long()
+        containers = text.count(b"{") + text.count(b"[")
+        _require(containers + text.count(b":"), self.objects, "keys, objects and arrays", "max_request_objects")
+        _require(containers + text.count(b","), self.values, "values", "max_request_values")
+        if len(text) > _MAX_DIGITS and jsonio.has_digits(text, _MAX_DIGITS + 1):
+            raise InvalidRequest(
+                f"a search with a [ttc] section holds a number of more than {_MAX_DIGITS:,} digits: round it"
+            )
+
+    def admits_items(self, text: bytes) -> bool:
+        """Return whether the searches of an `_msearch` are to be looked at one by one.
+
+        Raises:
+            InvalidRequest: One has a section of ours, and there are more than allowed.
+        """
+        count = text.count(b"\n") // 2
+        if count > self.items and self.names_section(text):
+            _require(count, self.items, "items", "max_msearch_items", what_it_is="an [_msearch]")
+        return count <= self.items
+
+    def check_query(self, texts: Iterable[str]) -> None:
+        """Check the length of a query's texts.
+
+        Raises:
+            InvalidRequest: Together they are longer than allowed.
+        """
+        length = sum(map(len, texts))
+        if length > self.query_chars:
+            raise InvalidRequest(
+                f"the query's text is {length:,} characters long, and at most {self.query_chars:,} are encoded: give a "
+                "shorter [ttc.query_text], or raise [max_query_chars]"
+            )
+
+    def check_section(self, section: Any) -> None:
+        """Check how much a section holds, its `params` mostly.
+
+        Raises:
+            InvalidRequest: It holds more values than allowed.
+        """
+        if count_values(section, self.section_values) > self.section_values:
+            raise InvalidRequest(
+                f"[ttc] may hold at most {self.section_values:,} values: give shorter lists in [ttc.params], or raise "
+                "[max_section_values]"
+            )
+
+    def check_clauses(self, count: int, hook: str) -> None:
+        """Check the number of clauses of ours.
+
+        Raises:
+            InvalidRequest: There are more than allowed.
+        """
+        _require(count, self.clauses, f"[{hook}] clauses", "max_ttc_clauses")
+
+    def decoded(self, text: bytes) -> Any:
+        """Decode a body, or one line of an `_msearch`'s, that has passed :meth:`check_text`.
+
+        Raises:
+            ValueError: It is not JSON.
+            InvalidRequest: It is nested too deeply.
+        """
+        data = jsonio.loads(text)
+        if text.count(b"{") + text.count(b"[") > self.depth and deeper_than(data, self.depth):
+            raise InvalidRequest(
+                f"a search with a [ttc] section is nested more than {self.depth} levels deep: write it flatter, or "
+                "raise [max_request_depth]"
+            )
+        return data
+
+
+def request_limits(settings: GatewaySettings) -> RequestLimits:
+    """Return the limits that the settings give."""
+    return RequestLimits(
+        body_mb=settings.max_ttc_body_mb,
+        values=settings.max_request_values,
+        objects=settings.max_request_objects,
+        depth=settings.max_request_depth,
+        items=settings.max_msearch_items,
+        clauses=settings.max_ttc_clauses,
+        query_chars=settings.max_query_chars,
+        section_values=settings.max_section_values,
+    )
+
+
+def deeper_than(data: Any, depth: int) -> bool:
+    """Whether objects and arrays are nested more than so many levels deep."""
+    level = [data] if isinstance(data, dict | list) else []
+    for _ in range(depth):
+        if not level:
+            return False
+        level = [child for node in level for child in _children(node) if isinstance(child, dict | list)]
+    return bool(level)
+
+
+def count_values(data: Any, most: int) -> int:
+    """Return how many values some decoded JSON holds, keys not counted; counting ends beyond ``most``."""
+    count, stack = 0, [data]
+    while stack and count <= most:
+        node = stack.pop()
+        count += 1
+        if isinstance(node, dict | list):
+            if len(node) > most:
+                return len(node)
+            stack.extend(_children(node))
+    return count
+
+
+def _children(node: Any) -> Any:
+    return node.values() if isinstance(node, dict) else node
+
+
+def _require(count: int, most: int, what: str, setting: str, *, what_it_is: str = "a search") -> None:
+    if count > most:
+        raise InvalidRequest(
+            f"{what_it_is} with a [ttc] section may hold at most {most:,} {what}, this one holds {count:,}: send less, "
+            f"or raise [{setting}]"
+        )
+
+
+DEFAULT_LIMITS = RequestLimits()

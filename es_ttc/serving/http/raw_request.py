@@ -1,0 +1,213 @@
+"""One request as it came in: bytes, not yet decoded."""
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator
+
+from starlette.types import Message, Receive, Scope
+
+from es_ttc.errors import InvalidRequest, RequestTooLarge
+from es_ttc.serving.http.body_memory import BodyMemory
+from es_ttc.serving.http.limits import RequestLimits
+from es_ttc.serving.offload import Offload
+
+_UNKNOWN_SIZE = 2**20
+_PIECE = 2**20
+_KEY_LENGTH = 64  # of a section's name with spaces up to its colon
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+
+class ClientDisconnected(Exception):
+    """The client went away before its request was complete."""
+
+
+class RawRequest:
+    """A request's method, target and headers byte for byte, and its body as a stream.
+
+    Attributes:
+        method: The HTTP method.
+        raw_path: The path as it came, still percent-encoded.
+        query_string: The query string as it came, without its question mark.
+        headers: Header names in lower case, with their values.
+        gone: Whether the client has gone away.
+        answered: Set once the answer is complete: the end of the connection then means nothing.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, memory: BodyMemory | None = None) -> None:
+        self.method: str = scope["method"]
+        self.raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+        self.query_string: bytes = scope["query_string"]
+        self.headers: RawHeaders = scope["headers"]
+        self.gone = False
+        self.answered = False
+        self._receive = receive
+        self._memory = (memory or BodyMemory(None)).share()
+        self._ahead: list[bytes] = []
+        self._body: bytes | None = None
+        self._plain: tuple[bytes | None] | None = None
+        self._complete = asyncio.Event()
+
+    def header(self, name: bytes) -> str:
+        """Return a header's first value, or an empty string."""
+        return next((value.decode("latin-1") for key, value in self.headers if key == name), "")
+
+    @property
+    def segments(self) -> list[str]:
+        """The path's parts that are not empty."""
+        return [part for part in self.raw_path.decode("latin-1").split("/") if part]
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the headers announce a body."""
+        return any(
+            name == b"transfer-encoding" or (name == b"content-length" and value.strip() != b"0")
+            for name, value in self.headers
+        )
+
+    @property
+    def whole_body(self) -> bytes | None:
+        """The body where all of it has been read, else None."""
+        return self._body
+
+    async def read_ahead(self, size: int) -> bool:
+        """Read a body that is short, or the beginning of a longer one, and return whether all of it is there.
+
+        Args:
+            size: Bytes after which the rest is left to :meth:`chunks`.
+
+        Raises:
+            Disconnected: The client went away in the middle.
+            TooManyRequests: Too many bytes of bodies are in memory.
+        """
+        if self._body is None:
+            length = sum(map(len, self._ahead))
+            while not self._complete.is_set() and length <= size:
+                chunk = await self._next()
+                length += len(chunk)
+                self._ahead.append(chunk)
+            if self._complete.is_set():
+                self._body = b"".join(self._ahead)
+                self._ahead = []
+        return self._body is not None
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives; what was read ahead comes first.
+
+        Raises:
+            Disconnected: The client went away in the middle.
+        """
+        ahead, self._ahead = self._ahead, []
+        for chunk in ahead:
+            yield chunk
+        while not self._complete.is_set():
+            chunk = await self._next(held=False)
+            if chunk:
+                yield chunk
+
+    async def _next(self, *, held: bool = True) -> bytes:
+        """Return the next part of the body.
+
+        Args:
+            held: Whether it is kept in memory with the rest, not passed on at once.
+        """
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.gone = True
+            raise ClientDisconnected
+        if not message.get("more_body", False):
+            self._complete.set()
+        chunk: bytes = message.get("body", b"")
+        if held:
+            self._memory.take(len(chunk))
+        return chunk
+
+    async def read(self, limit: int) -> bytes:
+        """Return the whole body; the same one however often it is asked for.
+
+        Raises:
+            RequestTooLarge: It is longer than ``limit`` bytes.
+            Disconnected: The client went away in the middle.
+        """
+        if not await self.read_ahead(limit):
+            raise _too_large(limit)
+        body = self.whole_body or b""
+        if len(body) > limit:
+            raise _too_large(limit)
+        return body
+
+    async def plain(self, limit: int, limits: RequestLimits, offload: Offload) -> bytes | None:
+        """Return the whole body as it was before its Content-Encoding; see :func:`decompressed`."""
+        if self._plain is None:
+            body, encoding = await self.read(limit), self.header(b"content-encoding")
+            size = _UNKNOWN_SIZE if encoding else 0  # a few bytes may become many
+            self._plain = (await offload.run(size, decompressed, body, encoding, limit, limits),)
+            self._memory.take(len(self._plain[0] or b"") if encoding else 0)
+        return self._plain[0]
+
+    def replayed(self) -> Receive:
+        """Return what gives the body from its beginning to another part of the application, as the server would."""
+        parts = [self._body] if self._body is not None else list(self._ahead)
+
+        async def receive() -> Message:
+            if not parts:
+                return await self._receive()
+            body = parts.pop(0)
+            return {"type": "http.request", "body": body, "more_body": bool(parts) or self._body is None}
+
+        return receive
+
+    def forget(self) -> None:
+        """Give back the memory of the body once the request is answered."""
+        self._memory.give_back()
+
+    async def watch(self, owner: "asyncio.Task[None]") -> None:
+        """Cancel the task that answers as soon as the client has gone away."""
+        await self._complete.wait()
+        message = await self._receive()
+        if message["type"] == "http.disconnect" and not self.answered:
+            self.gone = True
+            owner.cancel()
+
+
+def decompressed(body: bytes, encoding: str, limit: int, limits: RequestLimits | None = None) -> bytes | None:
+    """Return a body as it was before its Content-Encoding; None where it is left to the engine.
+
+    It is for an encoding that we do not know, and where the body is longer than a search of ours may be and is none.
+    The body is decompressed piece by piece, so that no other thread waits for the whole.
+
+    Raises:
+        InvalidRequest: It is not what its Content-Encoding says.
+        RequestTooLarge: It is longer than ``limit`` bytes once decompressed, or than a search of ours may be.
+    """
+    if encoding.strip().lower() in ("", "identity"):
+        return body
+    if encoding.strip().lower() not in ("gzip", "x-gzip"):
+        return None
+    inflate = zlib.decompressobj(wbits=31)
+    pieces: list[bytes] = []
+    length, before = 0, b""
+    try:
+        while body and not inflate.eof:
+            piece = inflate.decompress(body, _PIECE)
+            body = inflate.unconsumed_tail
+            length += len(piece)
+            if length > limit:
+                raise _too_large(limit)
+            if limits is None or length <= limits.body_bytes:
+                pieces.append(piece)
+            elif limits.names_section(b"".join([*pieces, before, piece])):
+                raise limits.too_long()
+            else:
+                pieces, before = [], piece[-_KEY_LENGTH:]
+    except zlib.error as error:
+        raise InvalidRequest(f"the body is not the gzip that its Content-Encoding says: {error}") from error
+    if not inflate.eof:
+        raise InvalidRequest("the body's gzip stream ends too early")
+    return b"".join(pieces) if limits is None or length <= limits.body_bytes else None
+
+
+def _too_large(limit: int) -> RequestTooLarge:
+    return RequestTooLarge(
+        f"the body is longer than {limit} bytes, the most that the gateway reads of a search (max_body_mb)"
+    )

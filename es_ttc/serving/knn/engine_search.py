@@ -1,0 +1,461 @@
+"""The means to search that a retriever gets in the gateway: the engine's own kNN, in the caller's name.
+
+Every search carries the caller's filter and goes through the caller's own door (an alias's filter and rights hold);
+features are read only of documents that such a search has returned.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from es_ttc.engine.protocol import Product
+from es_ttc.errors import EngineError
+from es_ttc.index.mappings.attached import VERSION
+from es_ttc.index.mappings.fields import FEATURES
+from es_ttc.index.mappings.queries import MOST_CANDIDATES
+from es_ttc.index.mappings.spec import ENCODER, HASH, SPAN_VECTOR, SPANS, TOKEN_VECTOR, TOKENS, VECTOR
+from es_ttc.rescorers.base import Feature, Window
+from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors
+from es_ttc.serving.features.attached import AttachedFeatureLocator, changed_inside, own_key
+from es_ttc.serving.features.scoring import columns
+from es_ttc.serving.features.skip_reasons import SkipReason, consistent
+from es_ttc.serving.features.store import (
+    DocumentKey,
+    FeatureStore,
+    Stored,
+    WindowFeatures,
+    features_from_hit,
+    is_readable,
+)
+from es_ttc.serving.http.upstream import Caller
+from es_ttc.serving.knn.clauses import KnnClause, all_of
+from es_ttc.serving.pool import BoundedPool
+from es_ttc.serving.rescore.two_requests import marks_of
+from es_ttc.vectors.tokens import Float32
+
+A = ParamSpec("A")
+T = TypeVar("T")
+
+Body = dict[str, Any]
+Answer = Mapping[str, Any]
+Hit = Mapping[str, Any]
+Identity = tuple[str, str, str | None]
+"""A document's index, id and routing; without ids its index and the hash of its content, which no other one has."""
+
+_ANYWHERE = {"ignore_unmapped": True}
+"""For queries over several indices: one of them may have no such vectors."""
+_WITHOUT_IDS: Body = {"stored_fields": "_none_"}
+_FURTHER = 4
+"""How many times as many neighbours are asked for where too many of the first ones may not be given."""
+
+_PATHS: Mapping[Vectors, tuple[str, str | None]] = {
+    Vectors.POOLED: (VECTOR, None),
+    Vectors.SPANS: (SPAN_VECTOR, SPANS),
+    Vectors.TOKENS: (TOKEN_VECTOR, TOKENS),
+}
+"""For each kind of vectors their field, and the nested object that it lies in."""
+FIELDS: Mapping[Vectors, str] = {among: field for among, (field, _) in _PATHS.items()}
+
+_EXACT: Mapping[Product, Callable[[str, list[float]], Body]] = {
+    "elasticsearch": lambda field, vector: {
+        "source": f"(1.0 + cosineSimilarity(params.vector, '{field}')) / 2.0",
+        "params": {"vector": vector},
+    },
+    "opensearch": lambda field, vector: {
+        "lang": "knn",
+        "source": "knn_score",
+        "params": {"field": field, "query_value": vector, "space_type": "cosinesimil"},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SearchClient:
+    """Ways to ask the engine; what is asked at once goes out at once.
+
+    Attributes:
+        searched: Answers `_search` bodies over what the caller searches, through his own door.
+        beside: Answers `_search` bodies over side indices, each with its name or alias, through the gateway's door to
+            them. An answer may be an error; it is empty where there is no such index.
+    """
+
+    searched: Callable[[Sequence[Body]], Awaitable[Sequence[Answer]]]
+    beside: Callable[[Sequence[tuple[str, Body]]], Awaitable[Sequence[Answer]]]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchContext:
+    """What belongs to every search of a request, whatever it looks for.
+
+    Attributes:
+        product: The engine's.
+        caller: In whose name documents are read.
+        encoder: Identity of the encoder of the searched vectors.
+        shared: Parts of the caller's own body that hold for his filter (a point in time, runtime fields).
+        end: `time.perf_counter` when the time for retrieving is over.
+    """
+
+    product: Product
+    caller: Caller
+    encoder: str
+    shared: Mapping[str, Any]
+    end: float
+
+
+class AmbiguousContent(Exception):
+    """Documents cannot be told apart by their contents: two are equal, or one may have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnnOptions:
+    """How a kNN search goes about it; see :meth:`es_ttc.retrievers.base.Search.nearest`."""
+
+    among: Vectors
+    num_candidates: int | None
+    exact: bool
+    features: frozenset[Feature]
+
+
+class EngineSearch:
+    """Finds documents by the engine's kNN; see :class:`es_ttc.retrievers.base.Search`.
+
+    Args:
+        clause: The caller's clause, for its filter and what else every search is told.
+        frame: What belongs to every search of the request.
+        asks: Send searches.
+        features: The documents' features.
+        attached: Tells whether they are of the text that a document has now.
+        pool: Where computations run.
+        named: Whether documents are asked for by their ids, which makes the engine read whatever else it stores of
+            them; else they go by the hashes of their contents, as long as no two are equal.
+        details: Whether what can be shown about each document is asked for.
+
+    Attributes:
+        named: As given.
+        details: As given.
+        ids: By number the index and id of each document found; its content's hash in place of the id where they are
+            not named.
+        fields: By number the fields that its offsets' ordinals stand for, where offsets were read.
+        feature_ms: Time that reading features took.
+        skipped: Documents that were passed over because their features are of another encoder, or cannot be used.
+    """
+
+    def __init__(
+        self,
+        clause: KnnClause,
+        frame: SearchContext,
+        asks: SearchClient,
+        features: FeatureStore,
+        attached: AttachedFeatureLocator,
+        pool: BoundedPool,
+        *,
+        named: bool = True,
+        details: bool = True,
+    ) -> None:
+        self.named = named
+        self.details = details
+        self.ids: list[tuple[str, str]] = []
+        self.fields: dict[int, tuple[str, ...]] = {}
+        self.feature_ms = 0.0
+        self.skipped: dict[Identity, SkipReason] = {}
+        self._stale: set[Identity] = set()
+        self._clause = clause
+        self._frame = frame
+        self._asks = asks
+        self._features = features
+        self._attached = attached
+        self._pool = pool
+        self._keys: list[DocumentKey] = []
+        self._brought: dict[int, Stored] = {}
+        self._numbers: dict[Identity, int] = {}
+        self._dims = 0
+
+    @property
+    def stale(self) -> int:
+        """Documents that were passed over because their vectors are those of an earlier text."""
+        return len(self._stale)
+
+    @property
+    def seconds_left(self) -> float:
+        """What is left of the time for retrieving."""
+        return max(0.0, self._frame.end - time.perf_counter())
+
+    async def nearest(
+        self,
+        vectors: Float32,
+        k: int,
+        *,
+        among: Vectors = Vectors.POOLED,
+        num_candidates: int | None = None,
+        exact: bool = False,
+        features: frozenset[Feature] = frozenset(),
+    ) -> list[NearestDocuments]:
+        """Find the documents nearest to each of some vectors; see :class:`es_ttc.retrievers.base.Search`."""
+        self._dims = vectors.shape[1]
+        how = KnnOptions(among, num_candidates, exact, features)
+        k = min(k, MOST_CANDIDATES)
+        return list(await asyncio.gather(*(self._nearest(vector, k, how) for vector in vectors)))
+
+    async def window(
+        self, documents: Documents, needs: frozenset[Feature], wants: frozenset[Feature] = frozenset()
+    ) -> KnownDocuments:
+        """Return stored features of documents that this search has found."""
+        began = time.perf_counter()
+        found = [self._brought.get(document, {}) for document in documents.tolist()]
+        if not all(needs | wants <= stored.keys() for stored in found):
+            found = await self._read_all(documents.tolist(), needs, wants)
+        found = [consistent(stored) for stored in found]
+        self.feature_ms += (time.perf_counter() - began) * 1000
+        places = [place for place, stored in enumerate(found) if needs <= stored.keys()]
+        known = documents[places]
+        stored = [found[place] for place in places]
+        for document, features in zip(known.tolist(), stored, strict=True):
+            if Feature.OFFSETS in features:
+                self.fields[document] = features[Feature.OFFSETS][1]
+        nothing = np.zeros(len(known), np.float32)
+        if not stored:
+            return KnownDocuments(known, Window([], nothing, np.empty((0, self._dims), np.float32), tokens=()))
+        window = Window([self.ids[one][1] for one in known], nothing, **columns(stored, needs | wants))
+        return KnownDocuments(known, window)
+
+    async def compute(self, function: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
+        """Call a function off the event loop."""
+        return await self._pool.run(function, *args, **kwargs)
+
+    async def _nearest(self, vector: Float32, k: int, how: KnnOptions) -> NearestDocuments:
+        """Return the k documents nearest to one vector."""
+        return await enough(partial(self._own, vector, how), k, first=k)
+
+    async def _own(self, vector: Float32, how: KnnOptions, count: int) -> tuple[NearestDocuments, bool]:
+        """Search the vectors that the searched documents have themselves; see :func:`enough`.
+
+        Raises:
+            IdsNeeded: They are not named, and have to be.
+        """
+        body = self._body(vector, count, how, self._clause.filters)
+        stored = [FEATURES[feature].name for feature in sorted(how.features)]
+        [answer] = await self._asks.searched(
+            [
+                {
+                    **self._frame.shared,
+                    **body,
+                    "_source": False,
+                    "docvalue_fields": [HASH, ENCODER, VERSION],
+                    "version": True,
+                    **({"stored_fields": stored} if stored else {} if self.named else _WITHOUT_IDS),
+                }
+            ]
+        )
+        if not self.named:
+            _require_distinct(answer["hits"]["hits"])
+        hits = []
+        numbers = []
+        for hit in await self._current(answer["hits"]["hits"]):
+            number = self._number(hit)
+            if number is not None:
+                hits.append(hit)
+                numbers.append(number)
+        if how.features:
+            for number, hit in zip(numbers, hits, strict=True):
+                self._brought[number] = features_from_hit(self._keys[number], hit, how.features)
+        return neighbours(numbers, [hit["_score"] for hit in hits]), len(answer["hits"]["hits"]) < count
+
+    async def _current(self, hits: Sequence[Hit]) -> Sequence[Hit]:
+        """Leave out documents that hold their own features, and have had another text since those were made."""
+        changed = [hit for hit in hits if changed_inside(hit)]
+        if not changed:
+            return hits
+        located = await self._attached.locate(changed, self._frame.caller)
+        gone = {identity(hit) for hit, key in zip(changed, located.keys, strict=True) if key is None}
+        self._stale |= gone
+        return [hit for hit in hits if identity(hit) not in gone]
+
+    async def _read_all(
+        self, documents: Sequence[int], needs: frozenset[Feature], wants: frozenset[Feature]
+    ) -> list[Stored]:
+        """Return stored features of documents; none of one that has changed meanwhile, or whose layout is unknown."""
+        keys = {document: self._keys[document] for document in documents if is_readable(self._keys[document])}
+        read = await self._read(list(keys.values()), needs | wants)
+        stored = dict(zip(keys, read.documents, strict=True))
+        identities = {number: identity for identity, number in self._numbers.items()} if read.faults else {}
+        for document in documents:
+            if document not in keys:
+                self.skipped[(*self.ids[document], None)] = SkipReason.LAYOUT
+            elif odd := read.faults.get(keys[document]):
+                fault = next((odd[feature] for feature in sorted(odd) if feature in needs), None)
+                if fault is not None:
+                    self.skipped[identities[document]] = fault
+        return [stored.get(document, {}) for document in documents]
+
+    async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> WindowFeatures:
+        return await self._features.window(keys, features, self._frame.caller)
+
+    def _body(self, vector: Float32, count: int, how: KnnOptions, filters: Sequence[Any]) -> Body:
+        asked = max(how.num_candidates or 0, self._clause.num_candidates or 0)
+        candidates = min(MOST_CANDIDATES, max(count, asked)) if asked else None
+        return search_body(
+            self._clause, self._frame.product, vector, count, filters,
+            among=how.among, num_candidates=candidates, exact=how.exact,
+        )  # fmt: skip
+
+    def _number(self, hit: Hit) -> int | None:
+        """Return the number of a document that holds its own features; None where they are of another encoder."""
+        key = own_key(hit)
+        if key is None or key.encoder != self._frame.encoder:
+            fields = hit.get("fields", {})
+            shown = str(hit.get("_id", fields.get(HASH, [""])[0]))
+            self.skipped[str(hit["_index"]), shown, hit.get("_routing")] = (
+                SkipReason.MARKS if key is None else SkipReason.ENCODER
+            )
+            return None
+        return self._numbered(identity(hit) if self.named else (key.index, key.hash, None), key)
+
+    def _numbered(self, document: Identity, key: DocumentKey) -> int:
+        """Return a document's number; a new document gets the next one."""
+        number = self._numbers.setdefault(document, len(self.ids))
+        if number == len(self.ids):
+            self.ids.append(document[:2])
+            self._keys.append(key)
+        return number
+
+
+Find = Callable[[int], Awaitable[tuple[NearestDocuments, bool]]]
+
+
+async def enough(find: Find, k: int, *, first: int) -> NearestDocuments:
+    """Ask for more and more neighbours until k of them may be given; at most 10,000 are looked at.
+
+    Args:
+        find: Given how many neighbours to look at, returns those of them that may be given, nearest first, and whether
+            there are no others.
+        k: Documents wanted.
+        first: How many are looked at first.
+    """
+    count = min(first, MOST_CANDIDATES)
+    while True:
+        found, exhausted = await find(count)
+        plenty = len(found.documents) >= k
+        if plenty or exhausted or count >= MOST_CANDIDATES:
+            return NearestDocuments(found.documents[:k], found.cosines[:k], plenty or exhausted)
+        count = min(_FURTHER * count, MOST_CANDIDATES)
+
+
+def neighbours(numbers: Sequence[int], scores: Sequence[float]) -> NearestDocuments:
+    """Return documents with the cosines that an engine's scores stand for."""
+    cosines = np.array([2 * score - 1 for score in scores], np.float32)
+    return NearestDocuments(np.array(numbers, np.intp), np.clip(cosines, -1, 1))
+
+
+def _require_distinct(hits: Sequence[Hit]) -> None:
+    """Check that contents tell documents apart.
+
+    Raises:
+        IdsNeeded: They do not.
+    """
+    marks = marks_of(hits)
+    if any(mark is None or mark[2] for mark in marks) or any(map(changed_inside, hits)):
+        raise AmbiguousContent
+
+
+def identity(hit: Hit) -> Identity:
+    """Return what tells a hit's document from all others."""
+    return str(hit["_index"]), str(hit["_id"]), hit.get("_routing")
+
+
+def search_body(
+    clause: KnnClause,
+    product: Product,
+    vector: Float32,
+    k: int,
+    filters: Sequence[Any],
+    *,
+    among: Vectors = Vectors.POOLED,
+    num_candidates: int | None = None,
+    exact: bool = False,
+) -> Body:
+    """Return the part of a `_search` body that finds documents by kNN.
+
+    Args:
+        clause: The caller's clause, for what else every search is told.
+        product: The engine's.
+        vector: ``(d,)``, not zero.
+        k: Documents wanted, at most 10,000.
+        filters: Queries that every document must match.
+        among: The vectors that are searched.
+        num_candidates: At least k; None for the engine's own choice.
+        exact: Compare every vector.
+    """
+    field, nested = _PATHS[among]
+    values = vector.tolist()
+    if exact:
+        found = _exactly(field, nested, values, filters, product)
+    elif product == "elasticsearch":
+        found = _elasticsearchs(clause, field, values, k, filters, num_candidates)
+    else:
+        found = _opensearchs(clause, field, nested, values, k, filters, num_candidates)
+    return {**found, "size": k, "track_total_hits": False}
+
+
+def require_whole(answer: Mapping[str, Any]) -> None:
+    """Refuse an answer to a search of ours that is an error, or comes from a part of the documents only.
+
+    Raises:
+        EngineError: It is.
+    """
+    if "error" in answer:
+        raise refusal(answer.get("status"), answer)
+    shards = answer.get("_shards", {})
+    if answer.get("timed_out") or shards.get("failed"):
+        raise EngineError(f"a kNN search was answered from a part of the documents only: {shards.get('failed')} shards")
+
+
+def refusal(status: int | None, answer: Any) -> EngineError:
+    """Return the error for an engine's refusal, with its reason where it gives one."""
+    error = answer.get("error") if isinstance(answer, dict) else None
+    cause = next(iter(error.get("root_cause") or ()), error) if isinstance(error, dict) else {"reason": error}
+    why = f"it answered {status}" if cause.get("reason") is None else f"{cause['reason']}"
+    return EngineError(f"the engine refused a kNN search: {why}", upstream_status=status, upstream=answer)
+
+
+def _elasticsearchs(
+    clause: KnnClause, field: str, values: list[float], k: int, filters: Sequence[Any], num_candidates: int | None
+) -> Body:
+    knn: Body = {"field": field, "query_vector": values, "k": k, **clause.of_each_search("elasticsearch")}
+    if num_candidates is not None:
+        knn["num_candidates"] = num_candidates
+    if filters:
+        knn["filter"] = [*filters]
+    return {"knn": knn}
+
+
+def _opensearchs(
+    clause: KnnClause,
+    field: str,
+    nested: str | None,
+    values: list[float],
+    k: int,
+    filters: Sequence[Any],
+    num_candidates: int | None,
+) -> Body:
+    # k is what each shard's index considers; `size` keeps the best of all.
+    knn: Body = {"vector": values, "k": max(k, num_candidates or k), **clause.of_each_search("opensearch"), **_ANYWHERE}
+    if filters:
+        knn["filter"] = all_of(filters)
+    query: Body = {"knn": {field: knn}}
+    return {"query": query if nested is None else _below(nested, query)}
+
+
+def _exactly(field: str, nested: str | None, values: list[float], filters: Sequence[Any], product: Product) -> Body:
+    scored: Body = {"script_score": {"query": {"exists": {"field": field}}, "script": _EXACT[product](field, values)}}
+    if nested is not None:
+        scored = _below(nested, scored)
+    return {"query": {"bool": {"must": [scored], "filter": [*filters]}}}
+
+
+def _below(nested: str, query: Body) -> Body:
+    return {"nested": {"path": nested, "score_mode": "max", "query": query, **_ANYWHERE}}

@@ -1,0 +1,129 @@
+"""The stage of kNN clauses of ours: they are answered and replaced, and the rest of the search stays the engine's.
+
+`_source`, highlighting, aggregations, sorting, pages and explanations see native queries that match the documents
+found, with their scores.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from es_ttc.errors import EsTtcError
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.limits import RequestLimits
+from es_ttc.serving.knn.clauses import KnnClause, clauses_of, put_in_place
+from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, RetrievalService
+from es_ttc.serving.offload import Offload
+from es_ttc.serving.rescore.plan import DEFAULT_SIZE, own_timeout
+from es_ttc.serving.search.accepted_callers import AcceptedCallers
+from es_ttc.serving.search.clauses import ClauseCompletion, ClauseStage, SearchWithClauses, with_text
+from es_ttc.serving.search.request import SearchRequest
+from es_ttc.serving.search.response import add_summary
+
+_IN_HEADER = (
+    "allow_no_indices", "allow_partial_search_results", "ccs_minimize_roundtrips", "expand_wildcards",
+    "ignore_unavailable", "preference", "routing", "search_type",
+)  # fmt: skip
+
+
+class KnnStage(ClauseStage[KnnClause, RetrievalResult]):
+    """Answers kNN clauses of ours.
+
+    Args:
+        retrieving: Answers clauses.
+        accepted: Remembers whose searches the engine has answered.
+        limits: What a request may hold.
+        offload: Where long bodies are searched for clauses.
+        max_window: Greatest ``k`` of a retrieval of ours.
+    """
+
+    def __init__(
+        self,
+        retrieving: RetrievalService,
+        accepted: AcceptedCallers,
+        limits: RequestLimits,
+        offload: Offload,
+        *,
+        max_window: int,
+    ) -> None:
+        super().__init__(offload)
+        self._retrieving = retrieving
+        self._accepted = accepted
+        self._limits = limits
+        self._max_window = max_window
+
+    def clauses_of(self, body: Mapping[str, Any]) -> list[KnnClause]:
+        """Return the kNN clauses of ours in a body."""
+        return clauses_of(body, most=self._max_window, limits=self._limits)
+
+    async def answers(
+        self, request: SearchRequest, found: Sequence[SearchWithClauses[KnnClause]]
+    ) -> list[list[RetrievalResult] | EsTtcError]:
+        """Return what stands in the clauses' places; the rounds of all retrievals go in step."""
+        url = request.params.url
+        if request.is_multi:
+            path, query_string = request.path, _query_string(url)
+        else:
+            path, query_string = request.path.rstrip(b"/").removesuffix(b"_search") + b"_msearch", b""
+        questions = [self._question(request, one, clause) for one in found for clause in one.clauses]
+        answered = iter(await self._retrieving.answer(questions, path, query_string))
+        return [_whole([next(answered) for _ in one.clauses]) for one in found]
+
+    def replaced(self, body: dict[str, Any], answers: Sequence[RetrievalResult]) -> dict[str, Any]:
+        """Return the body with native queries in the clauses' places, and their text in a rescoring section."""
+        replaced = put_in_place(body, [(one.clause, one.query) for one in answers])
+        return with_text(replaced, body, {one.clause.texts for one in answers})
+
+    def completion(self, answers: Sequence[RetrievalResult]) -> "KnnCompletion":
+        """Return what adds the summaries of the retrievals."""
+        return KnnCompletion(answers)
+
+    def _question(
+        self, request: SearchRequest, found: SearchWithClauses[KnnClause], clause: KnnClause
+    ) -> RetrievalRequest:
+        url = request.params.url
+        size = str(url.get("size", found.body.get("size", DEFAULT_SIZE)))
+        header = found.item.header
+        if not request.is_multi:
+            header = jsonio.dumps({name: value for name, value in request.params.url.items() if name in _IN_HEADER})
+        return RetrievalRequest(
+            clause,
+            found.body,
+            int(size) if size.isdigit() else DEFAULT_SIZE,  # the engine will say what is wrong with it
+            request.caller(found.item),
+            header,
+            own_timeout(found.body, url),
+            request.started,
+            (request.incoming.headers, request.target(found.item)) in self._accepted,
+        )
+
+
+class KnnCompletion(ClauseCompletion[RetrievalResult]):
+    """Adds the summaries of retrievals, and what each shows about the page's documents."""
+
+    def __init__(self, answers: Sequence[RetrievalResult]) -> None:
+        super().__init__(answers)
+        self.applied = all(one.applied for one in answers)
+        self.reported = any(one.summary is not None for one in answers)
+
+    def add(self, response: dict[str, Any]) -> None:
+        """Add to a response in place."""
+        summaries = [one.summary for one in self.answers if one.summary is not None]
+        if not summaries:
+            return
+        ms = sum(one["took"]["encode"] + one["took"]["search"] for one in summaries)
+        add_summary(response, "knn", summaries, ms)
+        for hit in response.get("hits", {}).get("hits", ()):
+            identity = (hit.get("_index", ""), hit.get("_id", ""))
+            found = next((one.details[identity] for one in self.answers if identity in one.details), None)
+            if found is not None:
+                hit["_ttc"] = {**hit["_ttc"], "knn": found} if "_ttc" in hit else found
+
+
+def _whole(outcomes: Sequence[RetrievalResult | EsTtcError]) -> list[RetrievalResult] | EsTtcError:
+    """Return the answers to a search's clauses, or the first of their errors."""
+    error = next((one for one in outcomes if isinstance(one, EsTtcError)), None)
+    return error or [one for one in outcomes if isinstance(one, RetrievalResult)]
+
+
+def _query_string(url: Mapping[str, str]) -> bytes:
+    return b"search_type=" + url["search_type"].encode() if "search_type" in url else b""

@@ -1,0 +1,216 @@
+"""One query of ours rewritten: fields, expansion from memory or anew, deadline, and the plain query as a fallback."""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from es_ttc.common.caches import ExpiringCache
+from es_ttc.errors import EsTtcError
+from es_ttc.rescorers.base import Params
+from es_ttc.rewriters import registry
+from es_ttc.rewriters.base import Expansion, Fields, Rewriter
+from es_ttc.rewriters.prompts import Prompts
+from es_ttc.rewriters.weighted import NAMED
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.upstream import Caller, Upstream, callers
+from es_ttc.serving.metrics import Metrics
+from es_ttc.serving.query.clauses import QueryClause
+from es_ttc.serving.query.corpus import CallerCorpus, CorpusQuestions
+from es_ttc.serving.query.shared_model import SharedModel
+from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
+
+_FRESH_SECONDS = 300.0
+"""How long fields and document frequencies are taken as read; the model's answers are kept as long as there is room."""
+_MOST_KEPT = 20_000
+_NOT_RIGHTS = frozenset(
+    {b"user-agent", b"x-opaque-id", b"x-request-id", b"traceparent", b"tracestate", b"x-elastic-client-meta"}
+)
+"""Headers that differ from request to request and give no rights."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteRequest:
+    """A query of ours with what belongs to its request.
+
+    Attributes:
+        clause: The query.
+        body: The body that it stands in.
+        caller: In whose name the corpus is asked.
+        timeout_ms: The search timeout of the caller's own, in ms, or None.
+        started: `time.perf_counter` when the request came in.
+    """
+
+    clause: QueryClause
+    body: Mapping[str, Any]
+    caller: Caller
+    timeout_ms: float | None
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteResult:
+    """What stands in a query's place.
+
+    Attributes:
+        clause: The query of ours.
+        query: The native one.
+        summary: What the answer says about it.
+        applied: Whether the method did its work.
+        detail: Whether hits show the terms that they match.
+        ms: What rewriting took.
+    """
+
+    clause: QueryClause
+    query: dict[str, Any]
+    summary: dict[str, Any]
+    applied: bool
+    detail: bool
+    ms: float
+
+
+class RewriteService:
+    """Rewrites queries of ours.
+
+    Args:
+        upstream: The engine.
+        model: The language model.
+        prompts: Prompts by name.
+        metrics: Told about stages and fallbacks.
+        default_timeout_ms: What rewriting may take where a request does not say.
+    """
+
+    def __init__(
+        self, upstream: Upstream, model: SharedModel, prompts: Prompts, metrics: Metrics, *, default_timeout_ms: float
+    ) -> None:
+        self._upstream = upstream
+        self._model = model
+        self._prompts = prompts
+        self._metrics = metrics
+        self._default_timeout_ms = default_timeout_ms
+        self._secret = secrets.token_bytes(32)
+        self._fields: ExpiringCache[str, Fields] = ExpiringCache(_MOST_KEPT, _FRESH_SECONDS)
+        self._expansions: ExpiringCache[str, Expansion] = ExpiringCache(_MOST_KEPT, _FRESH_SECONDS)
+
+    async def rewritten(self, question: RewriteRequest) -> RewriteResult:
+        """Return what stands in a query's place.
+
+        Raises:
+            InvalidRequest: The method is unknown, its parameters do not fit, the index lacks what it needs, or the
+                method asks a model and there is none.
+            EngineError: The engine refuses the caller.
+            EsTtcError: Rewriting failed, and the request wants an error then.
+        """
+        section = question.clause.section
+        rewriter = registry.load(section.method)
+        params = registry.parse_params(rewriter, section.params)
+        if rewriter.asks_model:
+            self._model.require(rewriter.name)
+        began = time.perf_counter()
+        door = self._door(question)
+        engine = CorpusQuestions(self._upstream, question.caller, _shared(question.body))
+        fields = await self._searched(engine, door, rewriter, params)
+        corpus = CallerCorpus(engine, self._model, self._prompts, fields)
+        outcome = await self._expanded(question, rewriter, params, corpus, door)
+        ms = (time.perf_counter() - began) * 1000
+        self._metrics.stage_seconds.labels("rewrite").observe(ms / 1000)
+        told: dict[str, Any] = {"method": rewriter.name, "applied": not isinstance(outcome, EsTtcError)}
+        if isinstance(outcome, EsTtcError):
+            fell_back(self._metrics, "plain query answered", rewriter.name, outcome)
+            told["reason"] = str(outcome)
+            expansion = None
+        else:
+            expansion, kept = outcome
+            told |= {"terms": len(expansion.terms), "dropped": len(expansion.dropped), "kept": kept}
+            told |= expansion.summary
+            if section.detail:
+                told |= _detail(expansion)
+        query = rewriter.query(question.clause.text, fields, expansion, params, named=section.detail)
+        told["took"] = {"rewrite": round(ms, 2)}
+        return RewriteResult(question.clause, query, told, bool(told["applied"]), section.detail, ms)
+
+    async def _searched(self, engine: CorpusQuestions, door: str, rewriter: Rewriter[Any], params: Params) -> Fields:
+        named, needs = list(rewriter.fields(params)), rewriter.enrichment(params)
+        key = jsonio.dumps([door, named, needs]).decode()
+        kept = self._fields.get(key)
+        if kept is not None:
+            return kept.value
+        found = await engine.fields(named, enrichment=needs, method=rewriter.name)
+        self._fields.put(key, found)
+        return found
+
+    async def _expanded(
+        self, question: RewriteRequest, rewriter: Rewriter[Any], params: Params, corpus: CallerCorpus, door: str
+    ) -> tuple[Expansion, bool] | EsTtcError:
+        """Return the expansion and whether it was kept from before, or the reason why the plain query answers."""
+        section, text = question.clause.section, question.clause.text
+        asked = [door, rewriter.name, rewriter.remembers(params), text, corpus.fields.text, corpus.fields.enrichment]
+        key = hashlib.sha256(jsonio.dumps(asked)).hexdigest()
+        kept = self._expansions.get(key)
+        if kept is not None:
+            return kept.value, True
+        budget = budget_ms(section.timeout_ms or self._default_timeout_ms, question.timeout_ms, question.started)
+        outcome = await attempt(
+            rewriter.expand(text, corpus, params), what="rewriting", method=rewriter.name, budget_ms=budget
+        )
+        if isinstance(outcome, EsTtcError):
+            if section.on_error == "fail":
+                raise outcome
+            return outcome
+        self._expansions.put(key, outcome)
+        return outcome, False
+
+    def _door(self, question: RewriteRequest) -> str:
+        """Return what stands for the caller's rights and what he searches; nothing can be read back from it.
+
+        Document frequencies are those of documents that the caller may see, so they serve him alone.
+        """
+        caller = question.caller
+        digest = hmac.new(self._secret, digestmod=hashlib.sha256)
+        rights = sorted((name, value) for name, value in callers(caller.headers) if name not in _NOT_RIGHTS)
+        for name, value in rights:
+            digest.update(b"%d:%b=%d:%b" % (len(name), name, len(value), value))
+        digest.update(jsonio.dumps([caller.indices, caller.params, _shared(question.body)]))
+        return digest.hexdigest()[:32]
+
+
+def _shared(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a body that say which documents are searched, whatever the query."""
+    return {key: body[key] for key in ("pit", "runtime_mappings", "derived") if key in body}
+
+
+def _detail(expansion: Expansion) -> dict[str, Any]:
+    """Return the terms with their document frequencies, and what was dropped with the reason."""
+    return {
+        "expansion": [
+            {"term": term.text, "weight": round(term.weight, 4)}
+            | ({} if term.documents is None else {"documents": term.documents})
+            for term in expansion.terms
+        ],
+        "left_out": [
+            {"term": one.text, "why": str(one.reason)} | ({} if one.documents is None else {"documents": one.documents})
+            for one in expansion.dropped
+        ],
+    }
+
+
+def show_matches(hits: list[dict[str, Any]]) -> None:
+    """Move the names of our clauses from each hit's own names to what we show of it."""
+    for hit in hits:
+        names = hit.get("matched_queries", ())
+        ours = [name for name in names if name.startswith(NAMED)]
+        if not ours:
+            continue
+        left = (
+            {name: names[name] for name in names if name not in ours}
+            if isinstance(names, dict)
+            else [name for name in names if name not in ours]
+        )
+        if left:
+            hit["matched_queries"] = left
+        else:
+            del hit["matched_queries"]
+        hit["_ttc"] = {**hit.get("_ttc", {}), "matched": [name.removeprefix(NAMED) for name in ours]}

@@ -1,0 +1,188 @@
+"""From scores to a page: combining, reordering inside blocks, and scores that never rise down the page. Pure numpy."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.serving.search.section import ScoreMode, Section
+from es_ttc.vectors.tokens import Float32
+
+Ints = NDArray[np.intp]
+
+NO_FEATURES = "no features, kept below the scored documents of its block"
+
+_COMBINED: Mapping[ScoreMode, Callable[[Float32, Float32], Any]] = {
+    ScoreMode.REPLACE: lambda first, second: second,  # noqa: ARG005 - the first pass only chose the window
+    ScoreMode.TOTAL: np.add,
+    ScoreMode.MULTIPLY: np.multiply,
+    ScoreMode.AVG: lambda first, second: (first + second) / np.float32(2),
+    ScoreMode.MAX: np.maximum,
+    ScoreMode.MIN: np.minimum,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The whole of the first pass, reordered.
+
+    Attributes:
+        order: ``(n,)`` first-pass ranks, best first: a permutation.
+        scores: ``(n,)`` float32, the score of each place: non-negative, never rising.
+    """
+
+    order: Ints
+    scores: Float32
+
+
+def combine(
+    mode: ScoreMode, first_pass: Float32, rescored: Float32, *, query_weight: float, rescore_query_weight: float
+) -> Float32:
+    """Combine both scores as the engines' QueryRescorer does: weighted first, in float32.
+
+    Args:
+        mode: ``replace`` takes the weighted rescored score alone.
+        first_pass: ``(k,)`` the engine's scores.
+        rescored: ``(k,)`` the method's scores, not negative.
+        query_weight: Factor of the engine's scores.
+        rescore_query_weight: Factor of the method's scores.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        first: Float32 = first_pass * np.float32(query_weight)
+        second: Float32 = rescored * np.float32(rescore_query_weight)
+        combined: Float32 = np.nan_to_num(_COMBINED[mode](first, second), nan=0.0)
+    return combined
+
+
+def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], block: int) -> Ranking:
+    """Reorder a first pass block by block.
+
+    Inside a block the scored documents come first, by final score (equal ones in first-pass order), then the others in
+    first-pass order. No document leaves its block, so pages of one size cut from the result never repeat or lose one.
+    A run of scores that would begin above the place before it is scaled down as a whole.
+
+    Args:
+        first_pass: ``(n,)`` the engine's scores, finite and not negative.
+        final: ``(n,)`` final scores, finite and not negative; ignored where not scored.
+        scored: ``(n,)`` which documents have a final score.
+        block: Ranks of a block, 1 or more.
+    """
+    order = np.empty(len(first_pass), dtype=np.intp)
+    scores = np.empty(len(first_pass), dtype=np.float32)
+    floor = np.float32(np.inf)
+    for start in range(0, len(first_pass), block):
+        ranks = np.arange(start, min(start + block, len(first_pass)))
+        with_score, without = ranks[scored[ranks]], ranks[~scored[ranks]]
+        by_score = with_score[np.argsort(-final[with_score], kind="stable")]
+        place = start
+        for run, values in ((by_score, final), (without, first_pass)):
+            if len(run):
+                places = slice(place, place + len(run))
+                order[places] = run
+                scores[places] = below(values[run], floor)
+                floor = scores[places][-1]
+                place += len(run)
+    return Ranking(order, scores)
+
+
+def below(scores: Float32, floor: np.float32) -> Float32:
+    """Return the scores, scaled down where needed so that the first is no greater than ``floor``; none ever rises.
+
+    Args:
+        scores: ``(m,)``, m >= 1, not negative; the first-pass order of a run may rise (several indices, boosts).
+        floor: What the place before has.
+    """
+    falling: Float32 = np.minimum.accumulate(scores)
+    if falling[0] <= floor:
+        return falling
+    scaled: Float32 = np.minimum(falling * np.float32(floor / falling[0]), floor)
+    return scaled
+
+
+def explained(
+    value: float,
+    method: str,
+    mode: ScoreMode,
+    rescored: float | None,
+    engine: Any,
+    *,
+    unscored: str = NO_FEATURES,
+) -> dict[str, Any]:
+    """Return the explanation of a final score, with the engine's own explanation of the first pass inside.
+
+    Args:
+        value: The score that the hit shows.
+        method: The method's name.
+        mode: How scores were combined.
+        rescored: The method's score of this document, or None where it has none.
+        engine: The engine's `_explanation` of the hit, or None.
+        unscored: Why it has none, and what follows from that.
+    """
+    first_pass = [] if engine is None else [without_guard(engine)]
+    if rescored is None:
+        description = f"ttc [{method}]: {unscored} in first-pass order"
+        return {"value": value, "description": description, "details": first_pass}
+    scored = {"value": rescored, "description": f"score of method [{method}]", "details": []}
+    description = f"ttc [{method}], score_mode [{mode}], from:"
+    return {"value": value, "description": description, "details": [scored, *first_pass]}
+
+
+def shown_hit(
+    hit: dict[str, Any],
+    section: Section,
+    score: float | None,
+    rescored: float | None,
+    detail: dict[str, Any],
+    *,
+    explain: bool = False,
+    unscored: str = NO_FEATURES,
+) -> dict[str, Any]:
+    """Return a hit as it is shown on the page; it is changed in place.
+
+    Args:
+        hit: The engine's hit.
+        section: What the request says of scores and detail.
+        score: Its final score; None where the engine's own ranking stands.
+        rescored: The method's score, or None where it has none.
+        detail: What is shown about the document where the request asks for it.
+        explain: Whether the request asks for explanations.
+        unscored: Why the method has no score of it, and what follows from that.
+    """
+    if score is None:
+        if "_explanation" in hit:
+            hit["_explanation"] = without_guard(hit["_explanation"])
+    elif explain:
+        engine = hit.get("_explanation")
+        hit["_explanation"] = explained(score, section.method, section.score_mode, rescored, engine, unscored=unscored)
+    if section.detail:
+        hit["_ttc"] = detail
+    if score is not None:
+        hit["_score"] = score
+    return hit
+
+
+def set_max_score(response: dict[str, Any], scores: Float32) -> None:
+    """Set a response's `max_score` where the engine gives one.
+
+    Args:
+        response: The response.
+        scores: ``(n,)`` the final scores, best first.
+    """
+    if len(scores) and response["hits"].get("max_score") is not None:
+        response["hits"]["max_score"] = shortest(scores[0])
+
+
+def without_guard(explanation: Any) -> Any:
+    """Take off the node of the native rescorer that stood in for ours: a product of the score and 1."""
+    if isinstance(explanation, dict) and explanation.get("description") == "product of:":
+        details: Sequence[Any] = explanation.get("details", ())
+        if len(details) == 2 and isinstance(details[1], dict) and details[1].get("description") == "primaryWeight":
+            return details[0]
+    return explanation
+
+
+def shortest(score: np.float32) -> float:
+    """Return a score as the engines print a float32: the shortest number that reads back as the same one."""
+    return float(str(score))

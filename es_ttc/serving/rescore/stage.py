@@ -1,0 +1,211 @@
+"""The stage of `rescore`: a search with our section is taken apart, asked for, put in order and shown as asked."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from es_ttc.errors import EsTtcError
+from es_ttc.serving.adaptive.ranking import AdaptiveReranking
+from es_ttc.serving.features.attached import AttachedFeatureLocator
+from es_ttc.serving.http.limits import RequestLimits
+from es_ttc.serving.http.upstream import Caller
+from es_ttc.serving.offload import Offload
+from es_ttc.serving.rescore.collapse import WindowGroups, following, rest_of_page
+from es_ttc.serving.rescore.page import shortest, shown_hit
+from es_ttc.serving.rescore.plan import SearchPlan, plan_search
+from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, marks_of, page_hits
+from es_ttc.serving.rescore.window import RescoredResponse, WindowRescorers, WindowRescoring
+from es_ttc.serving.search.accepted_callers import AcceptedCallers
+from es_ttc.serving.search.engine import EngineRefusal
+from es_ttc.serving.search.request import SearchItem, SearchRequest
+from es_ttc.serving.search.response import add_took
+from es_ttc.serving.search.stage import Answered, Completion
+
+_BEGUN_AT_ONCE = 20  # searches of one `_msearch`, before others have a turn
+
+
+class Rescoring(Protocol):
+    """A search's rescoring on its way."""
+
+    async def rank(self, response: dict[str, Any], caller: Caller, first_pass_ms: float) -> RescoredResponse:
+        """Put the engine's response in order, in place."""
+        ...
+
+
+class RescoreStage:
+    """Rescores first passes.
+
+    Args:
+        rescorers: Answer methods that score a window.
+        walks: Answer methods that look beyond it.
+        attached: Finds the features of attached indices.
+        accepted: Remembers whose searches the engine has answered.
+        limits: What a request may hold.
+        offload: Where long bodies are taken apart.
+        max_window: Greatest window that may be asked for.
+    """
+
+    def __init__(
+        self,
+        rescorers: WindowRescorers,
+        walks: AdaptiveReranking,
+        attached: AttachedFeatureLocator,
+        accepted: AcceptedCallers,
+        limits: RequestLimits,
+        offload: Offload,
+        *,
+        max_window: int,
+    ) -> None:
+        self._rescorers = rescorers
+        self._walks = walks
+        self._attached = attached
+        self._accepted = accepted
+        self._limits = limits
+        self._offload = offload
+        self._max_window = max_window
+
+    async def before(self, request: SearchRequest) -> None:
+        """Take our section out of each search, and begin to encode the queries."""
+        plans = await self._offload.run(request.size, self._plans, request)
+        if any(request.is_multi or isinstance(plan, SearchPlan) for _, plan in plans):
+            request.require_json()
+        for number, (item, plan) in enumerate(plans, 1):
+            try:
+                if isinstance(plan, EsTtcError):
+                    raise plan
+                self._begin(request, item, plan)
+            except EsTtcError as error:
+                item.error = error
+            if number % _BEGUN_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _plans(self, request: SearchRequest) -> list[tuple[SearchItem, SearchPlan | EsTtcError]]:
+        """Return the plans of those searches that carry our section, or what is wrong with them."""
+        plans: list[tuple[SearchItem, SearchPlan | EsTtcError]] = []
+        for item, body in request.open_items():
+            try:
+                plan = plan_search(body, item.params, max_window=self._max_window, limits=self._limits)
+            except EsTtcError as error:
+                plans.append((item, error))
+            else:
+                plans += [] if plan is None else [(item, plan)]
+        return plans
+
+    def _begin(self, request: SearchRequest, item: SearchItem, plan: SearchPlan) -> None:
+        known = (request.incoming.headers, request.target(item)) in self._accepted
+        rescoring: Rescoring | None = self._walks.begin(plan, request.started, encode=known)
+        if rescoring is None:
+            rescoring = self._rescorers.begin(plan, request.started, encode=known)
+        in_two_steps = (
+            isinstance(rescoring, WindowRescoring)
+            and not request.is_multi
+            and can_split(plan)
+            and not self._attached.expects_ids(request.caller(item))
+        )
+        item.body = bare_window(plan) if in_two_steps else plan.body
+        item.params = plan.params
+        item.completions.append(RescoreCompletion(plan, rescoring, self._attached, in_two_steps=in_two_steps))
+
+
+class RescoreCompletion(Completion):
+    """Puts one search's response in order.
+
+    Args:
+        plan: The request, taken apart.
+        rescoring: Scores and orders hits.
+        attached: Finds the features of attached indices.
+        in_two_steps: Whether the response is a bare window, whose page's hits are asked for afterwards.
+    """
+
+    def __init__(
+        self, plan: SearchPlan, rescoring: Rescoring, attached: AttachedFeatureLocator, *, in_two_steps: bool
+    ) -> None:
+        self._plan = plan
+        self._rescoring = rescoring
+        self._attached = attached
+        self._in_two_steps = in_two_steps
+        self._groups: WindowGroups | None = None
+
+    async def complete(self, answered: Answered) -> None:
+        """Put the response in the method's order, as the caller asked for it."""
+        if not self._in_two_steps:
+            await self._rank(answered)
+        elif not await self._filled(answered):
+            answered.response, answered.ms = await answered.again(self._plan.body)
+            await self._rank(answered)
+        beyond = self._groups_beyond()
+        if beyond is not None:
+            groups, ms = await answered.again(beyond)
+            self._add_groups(answered.response, groups["hits"]["hits"], ms)
+        hide(answered.response["hits"]["hits"], self._plan)
+
+    async def _rank(self, answered: Answered) -> None:
+        ranked = await self._rescoring.rank(answered.response, answered.caller, answered.ms)
+        self.applied, self._groups = ranked.applied, ranked.groups
+
+    async def _filled(self, answered: Answered) -> bool:
+        """Rescore a bare window and read the hits of its page; False where the page needs the whole request."""
+        response = answered.response
+        window = response["hits"]["hits"]
+        if await self._attached.needs_ids(window, answered.caller):
+            return False
+        marks = marks_of(window)
+        by_hit = {id(hit): mark for hit, mark in zip(window, marks, strict=True)}
+        await self._rank(answered)
+        page = response["hits"]["hits"]
+        if not page:
+            return True
+        marks_of_page = [mark for hit in page if (mark := by_hit[id(hit)]) is not None]
+        if len(marks_of_page) < len(page):
+            return False
+        try:
+            full, ms = await answered.again(page_hits(self._plan.body, marks_of_page, filter(None, marks)))
+        except EngineRefusal:
+            return False
+        hits = None if full["_shards"]["failed"] else filled(page, marks_of_page, full["hits"]["hits"])
+        if hits is None:
+            return False
+        response["hits"]["hits"] = hits
+        add_to_first_pass(response, ms)
+        return True
+
+    def _groups_beyond(self) -> Mapping[str, Any] | None:
+        """Return the request for the page's groups that the window holds no document of, or None without such."""
+        plan = self._plan
+        if plan.collapse is None or self._groups is None or not plan.page.size:
+            return None
+        return rest_of_page(plan.body, plan.collapse, self._groups, plan.page.start, plan.page.size)
+
+    def _add_groups(self, response: dict[str, Any], beyond: Sequence[dict[str, Any]], ms: float) -> None:
+        """Put the engine's groups behind those of the window."""
+        plan, section, groups = self._plan, self._plan.section, self._groups
+        if plan.collapse is None or groups is None:
+            return
+        explain = plan.explain and response["ttc"]["applied"]
+        unscored = "a group without a document in the window, kept below those that have one"
+        for hit, score in following(beyond, plan.collapse.field, groups, plan.page.start, plan.page.size):
+            detail = {"first_pass_score": hit.get("_score")}
+            shown = shown_hit(hit, section, shortest(score), None, detail, explain=explain, unscored=unscored)
+            response["hits"]["hits"].append(shown)
+        add_to_first_pass(response, ms)
+
+
+def add_to_first_pass(response: dict[str, Any], ms: float) -> None:
+    """Count the time of hits that the engine answered after the scores."""
+    response["ttc"]["took"]["first_pass"] = round(response["ttc"]["took"]["first_pass"] + ms, 2)
+    add_took(response, ms)
+
+
+def hide(hits: Sequence[dict[str, Any]], plan: SearchPlan) -> None:
+    """Take out of the hits what only we had asked for."""
+    for hit in hits:
+        for name in plan.hidden_marks:
+            hit.pop(name, None)
+        fields = hit.get("fields")
+        if fields is not None:
+            for name in plan.hidden:
+                fields.pop(name, None)
+            if not fields:
+                del hit["fields"]
+        if plan.hide_ids:
+            hit.pop("_id", None)

@@ -1,0 +1,202 @@
+"""What the engine is asked for a search request, in the caller's name and through the caller's own headers."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.proxy import answer_headers
+from es_ttc.serving.http.raw_request import RawHeaders, RawRequest
+from es_ttc.serving.http.upstream import Upstream, asks_vendor_type, end_to_end, forwarded, plain_types
+from es_ttc.serving.search.request import SearchItem, SearchRequest
+
+_FRAMING = frozenset({b"content-length", b"content-encoding", b"accept-encoding"})
+_JSON = b"application/json"
+_NDJSON = b"application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAnswer:
+    """The engine's answer to one request.
+
+    Attributes:
+        status: Its HTTP status.
+        headers: Its headers as they go to the caller, without those of the body's framing.
+        body: Its body.
+        ms: How long it took, in milliseconds.
+    """
+
+    status: int
+    headers: RawHeaders
+    body: bytes
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPass:
+    """The engine's responses to the searches of a request.
+
+    Attributes:
+        headers: The headers of the answer.
+        responses: By the search's position in the request, the decoded response and what it took in milliseconds.
+        took: What the engine says an `_msearch` took.
+    """
+
+    headers: RawHeaders
+    responses: Mapping[int, tuple[dict[str, Any], float]]
+    took: int = 0
+
+
+class EngineRefusal(Exception):
+    """The engine refused a request that was made for a search: its answer is the caller's.
+
+    Args:
+        answer: The engine's answer.
+    """
+
+    def __init__(self, answer: EngineAnswer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+class ItemRefusal(Exception):
+    """The engine refused one search of an `_msearch`.
+
+    Args:
+        response: The engine's words.
+    """
+
+    def __init__(self, response: dict[str, Any]) -> None:
+        super().__init__(response)
+        self.response = response
+
+
+class EngineSearches:
+    """Asks the engine in the name of a request's caller.
+
+    Args:
+        upstream: The engine.
+    """
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    async def first_pass(self, request: SearchRequest) -> FirstPass:
+        """Return the engine's responses to all searches that have no error.
+
+        Raises:
+            EngineRefusal: The engine refused the request.
+        """
+        if not request.is_multi:
+            [item] = request.items
+            answer = await self._accepted(request.incoming, item.path, item.params, _json(item), _JSON)
+            return FirstPass(answer.headers, {0: (jsonio.loads(answer.body), answer.ms)})
+        positions: dict[bytes, list[int]] = {}
+        for position, item in enumerate(request.items):
+            if item.error is None:
+                positions.setdefault(item.path, []).append(position)
+        parts = [self._part(request, path, some) for path, some in positions.items()]
+        first = FirstPass(_own_headers(request.incoming), {})
+        for part in await asyncio.gather(*parts):
+            first = FirstPass(part.headers, {**first.responses, **part.responses}, max(first.took, part.took))
+        return first
+
+    async def again(
+        self, request: SearchRequest, item: SearchItem, body: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], float]:
+        """Return the engine's response to another body of a search, and what it took in milliseconds.
+
+        Raises:
+            EngineRefusal: The engine refused it; of a `_search`.
+            ItemRefusal: The same, of an `_msearch`.
+            EngineError: The engine answered no search at all.
+        """
+        if not request.is_multi:
+            answer = await self._accepted(request.incoming, item.path, item.params, _dumps(body), _JSON)
+            return jsonio.loads(answer.body), answer.ms
+        lines = b"%b\n%b\n" % (item.header, _dumps(body))
+        answer = await self.ask(request.incoming, item.path, request.params.engine, lines, _NDJSON)
+        if answer.status != 200:
+            raise EngineError(f"groups could not be read: the engine answered {answer.status}")
+        response: dict[str, Any] = jsonio.loads(answer.body)["responses"][0]
+        if "hits" not in response:
+            raise ItemRefusal(response)
+        return response, answer.ms
+
+    async def render(self, incoming: RawRequest, template: Mapping[str, Any]) -> Any:
+        """Return what a template renders to; None where the engine refuses to render it."""
+        answer = await self.ask(incoming, b"/_render/template", (), _dumps(template), _JSON)
+        if answer.status != 200:
+            return None
+        try:
+            rendered = jsonio.loads(answer.body)
+        except ValueError:
+            return None
+        return rendered.get("template_output") if isinstance(rendered, dict) else None
+
+    async def ask(
+        self, incoming: RawRequest, path: bytes, params: Sequence[tuple[str, str]], body: bytes, content_type: bytes
+    ) -> EngineAnswer:
+        """Send one request in the caller's name and read the whole answer.
+
+        Args:
+            incoming: The caller's request.
+            path: The engine's path.
+            params: The URL parameters.
+            body: What is asked.
+            content_type: The body's type where the caller's own request had no body, or named no type.
+        """
+        headers = [(name, value) for name, value in forwarded(incoming.headers) if name not in _FRAMING]
+        vendor = asks_vendor_type(headers) and await self._upstream.product() == "opensearch"
+        headers = plain_types(headers) if vendor else headers
+        if not incoming.has_body or not incoming.header(b"content-type"):
+            headers = [(name, value) for name, value in headers if name != b"content-type"]
+            headers.append((b"content-type", content_type))
+        headers.append((b"accept-encoding", b"identity"))
+        started = time.perf_counter()
+        query_string = urlencode(params, errors="surrogateescape").encode()
+        async with self._upstream.send("POST", path, query_string, headers, body) as response:
+            raw = await response.read()
+            kept = [pair for pair in end_to_end(response.raw_headers) if pair[0] not in _FRAMING]
+            ms = (time.perf_counter() - started) * 1000
+            return EngineAnswer(response.status, answer_headers(kept, vendor=vendor), raw, ms)
+
+    async def _accepted(
+        self, incoming: RawRequest, path: bytes, params: Sequence[tuple[str, str]], body: bytes, content_type: bytes
+    ) -> EngineAnswer:
+        answer = await self.ask(incoming, path, params, body, content_type)
+        if answer.status != 200:
+            raise EngineRefusal(answer)
+        return answer
+
+    async def _part(self, request: SearchRequest, path: bytes, positions: Sequence[int]) -> FirstPass:
+        """Return the responses to those searches of an `_msearch` that one path answers."""
+        items = [request.items[position] for position in positions]
+        lines = b"".join(b"%b\n%b\n" % (item.header, _json(item)) for item in items)
+        answer = await self._accepted(request.incoming, path, request.params.engine, lines, _NDJSON)
+        decoded = jsonio.loads(answer.body)
+        responses = {
+            position: (response, answer.ms) for position, response in zip(positions, decoded["responses"], strict=True)
+        }
+        return FirstPass(answer.headers, responses, decoded["took"])
+
+
+def _json(item: SearchItem) -> bytes:
+    """Return a search as it is sent: byte for byte as it came where nothing of it is ours."""
+    return _dumps(item.body) if item.completions and item.body is not None else item.line
+
+
+def _own_headers(incoming: RawRequest) -> RawHeaders:
+    """Return the headers of an answer that the engine had no part in."""
+    return answer_headers([(b"content-type", _JSON)], vendor=asks_vendor_type(incoming.headers))
+
+
+def _dumps(body: Mapping[str, Any]) -> bytes:
+    try:
+        return jsonio.dumps(body)
+    except (RecursionError, ValueError) as error:
+        raise InvalidRequest(f"the body cannot be sent on to the engine: {error}") from error

@@ -1,0 +1,144 @@
+"""The way of a search: decoded once, changed by the stages, answered by the engine, completed by the stages."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.types import Send
+
+from es_ttc.errors import EsTtcError
+from es_ttc.serving.http.proxy import forward
+from es_ttc.serving.http.raw_request import RawHeaders, RawRequest
+from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.offload import Offload
+from es_ttc.serving.search.accepted_callers import AcceptedCallers
+from es_ttc.serving.search.engine import EngineAnswer, EngineRefusal, EngineSearches, FirstPass, ItemRefusal
+from es_ttc.serving.search.request import Api, RequestReader, SearchItem, SearchRequest
+from es_ttc.serving.search.response import (
+    Outcome,
+    is_refusal,
+    item_error,
+    rendered,
+    respond,
+    respond_refused,
+    with_mark,
+)
+from es_ttc.serving.search.stage import Answered, Stage
+from es_ttc.serving.search.templates import Templates
+
+_COMPLETED_AT_ONCE = 8  # searches of one `_msearch`
+_LONG = 2**20  # whatever is filtered may be long
+
+
+class SearchPipeline:
+    """Answers `_search`, `_msearch` and the templates of both.
+
+    Args:
+        upstream: The engine.
+        reader: Decodes requests.
+        templates: Renders templates.
+        stages: What is done to searches, in order; their completions run in the reverse order.
+        accepted: Remembers whose searches the engine has answered.
+        offload: Where long responses are filtered.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        reader: RequestReader,
+        templates: Templates,
+        stages: Sequence[Stage],
+        accepted: AcceptedCallers,
+        offload: Offload,
+    ) -> None:
+        self._upstream = upstream
+        self._engine = EngineSearches(upstream)
+        self._reader = reader
+        self._templates = templates
+        self._stages = stages
+        self._accepted = accepted
+        self._offload = offload
+
+    async def answer(self, incoming: RawRequest, api: Api, send: Send, *, is_template: bool) -> Outcome:
+        """Answer one request; the engine answers it as it came where it has nothing of ours."""
+        request = await self._reader.read(incoming, api, time.perf_counter(), is_template=is_template)
+        if request is None:
+            return Outcome("passthrough", await forward(self._upstream, incoming, send, body=incoming.whole_body))
+        try:
+            return await self._answer(request, send)
+        except EngineRefusal as refusal:
+            answer: EngineAnswer = refusal.answer
+            await respond(incoming, send, answer.status, answer.headers, answer.body)
+            return Outcome(_kind(request), answer.status)
+
+    async def _answer(self, request: SearchRequest, send: Send) -> Outcome:
+        if request.is_template:
+            await self._templates.render(request)
+        for stage in self._stages:
+            await stage.before(request)
+            error = None if request.is_multi else request.items[0].error
+            if error is not None and is_refusal(error):
+                return Outcome("search", await respond_refused(request.incoming, send, error))
+            if error is not None:
+                raise error
+        if not any(item.is_ours for item in request.items):
+            status = await forward(self._upstream, request.incoming, send, body=request.raw)
+            return Outcome("passthrough", status)
+        request.require_json()
+        for item in request.items if request.is_template else ():
+            item.path = request.path if item.is_ours else item.path
+        first = await self._engine.first_pass(request)
+        response = await (self._multi(request, first) if request.is_multi else self._single(request, first))
+        completions = [completion for item in request.items for completion in item.completions]
+        applied = all(completion.applied for completion in completions)
+        reported = any(completion.reported for completion in completions)
+        headers: RawHeaders = with_mark(first.headers, applied=applied) if reported else first.headers
+        await respond(request.incoming, send, 200, headers, await self._rendered(request, response))
+        return Outcome(_kind(request), 200, applied)
+
+    async def _single(self, request: SearchRequest, first: FirstPass) -> dict[str, Any]:
+        return await self._completed(request, request.items[0], *first.responses[0])
+
+    async def _multi(self, request: SearchRequest, first: FirstPass) -> dict[str, Any]:
+        room = asyncio.Semaphore(_COMPLETED_AT_ONCE)
+
+        async def one(position: int, item: SearchItem) -> Any:
+            if item.error is not None:
+                return item_error(item.error)
+            response, ms = first.responses[position]
+            if not item.completions or "hits" not in response:
+                return response
+            async with room:
+                try:
+                    return await self._completed(request, item, response, ms)
+                except EsTtcError as error:
+                    return error.body()
+                except ItemRefusal as refusal:
+                    return refusal.response
+
+        responses = await asyncio.gather(*(one(position, item) for position, item in enumerate(request.items)))
+        took = max(first.took, round((time.perf_counter() - request.started) * 1000))
+        return {"took": took, "responses": responses}
+
+    async def _completed(
+        self, request: SearchRequest, item: SearchItem, response: dict[str, Any], ms: float
+    ) -> dict[str, Any]:
+        """Return a response with what the stages have to add: the last stage's first."""
+        if response["hits"]["hits"]:
+            self._accepted.add(request.incoming.headers, request.target(item))
+        answered = Answered(request, item, response, ms, self._engine)
+        for completion in reversed(item.completions):
+            await completion.complete(answered)
+        return answered.response
+
+    async def _rendered(self, request: SearchRequest, response: dict[str, Any]) -> bytes:
+        filter_path, pretty = request.params.filter_path, request.params.pretty
+        if not filter_path:
+            return rendered(response, "", pretty=pretty, keep_empty=False)
+        keep_empty = await self._upstream.product() == "elasticsearch"
+        return await self._offload.run(_LONG, rendered, response, filter_path, pretty=pretty, keep_empty=keep_empty)
+
+
+def _kind(request: SearchRequest) -> str:
+    return "msearch" if request.is_multi else "search"

@@ -1,0 +1,254 @@
+"""A search request as a value: its searches, decoded once, and its URL parameters, parsed once."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote
+
+from es_ttc.errors import EsTtcError, InvalidRequest
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.limits import MARKS, RequestLimits
+from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.upstream import Caller
+from es_ttc.serving.offload import Offload
+
+if TYPE_CHECKING:
+    from es_ttc.serving.search.stage import Completion
+
+Pairs = Sequence[tuple[str, str]]
+
+_ANSWERED_HERE = frozenset({"filter_path", "format", "pretty", "source", "source_content_type"})
+_NAMING = frozenset({"allow_no_indices", "expand_wildcards", "ignore_unavailable"})
+_JSON_ACCEPTED = ("", "*/*", "application/*")
+_TEMPLATE = b"/template"
+
+
+class Api(StrEnum):
+    """The search interfaces of the engines."""
+
+    SEARCH = "_search"
+    MSEARCH = "_msearch"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchParams:
+    """The URL parameters of a request.
+
+    Attributes:
+        url: By name; the last one of a name counts, as in the engines.
+        engine: Those that go to the engine, in order.
+    """
+
+    url: Mapping[str, str]
+    engine: Pairs
+
+    @classmethod
+    def parse(cls, query_string: bytes) -> "SearchParams":
+        """Decode a query string."""
+        pairs = parse_params(query_string.decode("latin-1"))
+        return cls(dict(pairs), [pair for pair in pairs if pair[0] not in _ANSWERED_HERE])
+
+    @property
+    def filter_path(self) -> str:
+        """Which parts of the response the caller wants; empty for all."""
+        return self.url.get("filter_path", "")
+
+    @property
+    def pretty(self) -> bool:
+        """Whether the response is indented."""
+        return self.url.get("pretty", "false") in ("", "true")
+
+
+@dataclass(slots=True, eq=False)
+class SearchItem:
+    """One search of a request: the only one of a `_search`, one of several of an `_msearch`.
+
+    Attributes:
+        header: Its header line in an `_msearch`; empty in a `_search`.
+        line: Its body as it came.
+        path: The engine's path that answers it.
+        body: Its decoded body, which stages replace; None where it can hold nothing of ours, and is sent as it came.
+        params: URL parameters that go to the engine with it; only a `_search` has its own.
+        error: Why it cannot be answered: its place in the response then holds this error.
+        completions: What completes its response, in the order of the stages.
+    """
+
+    header: bytes
+    line: bytes
+    path: bytes
+    body: dict[str, Any] | None = None
+    params: Pairs = ()
+    error: EsTtcError | None = None
+    completions: "list[Completion]" = field(default_factory=list)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether a stage has found something of ours in it."""
+        return bool(self.completions) or self.error is not None
+
+
+@dataclass(slots=True)
+class SearchRequest:
+    """A request to `_search` or `_msearch`, or to a template of one of them.
+
+    Attributes:
+        incoming: The request as it came.
+        api: Which of the two interfaces answers it.
+        is_template: Whether its bodies are templates.
+        raw: Its whole body as it came.
+        items: Its searches.
+        params: Its URL parameters.
+        started: `time.perf_counter` when it came in.
+        size: Bytes of its decompressed body: how long work on it may take.
+    """
+
+    incoming: RawRequest
+    api: Api
+    is_template: bool
+    raw: bytes
+    items: list[SearchItem]
+    params: SearchParams
+    started: float
+    size: int
+
+    @property
+    def is_multi(self) -> bool:
+        """Whether it is an `_msearch`: errors then belong to single searches."""
+        return self.api is Api.MSEARCH
+
+    @property
+    def path(self) -> bytes:
+        """The engine's path of the search interface; for a template the path of what it renders to."""
+        return (
+            self.incoming.raw_path.rstrip(b"/").removesuffix(_TEMPLATE) if self.is_template else self.incoming.raw_path
+        )
+
+    def open_items(self) -> Iterator[tuple[SearchItem, dict[str, Any]]]:
+        """Yield the searches that stages may look into, with their bodies."""
+        for item in self.items:
+            if item.body is not None and item.error is None:
+                yield item, item.body
+
+    def caller(self, item: SearchItem) -> Caller:
+        """Return in whose name, and of which indices, documents of a search are read.
+
+        Raises:
+            InvalidRequest: The search's header line cannot be read.
+        """
+        segments = self.incoming.segments
+        indices = "" if segments[0] in tuple(Api) else segments[0]
+        naming = list(self.params.engine)
+        if item.header.strip():
+            header = jsonio.loads_object(item.header, "the header of an item")
+            indices = quote(_joined(header.get("index") or header.get("indices") or ""), safe=",:*") or indices
+            naming += [(name, _joined(value)) for name, value in header.items()]
+        params = tuple((name, value) for name, value in naming if name in _NAMING)
+        return Caller(self.incoming.headers, indices, params, (item.body or {}).get("pit"))
+
+    def target(self, item: SearchItem) -> bytes:
+        """Return what a search is addressed to, as one value: the same for every search of the same indices."""
+        return self.path + item.header
+
+    def require_json(self) -> None:
+        """Refuse to answer a search of ours in another format.
+
+        Raises:
+            InvalidRequest: The caller wants no JSON.
+        """
+        asked = self.params.url.get("format", "json").lower()
+        accepted = [part.partition(";")[0].strip().lower() for part in self.incoming.header(b"accept").split(",")]
+        if asked != "json" or not any(part in _JSON_ACCEPTED or part.endswith("json") for part in accepted):
+            raise InvalidRequest("a search with a [ttc] section is answered in JSON only: ask for application/json")
+
+
+class RequestReader:
+    """Reads search requests.
+
+    Args:
+        limits: What a search with something of ours may hold.
+        offload: Where long bodies are decoded.
+        max_body: Bytes of a body that are read.
+    """
+
+    def __init__(self, limits: RequestLimits, offload: Offload, *, max_body: int) -> None:
+        self._limits = limits
+        self._offload = offload
+        self._max_body = max_body
+
+    async def read(self, incoming: RawRequest, api: Api, started: float, *, is_template: bool) -> SearchRequest | None:
+        """Return a request decoded as far as it may be ours; None where it is certainly the engine's alone.
+
+        Raises:
+            InvalidRequest: It has a section of ours and holds more than such a request may.
+            RequestTooLarge: It is too long to be read.
+        """
+        await incoming.read(self._max_body)
+        text = await incoming.plain(self._max_body, self._limits, self._offload)
+        params = SearchParams.parse(incoming.query_string)
+        if text is not None and not text.strip():
+            text = params.url.get("source", "").encode(errors="surrogateescape")
+        if text is None or not await self._offload.run(len(text), self._limits.admits, text):
+            return None
+        if not is_template and not may_be_ours(text):
+            return None
+        request = SearchRequest(incoming, api, is_template, incoming.whole_body or b"", [], params, started, len(text))
+        items = await self._offload.run(len(text), self._items, request, text)
+        if items is None:
+            return None
+        request.items = items
+        return request
+
+    def _items(self, request: SearchRequest, text: bytes) -> list[SearchItem] | None:
+        path = request.incoming.raw_path
+        if not request.is_multi:
+            items = [SearchItem(b"", text, path, params=request.params.engine)]
+        else:
+            lines = lines_of(text) if self._limits.admits_items(text) else None
+            if lines is None:
+                return None
+            items = [SearchItem(header, line, path) for header, line in lines]
+        if not request.is_template:
+            for item in items:
+                self._decode(item)
+        return items
+
+    def _decode(self, item: SearchItem) -> None:
+        """Decode a body that may have something of ours; one that is no JSON object is the engine's to refuse."""
+        if not may_be_ours(item.line):
+            return
+        try:
+            body = self._limits.decoded(item.line)
+        except InvalidRequest as error:
+            item.error = error
+        except ValueError:
+            return
+        else:
+            item.body = body if isinstance(body, dict) else None
+
+
+def may_be_ours(text: bytes) -> bool:
+    """Return whether a body has the bytes that something of ours must have."""
+    return any(mark in text for mark in MARKS)
+
+
+def lines_of(text: bytes) -> list[tuple[bytes, bytes]] | None:
+    """Return an `_msearch` body's pairs of header and search, or None where the lines do not pair up."""
+    lines = text.split(b"\n")
+    if not lines[-1].strip():
+        lines.pop()
+    if len(lines) % 2:
+        return None
+    return list(zip(lines[::2], lines[1::2], strict=True))
+
+
+def parse_params(query_string: str) -> list[tuple[str, str]]:
+    """Decode URL parameters, those without a value included."""
+    return parse_qsl(query_string, keep_blank_values=True, errors="surrogateescape")
+
+
+def _joined(value: Any) -> str:
+    """Return a header's value as a URL parameter has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

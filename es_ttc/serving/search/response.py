@@ -1,0 +1,96 @@
+"""The response that the caller gets: errors in their places, `filter_path`, the header that says what was applied."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from starlette.types import Send
+
+from es_ttc.errors import EngineError, EsTtcError
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.filter_path import filtered
+from es_ttc.serving.http.proxy import end_answer, json_headers, start_answer
+from es_ttc.serving.http.raw_request import RawHeaders, RawRequest
+from es_ttc.serving.search.section import KEY
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a request ended, for metrics and logs.
+
+    Attributes:
+        kind: ``passthrough``, ``search`` or ``msearch``.
+        status: The HTTP status.
+        applied: Whether every method of ours did its work.
+    """
+
+    kind: str
+    status: int
+    applied: bool = True
+
+
+def rendered(response: dict[str, Any], filter_path: str, *, pretty: bool, keep_empty: bool) -> bytes:
+    """Return a response as JSON.
+
+    Args:
+        response: The whole response.
+        filter_path: Which parts of it the caller wants; empty for all.
+        pretty: Whether it is indented.
+        keep_empty: See :func:`filtered`.
+    """
+    body = filtered(response, filter_path, keep_empty=keep_empty) if filter_path else response
+    return jsonio.dumps(body, pretty=pretty)
+
+
+def with_mark(headers: RawHeaders, *, applied: bool) -> RawHeaders:
+    """Return headers that say whether every method of ours did its work."""
+    return [*headers, (b"x-ttc-applied", b"true" if applied else b"false")]
+
+
+async def respond(incoming: RawRequest, send: Send, status: int, headers: RawHeaders, body: bytes) -> None:
+    """Send a whole answer."""
+    await start_answer(send, status, [*headers, (b"content-length", str(len(body)).encode())])
+    await end_answer(incoming, send, body)
+
+
+async def respond_refused(incoming: RawRequest, send: Send, refusal: EngineError) -> int:
+    """Answer with the engine's own refusal of a request of ours, and return its status."""
+    body = jsonio.dumps(refusal.upstream)
+    status = refusal.upstream_status or refusal.status
+    await start_answer(send, status, json_headers(incoming.headers, body))
+    await end_answer(incoming, send, body)
+    return status
+
+
+def is_refusal(error: EsTtcError) -> TypeGuard[EngineError]:
+    """Whether the engine itself has said what is wrong: no such index, no right to read it."""
+    if not isinstance(error, EngineError) or not isinstance(error.upstream, dict):
+        return False
+    return 400 <= (error.upstream_status or 0) < 500
+
+
+def item_error(error: EsTtcError) -> Any:
+    """Return what stands in the place of a search of an `_msearch` that cannot be answered."""
+    return error.upstream if is_refusal(error) else error.body()
+
+
+def add_summary(response: dict[str, Any], hook: str, summaries: Sequence[dict[str, Any]], ms: float) -> None:
+    """Add a stage's summary to a response: beside that of another stage, below the hook's name.
+
+    Args:
+        response: The search's response.
+        hook: ``knn`` or ``query``.
+        summaries: One for each clause; one or more.
+        ms: What the clauses took, which counts for the search.
+    """
+    summary: dict[str, Any] = summaries[0] if len(summaries) == 1 else {hook: [*summaries]}
+    if KEY in response:
+        summary = {**response[KEY], hook: summary.get(hook, summary)}
+    response[KEY] = summary
+    add_took(response, ms)
+
+
+def add_took(response: dict[str, Any], ms: float) -> None:
+    """Count time of ours in what a search took."""
+    if isinstance(response.get("took"), int):
+        response["took"] += round(ms)

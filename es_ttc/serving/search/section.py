@@ -1,0 +1,121 @@
+"""The ``ttc`` section: the one object that a request opts in with, whichever hook it stands in."""
+
+import math
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from es_ttc.common.validation import shown, validated
+from es_ttc.errors import InvalidRequest
+from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
+
+KEY = "ttc"
+MAX_WEIGHT = 1e9
+
+_UNIT_MS = {"nanos": 1e-6, "micros": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(nanos|micros|ms|s|m|h|d)")
+
+Weight = Annotated[float, Field(ge=0, le=MAX_WEIGHT, allow_inf_nan=False)]
+
+
+class ScoreMode(StrEnum):
+    """How the first-pass score and the method's score become one; all but ``replace`` are the engines' own."""
+
+    REPLACE = "replace"
+    TOTAL = "total"
+    MULTIPLY = "multiply"
+    AVG = "avg"
+    MAX = "max"
+    MIN = "min"
+
+
+class Section(BaseModel):
+    """What a request may say to us."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str = Field(min_length=1, max_length=100, description="Name of the method.")
+    query_text: str | None = Field(
+        None, description="The query's text; may be left out where the body's query has exactly one text."
+    )
+    query_texts: tuple[str, ...] | None = Field(
+        None,
+        min_length=1,
+        max_length=64,
+        description="Several texts of one query (agents' roles); the best one counts.",
+    )
+    params: dict[str, Any] = Field(default_factory=dict, description="The method's own parameters.")
+    timeout: str | None = Field(None, description="Scoring budget in the engines' time units, e.g. 200ms.")
+    on_error: Literal["first_pass", "fail"] = Field(
+        "first_pass", description="What is answered when scoring fails or is late: the engine's ranking, or an error."
+    )
+    detail: bool = Field(False, description="Whether hits show their first-pass rank and what the method can show.")
+    score_mode: ScoreMode = Field(ScoreMode.REPLACE, description="How both scores are combined.", strict=False)
+    query_weight: Weight = Field(1.0, description="Weight of the first-pass score.")
+    rescore_query_weight: Weight = Field(1.0, description="Weight of the method's score.")
+
+    @field_validator("query_text")
+    @classmethod
+    def _has_text(cls, text: str | None) -> str | None:
+        return None if text is None else _non_empty(text)
+
+    @field_validator("query_texts")
+    @classmethod
+    def _have_text(cls, texts: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if texts is None else tuple(map(_non_empty, texts))
+
+    @field_validator("timeout")
+    @classmethod
+    def _is_time(cls, timeout: str | None) -> str | None:
+        if timeout is not None and not milliseconds(timeout) > 0:
+            raise ValueError("must be longer than nothing")
+        return timeout
+
+    @property
+    def timeout_ms(self) -> float | None:
+        """The scoring budget in milliseconds, or None where the request names none."""
+        return None if self.timeout is None else milliseconds(self.timeout)
+
+
+def parse_section(data: Any, limits: RequestLimits = DEFAULT_LIMITS) -> Section:
+    """Validate a ``ttc`` section.
+
+    Args:
+        data: The decoded section.
+        limits: How long its texts may be, and how much it may hold.
+
+    Raises:
+        InvalidRequest: Not an object, an unknown key (the nearest valid one is named), a wrong type or value; both
+            ``query_text`` and ``query_texts``; more than the limits allow.
+    """
+    if not isinstance(data, dict):
+        raise InvalidRequest(f'[{KEY}] must be an object such as {{"method": "spectral"}}, got {shown(data)}')
+    limits.check_section(data)
+    section = validated(Section, data, KEY)
+    if section.query_text is not None and section.query_texts is not None:
+        raise InvalidRequest(f"[{KEY}] takes [query_text] or [query_texts], not both")
+    limits.check_query(section.query_texts or (section.query_text or "",))
+    return section
+
+
+def milliseconds(time: str) -> float:
+    """Read a time as the engines write it: ``500ms``, ``1.5s``, ``2m``.
+
+    Raises:
+        ValueError: It has no unit, or is no time at all.
+    """
+    match = _TIME.fullmatch(time.strip().lower())
+    if match is None:
+        raise ValueError("must be a number with a unit (nanos, micros, ms, s, m, h, d), e.g. 200ms")
+    value = float(match[1]) * _UNIT_MS[match[2]]
+    if not math.isfinite(value):
+        raise ValueError("is too long")
+    return value
+
+
+def _non_empty(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must hold some text")
+    return text

@@ -1,0 +1,64 @@
+"""Templates: what they render to is searched like any other body; only the engine knows what a stored one holds."""
+
+import asyncio
+from typing import Any
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.serving.http.limits import RequestLimits
+from es_ttc.serving.offload import Offload
+from es_ttc.serving.search.engine import EngineSearches
+from es_ttc.serving.search.request import SearchItem, SearchRequest
+from es_ttc.serving.search.section import KEY
+
+_AT_ONCE = 8  # templates of one `_msearch/template`
+
+
+class Templates:
+    """Renders the templates of a request.
+
+    Args:
+        engine: Renders in the caller's name.
+        limits: What a request may hold.
+        offload: Where long templates are decoded.
+    """
+
+    def __init__(self, engine: EngineSearches, limits: RequestLimits, offload: Offload) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._offload = offload
+
+    async def render(self, request: SearchRequest) -> None:
+        """Give each search the body that its template renders to.
+
+        What cannot be rendered, or cannot hold anything of ours, keeps no body and goes to the engine as it came.
+        """
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def rendered(item: SearchItem) -> None:
+            async with room:
+                item.body = await self._rendered(request, item.line)
+
+        await asyncio.gather(*map(rendered, request.items))
+
+    async def _rendered(self, request: SearchRequest, line: bytes) -> dict[str, Any] | None:
+        """Return the search that a template stands for, or None where that is the engine's own to find out.
+
+        A stored template is always rendered; one that stands in the request only where it could hold a section.
+        """
+        data = await self._offload.run(len(line), self._decoded, line)
+        if data is None or data.get("simulate") or ("id" not in data and KEY.encode() not in line):
+            return None
+        template: dict[str, Any] = {key: data[key] for key in ("id", "params", "source") if key in data}
+        body = await self._engine.render(request.incoming, template)
+        if not isinstance(body, dict):
+            return None
+        return body | {key: True for key in ("explain", "profile") if data.get(key) is True}
+
+    def _decoded(self, line: bytes) -> dict[str, Any] | None:
+        """Decode a template's request; None for anything else, and for what is too long to be one of ours."""
+        try:
+            self._limits.check_text(line)
+            data = self._limits.decoded(line)
+        except (InvalidRequest, ValueError):
+            return None
+        return data if isinstance(data, dict) else None

@@ -1,0 +1,122 @@
+"""The gateway as a server: in the foreground for the command line, in a thread for tests, demo and evaluation."""
+
+import errno
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from es_ttc.errors import ConfigurationError
+from es_ttc.serving.app import create_app
+from es_ttc.serving.features.encoding import Loader
+from es_ttc.serving.http.protocol import http_limits, limited_protocol
+from es_ttc.settings import GatewaySettings
+
+_DRAIN_SECONDS = 30
+_BACKLOG = 2048
+
+
+def bind(settings: GatewaySettings) -> socket.socket:
+    """Return a listening socket.
+
+    Raises:
+        ConfigurationError: The port is taken, or the address is not this machine's.
+    """
+    where = f"[{settings.host}:{settings.port}]"
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind, protocol)  # asyncio turns Nagle's delay off where TCP is named
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+    except socket.gaierror as error:
+        raise ConfigurationError(f"[host] {where} is no address of this machine: {error.strerror}") from error
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigurationError(
+                f"port {settings.port} on [{settings.host}] is taken by another program: choose one with --port"
+            ) from error
+        raise ConfigurationError(f"cannot listen on {where}: {error.strerror}") from error
+    return listening
+
+
+def address_of(listening: socket.socket) -> str:
+    """Return the URL of a listening socket."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(settings: GatewaySettings, listening: socket.socket) -> None:
+    """Answer requests until SIGINT or SIGTERM, then finish what has begun (30 s at most)."""
+    server_of(create_app(settings), settings).run(sockets=[listening])
+
+
+@contextmanager
+def running_gateway(settings: GatewaySettings, *, load: Loader | None = None) -> Iterator[str]:
+    """Run a gateway in a thread and give its URL; it has loaded its encoder, if that can be loaded.
+
+    Args:
+        settings: Port 0 takes a free one.
+        load: Makes encoders, see :func:`create_app`.
+
+    Raises:
+        ConfigurationError: It cannot start.
+    """
+    app = create_app(settings, load=load, wait_for_encoder=True)
+    with bind(settings) as listening:
+        server = server_of(app, settings)
+        thread = threading.Thread(target=server.run, args=([listening],), name="es-ttc-gateway", daemon=True)
+        thread.start()
+        try:
+            while not server.ready.wait(0.1):
+                if not thread.is_alive():
+                    raise ConfigurationError("the gateway could not start: its log says why")
+            yield address_of(listening)
+        finally:
+            server.should_exit = True
+            thread.join(_DRAIN_SECONDS + 5)
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it takes requests."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then say so."""
+        await super().startup(sockets)
+        if self.started:
+            self.ready.set()
+
+
+def server_of(app: ASGIApp, settings: GatewaySettings) -> _Server:
+    """Return a server that is still to be run, with the limits that the settings give."""
+    logging.getLogger("uvicorn.access").disabled = True  # its lines hold query strings; ours say the rest
+    logging.getLogger("uvicorn.error").addFilter(_not_of_a_request)
+    return _Server(
+        uvicorn.Config(
+            app,
+            http=limited_protocol(http_limits(settings)),
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,  # answers carry the engine's headers, and no others than ours
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=settings.idle_timeout,
+            timeout_graceful_shutdown=_DRAIN_SECONDS,
+        )
+    )
+
+
+def _not_of_a_request(record: logging.LogRecord) -> bool:
+    """Drop lines that any client could fill the log with."""
+    return not record.getMessage().startswith(("Invalid HTTP request", "Unsupported upgrade", "No supported WebSocket"))
