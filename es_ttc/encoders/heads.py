@@ -1,7 +1,8 @@
 """Heads: small trained maps from an encoder's vectors to better ones, applied with numpy alone.
 
-They are trained with torch (:mod:`es_ttc.lab.training`) and served without it: a two-layer network is two matrix products.
-A head is a sequence of layers, each of which gives unit rows; a row of zeros (a text without tokens) stays one.
+They are trained with torch (:mod:`es_ttc.lab.training`) and served without it: a two-layer network is two matrix
+products. A head is a sequence of layers, each of which gives unit rows; a row of zeros (a text without tokens) stays
+one.
 """
 
 from collections.abc import Mapping, Sequence

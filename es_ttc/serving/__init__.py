@@ -4,6 +4,6 @@ In reading order: :mod:`~es_ttc.serving.app` puts the parts together; :mod:`~es_
 request; :mod:`~es_ttc.serving.http.proxy` passes on what is the engine's alone; :mod:`~es_ttc.serving.search` is the
 pipeline of `_search` and `_msearch`, whose stages are :mod:`~es_ttc.serving.query`, :mod:`~es_ttc.serving.knn` and
 :mod:`~es_ttc.serving.rescore` (with :mod:`~es_ttc.serving.adaptive` for methods that look beyond the window);
-:mod:`~es_ttc.serving.features.scoring` gets features, query vectors and scores. :mod:`~es_ttc.serving.endpoints` answers what
-stands below `/_ttc/`.
+:mod:`~es_ttc.serving.features` gets features, query vectors and scores. :mod:`~es_ttc.serving.endpoints` answers what
+stands below `/_ttc/`, with :mod:`~es_ttc.serving.admin`.
 """

@@ -1,7 +1,7 @@
 """The gateway's own requests to the engine: each in somebody's name, read as a whole, its refusal an error.
 
-What passes through from a caller is streamed by :class:`es_ttc.serving.http.upstream.Upstream`; what the gateway asks for
-itself goes through here, so what a refusal becomes is decided in one place. 401 and 403 are NotForCaller, 404 is
+What passes through from a caller is streamed by :class:`es_ttc.serving.http.upstream.Upstream`; what the gateway asks
+for itself goes through here, so what a refusal becomes is decided in one place. 401 and 403 are NotForCaller, 404 is
 NotThere, any other status than 200 is a plain EngineError, 429 and 5xx too: nothing is sent a second time, since the
 first pass is there to answer. No answer, or none in time, is EngineUnavailable.
 """

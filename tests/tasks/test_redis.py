@@ -55,7 +55,10 @@ def test_a_redis_that_is_killed_comes_back_empty_and_ends_with_its_worker() -> N
 
 
 def test_a_redis_does_not_outlive_a_worker_that_is_killed() -> None:
-    code = "from es_ttc.enrichment.jobs.redis_server import OwnRedis\nwith OwnRedis() as own:\n print(own.url, flush=True)\n input()"
+    code = (
+        "from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis\n"
+        "with EmbeddedRedis() as own:\n print(own.url, flush=True)\n input()"
+    )
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
     assert child.stdout is not None
     folder = Path(child.stdout.readline().strip().removeprefix("unix://")).parent

@@ -1,4 +1,4 @@
-"""``python -m es_ttc.enrichment.jobs.child_process PROGRAM ...``: runs a program that ends when this one's standard input does.
+"""Run a program that ends when this one's standard input does: ``python -m es_ttc.enrichment.jobs.child_process ...``.
 
 A program that is started so does not outlive the one that started it, even where that was killed without warning.
 """

@@ -33,7 +33,9 @@ class PartialDocument(ReadDocument):
 
 
 class DocumentUpdater:
-    """Reads documents of one index as far as their text; see :class:`es_ttc.index.ingest.rewrite.DocumentRewriter` for whole ones.
+    """Reads documents of one index as far as their text.
+
+    Whole documents: see :class:`es_ttc.index.ingest.rewrite.DocumentRewriter`.
 
     Args:
         engine: The engine.

@@ -1,4 +1,7 @@
-"""Measures of a batch of scores, for choosing the best epoch; published figures come from :mod:`es_ttc.lab.evaluation`."""
+"""Measures of a batch of scores, for choosing the best epoch.
+
+Published figures come from :mod:`es_ttc.lab.evaluation`.
+"""
 
 import torch
 from torch import Tensor

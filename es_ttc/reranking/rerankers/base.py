@@ -8,8 +8,8 @@ does::
 
 Whoever runs the gateway gives rerankers of that kind names and settings (``[rerankers.NAME]`` in ``es-ttc.toml``, with
 ``kind = "mine"``); a request names one, and never says where it is or what its key is. A reranker that is paid by
-tokens tells what an answer took (:func:`es_ttc.reranking.rerankers.tell`): the search's answer shows it, and ``max_tokens``
-holds.
+tokens tells what an answer took (:func:`es_ttc.reranking.rerankers.tell`): the search's answer shows it, and
+``max_tokens`` holds.
 """
 
 from collections.abc import Sequence

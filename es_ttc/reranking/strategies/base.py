@@ -82,7 +82,8 @@ class BudgetedReranker(Protocol):
         left: Documents that may still be shown.
         spent: Documents that were paid for.
         judged: Documents that the reranker has seen, in the order of their first showing.
-        failure: Why the reranker failed or may not be asked (:class:`BudgetExhausted`), or None; nothing more is shown then.
+        failure: Why the reranker failed or may not be asked (:class:`BudgetExhausted`), or None; nothing more is shown
+            then.
     """
 
     @property

@@ -19,7 +19,7 @@ import java.util.Set;
 
 /**
  * What an index's documents are encoded from, and the hash that tells one content from another: the twin of
- * {@code es_ttc/ingest/compose.py}, held to it by a test of generated documents.
+ * {@code es_ttc/index/ingest/compose.py}, held to it by a test of generated documents.
  *
  * @param encoder key of the index's encoder
  * @param textFields names of the fields that are encoded, in their order

@@ -13,7 +13,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 
-/** Expected hashes are those of es_ttc/ingest/compose.py; tests/plugin/test_ingest.py compares generated documents. */
+/** Expected hashes are those of es_ttc/index/ingest/compose.py; tests/plugin/test_ingest.py compares generated documents. */
 class ContentTest {
     private static final Map<String, Object> OPTION = Map.of(
         "encoder", "e", "text_fields", List.of("title", "a.b"), "storage", "000102030405060708090a0b0c0d0e0f", "layout", "stored"
