@@ -1,10 +1,10 @@
-"""Mending a graph after documents were written, changed or deleted, from what is near to the change alone.
+"""Update a graph after documents were written, changed or deleted, from what is near to the change alone.
 
 What was written is found by `_seq_no` from the graph's checkpoint on. The engine's own kNN finds the documents nearest
 to each. Most of these have R neighbours that are nearer still, and stay as they are; the others, and the documents that
 have lost a neighbour, make a small corpus with all their neighbours, in which
-:func:`es_ttc.reranking.graph.update` repairs the surroundings. Nothing else is read or written. That documents are gone shows in the numbers only: where these differ,
-the graph's ids are compared with the index's.
+:func:`es_ttc.reranking.graph.update` repairs the surroundings. Nothing else is read or written. That documents are gone
+shows in the numbers only: where these differ, the graph's ids are compared with the index's.
 """
 
 import asyncio
