@@ -41,9 +41,12 @@ from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve, retrieval
 from es_ttc.lab.evaluation.metrics import score
 from es_ttc.rescorers.base import Feature
+from es_ttc.serving.features.codebooks import CodebookStore
+from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.features.read_budget import ReadBudget
-from es_ttc.serving.features.store import DocumentKey, FeatureStore
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.features.store import FeatureStore
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from es_ttc.vectors.packed import Codebooks, codebook_id, pack_codebook, unpack_codebook, unpack_tokens
@@ -227,7 +230,8 @@ class Bench:
             for query in (windows[0], *windows):
                 keys = await self._keys(index, query)
                 budget = ReadBudget(upstream, None)
-                store = FeatureStore(upstream, 1, pool, lambda caller: caller, budget)  # it has no room for anything
+                codebooks = CodebookStore(upstream, pool)
+                store = FeatureStore(upstream, 1, pool, lambda caller: caller, budget, codebooks)  # it keeps nothing
                 begun = time.perf_counter()
                 found = await store.window(keys, READ, Caller([]))
                 times.append((time.perf_counter() - begun) * 1000)

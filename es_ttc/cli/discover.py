@@ -101,7 +101,7 @@ search_argument = click.argument("search", metavar="SEARCH", type=click.Path(fil
     "--seconds", type=click.FloatRange(0.1), default=20.0, show_default=True, help="Time limit per task, in seconds."
 )
 @click.option(
-    "--memory", "memory_mb", type=click.IntRange(64), default=1024, show_default=True, help="SearchLog limit, in MiB."
+    "--memory", "memory_mb", type=click.IntRange(64), default=1024, show_default=True, help="Memory limit, in MiB."
 )
 @click.option("--most-cost", type=click.FloatRange(1), default=50.0, show_default=True, help="Maximum cost ratio c.")
 @click.option(

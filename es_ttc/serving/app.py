@@ -28,14 +28,16 @@ from es_ttc.serving.admin.score import SidecarService
 from es_ttc.serving.endpoints import PREFIX, JobEndpoints, StatusEndpoints, json_response, not_found, routes
 from es_ttc.serving.engine_app import EngineApp
 from es_ttc.serving.features.attached import AttachedFeatureLocator
+from es_ttc.serving.features.codebooks import CodebookStore
 from es_ttc.serving.features.encoding import Encoders, Loader
 from es_ttc.serving.features.read_budget import ReadBudget
 from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.features.store import FeatureStore
 from es_ttc.serving.http.body_memory import BodyMemory
+from es_ttc.serving.http.caller import Caller, ClientDisconnected
 from es_ttc.serving.http.limits import request_limits
-from es_ttc.serving.http.raw_request import ClientDisconnected, RawRequest
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.knn.retrieval import RetrievalService
 from es_ttc.serving.knn.stage import KnnStage
 from es_ttc.serving.logs import log
@@ -115,7 +117,8 @@ class Services:
         self.attached = AttachedFeatureLocator(self.upstream, settings.side_credentials)
         reads = ReadBudget(self.upstream, settings.feature_reads_mb)
         cache_bytes = settings.feature_cache_mb * 2**20
-        self.features = FeatureStore(self.upstream, cache_bytes, self.scoring, self.attached.door, reads)
+        codebooks = CodebookStore(self.upstream, self.scoring)
+        self.features = FeatureStore(self.upstream, cache_bytes, self.scoring, self.attached.door, reads, codebooks)
         self.scorer = WindowScorer(self.upstream, self.features, self.attached, self.encoders, self.scoring)
         self.tuned = TunedDefaults.read(settings.tuned)
         self.programs = serve_programs(settings)

@@ -11,8 +11,9 @@ from es_ttc.engine.addresses import not_a_path
 from es_ttc.errors import EsTtcError, TooManyRequests
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.body_memory import BodyMemory
+from es_ttc.serving.http.caller import ClientDisconnected
 from es_ttc.serving.http.proxy import end_answer, forward, json_headers, start_answer
-from es_ttc.serving.http.raw_request import ClientDisconnected, RawRequest
+from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log, request_id
 from es_ttc.serving.metrics import GONE, Metrics

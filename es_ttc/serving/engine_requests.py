@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from es_ttc.errors import EngineError
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.raw_request import RawHeaders
-from es_ttc.serving.http.upstream import Caller, Upstream, callers
+from es_ttc.serving.http.caller import Caller, RawHeaders, callers
+from es_ttc.serving.http.upstream import Upstream
 
 JSON = b"application/json"
 _CBOR = b"application/cbor"

@@ -7,7 +7,8 @@ from aiohttp import web
 
 from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.settings import GatewaySettings
 
 

@@ -7,8 +7,9 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import document_hash, document_json
 from es_ttc.index.ingest.encode import action_lines, encode_documents
+from es_ttc.serving.features.keys import marks_of
 from es_ttc.serving.rescore.plan import plan_search
-from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, marks_of, page_hits
+from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, page_hits
 from es_ttc.serving.search.request import parse_params
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings

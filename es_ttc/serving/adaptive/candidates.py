@@ -14,8 +14,9 @@ from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.rerankers import Passage
 from es_ttc.serving.engine_requests import EngineRequests
-from es_ttc.serving.http.upstream import Caller, Upstream
-from es_ttc.serving.rescore.plan import SEQ_NO
+from es_ttc.serving.features.keys import SEQ_NO
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
 
 _AT_ONCE = 1000
 """Documents of one search."""

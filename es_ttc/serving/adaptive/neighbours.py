@@ -18,7 +18,8 @@ from es_ttc.index.mappings.graph import NEIGHBOURS, graph_alias, graph_pattern
 from es_ttc.index.mappings.spec import ROOT
 from es_ttc.serving.adaptive.candidates import CandidateDocuments, Identity
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
 
 T = TypeVar("T")
 

@@ -38,13 +38,13 @@ from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.scoring import Method, Timings, WindowScorer
 from es_ttc.serving.features.skip_reasons import SkipReason
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.rescore.collapse import groups_of
+from es_ttc.serving.rescore.collapse import RescoredResponse, groups_of
 from es_ttc.serving.rescore.page import set_max_score, shortest, shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.rescore.window import RescoredResponse
 from es_ttc.serving.search.fallback import ScoringError, budget_ms, fell_back
 from es_ttc.serving.search.response import add_took
 

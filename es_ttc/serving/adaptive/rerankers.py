@@ -20,7 +20,8 @@ from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.index_meta import meta_of
 from es_ttc.serving.features.scoring import Method, NoFeatures, Timings, WindowScorer
 from es_ttc.serving.features.skip_reasons import SkipReason
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
 
 _FIELDS_SECONDS = 60.0
 _FIELDS_KEPT = 10_000

@@ -22,8 +22,9 @@ from es_ttc.serving.admin.endpoint_runner import EndpointRunner
 from es_ttc.serving.admin.frames import PROTOCOL_VERSION, read_frame, require_token
 from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.features.index_meta import meta_of
+from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.offload import Offload
 from es_ttc.serving.pool import BoundedPool

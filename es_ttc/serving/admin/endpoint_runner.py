@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from es_ttc.errors import EsTtcError, TooManyRequests
-from es_ttc.serving.http.raw_request import ClientDisconnected
+from es_ttc.serving.http.caller import ClientDisconnected
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import GONE, Metrics
 from es_ttc.serving.pool import work_of

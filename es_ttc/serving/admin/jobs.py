@@ -27,8 +27,9 @@ from es_ttc.serving.admin.endpoint_runner import EndpointRunner
 from es_ttc.serving.callers_engine import CallersEngine
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest, decompressed
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.metrics import Metrics
 from es_ttc.settings import GatewaySettings
 

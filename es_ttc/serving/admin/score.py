@@ -19,10 +19,11 @@ from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.serving.admin.endpoint_runner import EndpointRunner
 from es_ttc.serving.admin.frames import PROTOCOL_VERSION, read_frame, require_token
 from es_ttc.serving.features import skip_reasons
+from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.features.scoring import Method, SuppliedDocuments, Timings, WindowScorer, WindowScores
-from es_ttc.serving.features.store import DocumentKey, MissingFeatures
+from es_ttc.serving.features.store import MissingFeatures
+from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
-from es_ttc.serving.http.upstream import Caller
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.offload import Offload
 from es_ttc.serving.rescore.window import ranking_of

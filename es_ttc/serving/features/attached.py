@@ -22,10 +22,11 @@ from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MOST_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, HASH, STATE, IndexSpec
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
-from es_ttc.serving.features.store import DocumentKey
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.features.keys import SEQ_NO as SEQ_NO_OF_HITS
+from es_ttc.serving.features.keys import DocumentKey
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
-from es_ttc.serving.rescore.plan import SEQ_NO as SEQ_NO_OF_HITS
 from es_ttc.settings import SideCredentials
 
 MARK_FIELDS = (ID, ROUTING, SOURCE, SEQ_NO, HASH, ENCODER, STATE)

@@ -7,7 +7,8 @@ from es_ttc.index.mappings.calibration import calibration_of
 from es_ttc.index.mappings.spec import CALIBRATION
 from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.serving.features.index_meta import meta_of
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
 
 _SECONDS = 60.0
 """How long a calibration, or that there is none, is taken as read: a new one serves a minute later at most."""

@@ -7,7 +7,8 @@ from es_ttc.common.caches import LruCache
 from es_ttc.errors import EngineError
 from es_ttc.index.mappings.spec import CODEBOOK
 from es_ttc.serving.features.index_meta import meta_of
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.vectors.packed import codebook_id, unpack_codebook
 from es_ttc.vectors.residual import Codebook

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from es_ttc.serving.engine_requests import EngineRequests
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
 
 
 async def mapped_fields(upstream: Upstream, caller: Caller, indices: Sequence[str], fields: Set[str]) -> set[str]:

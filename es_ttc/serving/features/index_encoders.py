@@ -13,10 +13,10 @@ from typing import Any
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EncoderMismatch, EngineError
 from es_ttc.index.mappings.spec import ENCODER
-from es_ttc.serving.features.store import DocumentKey
+from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.raw_request import RawHeaders
-from es_ttc.serving.http.upstream import Caller, Upstream, callers
+from es_ttc.serving.http.caller import Caller, RawHeaders, callers
+from es_ttc.serving.http.upstream import Upstream
 
 _SECONDS = 30.0
 """How long an answer is taken as given."""

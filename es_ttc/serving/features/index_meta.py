@@ -11,7 +11,8 @@ from urllib.parse import quote, urlencode
 from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.index.mappings.spec import ROOT
 from es_ttc.serving.engine_requests import EngineRequests
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
 
 
 async def meta_of(upstream: Upstream, index: str, key: str | None, caller: Caller) -> AsyncIterator[list[Any]]:

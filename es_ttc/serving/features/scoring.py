@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,27 +19,27 @@ from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.attached import AttachedFeatureLocator, FeatureLocations, own_key
 from es_ttc.serving.features.calibrations import CalibrationStore
+from es_ttc.serving.features.columns import columns
 from es_ttc.serving.features.encoding import EncodedQuery, Encoders, ignore_failure
 from es_ttc.serving.features.field_caps import mapped_fields
 from es_ttc.serving.features.index_encoders import IndexEncoderLookup
+from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.features.store import (
-    DocumentKey,
     FeatureStore,
     MissingFeatures,
     SentBlobs,
     SideIndexUnreadable,
-    Stored,
     WindowFeatures,
     require_readable,
     require_sendable,
 )
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.serving.search.fallback import ScoringError
-from es_ttc.vectors.tokens import Float32, ScaleNorms
+from es_ttc.vectors.tokens import Float32
 
-_FILLED = frozenset({Feature.NORMS, Feature.OFFSETS})
 _NOT_STORED_WITH_DOCUMENTS = frozenset({Feature.FIRST_PASS, Feature.QUERY_TOKENS, Feature.ENCODER, Feature.CALIBRATION})
 
 
@@ -590,36 +590,6 @@ def _has_moved(agreed: _SameEncoder, found: WindowFeatures) -> bool:
         key.side and not stored and key not in found.faults
         for key, stored in zip(agreed.known, found.documents, strict=True)
     )
-
-
-def columns(documents: Sequence[Stored], features: Iterable[Feature]) -> dict[str, Any]:
-    """Return a window's columns; a feature that not every document has is left out. There is one document or more.
-
-    Norms and offsets are left out only where no document has them: the norms of one that has none are computed, and
-    its tokens stand for no text.
-    """
-    features = set(features)
-    filled = {one for one in _FILLED & features if any(one in stored for stored in documents)}
-    if filled and Feature.TOKENS in features:
-        documents = [stored if filled <= stored.keys() else {**_empty(stored), **stored} for stored in documents]
-    found: dict[str, Any] = {}
-    for feature in features:
-        if all(feature in stored for stored in documents):
-            found[feature.value] = [stored[feature] for stored in documents]
-    if Feature.POOLED in found:
-        found[Feature.POOLED] = np.stack(found[Feature.POOLED])
-    if Feature.OFFSETS in found:
-        found[Feature.OFFSETS] = [offsets for offsets, _ in found[Feature.OFFSETS]]
-    return found
-
-
-def _empty(stored: Stored) -> Stored:
-    """Return norms of no scale, and offsets that stand for no text, of a document with tokens."""
-    length = len(stored[Feature.TOKENS]) if Feature.TOKENS in stored else 0
-    return {
-        Feature.NORMS: ScaleNorms((), np.zeros((0, length), np.float32)),
-        Feature.OFFSETS: (np.zeros((length, 3), np.int32), ()),
-    }
 
 
 def _checked(scores: NDArray[Any], length: int, rescorer: Rescorer[Any]) -> Float32:

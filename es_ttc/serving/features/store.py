@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import cbor2
 
@@ -17,10 +17,12 @@ from es_ttc.index.mappings.readers import BLOB_LAYOUTS, FeatureReader, Hit, Read
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.engine_requests import EngineRequests
-from es_ttc.serving.features.codebooks import CodebookStore
+from es_ttc.serving.features.columns import Stored
+from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.features.read_budget import Kind, ReadBudget, dims_of, unknown_size
 from es_ttc.serving.features.skip_reasons import SkipReason, fault_in
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.vectors.packed import NO_CODEBOOKS, Codebooks, UnknownCodebook
@@ -37,27 +39,9 @@ _ABSENT = ReadFeature(object(), 64)  # kept in place of a feature that the docum
 _UNEXPECTED = (cbor2.CBORError, LookupError, TypeError, ValueError, EOFError)
 
 Fetched = dict["DocumentKey", dict[Feature, ReadFeature | SkipReason]]
-Stored = dict[Feature, Any]
 CacheKey = tuple[str, str, str, Feature]
 SentBlobs = Mapping[str, Mapping[str, bytes]]
 S = TypeVar("S")
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentKey:
-    """A document's content, as a search has just returned it: documents of equal content have equal features.
-
-    Attributes:
-        index: Its concrete index.
-        encoder: Identity of the encoder of its features.
-        hash: Hash of the content that they were made from, and of how they are stored.
-        side: Whether the index is a side index, in place of the document's own.
-    """
-
-    index: str
-    encoder: str
-    hash: str
-    side: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +97,14 @@ class _ReadRefused(EngineError):
     """The engine did not do a search, or not on all shards."""
 
 
+class CodebookReader(Protocol):
+    """The codebooks that residuals are read with."""
+
+    async def codebook(self, index: str, identifier: str, caller: Caller) -> Codebook:
+        """Return a codebook of an index."""
+        ...
+
+
 class FeatureStore:
     """Reads features in the caller's name, and keeps them by content hash.
 
@@ -122,6 +114,7 @@ class FeatureStore:
         pool: Where blobs are decoded.
         side_door: In whose name a side index is read for a caller.
         budget: Bounds what is read at a time.
+        codebooks: What residuals are read with.
     """
 
     def __init__(
@@ -131,11 +124,12 @@ class FeatureStore:
         pool: BoundedPool,
         side_door: Callable[[Caller], Caller],
         budget: ReadBudget,
+        codebooks: CodebookReader,
     ) -> None:
         self.cache: LruCache[CacheKey, Any] = LruCache(capacity)
         self._engine = EngineRequests(upstream)
         self._pool = pool
-        self._codebooks = CodebookStore(upstream, pool)
+        self._codebooks = codebooks
         self._side_door = side_door
         self._budget = budget
         self._reads: set[asyncio.Task[Fetched]] = set()

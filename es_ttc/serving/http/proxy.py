@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 
 from starlette.types import Send
 
-from es_ttc.serving.http.raw_request import RawHeaders, RawRequest
-from es_ttc.serving.http.upstream import Upstream, asks_vendor_type, end_to_end, forwarded, plain_types
+from es_ttc.serving.http.caller import RawHeaders, asks_vendor_type, end_to_end, forwarded, plain_types
+from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.upstream import Upstream
 
 _PRODUCT_HEADER = (b"x-elastic-product", b"Elasticsearch")
 

@@ -8,18 +8,13 @@ from starlette.types import Message, Receive, Scope
 
 from es_ttc.errors import InvalidRequest, RequestTooLarge
 from es_ttc.serving.http.body_memory import BodyMemory
+from es_ttc.serving.http.caller import ClientDisconnected, RawHeaders
 from es_ttc.serving.http.limits import RequestLimits
 from es_ttc.serving.offload import Offload
 
 _UNKNOWN_SIZE = 2**20
 _PIECE = 2**20
 _KEY_LENGTH = 64  # of a section's name with spaces up to its colon
-
-RawHeaders = list[tuple[bytes, bytes]]
-
-
-class ClientDisconnected(Exception):
-    """The client went away before its request was complete."""
 
 
 class RawRequest:

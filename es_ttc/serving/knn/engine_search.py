@@ -14,7 +14,6 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from es_ttc.engine.protocol import Product
-from es_ttc.errors import EngineError
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.queries import MOST_CANDIDATES
@@ -22,27 +21,19 @@ from es_ttc.index.mappings.spec import ENCODER, HASH, SPAN_VECTOR, SPANS, TOKEN_
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors
 from es_ttc.serving.features.attached import AttachedFeatureLocator, changed_inside, own_key
-from es_ttc.serving.features.scoring import columns
+from es_ttc.serving.features.columns import Stored, columns
+from es_ttc.serving.features.keys import DocumentKey, marks_of
 from es_ttc.serving.features.skip_reasons import SkipReason, consistent
-from es_ttc.serving.features.store import (
-    DocumentKey,
-    FeatureStore,
-    Stored,
-    WindowFeatures,
-    features_from_hit,
-    is_readable,
-)
-from es_ttc.serving.http.upstream import Caller
+from es_ttc.serving.features.store import FeatureStore, WindowFeatures, features_from_hit, is_readable
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.knn.answers import Body, SearchClient
 from es_ttc.serving.knn.clauses import KnnClause, all_of
 from es_ttc.serving.pool import BoundedPool
-from es_ttc.serving.rescore.two_requests import marks_of
 from es_ttc.vectors.tokens import Float32
 
 A = ParamSpec("A")
 T = TypeVar("T")
 
-Body = dict[str, Any]
-Answer = Mapping[str, Any]
 Hit = Mapping[str, Any]
 Identity = tuple[str, str, str | None]
 """A document's index, id and routing; without ids its index and the hash of its content, which no other one has."""
@@ -72,20 +63,6 @@ _EXACT: Mapping[Product, Callable[[str, list[float]], Body]] = {
         "params": {"field": field, "query_value": vector, "space_type": "cosinesimil"},
     },
 }
-
-
-@dataclass(frozen=True, slots=True)
-class SearchClient:
-    """Ways to ask the engine; what is asked at once goes out at once.
-
-    Attributes:
-        searched: Answers `_search` bodies over what the caller searches, through his own door.
-        beside: Answers `_search` bodies over side indices, each with its name or alias, through the gateway's door to
-            them. An answer may be an error; it is empty where there is no such index.
-    """
-
-    searched: Callable[[Sequence[Body]], Awaitable[Sequence[Answer]]]
-    beside: Callable[[Sequence[tuple[str, Body]]], Awaitable[Sequence[Answer]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,27 +376,6 @@ def search_body(
     else:
         found = _opensearchs(clause, field, nested, values, k, filters, num_candidates)
     return {**found, "size": k, "track_total_hits": False}
-
-
-def require_whole(answer: Mapping[str, Any]) -> None:
-    """Refuse an answer to a search of ours that is an error, or comes from a part of the documents only.
-
-    Raises:
-        EngineError: It is.
-    """
-    if "error" in answer:
-        raise refusal(answer.get("status"), answer)
-    shards = answer.get("_shards", {})
-    if answer.get("timed_out") or shards.get("failed"):
-        raise EngineError(f"a kNN search was answered from a part of the documents only: {shards.get('failed')} shards")
-
-
-def refusal(status: int | None, answer: Any) -> EngineError:
-    """Return the error for an engine's refusal, with its reason where it gives one."""
-    error = answer.get("error") if isinstance(answer, dict) else None
-    cause = next(iter(error.get("root_cause") or ()), error) if isinstance(error, dict) else {"reason": error}
-    why = f"it answered {status}" if cause.get("reason") is None else f"{cause['reason']}"
-    return EngineError(f"the engine refused a kNN search: {why}", upstream_status=status, upstream=answer)
 
 
 def _elasticsearchs(

@@ -23,17 +23,18 @@ from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.features.field_caps import mapped_fields
 from es_ttc.serving.features.store import FeatureStore
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.knn.answers import SearchClient
 from es_ttc.serving.knn.batched_searches import BatchedSearches, Member
 from es_ttc.serving.knn.clauses import KnnClause, with_scores
-from es_ttc.serving.knn.engine_search import FIELDS, AmbiguousContent, EngineSearch, SearchClient, SearchContext
+from es_ttc.serving.knn.engine_search import FIELDS, AmbiguousContent, EngineSearch, SearchContext
 from es_ttc.serving.knn.search_client import BatchedMsearch, SearchClients, search_client_of
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.pool import BoundedPool
-from es_ttc.serving.rescore.page import shortest
-from es_ttc.serving.rescore.window import with_field_name
+from es_ttc.serving.rescore.page import shortest, with_field_name
 from es_ttc.serving.search.fallback import ScoringError, attempt, budget_ms, fell_back
 from es_ttc.vectors.tokens import Float32
 

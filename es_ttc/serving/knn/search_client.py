@@ -8,9 +8,10 @@ from typing import Any
 from es_ttc.errors import EngineError
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.upstream import Caller, Upstream, callers
+from es_ttc.serving.http.caller import Caller, callers
+from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.knn.answers import Answer, Body, SearchClient, refusal, require_whole
 from es_ttc.serving.knn.batched_searches import BatchedSearches, Member
-from es_ttc.serving.knn.engine_search import Answer, Body, SearchClient, refusal, require_whole
 
 
 @dataclass(frozen=True, slots=True)

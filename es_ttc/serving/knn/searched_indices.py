@@ -10,7 +10,7 @@ from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MOST_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, STATE
-from es_ttc.serving.knn.engine_search import Answer, Body, SearchClient, require_whole
+from es_ttc.serving.knn.answers import Answer, Body, SearchClient, require_whole
 from es_ttc.serving.logs import log
 
 _NOT_FOR_THIS_CALLER = (401, 403, 404)

@@ -18,23 +18,14 @@ from es_ttc.rescorers.base import Feature
 from es_ttc.retrievers.base import NearestDocuments, together
 from es_ttc.serving.features.attached import MARK_FIELDS, AttachedFeatureLocator, Mark, identity_of, mark_of
 from es_ttc.serving.features.attached import Identity as OfSource
+from es_ttc.serving.features.keys import SEQ_NO, DocumentKey
 from es_ttc.serving.features.skip_reasons import SkipReason
-from es_ttc.serving.features.store import DocumentKey, FeatureStore, SideIndexUnreadable, WindowFeatures
+from es_ttc.serving.features.store import FeatureStore, SideIndexUnreadable, WindowFeatures
+from es_ttc.serving.knn.answers import Body, SearchClient, require_whole
 from es_ttc.serving.knn.clauses import KnnClause
-from es_ttc.serving.knn.engine_search import (
-    Body,
-    EngineSearch,
-    Hit,
-    KnnOptions,
-    SearchClient,
-    SearchContext,
-    enough,
-    neighbours,
-    require_whole,
-)
+from es_ttc.serving.knn.engine_search import EngineSearch, Hit, KnnOptions, SearchContext, enough, neighbours
 from es_ttc.serving.knn.searched_indices import SearchedIndices, SideIndex
 from es_ttc.serving.pool import BoundedPool
-from es_ttc.serving.rescore.plan import SEQ_NO
 from es_ttc.vectors.tokens import Float32
 
 _MARKS: Body = {"stored_fields": "_none_", "docvalue_fields": [*MARK_FIELDS]}

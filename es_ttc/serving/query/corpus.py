@@ -16,7 +16,8 @@ from es_ttc.rewriters.base import Fields
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features.index_meta import meta_of
-from es_ttc.serving.http.upstream import Caller, Upstream
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.query.shared_model import SharedModel
 
 _WORD = re.compile(r"\w+")

@@ -16,7 +16,8 @@ from es_ttc.rewriters.base import Expansion, Fields, Rewriter
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.rewriters.weighted import NAMED
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.upstream import Caller, Upstream, callers
+from es_ttc.serving.http.caller import Caller, callers
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.query.clauses import QueryClause
 from es_ttc.serving.query.corpus import CallerCorpus, CorpusQuestions

@@ -186,3 +186,11 @@ def without_guard(explanation: Any) -> Any:
 def shortest(score: np.float32) -> float:
     """Return a score as the engines print a float32: the shortest number that reads back as the same one."""
     return float(str(score))
+
+
+def with_field_name(detail: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+    """Replace the ordinal of a text field by its name."""
+    ordinal = detail.get("field")
+    if isinstance(ordinal, int) and 0 <= ordinal < len(fields):
+        return {**detail, "field": fields[ordinal]}
+    return detail

@@ -14,6 +14,7 @@ from es_ttc.common.validation import shown, unknown_field
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
+from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.rescore.collapse import Collapse, parse_collapse
 from es_ttc.serving.search.query_text import texts_of
@@ -23,7 +24,6 @@ DEFAULT_WINDOW = 100
 DEFAULT_SIZE = 10
 _RESCORE_KEYS = ["window_size", KEY]
 _NO_STORED_FIELDS = "_none_"
-SEQ_NO = "_seq_no"
 _NEED_STORED_FIELDS = frozenset(
     {"_source", "_source_excludes", "_source_includes", "fields", "highlight", "script_fields", "version"}
 )

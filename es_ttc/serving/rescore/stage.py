@@ -7,14 +7,15 @@ from typing import Any, Protocol
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking
 from es_ttc.serving.features.attached import AttachedFeatureLocator
+from es_ttc.serving.features.keys import marks_of
+from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.limits import RequestLimits
-from es_ttc.serving.http.upstream import Caller
 from es_ttc.serving.offload import Offload
-from es_ttc.serving.rescore.collapse import WindowGroups, following, rest_of_page
+from es_ttc.serving.rescore.collapse import RescoredResponse, WindowGroups, following, rest_of_page
 from es_ttc.serving.rescore.page import shortest, shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan, plan_search
-from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, marks_of, page_hits
-from es_ttc.serving.rescore.window import RescoredResponse, WindowRescorers, WindowRescoring
+from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, page_hits
+from es_ttc.serving.rescore.window import WindowRescorers, WindowRescoring
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
 from es_ttc.serving.search.engine import EngineRefusal
 from es_ttc.serving.search.request import SearchItem, SearchRequest

@@ -7,12 +7,12 @@ told apart by their order among themselves, which is the same in both answers. W
 has changed in between, the caller's request is asked in one piece.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
+from es_ttc.serving.features.keys import Mark, marks_of
 from es_ttc.serving.rescore.plan import SearchPlan
 
 _WORTH_IT = 3
@@ -48,9 +48,6 @@ _SAFE_PARAMS = frozenset(
         "timeout", "track_total_hits", "typed_keys",
     }
 )  # fmt: skip
-
-Mark = tuple[str, str, int]
-"""Index, content hash, and which one of the window's documents with that content it is, from 0."""
 
 
 def can_split(plan: SearchPlan) -> bool:
@@ -104,21 +101,6 @@ def page_hits(body: Mapping[str, Any], marks: Iterable[Mark], window: Iterable[M
         "size": sum(content in hashes for _, content, _ in window),
         "track_total_hits": False,
     }
-
-
-def marks_of(hits: Sequence[Mapping[str, Any]]) -> list[Mark | None]:
-    """Return what tells each hit from the others of one answer; None for one without a content hash."""
-    seen: Counter[tuple[str, str]] = Counter()
-    marks: list[Mark | None] = []
-    for hit in hits:
-        content = (hit.get("fields") or {}).get(HASH)
-        if not content:
-            marks.append(None)
-            continue
-        place = (str(hit["_index"]), str(content[0]))
-        marks.append((*place, seen[place]))
-        seen[place] += 1
-    return marks
 
 
 def filled(

@@ -14,29 +14,24 @@ from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.scoring import Method, Timings, WindowScorer, WindowScores
-from es_ttc.serving.http.upstream import Caller
+from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.rescore.collapse import Group, WindowGroups, collapsed, firsts, groups_of, window_groups
-from es_ttc.serving.rescore.page import Ranking, combine, rank, set_max_score, shortest, shown_hit
+from es_ttc.serving.rescore.collapse import (
+    Group,
+    RescoredResponse,
+    WindowGroups,
+    collapsed,
+    firsts,
+    groups_of,
+    window_groups,
+)
+from es_ttc.serving.rescore.page import Ranking, combine, rank, set_max_score, shortest, shown_hit, with_field_name
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
 from es_ttc.serving.search.response import add_took
 from es_ttc.serving.search.section import Section
 from es_ttc.vectors.tokens import Float32
-
-
-@dataclass(frozen=True, slots=True)
-class RescoredResponse:
-    """A response that has been put in order.
-
-    Attributes:
-        applied: Whether the order is the method's.
-        groups: The groups of all documents with a place, where the request collapses.
-    """
-
-    applied: bool
-    groups: WindowGroups | None = None
 
 
 class WindowRescorers:
@@ -226,11 +221,3 @@ def cut_first_pass(response: dict[str, Any], plan: SearchPlan, groups: Sequence[
         for place, hit in ((place, hits[place]) for place in page)
     ]
     return window
-
-
-def with_field_name(detail: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
-    """Replace the ordinal of a text field by its name."""
-    ordinal = detail.get("field")
-    if isinstance(ordinal, int) and 0 <= ordinal < len(fields):
-        return {**detail, "field": fields[ordinal]}
-    return detail

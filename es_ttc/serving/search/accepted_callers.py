@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from es_ttc.common.caches import ExpiringCache
-from es_ttc.serving.http.raw_request import RawHeaders
+from es_ttc.serving.http.caller import RawHeaders
 
 _CREDENTIALS = frozenset({b"authorization", b"cookie", b"es-security-runas-user", b"x-proxy-user", b"x-proxy-roles"})
 _MOST = 10_000

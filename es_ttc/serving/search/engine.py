@@ -9,9 +9,10 @@ from urllib.parse import urlencode
 
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.caller import RawHeaders, asks_vendor_type, end_to_end, forwarded, plain_types
 from es_ttc.serving.http.proxy import answer_headers
-from es_ttc.serving.http.raw_request import RawHeaders, RawRequest
-from es_ttc.serving.http.upstream import Upstream, asks_vendor_type, end_to_end, forwarded, plain_types
+from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 
 _FRAMING = frozenset({b"content-length", b"content-encoding", b"accept-encoding"})

@@ -8,8 +8,9 @@ from typing import Any
 from starlette.types import Send
 
 from es_ttc.errors import EsTtcError
+from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.proxy import forward
-from es_ttc.serving.http.raw_request import RawHeaders, RawRequest
+from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.offload import Offload
 from es_ttc.serving.search.accepted_callers import AcceptedCallers

@@ -8,9 +8,9 @@ from urllib.parse import parse_qsl, quote
 
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.limits import MARKS, RequestLimits
 from es_ttc.serving.http.raw_request import RawRequest
-from es_ttc.serving.http.upstream import Caller
 from es_ttc.serving.offload import Offload
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from es_ttc.serving.http.upstream import Caller
+from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.search.engine import EngineSearches
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 
