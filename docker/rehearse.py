@@ -43,8 +43,8 @@ _CLONE_NEWNET = 0x40000000
 PROGRAM = """
 import numpy as np
 from es_ttc.rescorers.programs.interface import Context, run
-from es_ttc.sandbox.process_pool import Host, HostLimits
-host = Host(HostLimits())
+from es_ttc.sandbox.process_pool import ProgramLimits, ProgramProcessPool
+host = ProgramProcessPool(ProgramLimits())
 host.require()
 one = np.ones((1, 2), np.float32)
 program = host.program("def program(Q, D, S, ctx):\\n    return S + 1\\n")

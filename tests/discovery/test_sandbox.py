@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.discovery.sandboxed import Limits, run
 from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers.programs.source import Reason, Refused
+from tests.support.children import running
 
 LIMITS = Limits(seconds=2, memory_mb=128, cost=20)
 HEAD = "import ctypes, os, socket, subprocess, sys, threading, time\nimport numpy as np\n"
@@ -70,7 +70,7 @@ def test_an_attack_ends_its_process_and_nothing_else(attack: str, bees: Task, ta
         run(source, [bees], LIMITS, restricted=False)
     assert caught.value.reason == reason, caught.value
     assert (bees.inputs.documents.read(), _descriptors()) == before
-    assert not [one for one in psutil.Process().children() if "sandbox.child" in " ".join(one.cmdline())]
+    assert not running("es_ttc.sandbox.child")
 
 
 def test_what_it_tried_is_told(bees: Task) -> None:

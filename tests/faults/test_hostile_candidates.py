@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 
 from es_ttc.errors import EncoderError
@@ -21,6 +20,7 @@ from es_ttc.lab.discovery.sandboxed import Limits, run
 from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers.programs.source import Reason, Refused
 from tests.discovery.conftest import bees, tasks
+from tests.support.children import running
 
 __all__ = ["bees", "tasks"]
 
@@ -105,7 +105,7 @@ def open_wall(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(screening.ProposedPrograms, "add", lambda *_: None)
     monkeypatch.setattr(evaluating, "run", partial(run, restricted=False))
     yield
-    assert not [one for one in psutil.Process().children() if "sandbox.child" in " ".join(one.cmdline())]
+    assert not running("es_ttc.sandbox.child")
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from es_ttc.vectors.tokens import Float32
 from tests.discovery.conftest import BEES
 from tests.gateway.client import Reply, call
 from tests.gateway.conftest import fill
+from tests.support.children import running
 
 ENDLESS = """import re
 def program(Q, D, S, ctx):
@@ -82,7 +83,7 @@ def vectors(encoder: Encoder) -> tuple[Float32, Float32]:
 
 
 def children() -> list[psutil.Process]:
-    return [one for one in psutil.Process().children() if "es_ttc.sandbox.child" in one.cmdline()]
+    return running("es_ttc.sandbox.child")
 
 
 def context(encoder: Encoder, sample: Moments | None = None) -> Context:

@@ -57,7 +57,16 @@ def test_wheel_runs_in_a_clean_environment(distributions: Path, tmp_path: Path) 
     assert "Better ranking" in shown.stdout
 
 
-@pytest.mark.parametrize("link", ["ingest", "rescorers", "mappings", "llm_enrichment"])
-def test_root_link_leads_into_the_package(link: str) -> None:
+@pytest.mark.parametrize(
+    ("link", "package"),
+    [
+        ("ingest", "index/ingest"),
+        ("rescorers", "rescorers"),
+        ("mappings", "index/mappings"),
+        ("llm_enrichment", "enrichment/proposals"),
+    ],
+)
+def test_root_link_leads_into_the_package(link: str, package: str) -> None:
     assert (ROOT / link).is_symlink()
-    assert (ROOT / link).resolve() == ROOT / "es_ttc" / link
+    assert (ROOT / link).resolve() == ROOT / "es_ttc" / package
+    assert (ROOT / link / "__init__.py").is_file()
