@@ -39,7 +39,7 @@ LAST = ("tests/faults/test_fuzz.py", "tests/faults/test_long_requests.py", "test
 
 def scheduler(config: pytest.Config, log: Any) -> Any:
     """Return the scheduler of pytest-xdist that keeps tests together as it is said here, in the order of `rank`."""
-    from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-not-found, unused-ignore]
+    from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc, unused-ignore]
         def _split_scope(self, nodeid: str) -> str:
