@@ -24,7 +24,6 @@ from es_ttc.serving.search.response import Outcome
 _GONE = Outcome("passthrough", GONE)
 _READ_AHEAD = 2**16  # bytes; most requests are shorter, and the engine hears of them only when all is there
 _UNWATCHED_SECONDS = 0.05  # most answers are complete by then, and a task to watch the client would be for nothing
-_KINDS = {"_search": "search", "_msearch": "msearch"}
 
 
 class EngineApp:
@@ -198,10 +197,10 @@ async def _refused(incoming: RawRequest, answer: _TrackedResponse, error: EsTtcE
 def _api(incoming: RawRequest) -> list[str]:
     """Return the parts of the path that name a search interface, behind the indices; none for everything else."""
     segments = incoming.segments
-    own = next((place for place, part in enumerate(segments[:2]) if part in _KINDS), None)
+    own = next((place for place, part in enumerate(segments[:2]) if part in tuple(Api)), None)
     return [] if own is None or incoming.method not in ("GET", "POST") else segments[own:]
 
 
 def _kind(incoming: RawRequest) -> str:
     api = _api(incoming)
-    return _KINDS[api[0]] if api else "passthrough"
+    return Api(api[0]).kind if api else "passthrough"

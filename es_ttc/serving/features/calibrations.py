@@ -1,7 +1,6 @@
 """Calibrations: a sample of an index's queries, out of its mapping, kept for a while."""
 
-import time
-
+from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EngineError
 from es_ttc.index.mappings.calibration import calibration_of
 from es_ttc.index.mappings.spec import CALIBRATION
@@ -24,7 +23,7 @@ class CalibrationStore:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._kept: dict[tuple[str, str], tuple[float, Moments | None]] = {}
+        self._kept: ExpiringCache[tuple[str, str], Moments | None] = ExpiringCache(_MOST_KEPT, _SECONDS)
 
     async def of(self, index: str, encoder: str, caller: Caller) -> Moments | None:
         """Return an index's calibration, or None where it has none for this encoder.
@@ -33,17 +32,14 @@ class CalibrationStore:
             EngineError: It is damaged.
             EngineUnavailable: The engine does not answer.
         """
-        now = time.monotonic()
         kept = self._kept.get((index, encoder))
-        if kept is not None and now - kept[0] < _SECONDS:
-            return kept[1]
+        if kept is not None:
+            return kept.value
         found = None
         async for written in meta_of(self._upstream, index, CALIBRATION, caller):
             found = _read(written[0], encoder, index) if written else None
             break
-        if len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
-        self._kept[index, encoder] = now, found
+        self._kept.put((index, encoder), found)
         return found
 
 

@@ -1,9 +1,8 @@
 """The codebooks that residuals are read with: out of an index's mapping once, then from memory."""
 
-import time
 from base64 import b64decode
 
-from es_ttc.common.caches import LruCache
+from es_ttc.common.caches import ExpiringCache, LruCache
 from es_ttc.errors import EngineError
 from es_ttc.index.mappings.spec import CODEBOOK
 from es_ttc.serving.features.index_meta import meta_of
@@ -31,7 +30,7 @@ class CodebookStore:
         self._upstream = upstream
         self._pool = pool
         self._kept: LruCache[str, Codebook] = LruCache(_CAPACITY_BYTES)
-        self._absent: LruCache[tuple[str, str], float] = LruCache(_MOST_ABSENT)
+        self._absent: ExpiringCache[tuple[str, str], None] = ExpiringCache(_MOST_ABSENT, _ABSENT_SECONDS)
 
     async def codebook(self, index: str, identifier: str, caller: Caller) -> Codebook:
         """Return a codebook of an index.
@@ -43,7 +42,7 @@ class CodebookStore:
         kept = self._kept.get(identifier)
         if kept is not None:
             return kept
-        if time.monotonic() < (self._absent.get((index, identifier)) or 0.0):
+        if (index, identifier) in self._absent:
             raise EngineError(f"index [{index}] has no codebook [{identifier}]")
         async for written in meta_of(self._upstream, index, CODEBOOK, caller):
             blob = next((blob for blob in map(b64decode, written) if codebook_id(blob) == identifier), None)
@@ -52,7 +51,7 @@ class CodebookStore:
                 self._kept.put(identifier, codebook, codebook.table.nbytes + codebook.centroids.nbytes)
                 return codebook
             if written:
-                self._absent.put((index, identifier), time.monotonic() + _ABSENT_SECONDS)
+                self._absent.put((index, identifier), None)
         raise EngineError(
             f"the codebook [{identifier}] of index [{index}] could not be read: give the gateway credentials that may "
             "see the index's mapping"

@@ -13,20 +13,15 @@ from typing import Any
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EncoderMismatch, EngineError
 from es_ttc.index.mappings.spec import ENCODER
+from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features.keys import DocumentKey
-from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import Caller, RawHeaders, callers
+from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 
 _SECONDS = 30.0
 """How long an answer is taken as given."""
 _MOST_KEPT = 1024
 _MOST_ENCODERS = 10
-_AS_JSON: RawHeaders = [
-    (b"accept", b"application/json"),
-    (b"accept-encoding", b"identity"),
-    (b"content-type", b"application/json"),
-]
 
 
 class IndexEncoderLookup:
@@ -41,7 +36,7 @@ class IndexEncoderLookup:
     def __init__(
         self, upstream: Upstream, side_door: Callable[[Caller], Caller], preferred: Callable[[], Sequence[str]]
     ) -> None:
-        self._upstream = upstream
+        self._engine = EngineRequests(upstream)
         self._side_door = side_door
         self._preferred = preferred
         self._kept: ExpiringCache[tuple[str, str], Mapping[str, int]] = ExpiringCache(_MOST_KEPT, _SECONDS)
@@ -103,17 +98,9 @@ class IndexEncoderLookup:
             "query": {"bool": {"filter": [{"term": {"_index": index}}]}},
             "aggs": {"encoders": {"terms": {"field": ENCODER, "size": _MOST_ENCODERS}}},
         }
-        path, query_string = door.path([index], "_search"), door.query_string()
-        if door.pit is not None:
-            path, query_string = b"/_search", b""
-            body["pit"] = door.pit
         try:
-            async with self._upstream.send(
-                "POST", path, query_string, [*callers(door.headers), *_AS_JSON], jsonio.dumps(body), ours=True
-            ) as response:
-                raw, status = await response.read(), response.status
-            buckets = jsonio.loads(raw)["aggregations"]["encoders"]["buckets"] if status == 200 else ()
-            return {bucket["key"]: bucket["doc_count"] for bucket in buckets}
+            found = await self._engine.as_caller(door).search([index], body, failing="encoders could not be counted")
+            return {bucket["key"]: bucket["doc_count"] for bucket in found["aggregations"]["encoders"]["buckets"]}
         except (EngineError, ValueError, LookupError, TypeError):
             return {}  # the window has to do
 

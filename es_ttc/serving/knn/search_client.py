@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.errors import EngineError
+from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import Caller, callers
+from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.knn.answers import Answer, Body, SearchClient, refusal, require_whole
 from es_ttc.serving.knn.batched_searches import BatchedSearches, Member
@@ -46,7 +47,7 @@ class SearchClients:
     def __init__(
         self, upstream: Upstream, attached: AttachedFeatureLocator, caller: Caller, path: bytes, query_string: bytes
     ) -> None:
-        self._upstream = upstream
+        self._engine = EngineRequests(upstream)
         self._searched = path, query_string, caller
         self._beside = b"/_msearch", b"", attached.door(caller)
 
@@ -67,17 +68,11 @@ class SearchClients:
             return []
         path, query_string, caller = self._beside if beside else self._searched
         sent = b"".join(b"%b\n%b\n" % (line.header, jsonio.dumps(line.body)) for line in part)
-        headers = [
-            *callers(caller.headers),
-            (b"content-type", b"application/x-ndjson"),
-            (b"accept", b"application/json"),
-            (b"accept-encoding", b"identity"),
-        ]
-        async with self._upstream.send("POST", path, query_string, headers, sent, ours=True) as response:
-            raw = await response.read()
-            if response.status != 200:
-                raise refusal(response.status, _decoded(raw))
-        answer = _decoded(raw)
+        engine = self._engine.as_caller(caller)
+        replied = await engine.send("POST", path, query_string, sent, content_type=b"application/x-ndjson")
+        answer = _decoded(replied.raw)
+        if replied.status != 200:
+            raise refusal(replied.status, answer)
         if not isinstance(answer, dict) or len(answer.get("responses", ())) != len(part):
             raise EngineError("kNN searches were answered by something that is no such answer")
         return list(answer["responses"])

@@ -129,30 +129,31 @@ class RescoreCompletion(Completion):
 
     async def complete(self, answered: Answered) -> None:
         """Put the response in the method's order, as the caller asked for it."""
+        caller = answered.caller
         if not self._in_two_steps:
-            await self._rank(answered)
-        elif not await self._filled(answered):
+            await self._rank(answered, caller)
+        elif not await self._filled(answered, caller):
             answered.response, answered.ms = await answered.again(self._plan.body)
-            await self._rank(answered)
+            await self._rank(answered, caller)
         beyond = self._groups_beyond()
         if beyond is not None:
             groups, ms = await answered.again(beyond)
             self._add_groups(answered.response, groups["hits"]["hits"], ms)
         hide(answered.response["hits"]["hits"], self._plan)
 
-    async def _rank(self, answered: Answered) -> None:
-        ranked = await self._rescoring.rank(answered.response, answered.caller, answered.ms)
+    async def _rank(self, answered: Answered, caller: Caller) -> None:
+        ranked = await self._rescoring.rank(answered.response, caller, answered.ms)
         self.applied, self._groups = ranked.applied, ranked.groups
 
-    async def _filled(self, answered: Answered) -> bool:
+    async def _filled(self, answered: Answered, caller: Caller) -> bool:
         """Rescore a bare window and read the hits of its page; False where the page needs the whole request."""
         response = answered.response
         window = response["hits"]["hits"]
-        if await self._attached.needs_ids(window, answered.caller):
+        if await self._attached.needs_ids(window, caller):
             return False
         marks = marks_of(window)
         by_hit = {id(hit): mark for hit, mark in zip(window, marks, strict=True)}
-        await self._rank(answered)
+        await self._rank(answered, caller)
         page = response["hits"]["hits"]
         if not page:
             return True

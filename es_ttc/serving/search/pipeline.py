@@ -14,7 +14,7 @@ from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.offload import Offload
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
-from es_ttc.serving.search.engine import EngineAnswer, EngineRefusal, EngineSearches, FirstPass, ItemRefusal
+from es_ttc.serving.search.engine import EngineRefusal, EngineSearches, FirstPass, ItemRefusal
 from es_ttc.serving.search.request import Api, RequestReader, SearchItem, SearchRequest
 from es_ttc.serving.search.response import (
     Outcome,
@@ -65,13 +65,17 @@ class SearchPipeline:
         """Answer one request; the engine answers it as it came where it has nothing of ours."""
         request = await self._reader.read(incoming, api, time.perf_counter(), is_template=is_template)
         if request is None:
-            return Outcome("passthrough", await forward(self._upstream, incoming, send, body=incoming.whole_body))
+            return await self._passed_through(incoming, send)
         try:
             return await self._answer(request, send)
         except EngineRefusal as refusal:
-            answer: EngineAnswer = refusal.answer
+            answer = refusal.answer
             await respond(incoming, send, answer.status, answer.headers, answer.body)
-            return Outcome(_kind(request), answer.status)
+            return Outcome(api.kind, answer.status)
+
+    async def _passed_through(self, incoming: RawRequest, send: Send) -> Outcome:
+        status = await forward(self._upstream, incoming, send, body=incoming.whole_body)
+        return Outcome("passthrough", status)
 
     async def _answer(self, request: SearchRequest, send: Send) -> Outcome:
         if request.is_template:
@@ -80,12 +84,11 @@ class SearchPipeline:
             await stage.before(request)
             error = None if request.is_multi else request.items[0].error
             if error is not None and is_refusal(error):
-                return Outcome("search", await respond_refused(request.incoming, send, error))
+                return Outcome(request.api.kind, await respond_refused(request.incoming, send, error))
             if error is not None:
                 raise error
         if not any(item.is_ours for item in request.items):
-            status = await forward(self._upstream, request.incoming, send, body=request.raw)
-            return Outcome("passthrough", status)
+            return await self._passed_through(request.incoming, send)
         request.require_json()
         for item in request.items if request.is_template else ():
             item.path = request.path if item.is_ours else item.path
@@ -96,7 +99,7 @@ class SearchPipeline:
         reported = any(completion.reported for completion in completions)
         headers: RawHeaders = with_mark(first.headers, applied=applied) if reported else first.headers
         await respond(request.incoming, send, 200, headers, await self._rendered(request, response))
-        return Outcome(_kind(request), 200, applied)
+        return Outcome(request.api.kind, 200, applied)
 
     async def _single(self, request: SearchRequest, first: FirstPass) -> dict[str, Any]:
         return await self._completed(request, request.items[0], *first.responses[0])
@@ -139,7 +142,3 @@ class SearchPipeline:
             return rendered(response, "", pretty=pretty, keep_empty=False)
         keep_empty = await self._upstream.product() == "elasticsearch"
         return await self._offload.run(_LONG, rendered, response, filter_path, pretty=pretty, keep_empty=keep_empty)
-
-
-def _kind(request: SearchRequest) -> str:
-    return "msearch" if request.is_multi else "search"

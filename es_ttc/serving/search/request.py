@@ -30,6 +30,11 @@ class Api(StrEnum):
     SEARCH = "_search"
     MSEARCH = "_msearch"
 
+    @property
+    def kind(self) -> str:
+        """What metrics and logs call its requests."""
+        return self.removeprefix("_")
+
 
 @dataclass(frozen=True, slots=True)
 class SearchParams:
@@ -96,7 +101,6 @@ class SearchRequest:
         incoming: The request as it came.
         api: Which of the two interfaces answers it.
         is_template: Whether its bodies are templates.
-        raw: Its whole body as it came.
         items: Its searches.
         params: Its URL parameters.
         started: `time.perf_counter` when it came in.
@@ -106,7 +110,6 @@ class SearchRequest:
     incoming: RawRequest
     api: Api
     is_template: bool
-    raw: bytes
     items: list[SearchItem]
     params: SearchParams
     started: float
@@ -120,9 +123,8 @@ class SearchRequest:
     @property
     def path(self) -> bytes:
         """The engine's path of the search interface; for a template the path of what it renders to."""
-        return (
-            self.incoming.raw_path.rstrip(b"/").removesuffix(_TEMPLATE) if self.is_template else self.incoming.raw_path
-        )
+        path = self.incoming.raw_path
+        return path.rstrip(b"/").removesuffix(_TEMPLATE) if self.is_template else path
 
     def open_items(self) -> Iterator[tuple[SearchItem, dict[str, Any]]]:
         """Yield the searches that stages may look into, with their bodies."""
@@ -192,7 +194,7 @@ class RequestReader:
             return None
         if not is_template and not may_be_ours(text):
             return None
-        request = SearchRequest(incoming, api, is_template, incoming.whole_body or b"", [], params, started, len(text))
+        request = SearchRequest(incoming, api, is_template, [], params, started, len(text))
         items = await self._offload.run(len(text), self._items, request, text)
         if items is None:
             return None
