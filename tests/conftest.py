@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from es_ttc.encoders.base import Encoder
@@ -25,6 +26,10 @@ from tests.support.shared_nodes import SharedNodes
 # A run starts some hundred processes: what one of them compiles is kept for the others, whatever the shell says.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Tests say nothing of speed: a busy machine must not fail one.
+hypothesis.settings.register_profile("without deadlines", deadline=None)
+hypothesis.settings.load_profile("without deadlines")
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 PRODUCTS = tuple(shared_nodes.PRODUCTS)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -33,7 +33,7 @@ class Fault(Exception):
     Attributes:
         kind: No JSON at all, a key that the model lacks, one that it needs, or a value of a wrong type or range.
         path: Keys and positions from the object to the value; empty where the object as a whole is wrong.
-        known: The model's own keys.
+        known: The keys of the model that the last part of the path belongs to.
         value: What was given.
         problem: What is wrong with it, in lower case, without a full stop.
     """
@@ -132,8 +132,8 @@ def sentence(fault: Fault, where: str) -> str:
     """
     if fault.kind is Kind.UNREADABLE:
         return f"[{where}] holds a value that cannot be read: {fault.problem}"
-    if fault.kind is Kind.UNKNOWN and len(fault.path) == 1:
-        return str(unknown_field(fault.path[0], fault.known, where))
+    if fault.kind is Kind.UNKNOWN and fault.known:
+        return str(unknown_field(fault.path[-1], fault.known, ".".join((where, *fault.path[:-1]))))
     field = f"[{where}.{fault.path[0]}]" if fault.path else f"[{where}]"
     if fault.kind is Kind.MISSING:
         return f"{field} is missing: give it beside the other fields of [{where}]"
@@ -150,4 +150,16 @@ def _first_fault(model: type[BaseModel], error: ValidationError) -> Fault:
     kind = {"extra_forbidden": Kind.UNKNOWN, "missing": Kind.MISSING}.get(first["type"], Kind.WRONG)
     path = tuple(str(part) for part in first["loc"])
     problem = first["msg"].removeprefix("Value error, ")
-    return Fault(kind, path, _fields_of(model), first["input"], problem[:1].lower() + problem[1:])
+    return Fault(kind, path, _known_at(model, path), first["input"], problem[:1].lower() + problem[1:])
+
+
+def _known_at(model: type[BaseModel], path: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the keys of the model that the last part of a path belongs to; none where it belongs to no model."""
+    for key in path[:-1]:
+        annotation = model.model_fields[key].annotation if key in model.model_fields else None
+        types = [one for one in (annotation, *get_args(annotation)) if isinstance(one, type)]
+        inner = next((one for one in types if issubclass(one, BaseModel)), None)
+        if inner is None:
+            return ()
+        model = inner
+    return _fields_of(model)

@@ -1,7 +1,7 @@
 """What a rescorer is: a declaration (name, parameters, needs) and one function from a query and a window to scores."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -70,7 +70,7 @@ class Window:
     """The documents to be rescored, with their features, in first-pass order; k documents.
 
     A feature is None unless the rescorer needs or wants it. Every document of a window has every feature that is
-    present: documents that lack one never reach a rescorer.
+    present: documents that lack one never reach a rescorer, unless it is a :class:`PartialRescorer`.
 
     Attributes:
         ids: The documents' ids, for ``detail``; the gateway may leave them empty where only scores are wanted.
@@ -81,6 +81,8 @@ class Window:
         offsets: One ``(n, 3)`` int32 array a document: field ordinal, first character, end character of each token.
         chunks: One :class:`DocumentChunks` a document: sentences, pairs of sentences, paragraphs.
         calibration: A sample of the queries that the index is asked.
+        present: For a :class:`PartialRescorer` alone: by feature, ``(k,)`` bool, which documents have it, where some
+            do not. A document without it has zeros or nothing in its place.
     """
 
     ids: Sequence[str]
@@ -91,6 +93,7 @@ class Window:
     offsets: Sequence[NDArray[np.int32]] | None = None
     chunks: Sequence[DocumentChunks] | None = None
     calibration: Moments | None = None
+    present: Mapping[Feature, NDArray[np.bool_]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -130,4 +133,27 @@ class Rescorer(Protocol[P]):
 
         The window is the one that was scored, whole: a method may judge its documents together.
         """
+        ...
+
+
+@runtime_checkable
+class PartialRescorer(Rescorer[P], Protocol[P]):
+    """A rescorer that takes what an index carries, and also scores documents that lack features.
+
+    Its windows may hold documents without features that it needs, and documents that the first pass did not find:
+    `Window.present` says so. One document or more has all features that it needs.
+
+    Attributes:
+        joins_nearest: Whether the documents nearest to the query by pooled vector join the window where a request says
+            nothing about candidates.
+    """
+
+    joins_nearest: ClassVar[bool]
+
+    def takes(self, params: P) -> frozenset[Feature]:
+        """Return further features that change the scores where the index carries them."""
+        ...
+
+    def summary(self, query: Query, window: Window, params: P) -> dict[str, Any]:
+        """Return what the response tells about the scoring as a whole (JSON-ready)."""
         ...

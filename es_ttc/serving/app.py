@@ -48,6 +48,7 @@ from es_ttc.serving.programs import serve_programs
 from es_ttc.serving.query.rewriting import RewriteService
 from es_ttc.serving.query.shared_model import SharedModel
 from es_ttc.serving.query.stage import RewriteStage
+from es_ttc.serving.rescore.candidates import NearestDocuments
 from es_ttc.serving.rescore.stage import RescoreStage
 from es_ttc.serving.rescore.window import WindowRescorers
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
@@ -160,7 +161,8 @@ def search_pipeline(settings: GatewaySettings, services: Services) -> SearchPipe
         default_timeout_ms=timeout_ms,
         max_window=max_window,
     )
-    rescorers = WindowRescorers(services.scorer, timeout_ms, tuned, metrics)
+    nearest = NearestDocuments(upstream, services.features, services.attached, services.encoders, services.scoring)
+    rescorers = WindowRescorers(services.scorer, nearest, timeout_ms, tuned, metrics)
     walks = AdaptiveReranking(upstream, services.scorer, services.attached, services.rerankers, metrics, timeout_ms)
     stages = (
         RewriteStage(rewriting, limits, offload),

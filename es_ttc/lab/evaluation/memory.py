@@ -18,7 +18,7 @@ from es_ttc.lab.evaluation.features import CorpusFeatures
 from es_ttc.lab.evaluation.methods import Bm25Params, FirstPass, HybridParams, Method
 from es_ttc.lab.evaluation.rankings import Positions, Ranking, Run, reciprocal_rank_fusion, reorder, top
 from es_ttc.lab.evaluation.searcher import Progress, depth_of, silent
-from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.rescorers.base import Feature, Query, Rescorer, Window
 from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
 from es_ttc.rescorers.similarity import shown_similarity
@@ -164,6 +164,8 @@ class MemorySearcher:
         rescorer, params, needs = method.rescorer, method.params, method.needs
         if self._window is None and isinstance(rescorer, ProgramRescorer) and isinstance(params, ProgramParams):
             return self._program(rescorer, params, progress)
+        if method.joins_nearest:
+            return self._rescore_joined(rescorer, method, progress)
         features = self._encoded()
         first_pass, spent = self._retrieve(self._retrieval[self._first_pass], progress)
 
@@ -180,6 +182,30 @@ class MemorySearcher:
         pairs = list(zip(self._queries, first_pass, strict=True))
         rankings, seconds = _each(rescore, pairs, method.name, progress)
         return rankings, seconds + spent
+
+    def _rescore_joined(self, rescorer: Rescorer[Any], method: Method, progress: Progress) -> Found:
+        """Rescore what BM25 finds, joined by as many documents nearest to the query, as the gateway does."""
+        features, needs = self._encoded(), method.needs
+        by_words, spent = self._retrieve(self._retrieval["bm25"], progress)
+        by_vector, spent_on_vectors = self._retrieve(self._retrieval["dense"], progress)
+
+        def rescore(parts: tuple[Query, Ranking, Ranking]) -> Ranking:
+            query, first, nearest = parts
+            if self._window is None:
+                first = _with_whole_corpus(first, len(features.ids))
+            window = first.documents[: self._window]
+            joined = np.setdiff1d(nearest.documents[: self._window], window, assume_unique=True)
+            documents = np.concatenate([window, joined])
+            scores = np.concatenate([first.scores[: self._window], np.zeros(len(joined), np.float32)])
+            found = np.arange(len(documents)) < len(window)
+            known = features.present[documents]
+            documents, scores, found = documents[known], scores[known], found[known]
+            given = replace(self._given(documents, scores, needs), present={Feature.FIRST_PASS: found})
+            return reorder(first, documents, rescorer.score(query, given, method.params))
+
+        parts = list(zip(self._queries, by_words, by_vector, strict=True))
+        rankings, seconds = _each(rescore, parts, method.name, progress)
+        return rankings, seconds + spent + spent_on_vectors
 
     def _walk(self, method: Method, progress: Progress) -> Found:
         features, graph = self._encoded(), self._graph

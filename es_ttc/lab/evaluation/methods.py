@@ -16,7 +16,7 @@ from es_ttc.common.validation import did_you_mean
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation import bm25
 from es_ttc.reranking.strategies.methods import BY_THEMSELVES, STRATEGIES, Strategy, StrategyParams
-from es_ttc.rescorers.base import Feature, Params, Rescorer
+from es_ttc.rescorers.base import Feature, Params, PartialRescorer, Rescorer
 from es_ttc.rescorers.dense import DenseParams
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.rescorers.registry import load, parse_params
@@ -81,6 +81,11 @@ class Method:
         return frozenset() if self.retriever is None else self.retriever.searches(self.params)
 
     @property
+    def joins_nearest(self) -> bool:
+        """Whether it is a rescorer of what BM25 finds together with the nearest documents."""
+        return isinstance(self.rescorer, PartialRescorer) and self.rescorer.joins_nearest
+
+    @property
     def needs(self) -> frozenset[Feature]:
         """Features of documents and queries that the method reads, apart from its first pass's."""
         if self.retriever is not None:
@@ -89,7 +94,8 @@ class Method:
             reranker = walk_reranker(self)
             return reranker.needs(reranker.Params()) | reranker.wants - {Feature.OFFSETS} | {Feature.POOLED}
         if self.rescorer is not None:
-            return self.rescorer.needs(self.params) | self.rescorer.wants - {Feature.OFFSETS}
+            needs: frozenset[Feature] = self.rescorer.needs(self.params) | self.rescorer.wants - {Feature.OFFSETS}
+            return needs | self.rescorer.takes(self.params) if isinstance(self.rescorer, PartialRescorer) else needs
         return frozenset({Feature.POOLED}) if self.name in ("dense", "hybrid") else frozenset()
 
 

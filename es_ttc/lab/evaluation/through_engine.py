@@ -146,7 +146,7 @@ class EngineSearcher:
     async def _rescored(self, method: Method, text: str) -> SearchHits:
         """Rescore the window; what is measured behind it comes from the first pass alone."""
         section = {"query_text": text, **_section(method.name, method)}
-        first = self._retrieving(self._first_pass, text)
+        first = self._retrieving("bm25" if method.joins_nearest else self._first_pass, text)
         rescore = {"rescore": {"window_size": self._window, "ttc": section}}
         head = await self._search({**first, **rescore}, min(self._window, self._depth))
         if len(head.ids) >= self._depth or self._whole_corpus:

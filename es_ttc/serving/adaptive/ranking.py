@@ -42,11 +42,13 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.rescore.collapse import RescoredResponse, groups_of
+from es_ttc.serving.rescore.collapse import groups_of
 from es_ttc.serving.rescore.page import set_max_score, shortest, shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan
+from es_ttc.serving.rescore.response import RescoredResponse
 from es_ttc.serving.search.fallback import ScoringError, budget_ms, fell_back
 from es_ttc.serving.search.response import add_took
+from es_ttc.serving.search.stage import Answered
 
 _SHARED = ("derived", "runtime_mappings", "timeout")
 _AHEAD = 20
@@ -142,6 +144,10 @@ class AdaptiveReranking:
         strategy = STRATEGIES.get(plan.section.method)
         if strategy is None:
             return None
+        if plan.section.candidates is not None and plan.section.candidates.knn:
+            raise InvalidRequest(
+                f"[ttc.candidates] cannot be used with [{strategy.name}], which finds its own: leave it out"
+            )
         params = entry_points.parse_params(strategy.Params, plan.section.params, strategy.name)
         method = rescorer_of(params.reranker, params.reranker_params, self._rerankers, max_tokens=params.max_tokens)
         if method is None:
@@ -310,9 +316,10 @@ class AdaptiveRescoring:
     asked: AdaptiveRequest
     started: float
 
-    async def rank(self, response: dict[str, Any], caller: Caller, first_pass_ms: float) -> RescoredResponse:
+    async def rank(self, answered: Answered) -> RescoredResponse:
         """Put the engine's response into the walk's order, in place; see :meth:`AdaptiveReranking.finish`."""
-        return await self.walks.finish(self.asked, self.plan, response, caller, first_pass_ms, self.started)
+        response, caller = answered.response, answered.caller
+        return await self.walks.finish(self.asked, self.plan, response, caller, answered.ms, self.started)
 
 
 def _hits(

@@ -27,7 +27,7 @@ from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.offload import Offload
 from es_ttc.serving.rescore.window import ranking_of
-from es_ttc.serving.search.section import Section, parse_section
+from es_ttc.serving.search.section import DEFAULT_METHOD, Section, parse_section
 
 _KIND = "score"
 _MOST_MS = 3_600_000
@@ -113,7 +113,11 @@ class SidecarService:
                 f"Rescore window [{len(frame.documents)}] is too large: it must be at most [{self._max_documents}], "
                 "the sidecar's limit (max_window)"
             )
-        section = parse_section(frame.ttc)
+        section = parse_section(frame.ttc, default_method=DEFAULT_METHOD)
+        if section.candidates is not None and section.candidates.knn:
+            raise InvalidRequest(
+                "[ttc.candidates] needs a search through the gateway: the engine's plugin sees the window alone"
+            )
         texts = _texts(section)
         if section.method in STRATEGIES:
             raise InvalidRequest(

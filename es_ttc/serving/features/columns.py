@@ -4,9 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from es_ttc.rescorers.base import Feature
-from es_ttc.vectors.tokens import ScaleNorms
+from es_ttc.vectors.chunks import no_chunks
+from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 
 Stored = dict[Feature, Any]
 
@@ -32,6 +34,47 @@ def columns(documents: Sequence[Stored], features: Iterable[Feature]) -> dict[st
     if Feature.OFFSETS in found:
         found[Feature.OFFSETS] = [offsets for offsets, _ in found[Feature.OFFSETS]]
     return found
+
+
+def partial_columns(documents: Sequence[Stored], features: Iterable[Feature]) -> dict[str, Any]:
+    """Return a window's columns where documents may lack features, with the masks of those that have each.
+
+    A feature that no document has is left out. A document that lacks one has zeros or nothing in its place.
+    """
+    features = set(features)
+    filled = _FILLED & features
+    documents = [
+        {**_empty(stored), **stored} if Feature.TOKENS in stored and not filled <= stored.keys() else stored
+        for stored in documents
+    ]
+    found: dict[str, Any] = {}
+    present: dict[Feature, NDArray[np.bool_]] = {}
+    for feature in features:
+        mask = np.array([feature in stored for stored in documents], np.bool_)
+        if not mask.any():
+            continue
+        example = next(stored[feature] for stored in documents if feature in stored)
+        nothing = _nothing_like(feature, example)
+        values = [stored.get(feature, nothing) for stored in documents]
+        if feature is Feature.OFFSETS:
+            values = [offsets for offsets, _ in values]
+        found[feature.value] = np.stack(values) if feature is Feature.POOLED else values
+        if not mask.all():
+            present[feature] = mask
+    return {**found, "present": present}
+
+
+def _nothing_like(feature: Feature, example: Any) -> Any:
+    """Return what stands in the place of a feature that a document lacks."""
+    match feature:
+        case Feature.POOLED:
+            return np.zeros_like(example)
+        case Feature.TOKENS:
+            return TokenVectors(np.zeros((0, example.dims), np.float32))
+        case Feature.CHUNKS:
+            return no_chunks(example.topic.dims)
+        case _:
+            return _empty({})[feature]
 
 
 def _empty(stored: Stored) -> Stored:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,13 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EngineError, EsTtcError, MissingFeature
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import CHUNKS, ENCODER, HASH
-from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
+from es_ttc.rescorers.base import Feature, Params, PartialRescorer, Query, Rescorer, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.attached import AttachedFeatureLocator, FeatureLocations, own_key
 from es_ttc.serving.features.calibrations import CalibrationStore
-from es_ttc.serving.features.columns import columns
+from es_ttc.serving.features.columns import columns, partial_columns
 from es_ttc.serving.features.encoding import EncodedQuery, Encoders, ignore_failure
 from es_ttc.serving.features.field_caps import mapped_fields
 from es_ttc.serving.features.index_encoders import IndexEncoderLookup
@@ -82,12 +82,21 @@ class Method:
     def wants(self) -> frozenset[Feature]:
         """Stored features that are read as well; offsets only where detail is asked for."""
         shown_only = frozenset() if self.detail else frozenset({Feature.OFFSETS})
-        return self.rescorer.wants - self.needs - _NOT_STORED_WITH_DOCUMENTS - shown_only
+        return (self.rescorer.wants - shown_only | self._takes) - self.needs - _NOT_STORED_WITH_DOCUMENTS
+
+    @property
+    def partial(self) -> PartialRescorer[Any] | None:
+        """The rescorer where it scores documents that lack features too."""
+        return self.rescorer if isinstance(self.rescorer, PartialRescorer) else None
 
     @property
     def query_tokens(self) -> bool:
         """Whether the query's token vectors are needed."""
-        return Feature.QUERY_TOKENS in self.rescorer.needs(self.params)
+        return Feature.QUERY_TOKENS in self.rescorer.needs(self.params) | self._takes
+
+    @property
+    def _takes(self) -> frozenset[Feature]:
+        return frozenset() if self.partial is None else self.partial.takes(self.params)
 
     @property
     def encodes(self) -> bool:
@@ -100,13 +109,15 @@ class Timings:
     """Milliseconds of each stage; encoding runs beside the first pass."""
 
     first_pass: float = 0.0
+    candidates: float | None = None
     features: float = 0.0
     encode: float = 0.0
     score: float = 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """Return a JSON-ready form."""
-        return {name: round(getattr(self, name), 2) for name in ("first_pass", "features", "encode", "score")}
+        """Return a JSON-ready form, without the stages that a search does not have."""
+        stages = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: round(ms, 2) for name, ms in stages.items() if ms is not None}
 
 
 @dataclass(slots=True)
@@ -116,6 +127,7 @@ class WindowScores:
     Attributes:
         values: ``(n,)`` float32 scores as they are shown; 0 where there is none.
         mask: ``(n,)`` bool, which hits have a score.
+        complete: ``(n,)`` bool, which hits have all features that the method needs.
         from_memory: Documents whose features were in memory.
         encoder: Identity of the encoder, or None where the method needs none.
         window: The scored documents, for the detail.
@@ -127,6 +139,7 @@ class WindowScores:
 
     values: Float32
     mask: NDArray[np.bool_]
+    complete: NDArray[np.bool_]
     from_memory: int = 0
     encoder: str | None = None
     window: Window | None = None
@@ -134,6 +147,10 @@ class WindowScores:
     fields: Sequence[tuple[str, ...]] = field(default_factory=tuple)
     stale: frozenset[int] = frozenset()
     skipped: Mapping[int, SkipReason] = field(default_factory=dict)
+
+    def has(self, place: int) -> bool:
+        """Whether the hit at a place has a score; none beyond those that were scored has."""
+        return place < len(self.mask) and bool(self.mask[place])
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +172,13 @@ class SuppliedDocuments:
 class _Candidates:
     """A first pass with what is known of its documents; ``found`` tells of those that have a key.
 
-    Documents whose features are not used have none, and are among the ``skipped``.
+    Documents whose features are not used have none, and are among the ``skipped``. The last ``joined`` ones are no hits
+    of the first pass.
     """
 
     ids: Sequence[str]
     first_pass: Float32
+    joined: int
     keys: Sequence[DocumentKey | None]
     found: WindowFeatures
     skipped: Mapping[int, SkipReason]
@@ -227,6 +246,7 @@ class WindowScorer:
         caller: Caller,
         took: Timings,
         *,
+        joined: int = 0,
         like: str | None = None,
     ) -> WindowScores:
         """Return the scores of a first pass.
@@ -239,6 +259,7 @@ class WindowScorer:
             begun: What :meth:`begin_encoding` gave.
             caller: In whose name documents are read.
             took: Receives the stages' times.
+            joined: How many hits at the end were found otherwise than by the first pass.
             like: Identity of the encoder whose documents are scored; that of their index where none is given.
 
         Raises:
@@ -248,7 +269,7 @@ class WindowScorer:
             EsTtcError: Encoding, reading or scoring failed.
         """
         first_pass = np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
-        scored = WindowScores(np.zeros(len(hits), dtype=np.float32), np.zeros(len(hits), dtype=np.bool_))
+        scored = _no_scores(len(hits))
         if not hits:
             return scored
         ids = [str(hit.get("_id", "")) for hit in hits]
@@ -265,7 +286,7 @@ class WindowScorer:
             located, agreed = await self._located(hits, caller, method, took, like)
             found, encoded = await self._read(agreed, method, texts, begun, caller, took)
         scored.stale = frozenset(located.stale)
-        candidates = _Candidates(ids, first_pass, agreed.keys, found, _skipped(agreed, found, method))
+        candidates = _Candidates(ids, first_pass, joined, agreed.keys, found, _skipped(agreed, found, method))
         some = _any_complete(found, method)
         if not some and candidates.skipped:
             raise _nothing_usable(candidates.skipped, agreed.known[0].index)
@@ -306,7 +327,7 @@ class WindowScorer:
             EsTtcError: Encoding or scoring failed.
         """
         count = len(documents.keys)
-        scored = WindowScores(np.zeros(count, dtype=np.float32), np.zeros(count, dtype=np.bool_))
+        scored = _no_scores(count)
         ids = [str(place) for place in range(count)]
         if not method.encodes:
             return await self._without_features(scored, ids, documents.first_pass, method, texts, took)
@@ -326,7 +347,7 @@ class WindowScorer:
             raise _nothing_usable(skipped, known[0].index)
         encoder = await self._serving(agreed, caller)
         encoded = await self._encoders.finish(encoder, texts, begun, tokens=method.query_tokens)
-        candidates = _Candidates(ids, documents.first_pass, agreed.keys, found, skipped)
+        candidates = _Candidates(ids, documents.first_pass, 0, agreed.keys, found, skipped)
         return await self._scored(scored, candidates, method, encoded, caller, took)
 
     async def _without_features(
@@ -339,7 +360,7 @@ class WindowScorer:
         took: Timings,
     ) -> WindowScores:
         """Fill in the scores of a method that reads no features."""
-        scored.mask[:] = True
+        scored.mask[:] = scored.complete[:] = True
         scored.window, scored.query = Window(ids, first_pass), Query(texts[0], np.zeros((0, 0), dtype=np.float32))
         scored.values[:] = await self.run(method, scored.query, scored.window, took)
         return scored
@@ -356,19 +377,28 @@ class WindowScorer:
         """Fill in the scores of the documents that have what the method needs; there is one or more."""
         took.encode = encoded.seconds * 1000
         found, needs = candidates.found, method.needs
-        present = [place for place, key in enumerate(candidates.keys) if key is not None]
-        complete = [
-            (place, skip_reasons.consistent(stored))
-            for place, stored in zip(present, found.documents, strict=True)
+        with_features = [place for place, key in enumerate(candidates.keys) if key is not None]
+        complete = {
+            place: skip_reasons.consistent(stored)
+            for place, stored in zip(with_features, found.documents, strict=True)
             if needs <= stored.keys()
-        ]
-        places = np.array([place for place, _ in complete], dtype=np.intp)
-        documents = [stored for _, stored in complete]
-        window = Window(
-            [candidates.ids[place] for place in places],
-            candidates.first_pass[places],
-            **columns(documents, needs | method.wants),
-        )
+        }
+        scored.complete[[*complete]] = True
+        if method.partial is None:
+            places = np.array([*complete], dtype=np.intp)
+            documents = [*complete.values()]
+            window = Window(
+                [candidates.ids[place] for place in places],
+                candidates.first_pass[places],
+                **columns(documents, needs | method.wants),
+            )
+        else:
+            places = np.arange(len(candidates.keys))
+            documents = [complete.get(place, {}) for place in places.tolist()]
+            window = Window(candidates.ids, candidates.first_pass, **partial_columns(documents, needs | method.wants))
+            if candidates.joined:
+                by_first_pass = places < len(places) - candidates.joined
+                window = replace(window, present={**window.present, Feature.FIRST_PASS: by_first_pass})
         scored.mask[places] = True
         query = encoded.query
         key = next(key for key in candidates.keys if key is not None)
@@ -402,6 +432,12 @@ class WindowScorer:
         # The whole window: of a method that judges documents together, what it shows of one depends on the others.
         details = await self._pool.run(method.rescorer.detail, scored.query, scored.window, method.params)
         return [details[place] for place in places]
+
+    def summary(self, scored: WindowScores, method: Method) -> dict[str, Any]:
+        """Return what the method tells about the scoring as a whole; most have nothing to tell."""
+        if method.partial is None or scored.window is None or scored.query is None:
+            return {}
+        return method.partial.summary(scored.query, scored.window, method.params)
 
     async def run(self, method: Method, query: Query, window: Window, took: Timings) -> Float32:
         """Return a method's scores of a window as they are shown, ``(k,)``, not negative.
@@ -542,6 +578,10 @@ class WindowScorer:
             f"it with `es-ttc attach{flag}`, or make an index that has it with `es-ttc index create{flag}` and "
             "`es-ttc ingest`"
         )
+
+
+def _no_scores(count: int) -> WindowScores:
+    return WindowScores(np.zeros(count, np.float32), np.zeros(count, np.bool_), np.zeros(count, np.bool_))
 
 
 def _nothing_to_score(skipped: Mapping[int, SkipReason]) -> NoFeatures:

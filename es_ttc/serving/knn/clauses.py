@@ -18,7 +18,7 @@ from es_ttc.engine.protocol import Product
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.spec import HASH, ROOT, VECTOR
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
-from es_ttc.serving.search.section import KEY, Section, parse_section
+from es_ttc.serving.search.section import KEY, OF_RESCORE, Section, parse_section
 from es_ttc.vectors.tokens import Float32
 
 TEXT = "query_text"
@@ -41,7 +41,6 @@ _NATIVE: Mapping[Product, tuple[str, ...]] = {
     "elasticsearch": ("num_candidates", "similarity", "boost", "_name"),
     "opensearch": ("boost",),
 }
-_OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,9 +327,10 @@ def _check_ours(
             f"[{where}] searches [{field}], and the index has its vectors in a side index: name [{VECTOR}], or add "
             f"[{KEY}] with a method that searches the others"
         )
-    for key in _OF_RESCORE if section is not None else ():
+    for key in OF_RESCORE if section is not None else ():
         if getattr(section, key) != Section.model_fields[key].default:
-            raise InvalidRequest(f"[{KEY}.{key}] belongs to [rescore]: in [knn] use [boost]")
+            instead = "k" if key == "candidates" else "boost"
+            raise InvalidRequest(f"[{KEY}.{key}] belongs to [rescore]: in [knn] use [{instead}]")
     _check_number(given, "k", where, least=1, most=most)
     _check_number(given, "num_candidates", where, least=1, most=10_000)
     _check_number(given, "boost", where, least=0, whole=False)

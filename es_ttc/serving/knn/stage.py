@@ -16,7 +16,7 @@ from es_ttc.serving.offload import Offload
 from es_ttc.serving.rescore.plan import DEFAULT_SIZE, own_timeout
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
 from es_ttc.serving.search.clauses import ClauseCompletion, ClauseStage, SearchWithClauses, with_text
-from es_ttc.serving.search.request import SearchRequest
+from es_ttc.serving.search.request import SearchItem, SearchRequest
 from es_ttc.serving.search.response import add_summary
 
 _IN_HEADER = (
@@ -59,11 +59,7 @@ class KnnStage(ClauseStage[KnnClause, RetrievalResult]):
         self, request: SearchRequest, found: Sequence[SearchWithClauses[KnnClause]]
     ) -> list[list[RetrievalResult] | EsTtcError]:
         """Return what stands in the clauses' places; the rounds of all retrievals go in step."""
-        url = request.params.url
-        if request.is_multi:
-            path, query_string = request.path, _query_string(url)
-        else:
-            path, query_string = request.path.rstrip(b"/").removesuffix(b"_search") + b"_msearch", b""
+        path, query_string = msearch_target(request)
         questions = [self._question(request, one, clause) for one in found for clause in one.clauses]
         answered = iter(await self._retrieving.answer(questions, path, query_string))
         return [_whole([next(answered) for _ in one.clauses]) for one in found]
@@ -82,15 +78,12 @@ class KnnStage(ClauseStage[KnnClause, RetrievalResult]):
     ) -> RetrievalRequest:
         url = request.params.url
         size = str(url.get("size", found.body.get("size", DEFAULT_SIZE)))
-        header = found.item.header
-        if not request.is_multi:
-            header = jsonio.dumps({name: value for name, value in request.params.url.items() if name in _IN_HEADER})
         return RetrievalRequest(
             clause,
             found.body,
             int(size) if size.isdigit() else DEFAULT_SIZE,  # the engine will say what is wrong with it
             request.caller(found.item),
-            header,
+            search_header(request, found.item),
             own_timeout(found.body, url),
             request.started,
             (request.incoming.headers, request.target(found.item)) in self._accepted,
@@ -125,5 +118,16 @@ def _whole(outcomes: Sequence[RetrievalResult | EsTtcError]) -> list[RetrievalRe
     return error or [one for one in outcomes if isinstance(one, RetrievalResult)]
 
 
-def _query_string(url: Mapping[str, str]) -> bytes:
-    return b"search_type=" + url["search_type"].encode() if "search_type" in url else b""
+def msearch_target(request: SearchRequest) -> tuple[bytes, bytes]:
+    """Return the path and the URL parameters by which several searches of a request's target are asked at once."""
+    if not request.is_multi:
+        return request.path.rstrip(b"/").removesuffix(b"_search") + b"_msearch", b""
+    kind = request.params.url.get("search_type")
+    return request.path, b"" if kind is None else b"search_type=" + kind.encode()
+
+
+def search_header(request: SearchRequest, item: SearchItem) -> bytes:
+    """Return the header line of a search of a request's item in an `_msearch`."""
+    if request.is_multi:
+        return item.header
+    return jsonio.dumps({name: value for name, value in request.params.url.items() if name in _IN_HEADER})

@@ -194,16 +194,3 @@ def following(
     if other:
         scores = np.array([hit.get("_score") or 0.0 for hit in other], dtype=np.float32) * window.factor
         yield from zip(other, below(scores, window.floor), strict=True)
-
-
-@dataclass(frozen=True, slots=True)
-class RescoredResponse:
-    """A response that has been put in order.
-
-    Attributes:
-        applied: Whether the order is the method's.
-        groups: The groups of all documents with a place, where the request collapses.
-    """
-
-    applied: bool
-    groups: WindowGroups | None = None

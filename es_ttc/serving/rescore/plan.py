@@ -18,7 +18,7 @@ from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.rescore.collapse import Collapse, parse_collapse
 from es_ttc.serving.search.query_text import texts_of
-from es_ttc.serving.search.section import KEY, Section, milliseconds, parse_section
+from es_ttc.serving.search.section import DEFAULT_METHOD, KEY, Section, milliseconds, parse_section
 
 DEFAULT_WINDOW = 100
 DEFAULT_SIZE = 10
@@ -110,7 +110,7 @@ def plan_search(
     if found is None:
         return None
     natives, item = found
-    section = parse_section(item[KEY], limits)
+    section = parse_section(item[KEY], limits, default_method=DEFAULT_METHOD)
     rest = dict(body)
     url = dict(params)
     collapse = None if rest.get("collapse") is None else parse_collapse(rest.pop("collapse"))

@@ -5,16 +5,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from es_ttc.errors import EsTtcError
+from es_ttc.serving.adaptive.filters import required_filters
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.keys import marks_of
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.limits import RequestLimits
 from es_ttc.serving.offload import Offload
-from es_ttc.serving.rescore.collapse import RescoredResponse, WindowGroups, following, rest_of_page
+from es_ttc.serving.rescore.candidates import NONE_JOINED
+from es_ttc.serving.rescore.collapse import WindowGroups, following, rest_of_page
 from es_ttc.serving.rescore.page import shortest, shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan, plan_search
-from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, page_hits
+from es_ttc.serving.rescore.response import RescoredResponse
+from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, joined_hits, page_hits, with_joined
 from es_ttc.serving.rescore.window import WindowRescorers, WindowRescoring
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
 from es_ttc.serving.search.engine import EngineRefusal
@@ -28,7 +31,7 @@ _BEGUN_AT_ONCE = 20  # searches of one `_msearch`, before others have a turn
 class Rescoring(Protocol):
     """A search's rescoring on its way."""
 
-    async def rank(self, response: dict[str, Any], caller: Caller, first_pass_ms: float) -> RescoredResponse:
+    async def rank(self, answered: Answered) -> RescoredResponse:
         """Put the engine's response in order, in place."""
         ...
 
@@ -94,9 +97,10 @@ class RescoreStage:
 
     def _begin(self, request: SearchRequest, item: SearchItem, plan: SearchPlan) -> None:
         known = (request.incoming.headers, request.target(item)) in self._accepted
+        item.params = plan.params
         rescoring: Rescoring | None = self._walks.begin(plan, request.started, encode=known)
         if rescoring is None:
-            rescoring = self._rescorers.begin(plan, request.started, encode=known)
+            rescoring = self._rescorers.begin(request, item, plan, encode=known)
         in_two_steps = (
             isinstance(rescoring, WindowRescoring)
             and not request.is_multi
@@ -104,7 +108,6 @@ class RescoreStage:
             and not self._attached.expects_ids(request.caller(item))
         )
         item.body = bare_window(plan) if in_two_steps else plan.body
-        item.params = plan.params
         item.completions.append(RescoreCompletion(plan, rescoring, self._attached, in_two_steps=in_two_steps))
 
 
@@ -126,24 +129,40 @@ class RescoreCompletion(Completion):
         self._attached = attached
         self._in_two_steps = in_two_steps
         self._groups: WindowGroups | None = None
+        self._joined = NONE_JOINED
 
     async def complete(self, answered: Answered) -> None:
         """Put the response in the method's order, as the caller asked for it."""
         caller = answered.caller
         if not self._in_two_steps:
-            await self._rank(answered, caller)
+            await self._rank_whole(answered)
         elif not await self._filled(answered, caller):
             answered.response, answered.ms = await answered.again(self._plan.body)
-            await self._rank(answered, caller)
+            await self._rank_whole(answered)
         beyond = self._groups_beyond()
         if beyond is not None:
             groups, ms = await answered.again(beyond)
             self._add_groups(answered.response, groups["hits"]["hits"], ms)
         hide(answered.response["hits"]["hits"], self._plan)
 
-    async def _rank(self, answered: Answered, caller: Caller) -> None:
-        ranked = await self._rescoring.rank(answered.response, caller, answered.ms)
-        self.applied, self._groups = ranked.applied, ranked.groups
+    async def _rank(self, answered: Answered) -> None:
+        ranked = await self._rescoring.rank(answered)
+        self.applied, self._groups, self._joined = ranked.applied, ranked.groups, ranked.joined
+
+    async def _rank_whole(self, answered: Answered) -> None:
+        """Rescore a window whose hits are whole, and read those on its page that joined it."""
+        await self._rank(answered)
+        page = answered.response["hits"]["hits"]
+        joined = self._joined.among(page)
+        if not joined:
+            return
+        full, ms = await answered.again(joined_hits(self._plan.body, joined, self._demands, named=self._joined.named))
+        answered.response["hits"]["hits"] = with_joined(page, joined, full["hits"]["hits"], named=self._joined.named)
+        add_to_first_pass(answered.response, ms)
+
+    @property
+    def _demands(self) -> list[Any]:
+        return required_filters(self._plan.body, query_in_url=False)
 
     async def _filled(self, answered: Answered, caller: Caller) -> bool:
         """Rescore a bare window and read the hits of its page; False where the page needs the whole request."""
@@ -151,17 +170,21 @@ class RescoreCompletion(Completion):
         window = response["hits"]["hits"]
         if await self._attached.needs_ids(window, caller):
             return False
-        marks = marks_of(window)
-        by_hit = {id(hit): mark for hit, mark in zip(window, marks, strict=True)}
-        await self._rank(answered, caller)
+        await self._rank(answered)
         page = response["hits"]["hits"]
         if not page:
             return True
+        if self._joined.named:
+            return False
+        union = [*window, *self._joined.hits]
+        marks = marks_of(union)
+        by_hit = {id(hit): mark for hit, mark in zip(union, marks, strict=True)}
         marks_of_page = [mark for hit in page if (mark := by_hit[id(hit)]) is not None]
         if len(marks_of_page) < len(page):
             return False
         try:
-            full, ms = await answered.again(page_hits(self._plan.body, marks_of_page, filter(None, marks)))
+            demands = self._demands if self._joined.among(page) else None
+            full, ms = await answered.again(page_hits(self._plan.body, marks_of_page, filter(None, marks), demands))
         except EngineRefusal:
             return False
         hits = None if full["_shards"]["failed"] else filled(page, marks_of_page, full["hits"]["hits"])

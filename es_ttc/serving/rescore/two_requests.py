@@ -15,16 +15,18 @@ from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.serving.features.keys import Mark, marks_of
 from es_ttc.serving.rescore.plan import SearchPlan
 
+_MOST_JOINED = 1000
+"""Hits that are read of documents which joined a window: those of equal content come together."""
 _WORTH_IT = 3
 """How many times wider than the page a window must be; measured in benchmarks/gateway.py."""
 
-_OF_HITS = frozenset(
+OF_HITS = frozenset(
     {"_source", "docvalue_fields", "fields", "highlight", "script_fields", "seq_no_primary_term", "version"}
 )
 _OF_HITS_IN_AGGREGATIONS = frozenset({"fields", "seq_no_primary_term"})
 """What Elasticsearch's `top_hits` takes over from the search."""
 
-_OF_THE_SEARCH = frozenset({"aggregations", "aggs", "profile", "suggest", "track_total_hits"})
+OF_THE_SEARCH = frozenset({"aggregations", "aggs", "profile", "suggest", "track_total_hits"})
 _OF_BOTH = frozenset(
     {
         "derived",
@@ -39,8 +41,9 @@ _OF_BOTH = frozenset(
         "timeout",
     }
 )
+_OURS_OF_A_HIT = frozenset({"_explanation", "_score", "_ttc"})
 _OURS = frozenset({"from", "rescore", "size"})
-_SAFE_PARAMS = frozenset(
+SAFE_PARAMS = frozenset(
     {
         "allow_no_indices", "allow_partial_search_results", "batched_reduce_size", "ccs_minimize_roundtrips",
         "error_trace", "expand_wildcards", "human", "ignore_unavailable", "max_concurrent_shard_requests",
@@ -55,11 +58,11 @@ def can_split(plan: SearchPlan) -> bool:
     query = plan.body.get("query", {})
     return (
         plan.page.fetch >= _WORTH_IT * plan.page.size > 0
-        and plan.body.keys() <= _OF_HITS | _OF_THE_SEARCH | _OF_BOTH | _OURS
+        and plan.body.keys() <= OF_HITS | OF_THE_SEARCH | _OF_BOTH | _OURS
         and isinstance(query, dict)
         and "hybrid" not in query
         and len(plan.body.get("rescore", [])) == 1
-        and all(name in _SAFE_PARAMS for name, _ in plan.params)
+        and all(name in SAFE_PARAMS for name, _ in plan.params)
         and not plan.hide_ids
         and not plan.explain
         and not plan.section.detail  # which may name any document of the window, by its id
@@ -77,13 +80,15 @@ def _shows_hits(part: Any) -> bool:
 
 def bare_window(plan: SearchPlan) -> dict[str, Any]:
     """Return the request for ranks, scores and content hashes, with everything that belongs to the whole search."""
-    rest = {key: value for key, value in plan.body.items() if key not in _OF_HITS}
+    rest = {key: value for key, value in plan.body.items() if key not in OF_HITS}
     groups = [] if plan.collapse is None else [plan.collapse.field]
     asked = [HASH, ENCODER, VERSION, *groups]
     return rest | {"stored_fields": "_none_", "docvalue_fields": asked, "version": True}
 
 
-def page_hits(body: Mapping[str, Any], marks: Iterable[Mark], window: Iterable[Mark]) -> dict[str, Any]:
+def page_hits(
+    body: Mapping[str, Any], marks: Iterable[Mark], window: Iterable[Mark], demands: Sequence[Any] | None = None
+) -> dict[str, Any]:
     """Return the request for the hits of a page.
 
     Args:
@@ -91,12 +96,18 @@ def page_hits(body: Mapping[str, Any], marks: Iterable[Mark], window: Iterable[M
         marks: The page's documents.
         window: All documents of the window. Those with a hash of the page's come first in the answer, since it has
             the window's order; so their number is enough.
+        demands: What the query demands of every document beside its words, where the page holds documents that do not
+            match the words; None where all match the query.
     """
     hashes = {content for _, content, _ in marks}
-    rest = {key: value for key, value in body.items() if key in _OF_HITS | _OF_BOTH}
+    rest = {key: value for key, value in body.items() if key in OF_HITS | _OF_BOTH}
     query = body.get("query") or {"match_all": {}}
+    these = {"terms": {HASH: sorted(hashes)}}
+    matching = {"must": [query], "filter": [these]}
+    if demands is not None:
+        matching = {"should": [query], "filter": [these, *demands]}
     return rest | {
-        "query": {"bool": {"must": [query], "filter": [{"terms": {HASH: sorted(hashes)}}]}},
+        "query": {"bool": matching},
         "from": 0,
         "size": sum(content in hashes for _, content, _ in window),
         "track_total_hits": False,
@@ -123,4 +134,57 @@ def filled(
             return None
         ours = {key: thin[key] for key in ("_score", "_ttc") if key in thin}
         hits.append({**found[mark], **ours})
+    return hits
+
+
+def joined_hits(
+    body: Mapping[str, Any], joined: Sequence[Mapping[str, Any]], demands: Sequence[Any], *, named: bool
+) -> dict[str, Any]:
+    """Return the request for hits of documents that joined a window, as the caller wants his hits.
+
+    Args:
+        body: The caller's whole request.
+        joined: Their bare hits.
+        demands: What the query demands of every document beside its words.
+        named: Whether they are told apart by their ids, in place of their content.
+    """
+    rest = {key: value for key, value in body.items() if key not in OF_THE_SEARCH | _OURS}
+    these = (
+        {"ids": {"values": sorted({str(hit["_id"]) for hit in joined})}}
+        if named
+        else {"terms": {HASH: sorted({str(hit["fields"][HASH][0]) for hit in joined})}}
+    )
+    query = body.get("query") or {"match_all": {}}
+    return rest | {
+        "query": {"bool": {"should": [query], "filter": [these, *demands]}},
+        "from": 0,
+        "size": _MOST_JOINED,
+        "track_total_hits": False,
+    }
+
+
+def with_joined(
+    page: Sequence[dict[str, Any]], joined: Sequence[dict[str, Any]], full: Sequence[dict[str, Any]], *, named: bool
+) -> list[dict[str, Any]]:
+    """Return a page with whole hits in place of bare ones; a document that has gone meanwhile is left out.
+
+    Args:
+        page: The page's hits.
+        joined: Those of them that are bare.
+        full: The hits of :func:`joined_hits`.
+        named: Whether documents are told apart by their ids, in place of their content.
+    """
+
+    def mark(hit: Mapping[str, Any]) -> tuple[str, str]:
+        return str(hit["_index"]), str(hit["_id"] if named else hit["fields"][HASH][0])
+
+    whole = {mark(hit): hit for hit in full}
+    bare = {id(hit) for hit in joined}
+    hits = []
+    for hit in page:
+        if id(hit) not in bare:
+            hits.append(hit)
+        elif mark(hit) in whole:
+            ours = {key: value for key, value in hit.items() if key in _OURS_OF_A_HIT}
+            hits.append({**whole[mark(hit)], **ours})
     return hits

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,11 @@ from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.scoring import Method, Timings, WindowScorer, WindowScores
-from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
+from es_ttc.serving.rescore.candidates import NONE_JOINED, CandidateSearch, JoinedCandidates, NearestDocuments
 from es_ttc.serving.rescore.collapse import (
     Group,
-    RescoredResponse,
     WindowGroups,
     collapsed,
     firsts,
@@ -28,9 +28,12 @@ from es_ttc.serving.rescore.collapse import (
 )
 from es_ttc.serving.rescore.page import Ranking, combine, rank, set_max_score, shortest, shown_hit, with_field_name
 from es_ttc.serving.rescore.plan import SearchPlan
+from es_ttc.serving.rescore.response import RescoredResponse
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
+from es_ttc.serving.search.request import SearchItem, SearchRequest
 from es_ttc.serving.search.response import add_took
 from es_ttc.serving.search.section import Section
+from es_ttc.serving.search.stage import Answered
 from es_ttc.vectors.tokens import Float32
 
 
@@ -39,23 +42,33 @@ class WindowRescorers:
 
     Args:
         scorer: Scores windows.
+        nearest: Finds documents that join windows.
         default_timeout_ms: Scoring budget of a request that names none.
         tuned: Parameters of a request that gives none.
         metrics: Counts stages and fallbacks.
     """
 
-    def __init__(self, scorer: WindowScorer, default_timeout_ms: float, tuned: TunedDefaults, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        scorer: WindowScorer,
+        nearest: NearestDocuments,
+        default_timeout_ms: float,
+        tuned: TunedDefaults,
+        metrics: Metrics,
+    ) -> None:
         self.scorer = scorer
+        self._nearest = nearest
         self.metrics = metrics
         self._default_timeout_ms = default_timeout_ms
         self._tuned = tuned
 
-    def begin(self, plan: SearchPlan, started: float, *, encode: bool) -> "WindowRescoring":
-        """Check the method's name and parameters, and start to encode the query.
+    def begin(self, request: SearchRequest, item: SearchItem, plan: SearchPlan, *, encode: bool) -> "WindowRescoring":
+        """Check the method's name and parameters, and start to encode the query and to look for candidates.
 
         Args:
-            plan: The request, taken apart.
-            started: `time.perf_counter` when the request came in.
+            request: The request.
+            item: The search, as the engine will be asked it.
+            plan: The search, taken apart.
             encode: Whether the query is encoded while the engine runs the first pass, not after it.
 
         Raises:
@@ -65,8 +78,10 @@ class WindowRescorers:
         params, tuned = self._tuned.parse(rescorer, plan.section.params)
         method = Method(rescorer, params, plan.section.detail)
         begun = self.scorer.begin_encoding(method, plan.texts) if plan.page.fetch and encode else None
+        count = candidates_of(plan, method)
+        candidates = self._nearest.begin(request, item, plan, count, method, begun) if count else None
         budget = plan.section.timeout_ms or self._default_timeout_ms
-        return WindowRescoring(self, plan, method, tuned, begun, budget, started)
+        return WindowRescoring(self, plan, method, tuned, begun, candidates, budget, request.started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +94,7 @@ class WindowRescoring:
         method: The method with its parameters.
         tuned: Those of its parameters that are tuned values, not the request's.
         begun: The query on its way through the encoder, where that has begun.
+        candidates: Finds documents that join the window; None where none are wanted.
         budget: What scoring may take, in ms; the caller's own timeout can leave less.
         started: `time.perf_counter` when the request came in.
     """
@@ -88,27 +104,23 @@ class WindowRescoring:
     method: Method
     tuned: Mapping[str, Any]
     begun: asyncio.Task[EncodedQuery] | None
+    candidates: CandidateSearch | None
     budget: float
     started: float
 
-    async def rank(self, response: dict[str, Any], caller: Caller, first_pass_ms: float) -> RescoredResponse:
-        """Put the engine's response in the method's order, in place.
-
-        Args:
-            response: The engine's decoded response to the plan.
-            caller: In whose name documents are read.
-            first_pass_ms: What the engine took.
+    async def rank(self, answered: Answered) -> RescoredResponse:
+        """Put the engine's response to the plan in the method's order, in place.
 
         Raises:
             InvalidRequest: The index lacks what the method needs, or has another encoder.
             EsTtcError: Scoring failed or was late, and the request says ``on_error: fail``.
         """
-        plan, metrics = self.plan, self.rescorers.metrics
-        took, began = Timings(first_pass=first_pass_ms), time.perf_counter()
+        plan, metrics, response = self.plan, self.rescorers.metrics, answered.response
+        took, began = Timings(first_pass=answered.ms), time.perf_counter()
         hits = response["hits"]["hits"]
         groups = None if plan.collapse is None else groups_of(hits, plan.collapse.field)
         outcome = await attempt(
-            self.rescorers.scorer.score(hits, self.method, plan.texts, self.begun, caller, took),
+            self._scored(answered, took),
             what="scoring",
             method=plan.section.method,
             budget_ms=budget_ms(self.budget, plan.timeout_ms, self.started),
@@ -118,7 +130,7 @@ class WindowRescoring:
                 raise outcome
             window = cut_first_pass(response, plan, groups)
         else:
-            window = await self._reorder(response, outcome, groups)
+            window = await self._reorder(response, outcome)
         response["ttc"] = self._summary(outcome, len(hits), took)
         add_took(response, (time.perf_counter() - began) * 1000)
         for stage, ms in took.as_dict().items():
@@ -126,30 +138,58 @@ class WindowRescoring:
         if isinstance(outcome, EsTtcError):
             fell_back(metrics, "first pass answered", plan.section.method, outcome)
         else:
-            metrics.skipped(outcome.skipped.values())
-        return RescoredResponse(not isinstance(outcome, EsTtcError), window)
+            metrics.skipped(outcome.scores.skipped.values())
+            return RescoredResponse(True, window, outcome.joined)
+        return RescoredResponse(False, window)
 
-    async def _reorder(
-        self, response: dict[str, Any], scored: WindowScores, groups: Sequence[Group] | None
-    ) -> WindowGroups | None:
-        plan, section = self.plan, self.plan.section
-        hits, window = response["hits"]["hits"], None
+    async def _scored(self, answered: Answered, took: Timings) -> "_ScoredWindow":
+        """Return the scores of the window with the documents that join it."""
+        hits: list[dict[str, Any]] = answered.response["hits"]["hits"]
+        if self.method.partial is None and self.candidates is None:
+            scores = await self._score(answered, hits, 0, took)
+            return _ScoredWindow(hits, range(len(hits)), NONE_JOINED, scores, is_first_pass=True)
+        window = hits[: self.plan.page.block]  # what follows keeps the engine's order
+        joined = NONE_JOINED
+        if self.candidates is not None:
+            started = time.perf_counter()
+            joined = await self.candidates.find(window)
+            took.candidates = (time.perf_counter() - started) * 1000
+        union = [*window, *joined.hits]
+        scores = await self._score(answered, union, len(joined.hits), took)
+        places = [*range(len(window)), *[None] * len(joined.hits), *joined.places_left(hits, len(window))]
+        every = [*union, *(hits[place] for place in places[len(union) :] if place is not None)]
+        return _ScoredWindow(every, places, joined, scores)
+
+    async def _score(
+        self, answered: Answered, hits: Sequence[dict[str, Any]], joined: int, took: Timings
+    ) -> WindowScores:
+        return await self.rescorers.scorer.score(
+            hits, self.method, self.plan.texts, self.begun, answered.caller, took, joined=joined
+        )
+
+    async def _reorder(self, response: dict[str, Any], outcome: "_ScoredWindow") -> WindowGroups | None:
+        plan, section, scored = self.plan, self.plan.section, outcome.scores
+        hits, window = outcome.hits, None
         first_pass = np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
-        ranking = ranking_of(section, first_pass, scored, plan.page.block)
-        if groups is not None:
+        block = plan.page.block if outcome.is_first_pass else max(1, len(scored.mask))
+        ranking = outcome.without_useless(ranking_of(section, first_pass, scored, block))
+        if plan.collapse is not None:
+            groups, in_first_pass = groups_of(hits, plan.collapse.field), [one is not None for one in outcome.places]
             ranking = collapsed(ranking, groups)
-            window = window_groups(groups, plan.page.fetch, first_pass, ranking)
+            own = list(compress(groups, in_first_pass))
+            beyond = [groups[number] for number in ranking.order.tolist() if not in_first_pass[number]]
+            window = window_groups(own, plan.page.fetch, first_pass[in_first_pass], ranking, beyond=beyond)
         page = slice(plan.page.start, plan.page.start + plan.page.size)
         details = await self._details(scored, ranking, page)
         shown = []
         for place, score in zip(ranking.order[page].tolist(), map(shortest, ranking.scores[page]), strict=True):
             hit = hits[place]
-            detail = {"first_pass_rank": place + 1, "first_pass_score": hit.get("_score")} | details.get(place, {})
+            detail = outcome.origin(place) | details.get(place, {})
             if place in scored.stale:
                 detail["stale"] = True
             if place in scored.skipped:
                 detail["skipped"] = scored.skipped[place].value
-            rescored = shortest(scored.values[place]) if scored.mask[place] else None
+            rescored = shortest(scored.values[place]) if scored.has(place) else None
             shown.append(shown_hit(hit, section, score, rescored, detail, explain=plan.explain))
         response["hits"]["hits"] = shown
         set_max_score(response, ranking.scores)
@@ -172,21 +212,67 @@ class WindowRescoring:
             for place, number, detail in zip(places, positions, details, strict=True)
         }
 
-    def _summary(self, outcome: WindowScores | EsTtcError, considered: int, took: Timings) -> dict[str, Any]:
+    def _summary(self, outcome: "_ScoredWindow | EsTtcError", considered: int, took: Timings) -> dict[str, Any]:
         summary: dict[str, Any] = {"method": self.plan.section.method, "applied": not isinstance(outcome, EsTtcError)}
         summary["window"] = considered
         if self.tuned:
             summary["tuned"] = dict(self.tuned)
         if isinstance(outcome, EsTtcError):
             return summary | {"scored": 0, "reason": str(outcome), "took": took.as_dict()}
-        summary["scored"] = int(outcome.mask.sum())
-        if outcome.stale:
-            summary["stale"] = len(outcome.stale)
-        if outcome.skipped:
-            summary["skipped"] = skip_reasons.summary(outcome.skipped.values())
-        if outcome.encoder is not None:
-            summary |= {"encoder": outcome.encoder, "features_from_memory": outcome.from_memory}
+        scores = outcome.scores
+        summary["scored"] = int(scores.mask.sum())
+        if self.candidates is not None:
+            summary["candidates"] = outcome.joined.as_dict()
+        summary |= self.rescorers.scorer.summary(scores, self.method)
+        if scores.stale:
+            summary["stale"] = len(scores.stale)
+        if scores.skipped:
+            summary["skipped"] = skip_reasons.summary(scores.skipped.values())
+        if scores.encoder is not None:
+            summary |= {"encoder": scores.encoder, "features_from_memory": scores.from_memory}
         return summary | {"took": took.as_dict()}
+
+
+@dataclass(frozen=True, slots=True)
+class _ScoredWindow:
+    """A window with the documents that have joined it, and what follows it in the first pass.
+
+    Attributes:
+        hits: The window's hits, those that joined it, then the rest of the first pass.
+        places: For each of them its place in the first pass, from 0; None for one that joined.
+        joined: The documents that joined.
+        scores: Of the window's hits and those that joined.
+        is_first_pass: Whether the window is the whole first pass, which is reordered block by block.
+    """
+
+    hits: Sequence[dict[str, Any]]
+    places: Sequence[int | None]
+    joined: JoinedCandidates
+    scores: WindowScores
+    is_first_pass: bool = False
+
+    def origin(self, number: int) -> dict[str, Any]:
+        """Return what is shown about where a hit comes from."""
+        place = self.places[number]
+        if place is None:
+            return {"first_pass_rank": None, "first_pass_score": None}
+        return {"first_pass_rank": place + 1, "first_pass_score": self.hits[number].get("_score")}
+
+    def without_useless(self, ranking: Ranking) -> Ranking:
+        """Leave out documents that joined and whose features turned out not to be usable."""
+        kept = [
+            self.places[number] is not None or bool(self.scores.complete[number]) for number in ranking.order.tolist()
+        ]
+        return Ranking(ranking.order[kept], ranking.scores[kept])
+
+
+def candidates_of(plan: SearchPlan, method: Method) -> int:
+    """Return how many documents are looked for to join a search's window."""
+    if not plan.page.size:
+        return 0
+    if plan.section.candidates is not None:
+        return plan.section.candidates.knn
+    return plan.page.asked if method.partial is not None and method.partial.joins_nearest else 0
 
 
 def ranking_of(section: Section, first_pass: Float32, scored: WindowScores, block: int) -> Ranking:
@@ -195,17 +281,19 @@ def ranking_of(section: Section, first_pass: Float32, scored: WindowScores, bloc
     Args:
         section: How both scores are combined.
         first_pass: ``(n,)`` the engine's scores.
-        scored: The method's.
+        scored: The method's, of the first documents or of all.
         block: Ranks of a block, see :func:`rank`.
     """
+    scores, mask = np.zeros(len(first_pass), np.float32), np.zeros(len(first_pass), np.bool_)
+    scores[: len(scored.values)], mask[: len(scored.mask)] = scored.values, scored.mask
     final = combine(
         section.score_mode,
         first_pass,
-        scored.values,
+        scores,
         query_weight=section.query_weight,
         rescore_query_weight=section.rescore_query_weight,
     )
-    return rank(first_pass, final, scored.mask, block)
+    return rank(first_pass, final, mask, block)
 
 
 def cut_first_pass(response: dict[str, Any], plan: SearchPlan, groups: Sequence[Group] | None) -> WindowGroups | None:

@@ -12,7 +12,12 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 
 KEY = "ttc"
+DEFAULT_METHOD = "blend"
+"""What a `rescore` section means that names no method."""
 MAX_WEIGHT = 1e9
+MAX_CANDIDATES = 10_000
+OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight", "candidates")
+"""Keys that have a meaning in `rescore` only."""
 
 _UNIT_MS = {"nanos": 1e-6, "micros": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(nanos|micros|ms|s|m|h|d)")
@@ -29,6 +34,18 @@ class ScoreMode(StrEnum):
     AVG = "avg"
     MAX = "max"
     MIN = "min"
+
+
+class Candidates(BaseModel):
+    """Documents that join the window."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    knn: int = Field(
+        ge=0,
+        le=MAX_CANDIDATES,
+        description="How many documents, those nearest to the query by pooled vector; 0 for the window alone.",
+    )
 
 
 class Section(BaseModel):
@@ -55,6 +72,11 @@ class Section(BaseModel):
     score_mode: ScoreMode = Field(ScoreMode.REPLACE, description="How both scores are combined.", strict=False)
     query_weight: Weight = Field(1.0, description="Weight of the first-pass score.")
     rescore_query_weight: Weight = Field(1.0, description="Weight of the method's score.")
+    candidates: Candidates | None = Field(
+        None,
+        description='Documents that join the window under the search\'s own filters, e.g. {"knn": 100}. Default: as '
+        "many as the window for `blend` and `hybrid`, none for other methods. In `rescore` only.",
+    )
 
     @field_validator("query_text")
     @classmethod
@@ -79,12 +101,13 @@ class Section(BaseModel):
         return None if self.timeout is None else milliseconds(self.timeout)
 
 
-def parse_section(data: Any, limits: RequestLimits = DEFAULT_LIMITS) -> Section:
+def parse_section(data: Any, limits: RequestLimits = DEFAULT_LIMITS, *, default_method: str | None = None) -> Section:
     """Validate a ``ttc`` section.
 
     Args:
         data: The decoded section.
         limits: How long its texts may be, and how much it may hold.
+        default_method: The method of a section that names none; it must name one where this is None.
 
     Raises:
         InvalidRequest: Not an object, an unknown key (the nearest valid one is named), a wrong type or value; both
@@ -93,6 +116,8 @@ def parse_section(data: Any, limits: RequestLimits = DEFAULT_LIMITS) -> Section:
     if not isinstance(data, dict):
         raise InvalidRequest(f'[{KEY}] must be an object such as {{"method": "spectral"}}, got {shown(data)}')
     limits.check_section(data)
+    if default_method is not None:
+        data = {"method": default_method, **data}
     section = validated(Section, data, KEY)
     if section.query_text is not None and section.query_texts is not None:
         raise InvalidRequest(f"[{KEY}] takes [query_text] or [query_texts], not both")

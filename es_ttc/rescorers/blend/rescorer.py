@@ -1,0 +1,165 @@
+"""Blend: several signals of relevance, made comparable and added up. The default method."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from es_ttc.rescorers.base import Feature, Params, Query, Window
+from es_ttc.rescorers.blend.normalise import NORMALISED, Normalisation
+from es_ttc.rescorers.blend.signals import (
+    SIGNALS,
+    SignalName,
+    SignalScores,
+    documents_with,
+    has_signal,
+    part_of,
+    signal_scores,
+)
+from es_ttc.rescorers.spectral import SpectralRescorer
+from es_ttc.rescorers.spectral.params import SpectralParams
+from es_ttc.vectors.tokens import Float32
+
+DEFAULT_SIGNALS: Mapping[SignalName, float] = {"lexical": 1, "dense": 1, "spectral": 1, "late_interaction": 1}
+"""Signals and weights of a request that names none; measured in docs/results/blend.md."""
+ALWAYS: tuple[SignalName, ...] = ("lexical", "dense")
+"""Those of them that every index with features has."""
+
+_EVIDENCE = SpectralRescorer()
+
+
+class BlendParams(Params):
+    """What blend can be told."""
+
+    GRID: ClassVar[Mapping[str, Sequence[Any]]] = {"normalise": ("z", "minmax", "rank")}
+
+    signals: dict[SignalName, float] | None = Field(
+        None,
+        description="Weight of each signal, 0 or more: `lexical` (the first pass's scores), `dense` (cosine of pooled "
+        "vectors), `spectral`, `late_interaction` (ColBERT's mean over the query's tokens), `sentences` (best "
+        "sentence; needs chunks). Default: the first four, equally, as far as the index carries what they read.",
+    )
+    normalise: Normalisation = Field(
+        "z",
+        description="How signals are made comparable over the window's documents. `z`: distance from the mean in "
+        "standard deviations. `minmax`: place between the least and the greatest. `rank`: 1 / (60 + rank).",
+    )
+
+    @field_validator("signals")
+    @classmethod
+    def _weights(cls, signals: dict[SignalName, float] | None) -> dict[SignalName, float] | None:
+        if signals is None:
+            return None
+        if any(not np.isfinite(weight) or weight < 0 for weight in signals.values()):
+            raise ValueError("weights must be finite numbers of 0 or more")
+        if not any(signals.values()):
+            raise ValueError('at least one signal must have a weight above 0, e.g. {"lexical": 1, "dense": 1}')
+        return signals
+
+    @property
+    def weights(self) -> Mapping[SignalName, float]:
+        """The signals with a weight above 0, in the order of :data:`SIGNALS`."""
+        given = DEFAULT_SIGNALS if self.signals is None else self.signals
+        return {name: given[name] for name in SIGNALS if given.get(name, 0) > 0}
+
+    @property
+    def required(self) -> frozenset[SignalName]:
+        """Signals without which nothing is scored: those that the request names, else those that every index has."""
+        return frozenset(ALWAYS if self.signals is None else self.weights)
+
+
+class BlendRescorer:
+    """The weighted mean of several signals, each normalised over the documents of the window.
+
+    The signals are the first pass's scores, the cosine of pooled vectors, spectral retrieval and late interaction over
+    the query's tokens. Left to itself it takes those that the index carries. By default the documents nearest to the
+    query by pooled vector join the window: what words miss, vectors find.
+
+    A document without features (one that was written a moment ago, say) is scored by the signals that it has.
+
+    With `normalise: z` the mean is shown as ``1 / (1 + exp(-mean))``, in (0, 1): 0.5 is an average document.
+    """
+
+    name: ClassVar[str] = "blend"
+    Params: ClassVar[type[Params]] = BlendParams
+    wants: ClassVar[frozenset[Feature]] = frozenset({Feature.NORMS, Feature.OFFSETS})
+    similarity: ClassVar[bool] = False
+    joins_nearest: ClassVar[bool] = True
+
+    def needs(self, params: BlendParams) -> frozenset[Feature]:
+        """What the required signals read."""
+        return _read_by(params.required)
+
+    def takes(self, params: BlendParams) -> frozenset[Feature]:
+        """What the other signals read."""
+        return _read_by(params.weights) - self.needs(params)
+
+    def score(self, query: Query, window: Window, params: BlendParams) -> Float32:
+        """Return the scores, ``(k,)``."""
+        return shown_mean(_shares(query, window, params)[1], params.normalise)
+
+    def detail(self, query: Query, window: Window, params: BlendParams) -> list[dict[str, Any]]:
+        """Return each signal's score and its share of the mean; with token vectors, spectral retrieval's evidence."""
+        signals, shares = _shares(query, window, params)
+        details: list[dict[str, Any]] = [
+            {
+                "signals": {
+                    name: {
+                        "score": round(float(one.scores[place]), 6) if one.known[place] else None,
+                        "share": round(float(shares[name][place]), 6),
+                    }
+                    for name, one in signals.items()
+                }
+            }
+            for place in range(len(window))
+        ]
+        if "spectral" in signals:
+            places = np.flatnonzero(signals["spectral"].known).tolist()
+            evidence = _EVIDENCE.detail(query, part_of(window, places), SpectralParams())
+            for place, found in zip(places, evidence, strict=True):
+                details[place] |= {key: value for key, value in found.items() if key != "score"}
+        return details
+
+    def summary(self, query: Query, window: Window, params: BlendParams) -> dict[str, Any]:
+        """Return which signals were taken, which the index lacks, and how many documents have no features."""
+        taken = [name for name in params.weights if has_signal(name, query, window)]
+        told: dict[str, Any] = {"signals": taken}
+        lacking = [name for name in params.weights if name not in taken]
+        if lacking:
+            told["lacking"] = lacking
+        stored = self.needs(params) - {Feature.FIRST_PASS}
+        without = int((~documents_with(stored, window)).sum())
+        return {**told, "without_features": without} if without else told
+
+
+def shown_mean(shares: Mapping[SignalName, Float32], normalise: Normalisation) -> Float32:
+    """Return the sum of the signals' shares as it is shown: not negative, in the same order.
+
+    Args:
+        shares: ``(k,)`` by signal.
+        normalise: How the signals were made comparable: z-scores are of either sign.
+    """
+    mean: Float32 = np.sum(list(shares.values()), axis=0, dtype=np.float32)
+    if normalise != "z":
+        return mean
+    shown: Float32 = (1 / (1 + np.exp(-mean.astype(np.float64)))).astype(np.float32)
+    return shown
+
+
+def _shares(
+    query: Query, window: Window, params: BlendParams
+) -> tuple[dict[SignalName, SignalScores], dict[SignalName, Float32]]:
+    """Return the signals' scores, and what each adds to the mean."""
+    weights = {name: weight for name, weight in params.weights.items() if has_signal(name, query, window)}
+    total = sum(weights.values())
+    signals = {name: signal_scores(name, query, window) for name in weights}
+    normalised = NORMALISED[params.normalise]
+    shares = {
+        name: normalised(one.scores, one.known) * np.float32(weights[name] / total) for name, one in signals.items()
+    }
+    return signals, shares
+
+
+def _read_by(signals: Mapping[SignalName, float] | frozenset[SignalName]) -> frozenset[Feature]:
+    return frozenset(feature for name in signals for feature in SIGNALS[name].reads)

@@ -1,0 +1,120 @@
+"""The signals that a blend adds up: what each reads, and how it scores the documents that have it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
+from es_ttc.rescorers.blend.normalise import Mask
+from es_ttc.rescorers.dense import DenseParams, DenseRescorer
+from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
+from es_ttc.rescorers.programs.rescorers import ProgramParams, rescorer_of
+from es_ttc.rescorers.spectral import SpectralRescorer
+from es_ttc.rescorers.spectral.params import SpectralParams
+from es_ttc.vectors.tokens import Float32
+
+SignalName = Literal["lexical", "dense", "spectral", "late_interaction", "sentences"]
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One signal.
+
+    Attributes:
+        reads: The features of documents and of the query that it needs.
+        score: Returns ``(m,)`` scores of a window of m documents that have these features.
+    """
+
+    reads: frozenset[Feature]
+    score: Callable[[Query, Window], Float32]
+
+
+@dataclass(frozen=True, slots=True)
+class SignalScores:
+    """One signal's scores of a window of k documents.
+
+    Attributes:
+        scores: ``(k,)`` float32; 0 where the document does not have the signal.
+        known: ``(k,)`` bool, which documents have it.
+    """
+
+    scores: Float32
+    known: Mask
+
+
+def _first_pass(query: Query, window: Window) -> Float32:  # noqa: ARG001
+    return window.first_pass
+
+
+def _by(rescorer: Rescorer[Any], params: Params) -> Signal:
+    return Signal(rescorer.needs(params), partial(_scored_by, rescorer, params))
+
+
+def _scored_by(rescorer: Rescorer[Any], params: Params, query: Query, window: Window) -> Float32:
+    scores: Float32 = rescorer.score(query, window, params)
+    return scores
+
+
+SIGNALS: Mapping[SignalName, Signal] = {
+    "lexical": Signal(frozenset({Feature.FIRST_PASS}), _first_pass),
+    "dense": _by(DenseRescorer(), DenseParams()),
+    "spectral": _by(SpectralRescorer(), SpectralParams()),
+    "late_interaction": _by(MaxSimRescorer(), MaxSimParams(query="tokens")),
+    "sentences": _by(rescorer_of("sentmaxsim"), ProgramParams()),
+}
+"""Every signal, in the order in which it is shown."""
+
+
+def has_signal(name: SignalName, query: Query, window: Window) -> bool:
+    """Whether a window and a query carry what a signal reads."""
+    return all(_carried(feature, query, window) for feature in SIGNALS[name].reads)
+
+
+def signal_scores(name: SignalName, query: Query, window: Window) -> SignalScores:
+    """Return a signal's scores of the documents that have it.
+
+    A document that the first pass did not find has the lexical score 0, which is what the engine would give it or
+    little less: it is a score, not a missing one.
+    """
+    signal = SIGNALS[name]
+    if name == "lexical":
+        return SignalScores(window.first_pass, np.ones(len(window), np.bool_))
+    known = documents_with(signal.reads, window)
+    scores = np.zeros(len(window), np.float32)
+    if known.all():
+        scores[:] = signal.score(query, window)
+    elif known.any():
+        scores[known] = signal.score(query, part_of(window, np.flatnonzero(known).tolist()))
+    return SignalScores(scores, known)
+
+
+def documents_with(features: frozenset[Feature], window: Window) -> Mask:
+    """Return which documents of a window have all of some features, ``(k,)``."""
+    known = np.ones(len(window), np.bool_)
+    for feature in features & window.present.keys():
+        known &= window.present[feature]
+    return known
+
+
+def part_of(window: Window, places: Sequence[int]) -> Window:
+    """Return some documents of a window, as a window in which none lacks anything."""
+    picked: dict[str, Any] = {
+        name: [values[place] for place in places]
+        for name in ("ids", "tokens", "norms", "offsets", "chunks")
+        if (values := getattr(window, name)) is not None
+    }
+    pooled = None if window.pooled is None else window.pooled[places]
+    return replace(window, **picked, first_pass=window.first_pass[places], pooled=pooled, present={})
+
+
+def _carried(feature: Feature, query: Query, window: Window) -> bool:
+    match feature:
+        case Feature.FIRST_PASS:
+            return True
+        case Feature.QUERY_TOKENS:
+            return query.tokens is not None
+        case _:
+            return getattr(window, feature.value) is not None

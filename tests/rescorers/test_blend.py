@@ -1,0 +1,215 @@
+"""Blend and hybrid against the literal formulas, also where documents lack signals, and what a request may say."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.rescorers import registry
+from es_ttc.rescorers.base import Feature, PartialRescorer, Query, Window
+from es_ttc.rescorers.blend.hybrid import HybridParams, HybridRescorer
+from es_ttc.rescorers.blend.normalise import NORMALISATIONS, NORMALISED, min_max, reciprocal_ranks, z_scores
+from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer
+from es_ttc.rescorers.dense import DenseParams, DenseRescorer
+from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
+from es_ttc.rescorers.spectral import SpectralParams, SpectralRescorer
+from es_ttc.vectors.tokens import Float32, TokenVectors
+from tests.rescorers.windows import query_of, random_documents, unit_rows, window_of
+
+blend = BlendRescorer()
+hybrid = HybridRescorer()
+DEFAULT = BlendParams()
+DIMS = 16
+
+
+def example(documents: int = 9, seed: int = 0) -> tuple[Query, Window]:
+    random = np.random.default_rng(seed)
+    lengths = [int(length) for length in random.integers(1, 30, documents)]
+    window = replace(
+        window_of(random_documents(random, lengths, DIMS)),
+        pooled=unit_rows(random, documents, DIMS),
+        first_pass=np.sort(random.gamma(2, 2, documents).astype(np.float32))[::-1].copy(),
+    )
+    return query_of(unit_rows(random, 1, DIMS), unit_rows(random, 5, DIMS)), window
+
+
+def by_hand(query: Query, window: Window) -> dict[str, Float32]:
+    return {
+        "lexical": window.first_pass,
+        "dense": DenseRescorer().score(query, window, DenseParams()),
+        "spectral": SpectralRescorer().score(query, window, SpectralParams()),
+        "late_interaction": MaxSimRescorer().score(query, window, MaxSimParams(query="tokens")),
+    }
+
+
+def test_it_is_the_mean_of_z_scores() -> None:
+    query, window = example()
+    mean = np.mean([stats.zscore(scores) for scores in by_hand(query, window).values()], axis=0)
+    np.testing.assert_allclose(blend.score(query, window, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
+    assert blend.summary(query, window, DEFAULT) == {"signals": [*by_hand(query, window)]}
+
+
+def test_weights_are_shares() -> None:
+    query, window = example()
+    params = BlendParams(signals={"dense": 1, "lexical": 3, "spectral": 0})
+    scores = by_hand(query, window)
+    mean = 0.75 * stats.zscore(scores["lexical"]) + 0.25 * stats.zscore(scores["dense"])
+    np.testing.assert_allclose(blend.score(query, window, params), 1 / (1 + np.exp(-mean)), atol=1e-5)
+    assert blend.needs(params) == {Feature.FIRST_PASS, Feature.POOLED}
+    assert blend.takes(params) == frozenset()
+
+
+@pytest.mark.parametrize("normalise", NORMALISATIONS)
+def test_scores_are_shown_in_order_and_not_negative(normalise: Any) -> None:
+    query, window = example(40, seed=3)
+    params = BlendParams(normalise=normalise)
+    scores = blend.score(query, window, params)
+    shares = [found["signals"].values() for found in blend.detail(query, window, params)]
+    totals = [sum(signal["share"] for signal in one) for one in shares]
+    assert (scores >= 0).all()
+    np.testing.assert_array_equal(np.argsort(scores), np.argsort(totals))
+
+
+def test_what_an_index_lacks_is_left_out() -> None:
+    query, window = example()
+    without = replace(window, tokens=None, norms=None)
+    mean = np.mean([stats.zscore(by_hand(query, window)[name]) for name in ("lexical", "dense")], axis=0)
+    np.testing.assert_allclose(blend.score(query, without, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
+    assert blend.summary(query, without, DEFAULT) == {
+        "signals": ["lexical", "dense"],
+        "lacking": ["spectral", "late_interaction"],
+    }
+
+
+def test_a_document_without_features_is_scored_by_what_it_has() -> None:
+    query, window = example()
+    assert window.pooled is not None
+    assert window.tokens is not None
+    known = np.arange(9) != 4
+    holes = replace(
+        window,
+        pooled=np.where(known[:, np.newaxis], window.pooled, 0).astype(np.float32),
+        tokens=[one if there else TokenVectors(np.zeros((0, DIMS), np.float32))
+                for one, there in zip(window.tokens, known, strict=True)],
+        present={Feature.POOLED: known, Feature.TOKENS: known},
+    )  # fmt: skip
+    scores = blend.score(query, holes, DEFAULT)
+    lexical = stats.zscore(window.first_pass)[4] / 4  # the other three signals are at their mean
+    assert scores[4] == pytest.approx(1 / (1 + np.exp(-lexical)), abs=1e-5)
+    others = replace(
+        window,
+        ids=[one for one, there in zip(window.ids, known, strict=True) if there],
+        pooled=window.pooled[known],
+        tokens=[one for one, there in zip(window.tokens, known, strict=True) if there],
+        first_pass=window.first_pass[known],
+    )
+    semantic = BlendParams(signals={"dense": 1, "spectral": 1, "late_interaction": 1})
+    np.testing.assert_allclose(
+        blend.score(query, holes, semantic)[known], blend.score(query, others, semantic), atol=1e-6
+    )
+    assert blend.summary(query, holes, DEFAULT)["without_features"] == 1
+    detail = blend.detail(query, holes, DEFAULT)
+    assert detail[4]["signals"]["dense"] == {"score": None, "share": 0.0}
+    assert "scale" in detail[3]
+    assert "scale" not in detail[4]
+
+
+def test_a_constant_signal_says_nothing() -> None:
+    query, window = example()
+    flat = replace(window, first_pass=np.full(9, 2.5, np.float32))
+    both = BlendParams(signals={"lexical": 1, "dense": 1})
+    np.testing.assert_array_equal(
+        np.argsort(blend.score(query, flat, both)), np.argsort(by_hand(query, window)["dense"])
+    )
+
+
+def test_one_document_is_average() -> None:
+    query, window = example(1)
+    np.testing.assert_array_equal(blend.score(query, window, DEFAULT), [0.5])
+
+
+scores_and_known = st.integers(1, 30).flatmap(
+    lambda count: st.tuples(
+        st.lists(st.floats(-1e4, 1e4, width=32), min_size=count, max_size=count),
+        st.lists(st.booleans(), min_size=count, max_size=count),
+    )
+)
+
+
+@settings(deadline=None)
+@given(given_scores=scores_and_known, name=st.sampled_from(NORMALISATIONS))
+def test_normalising_keeps_order_and_fills_with_the_mean(
+    given_scores: tuple[list[float], list[bool]], name: Any
+) -> None:
+    scores, known = np.array(given_scores[0], np.float32), np.array(given_scores[1])
+    found = NORMALISED[name](scores, known)
+    assert np.isfinite(found).all()
+    assert found.shape == scores.shape
+    if known.any():
+        order = np.argsort(scores[known], kind="stable")
+        assert (np.diff(found[known][order]) >= -1e-6).all()
+        assert found[~known] == pytest.approx(found[known].mean(), abs=1e-4)
+
+
+def test_the_formulas() -> None:
+    scores, all_known = np.array([3, 1, 2], np.float32), np.ones(3, np.bool_)
+    np.testing.assert_allclose(z_scores(scores, all_known), stats.zscore(scores), atol=1e-6)
+    np.testing.assert_allclose(min_max(scores, all_known), [1, 0, 0.5], atol=1e-6)
+    np.testing.assert_allclose(reciprocal_ranks(scores, all_known), [1 / 61, 1 / 63, 1 / 62], atol=1e-8)
+
+
+def test_hybrid_is_reciprocal_rank_fusion_of_two_lists() -> None:
+    query, window = example(6)
+    found = np.array([True, True, True, True, False, False])
+    first_pass = np.where(found, window.first_pass, 0).astype(np.float32)
+    joined = replace(window, first_pass=first_pass, present={Feature.FIRST_PASS: found})
+    dense = by_hand(query, window)["dense"]
+    nearest = np.argsort(-dense)
+    params = HybridParams(rank_window_size=4)
+    expected = np.zeros(6)
+    expected[:4] += 1 / (60 + np.arange(1, 5))
+    expected[nearest[:4]] += 1 / (60 + np.arange(1, 5))
+    np.testing.assert_allclose(hybrid.score(query, joined, params), expected, atol=1e-7)
+
+
+def test_hybrid_by_weights() -> None:
+    query, window = example(6)
+    dense = by_hand(query, window)["dense"]
+    params = HybridParams(fusion="weighted", lexical_weight=0.25)
+    expected = 0.25 * _to_one(window.first_pass) + 0.75 * _to_one(dense)
+    np.testing.assert_allclose(hybrid.score(query, window, params), expected, atol=1e-6)
+    assert list(hybrid.detail(query, window, params)[0]["signals"]) == ["lexical", "dense"]
+
+
+def _to_one(scores: Float32) -> Float32:
+    result: Float32 = (scores - scores.min()) / np.ptp(scores)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"signals": {}}, "at least one signal"),
+        ({"signals": {"lexical": 0}}, "at least one signal"),
+        ({"signals": {"lexical": -1}}, "finite numbers of 0 or more"),
+        ({"signals": {"lexical": float("inf")}}, "valid number"),
+        ({"signals": {"bm25": 1}}, "signals"),
+        ({"signals": ["lexical"]}, "signals"),
+        ({"normalise": "zscore"}, "normalise"),
+        ({"weights": {}}, "weights"),
+    ],
+)
+def test_what_is_refused(params: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        registry.parse_params(registry.load("blend"), params)
+
+
+def test_both_are_found_by_name() -> None:
+    for name in ("blend", "hybrid"):
+        assert isinstance(registry.load(name), PartialRescorer)
+    assert not isinstance(registry.load("dense"), PartialRescorer)
