@@ -146,6 +146,44 @@ def test_hidden_documents_are_not_seen_nor_counted_nor_scored(secured: Behind) -
         assert set(grouped.ids) <= MAY_SEE
 
 
+def test_hidden_documents_do_not_join_a_window(secured: Behind) -> None:
+    """What only kNN finds is bound by rights too: words of a document that hides lead to others that do not."""
+    words = {"match": {"text": "the farmer watches before rain"}}
+    blend = {"window_size": 8, "ttc": {"query_text": "snow and rain", "detail": True}}
+
+    def blended(headers: dict[str, str], query: Any = words, **more: Any) -> Reply:
+        return call(
+            secured.gateway,
+            "POST",
+            f"/{INDEX}/_search",
+            {"query": query, "size": 8, "rescore": blend, "_source": ["number"], **more},
+            headers,
+        )
+
+    everything = {one for start in (0, 8) for one in blended(ADMIN, **{"from": start}).ids}
+    assert not everything <= MAY_SEE  # without rights hidden ones would join
+    for headers in (ANN, ADMIN | {"es-security-runas-user": "ann"}):
+        for query in (words, {"match": {"text": "zebra"}}):
+            for _ in range(2):  # the second search for candidates goes out beside the first pass
+                pages = [blended(headers, query, **{"from": start}) for start in (0, 8)]
+                told = pages[0].json()["ttc"]["candidates"]
+                assert told["joined"] > 0, told
+                assert {one for page in pages for one in page.ids} <= MAY_SEE
+                line = orjson.dumps({"query": query, "size": 8, "rescore": blend})
+                raw = b"\n".join([orjson.dumps({"index": INDEX}), line, b""])
+                several = call(
+                    secured.gateway, "POST", "/_msearch", raw, headers | {"content-type": "application/x-ndjson"}
+                )
+                assert {hit["_id"] for hit in several.json()["responses"][0]["hits"]["hits"]} <= MAY_SEE
+    blind = blended(BEN)  # may not see the fields of features: no vector of his is searched
+    assert blind.status in (200, 400)
+    if blind.status == 200:
+        assert blind.json()["ttc"].get("candidates", {"joined": 0})["joined"] == 0
+    elsewhere = api_key(secured.engine, {"other": {"indices": [{"names": ["others"], "privileges": ["read"]}]}})
+    assert blended(elsewhere).status == 403
+    assert blended({}).status == 401
+
+
 def test_hidden_documents_stay_hidden_in_several_searches_and_points_in_time(secured: Behind) -> None:
     asked(secured.gateway, ADMIN, rescore=ours())
     line = orjson.dumps({"query": EVERYTHING, "size": 60, "rescore": ours()})

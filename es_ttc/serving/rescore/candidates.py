@@ -187,6 +187,9 @@ class NearestDocuments:
             return JoinedCandidates(asked=search.count, reason=reason)
         except EngineError as error:
             return JoinedCandidates(asked=search.count, reason=str(error))
+        if not found:
+            reason = "kNN finds no document: none with a vector that the engine can search matches the filters"
+            return JoinedCandidates(asked=search.count, reason=reason)
         return JoinedCandidates(outside(hits, found, named=named), search.count, named)
 
     async def _found(self, search: "CandidateSearch") -> tuple[list[dict[str, Any]], bool]:

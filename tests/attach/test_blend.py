@@ -1,0 +1,81 @@
+"""Blend over attached indices: the same ranking as with features of their own, and nothing past filter and source."""
+
+from typing import Any
+
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Engine
+from es_ttc.index.mappings.spec import IndexSpec
+from tests.attach.conftest import attach, put, update
+from tests.attach.test_beside import CATS, inside, native, scores  # noqa: F401 - a fixture
+from tests.gateway.client import Reply, search
+
+WORDS: dict[str, Any] = {"match": {"body": "our trout hunts at night"}}
+"""Lead elsewhere than the question."""
+DEAREST: dict[str, Any] = {
+    "function_score": {"query": {"match_all": {}}, "field_value_factor": {"field": "price", "modifier": "ln2p"}}
+}
+"""Scores that do not depend on how often words were overwritten."""
+WINDOW = 5
+
+
+def blended(gateway: str, index: str, query: dict[str, Any] = WORDS, size: int = WINDOW, **body: Any) -> Reply:
+    rescore = {"window_size": WINDOW, "ttc": {"query_text": CATS, "on_error": "fail"}}
+    return search(gateway, index, {"query": query, "size": size, "rescore": rescore, **body})
+
+
+async def test_the_ranking_is_that_of_an_index_with_features_of_its_own(
+    engine: Engine,
+    shop: str,
+    gateway: str,
+    spec: IndexSpec,
+    encoder: Encoder,
+    inside: bool,  # noqa: F811
+) -> None:
+    await native(engine, f"{shop}-native", spec, encoder)
+    await attach(engine, shop, spec, encoder, inside=inside)
+    for start in (0, WINDOW):
+        page: dict[str, Any] = {"from": start, "_source": ["title"]}
+        expected, got = (blended(gateway, index, DEAREST, **page) for index in (f"{shop}-native", shop))
+        assert got.status == 200, got.body
+        if inside and (await engine.capabilities()).product == "opensearch":  # it keeps no vectors in such an index
+            assert "kNN finds no document" in got.json()["ttc"]["candidates"]["reason"]
+            return
+        assert got.ids == expected.ids
+        assert scores(got) == pytest.approx(scores(expected), abs=1e-4)
+        assert got.json()["ttc"]["candidates"] == expected.json()["ttc"]["candidates"]
+        assert got.json()["ttc"]["candidates"]["joined"] > 0
+        assert got.json()["hits"]["hits"][0]["_source"] == expected.json()["hits"]["hits"][0]["_source"]
+    nothing = blended(gateway, shop, {"match": {"body": "zebra"}})
+    assert "cat" in nothing.json()["hits"]["hits"][0]["_source"]["body"]
+
+
+async def test_filters_and_aliases_bind_what_a_side_index_proposes(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    await attach(engine, shop, spec, encoder)
+    dear = {"range": {"price": {"gte": 10}}}
+    body = {"actions": [{"add": {"index": shop, "alias": f"{shop}-dear", "filter": dear}}]}
+    await engine.request("POST", "/_aliases", body=body)
+    by_alias = blended(gateway, f"{shop}-dear")
+    by_query = blended(gateway, shop, {"bool": {"must": [WORDS], "filter": [dear]}})
+    for reply in (by_alias, by_query):
+        assert reply.json()["ttc"]["candidates"]["joined"] > 0
+        assert all(hit["_source"]["price"] >= 10 for hit in reply.json()["hits"]["hits"])
+    assert by_alias.ids == by_query.ids
+
+
+async def test_vectors_of_another_text_do_not_join(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    await attach(engine, shop, spec, encoder)
+    best = blended(gateway, shop, {"match": {"body": "zebra"}}).ids[0]
+    await update(engine, shop, best, {"body": "Nothing at all about animals."})
+    await engine.refresh(shop)
+    assert best not in blended(gateway, shop, {"match": {"body": "zebra"}}, size=20).ids
+    await put(engine, shop, {"new": {"title": "A new one", "body": "Our trout hunts at night, every night."}})
+    await engine.refresh(shop)
+    reply = blended(gateway, shop)
+    assert "new" in reply.ids  # it has no features yet, and keeps a place by its words
+    assert reply.json()["ttc"]["without_features"] == 1
