@@ -284,8 +284,9 @@ def tables(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]")
         parts += [_about(exhibit), Text(), Padding(method_table(rows), (0, 0, 1, 2))]
     parts.append(
         Text(
-            f"bm25, dense: the engine's own rankings; hybrid: both, fused. maxsim, spectral: BM25's best {WINDOW} put "
-            "into a new order. Quality: 1 is perfect. Added: median time of a query beyond BM25's, all of it included.",
+            f"bm25, dense: the engine's own rankings; hybrid: both, fused. maxsim, spectral: BM25's best {WINDOW} in a "
+            f"new order. blend, the default: these and the {WINDOW} nearest documents, by all signals together. "
+            "Quality: 1 is perfect. Added: median time of a query beyond BM25's, all of it included.",
             FAINT,
         )
     )

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from es_ttc.rescorers.tuned import Tuned
 
 MEMORY = "memory"
-_METHODS = "bm25,dense,hybrid,maxsim,spectral"
+_METHODS = "blend,hybrid,bm25,dense,maxsim,spectral"
 _PIPED_WIDTH = 150
 _WIDE = 125
 
 _EXAMPLES = """\b
 Examples:
   es-ttc evaluate data/scifact
-  es-ttc evaluate data/scifact data/nfcorpus --methods dense,spectral --report report
+  es-ttc evaluate data/scifact data/nfcorpus --methods blend,hybrid,bm25 --report report
   es-ttc evaluate data/mine --split train --params '{"spectral": {"scales": [1, 5, 20, "mean"]}}'
   es-ttc evaluate data/mine --engine http://127.0.0.1:9200 --methods bm25,spectral --first-pass bm25
   es-ttc evaluate data/mine --methods dense,nnn --tuned nnn.json
@@ -120,10 +120,11 @@ def evaluate(
     Each DATA is a BEIR folder: corpus.jsonl ({"_id", "title", "text"}), queries.jsonl ({"_id", "text"}) and
     qrels/SPLIT.tsv (query-id, corpus-id, score, below a header line).
 
-    These methods search the whole corpus: bm25, dense, hybrid (both, fused by reciprocal rank), retrievers (knn:nnn,
-    knn:spectral) and, through an engine, rewriters (sira, rm3). Every other method rescores the window of the first
-    pass. All are compared with the baseline on the same queries: paired bootstrap of 10,000 resamples, 95 % intervals,
-    and the numbers of queries won, tied and lost.
+    blend rescores what BM25 finds together with as many documents nearest by pooled vector. These methods search the
+    whole corpus: bm25, dense, hybrid (both, fused by reciprocal rank), retrievers (knn:nnn, knn:spectral) and, through
+    an engine, rewriters (sira, rm3). Every other method rescores the window of the first pass. All are compared with
+    the baseline on the same queries: paired bootstrap of 10,000 resamples, 95 % intervals, and the numbers of queries
+    won, tied and lost.
 
     rr, gar, slidegar and rgs spend the budget of a reranker, starting with the window. All but rr use the neighbour
     graph, which is built temporarily.

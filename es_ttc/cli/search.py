@@ -34,20 +34,21 @@ if TYPE_CHECKING:
     epilog=examples(
         'es-ttc search articles "insulin resistance in mice" --compare',
         'es-ttc search articles "heart attack" --method knn:nnn',
-        'es-ttc search articles "heart attack" --first-pass dense --params \'{"scales": [1, 5, 20]}\'',
+        'es-ttc search articles "heart attack" --params \'{"signals": {"lexical": 2, "dense": 1}}\'',
+        'es-ttc search articles "heart attack" --method spectral --first-pass dense',
     ),
 )
 @click.argument("name")
 @click.argument("text")
 @click.option(
     "--method",
-    default="spectral",
+    default="blend",
     show_default=True,
-    help="Method: bm25, dense, hybrid, a rescorer, a rewriter, or knn:RETRIEVER.",
+    help="Method: blend, hybrid, bm25, dense, another rescorer, a rewriter, or knn:RETRIEVER.",
 )
 @click.option("--params", type=JsonObjectType('{"scales": [1, 5]}'), default="{}", help="Parameters of the method.")
 @first_pass_option(["bm25", "dense"], "bm25", "First pass of a rescorer.")
-@click.option("--compare", "beside", is_flag=True, help="Also show the engine's BM25 and dense rankings.")
+@click.option("--compare", "beside", is_flag=True, help="Also show the engine's BM25 ranking and hybrid (RRF).")
 @click.option("--size", type=click.IntRange(1, 100), default=10, show_default=True, help="Number of hits.")
 @click.option(
     "--fields",
@@ -75,10 +76,12 @@ def search(
 ) -> None:
     """Search the index NAME for TEXT.
 
-    Each hit shows where it matches. A rescorer reorders the engine's best 100 hits for TEXT. The hits come from BM25,
-    or with --first-pass dense from the nearest pooled vectors, which need not share a word with TEXT. A retriever,
-    such as knn:nnn, searches the whole index. A rewriter, such as sira, searches it by a query with further words.
-    --compare also shows how each document moves against the engine's BM25 ranking.
+    Each hit shows where it matches. blend, the default, ranks BM25's best 100 hits together with the 100 documents
+    nearest by pooled vector, by every signal that the index carries; hybrid ranks them by BM25 and dense alone (RRF).
+    Other rescorers, such as spectral, reorder BM25's best 100 hits, or with --first-pass dense the 100 nearest
+    documents, which need not share a word with TEXT. A retriever, such as knn:nnn, searches the whole index. A
+    rewriter, such as sira, searches it by a query with further words. --compare also shows how each document moves
+    against the engine's BM25 ranking.
     """
     from es_ttc.cli.searching import CliQuery
     from es_ttc.lab.evaluation.methods import resolve_one
@@ -111,7 +114,7 @@ def _rankings(
     held = asyncio.run(_holder(at_engine, name))
     spec = held.spec
     encoder: Encoder | None = None
-    if gateway is None or beside or asked.method in ("dense", "hybrid") or asked.first_pass == "dense":
+    if gateway is None or asked.method == "dense" or asked.first_pass == "dense":
         encoder = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
         _check_encoder(name, spec, encoder)
     with ExitStack() as stack:

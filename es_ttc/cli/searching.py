@@ -15,11 +15,12 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.queries import matching, nearest
 from es_ttc.index.mappings.spec import VECTOR, IndexSpec
-from es_ttc.lab.evaluation.methods import KNN, RETRIEVAL, resolve_one
-from es_ttc.lab.evaluation.rankings import reciprocal_rank_fusion
+from es_ttc.lab.evaluation.methods import KNN, resolve_one
 from es_ttc.rewriters import registry as rewriters
 
 _REWRITING = "60s"
+COMPARED = ("bm25", "hybrid")
+"""Rankings that a method's is compared with."""
 WINDOW = 100
 """Documents that a method rescores, and over which rankings are compared."""
 
@@ -53,8 +54,8 @@ class CliQuery:
 
     Attributes:
         text: The query.
-        method: ``bm25``, ``dense``, ``hybrid`` (those two fused), a rescorer of the first pass's best, a
-            rewriter of the query, or a retriever behind ``knn:``.
+        method: ``bm25``, ``dense``, a rescorer of the first pass's best, a rewriter of the query, or a retriever behind
+            ``knn:``.
         size: Hits wanted.
         params: The method's own parameters.
         first_pass: ``bm25`` or ``dense``: what finds the documents that a rescorer puts into order.
@@ -80,8 +81,6 @@ async def search(target: Target, asked: CliQuery) -> Ranking:
             hits = await _hits(target, match_body(target.fields, asked))
         case "dense":
             hits = await _hits(target, await _dense_body(target, asked))
-        case "hybrid":
-            hits = await _fused(target, asked)
         case _ if method.retriever is not None:
             hits = await _hits(target, knn_body(target.fields, asked))
         case _ if method.rewriter is not None:
@@ -96,15 +95,12 @@ async def search(target: Target, asked: CliQuery) -> Ranking:
 
 
 async def compare(target: Target, asked: CliQuery) -> list[Ranking]:
-    """Return the engine's bm25 ranking, its dense one, and the method's, each of at least a window's depth.
+    """Return the engine's bm25 ranking, hybrid's, and the method's, each of at least a window's depth.
 
-    Without an encoder, or without vectors that can be searched, there is no dense ranking; a method that is one of the
-    two stands there once.
+    A method that is one of the two stands there once.
     """
-    has_vectors = target.vectors or target.beside
-    native = ["bm25", "dense"] if target.encoder is not None and has_vectors else ["bm25"]
     depth = max(asked.size, WINDOW)
-    questions = [CliQuery(asked.text, name, depth) for name in native if name != asked.method]
+    questions = [CliQuery(asked.text, name, depth) for name in COMPARED if name != asked.method]
     questions.append(replace(asked, size=depth))
     return list(await asyncio.gather(*(search(target, question) for question in questions)))
 
@@ -162,14 +158,14 @@ def _window(asked: CliQuery) -> int:
 def curl(url: str, index: str, fields: Sequence[str], asked: CliQuery) -> str:
     """Return the command line that asks the gateway the same; on one line, so that it can be copied.
 
-    What the gateway has no section for (dense, hybrid) is asked as bm25.
+    Dense search, for which a body would need a vector, is asked as bm25.
     """
     if asked.method.startswith(KNN):
         body = knn_body(fields, asked)
     elif asked.method in rewriters.names():
         body = query_body(fields, asked)
     else:
-        body = match_body(fields, asked) if asked.method in RETRIEVAL else rescore_body(fields, asked)
+        body = match_body(fields, asked) if asked.method in ("bm25", "dense") else rescore_body(fields, asked)
     data = shlex.quote(orjson.dumps(body).decode())
     return f"curl -s {shlex.quote(f'{url}/{index}/_search?pretty')} -H 'content-type: application/json' -d {data}"
 
@@ -208,15 +204,6 @@ async def _dense_body(target: Target, asked: CliQuery) -> dict[str, Any]:
     encodings = await asyncio.to_thread(target.encoder.encode, [asked.text], role="query", tokens=False)
     product = (await target.client.capabilities()).product
     return {"size": asked.size, "_source": [*target.fields], **nearest(encodings.pooled[0], asked.size, product)}
-
-
-async def _fused(target: Target, asked: CliQuery) -> list[Hit]:
-    """Fuse bm25's and dense's window by reciprocal rank, as ``hybrid`` does in an evaluation."""
-    depth = max(asked.size, WINDOW)
-    parts = [await search(target, CliQuery(asked.text, name, depth)) for name in ("bm25", "dense")]
-    known = {hit.id: hit for part in parts for hit in part.hits}
-    fused = reciprocal_rank_fusion([[hit.id for hit in part.hits] for part in parts], **(asked.params or {}))
-    return [Hit(name, score, known[name].fields) for name, score in fused[: asked.size]]
 
 
 def _span(detail: Mapping[str, Any]) -> Span | None:

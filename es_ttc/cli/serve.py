@@ -110,7 +110,7 @@ async def _look(settings: GatewaySettings) -> tuple[str, bool]:
 def _introduce(url: str, engine: str) -> None:
     body = {
         "query": {"match": {"text": "how to wait for several tasks"}},
-        "rescore": {"window_size": 100, "ttc": {"method": "spectral"}},
+        "rescore": {"window_size": 100, "ttc": {}},
     }
     data = shlex.quote(orjson.dumps(body).decode())
     lines = (

@@ -55,9 +55,9 @@ class MaxSimRescorer:
         assert window.tokens is not None  # noqa: S101 - promised by needs
         vectors = query.vectors if params.query == "pooled" else query.tokens
         assert vectors is not None  # noqa: S101 - promised by needs
-        if params.query == "pooled" and compiled.prepared():
-            greatest: Float32 = greatest_cosines(vectors, window.tokens, None, (IDENTITY,)).max(axis=1)
-            return np.clip(greatest, -1, 1)
+        if compiled.prepared() and len(vectors):
+            greatest: Float32 = greatest_cosines(vectors, window.tokens, None, (IDENTITY,))
+            return np.clip(greatest.max(axis=1) if params.query == "pooled" else greatest.mean(axis=1), -1, 1)
         scores = np.full(len(window), EMPTY_DOCUMENT, dtype=np.float32)
         for places in _batches(window.tokens, len(vectors)):
             if not len(vectors):

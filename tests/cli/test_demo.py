@@ -47,14 +47,14 @@ def measured(name: str, **ndcg: list[float]) -> tuple[Exhibit, CollectionResult]
 
 
 def test_a_gain_is_over_the_better_of_the_engines_own_rankings() -> None:
-    _, result = measured("a", bm25=[0.0, 0.5, 1.0], dense=[0.4, 0.2, 0.0], spectral=[1.0, 0.6, 0.3])
+    _, result = measured("a", bm25=[0.0, 0.5, 1.0], dense=[0.4, 0.2, 0.0], blend=[1.0, 0.6, 0.3])
     assert gains(result) == pytest.approx({"q0": 0.6, "q1": 0.1, "q2": -0.7})
-    assert added_ms(result) == pytest.approx({"bm25": 0, "dense": 1, "spectral": 2})
+    assert added_ms(result) == pytest.approx({"bm25": 0, "dense": 1, "blend": 2})
 
 
 def test_examples_are_the_greatest_gains_and_the_greatest_loss() -> None:
-    first = measured("a", bm25=[0.0, 0.5], dense=[0.0, 0.0], spectral=[0.1, 1.0])
-    last = measured("b", bm25=[0.0, 0.5, 1.0], dense=[0.4, 0.2, 0.0], spectral=[1.0, 0.6, 0.3])
+    first = measured("a", bm25=[0.0, 0.5], dense=[0.0, 0.0], blend=[0.1, 1.0])
+    last = measured("b", bm25=[0.0, 0.5, 1.0], dense=[0.4, 0.2, 0.0], blend=[1.0, 0.6, 0.3])
     chosen = examples([first[0], last[0]], [first[1], last[1]])
     shown = [(index.removeprefix(PREFIX), query) for index, query, _ in chosen]
     assert shown == [
@@ -63,7 +63,7 @@ def test_examples_are_the_greatest_gains_and_the_greatest_loss() -> None:
         ("b", "q2"),
     ]
 
-    without_loss = measured("b", bm25=[0.0], dense=[0.0], spectral=[0.0])
+    without_loss = measured("b", bm25=[0.0], dense=[0.0], blend=[0.0])
     assert len(examples([first[0], without_loss[0]], [first[1], without_loss[1]])) == 2
 
 
@@ -110,15 +110,16 @@ def test_the_demonstration_runs_to_its_end_and_leaves_nothing_behind(opensearch_
     limit = {method: ndcg for method, (ndcg, _) in shown["limit-style"].items()}
     assert limit["bm25"] < 0.15
     assert limit["spectral"] > 2 * max(limit["bm25"], limit["dense"])
-    assert shown[python]["spectral"][0] > shown[python]["bm25"][0]
+    assert limit["blend"] > 2 * max(limit["bm25"], limit["dense"], limit["hybrid"])
+    assert shown[python]["blend"][0] > max(shown[python][method][0] for method in ("bm25", "dense", "hybrid"))
 
     examples_shown = output.partition("Before and after")[2].partition("The same from anywhere")[0]
-    assert examples_shown.count("what spectral matched") >= 2
+    assert examples_shown.count("what blend matched") >= 2
     assert "«" in examples_shown
     assert "●" in examples_shown
     body = re.search(r"curl -s .*/_search\?pretty' .* -d '(.*)'$", output, re.MULTILINE)
     assert body is not None
-    assert json.loads(body[1])["rescore"]["ttc"]["method"] == "spectral"
+    assert json.loads(body[1])["rescore"]["ttc"]["method"] == "blend"
 
     with urllib.request.urlopen(f"{opensearch_url}/_cat/indices?format=json&h=index", timeout=60) as response:
         assert not [index for index in json.load(response) if index["index"].startswith(PREFIX)]

@@ -109,7 +109,7 @@ def test_everything_is_measured_written_and_shown(
     data = found.data["small set"]
     assert (data.queries, data.documents, data.baseline) == (3, 4, "dense")
     assert data.query_ids == list(QUERIES)
-    assert list(data.methods) == ["bm25", "dense", "hybrid", "maxsim", "spectral"]
+    assert list(data.methods) == ["blend", "hybrid", "bm25", "dense", "maxsim", "spectral"]
     for name, method in data.methods.items():
         means = method.model_extra or {}
         assert list(means) == list(metric_names(10, vectors=True)), name

@@ -21,8 +21,8 @@ from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.lab.evaluation.through_engine import EngineSearcher, index_collection
 
 PREFIX = "es-ttc-demo-"
-METHODS = ("bm25", "dense", "hybrid", "maxsim", "spectral")
-SHOWN = "spectral"
+METHODS = ("bm25", "dense", "hybrid", "maxsim", "spectral", "blend")
+SHOWN = "blend"
 """The method whose queries are shown before and after."""
 MAX_TOKENS = 512
 """Tokens kept of a document, so that the library is encoded in half a minute; a real index keeps 1,024."""

@@ -8,7 +8,6 @@ from pydantic import Field
 from es_ttc.rescorers.base import Feature, Params, Query, Window
 from es_ttc.rescorers.blend.normalise import RRF_K, min_max
 from es_ttc.rescorers.blend.signals import documents_with, signal_scores
-from es_ttc.rescorers.programs.primitives.fusion import ranks
 from es_ttc.vectors.tokens import Float32
 
 
@@ -80,8 +79,11 @@ class HybridRescorer:
 
 
 def reciprocal_ranks(scores: Float32, known: Any, params: HybridParams) -> Float32:
-    """Return ``1 / (k + rank)`` of the best documents of one ranking, ``(k,)``; 0 for all others."""
+    """Return ``1 / (k + rank)`` of the best documents of one ranking, ``(k,)``; 0 for all others.
+
+    Documents of equal scores rank in the window's order, as in the engines' own fusion.
+    """
     fused = np.zeros(len(scores), np.float32)
-    places = ranks(scores[known][np.newaxis])[0]
-    fused[known] = np.where(places <= params.rank_window_size, 1 / (params.k + places), 0)
+    best = np.flatnonzero(known)[np.argsort(-scores[known], kind="stable")][: params.rank_window_size]
+    fused[best] = 1 / (params.k + np.arange(1, len(best) + 1))
     return fused

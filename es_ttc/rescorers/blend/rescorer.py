@@ -12,10 +12,10 @@ from es_ttc.rescorers.blend.signals import (
     SIGNALS,
     SignalName,
     SignalScores,
+    all_signal_scores,
     documents_with,
     has_signal,
     part_of,
-    signal_scores,
 )
 from es_ttc.rescorers.spectral import SpectralRescorer
 from es_ttc.rescorers.spectral.params import SpectralParams
@@ -153,7 +153,7 @@ def _shares(
     """Return the signals' scores, and what each adds to the mean."""
     weights = {name: weight for name, weight in params.weights.items() if has_signal(name, query, window)}
     total = sum(weights.values())
-    signals = {name: signal_scores(name, query, window) for name in weights}
+    signals = all_signal_scores(weights, query, window)
     normalised = NORMALISED[params.normalise]
     shares = {
         name: normalised(one.scores, one.known) * np.float32(weights[name] / total) for name, one in signals.items()

@@ -1,18 +1,20 @@
 """The signals that a blend adds up: what each reads, and how it scores the documents that have it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
+from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
 from es_ttc.rescorers.blend.normalise import Mask
 from es_ttc.rescorers.dense import DenseParams, DenseRescorer
 from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 from es_ttc.rescorers.programs.rescorers import ProgramParams, rescorer_of
 from es_ttc.rescorers.spectral import SpectralRescorer
+from es_ttc.rescorers.spectral.greatest import greatest_cosines
 from es_ttc.rescorers.spectral.params import SpectralParams
 from es_ttc.vectors.tokens import Float32
 
@@ -66,11 +68,35 @@ SIGNALS: Mapping[SignalName, Signal] = {
     "sentences": _by(rescorer_of("sentmaxsim"), ProgramParams()),
 }
 """Every signal, in the order in which it is shown."""
+_PASS: frozenset[SignalName] = frozenset({"spectral", "late_interaction"})
+"""Signals that one pass over the token vectors gives."""
 
 
 def has_signal(name: SignalName, query: Query, window: Window) -> bool:
     """Whether a window and a query carry what a signal reads."""
     return all(_carried(feature, query, window) for feature in SIGNALS[name].reads)
+
+
+def all_signal_scores(names: Iterable[SignalName], query: Query, window: Window) -> dict[SignalName, SignalScores]:
+    """Return the scores of several signals; those that read all token vectors share one pass over them."""
+    names = list(names)
+    shared = {} if not set(names) >= _PASS or not compiled.prepared() else _in_one_pass(query, window)
+    return {name: shared[name] if name in shared else signal_scores(name, query, window) for name in names}
+
+
+def _in_one_pass(query: Query, window: Window) -> dict[SignalName, SignalScores]:
+    """Return the scores of spectral retrieval and of late interaction."""
+    known = documents_with(frozenset({Feature.TOKENS}), window)
+    held = window if known.all() else part_of(window, np.flatnonzero(known).tolist())
+    assert held.tokens is not None  # noqa: S101 - both are carried
+    assert query.tokens is not None  # noqa: S101 - both are carried
+    found = greatest_cosines(query.vectors, held.tokens, held.norms, SpectralParams().scales, plain=query.tokens)
+    ends = len(query.vectors)
+    spectral, late = np.zeros(len(window), np.float32), np.zeros(len(window), np.float32)
+    spectral[known] = np.clip(found[:, :ends].max(axis=1), -1, 1)
+    if len(query.tokens):
+        late[known] = np.clip(found[:, ends:].mean(axis=1), -1, 1)
+    return {"spectral": SignalScores(spectral, known), "late_interaction": SignalScores(late, known)}
 
 
 def signal_scores(name: SignalName, query: Query, window: Window) -> SignalScores:

@@ -56,16 +56,16 @@ def _try_all() -> None:
     """Call the loops with every kind of token vectors, so that no query waits for a compiler."""
     from es_ttc.rescorers.compiled import window
 
-    vector = np.ones((1, 2), dtype=np.float32)
+    vectors = np.ones((5, 2), dtype=np.float32)  # four that share a read, and one
     kinds: tuple[TokenVectors, ...] = (
         TokenVectors(np.ones((2, 2), dtype=np.float32)),
         TokenVectors(np.ones((2, 2), dtype=np.float16)),
         TokenVectors(np.ones((2, 2), dtype=np.int8), np.ones(2, dtype=np.float32)),
     )
     norms, spectra = ScaleNorms((2.0,), np.ones((1, 2), dtype=np.float32)), np.ones((1, 2, 4), dtype=np.float32)
-    out = np.empty((1, 1), dtype=np.float32)
+    out = np.empty((1, 5), dtype=np.float32)
     for tokens in kinds:
         table = window.Table([tokens], [norms], norms.scales, lambda *_: norms.values, lambda _: spectra)
         window.greatest_cosines(
-            table, slice(0, 1), vector, out, identity=True, smoothing=1, mean=False, floor=np.float32(1)
+            table, slice(0, 1), vectors, out, plain=1, identity=True, smoothing=1, mean=False, floor=np.float32(1)
         )

@@ -67,14 +67,24 @@ def _moved(_typing: Any, _half: Any) -> Any:
 
 @compiled
 def greatest_cosines(
-    table: Any, queries: Any, identity: bool, smoothing: int, mean: bool, floor: Any, buffers: Any, room: Any, out: Any
+    table: Any,
+    queries: Any,
+    plain: int,
+    identity: bool,
+    smoothing: int,
+    mean: bool,
+    floor: Any,
+    buffers: Any,
+    room: Any,
+    out: Any,
 ) -> None:
     """Write the greatest cosine, over scales and positions, of documents with every query vector.
 
     Args:
         table: ``(k, COLUMNS)`` int64, documents in the order of their lengths; none is empty.
         queries: ``(r, d)`` float32.
-        identity: Whether the tokens themselves count.
+        plain: How many of them, the last ones, are compared with the tokens themselves alone.
+        identity: Whether the tokens themselves count for the others.
         smoothing: The number of finite scales above 1; norms begin with theirs, and spectra are theirs.
         mean: Whether the mean of all tokens counts; its norms are the last.
         floor: Least length to divide by.
@@ -84,6 +94,7 @@ def greatest_cosines(
         out: ``(k, r)`` float32, written.
     """
     roles = len(queries)
+    smoothed = roles - plain
     pairs = (smoothing + 1) // 2
     first, last = 0, len(table)
     while first < last:
@@ -95,7 +106,10 @@ def greatest_cosines(
         found = room[: (end - first) * roles * longest].reshape((end - first, roles, longest))
         for k in range(end - first):
             _similarities(table[first + k], queries, found[k])
-        for role in range(roles):
+        for role in range(smoothed, roles):
+            for k in range(end - first):
+                out[first + k, role] = _endpoints(table[first + k], found[k, role], True, 0, False, floor)
+        for role in range(smoothed):
             for k in range(end - first):
                 out[first + k, role] = _endpoints(table[first + k], found[k, role], identity, smoothing, mean, floor)
             if smoothing:
@@ -118,22 +132,29 @@ def _floats(start: int, size: int) -> Any:
 def _similarities(document: Any, queries: Any, signals: Any) -> None:
     """Write the inner products of a document's tokens with every query vector, ``(r, n)``."""
     roles, dims = queries.shape
+    fours = roles // 4 * 4  # four query vectors share one read, and one conversion, of a token's
     length, kind, start = document[LENGTH], document[KIND], document[VALUES]
     if kind == FLOAT32:
         floats = numba.carray(_pointer(start), (length, dims), np.float32)
         for i in range(length):
-            for role in range(roles):
+            for role in range(0, fours, 4):
+                _four_dots(floats[i], queries[role : role + 4], np.float32(1), signals[role : role + 4, i])
+            for role in range(fours, roles):
                 signals[role, i] = _dot(floats[i], queries[role])
     elif kind == FLOAT16:
         halves = numba.carray(_pointer(start), (length, dims), np.int16)
         for i in range(length):
-            for role in range(roles):
+            for role in range(0, fours, 4):
+                _four_dots_of_halves(halves[i], queries[role : role + 4], signals[role : role + 4, i])
+            for role in range(fours, roles):
                 signals[role, i] = _dot_of_halves(halves[i], queries[role])
     else:
         steps = numba.carray(_pointer(start), (length, dims), np.int8)
         factors = _floats(document[FACTORS], length)
         for i in range(length):
-            for role in range(roles):
+            for role in range(0, fours, 4):
+                _four_dots(steps[i], queries[role : role + 4], factors[i], signals[role : role + 4, i])
+            for role in range(fours, roles):
                 signals[role, i] = _dot(steps[i], queries[role]) * factors[i]
 
 
@@ -143,6 +164,32 @@ def _dot(row: Any, query: Any) -> Any:
     for c in range(len(query)):
         total += np.float32(row[c]) * query[c]
     return total
+
+
+@_summing
+def _four_dots(row: Any, queries: Any, factor: Any, out: Any) -> None:
+    a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+    first, second, third, fourth = queries[0], queries[1], queries[2], queries[3]
+    for i in range(len(row)):
+        value = np.float32(row[i])
+        a += value * first[i]
+        b += value * second[i]
+        c += value * third[i]
+        d += value * fourth[i]
+    out[0], out[1], out[2], out[3] = a * factor, b * factor, c * factor, d * factor
+
+
+@_summing
+def _four_dots_of_halves(row: Any, queries: Any, out: Any) -> None:
+    a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+    first, second, third, fourth = queries[0], queries[1], queries[2], queries[3]
+    for i in range(len(row)):
+        value = _moved(row[i]) * _REBIAS  # products of what was moved alone would be denormal, and slow
+        a += value * first[i]
+        b += value * second[i]
+        c += value * third[i]
+        d += value * fourth[i]
+    out[0], out[1], out[2], out[3] = a, b, c, d
 
 
 @_summing

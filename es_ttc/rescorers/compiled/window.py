@@ -145,6 +145,7 @@ def greatest_cosines(
     vectors: Float32,
     out: Float32,
     *,
+    plain: int,
     identity: bool,
     smoothing: int,
     mean: bool,
@@ -157,7 +158,8 @@ def greatest_cosines(
         part: Which of them, with a start and a stop.
         vectors: ``(r, d)`` float32, C-contiguous.
         out: ``(k, r)`` float32, C-contiguous, of which this part is written.
-        identity: Whether the tokens themselves count.
+        plain: How many of the query vectors, the last ones, are compared with the tokens themselves alone.
+        identity: Whether the tokens themselves count for the others.
         smoothing: The number of finite scales above 1.
         mean: Whether the mean of all tokens counts.
         floor: Least length to divide by.
@@ -167,7 +169,7 @@ def greatest_cosines(
     buffers = _scratch.array("buffers", (4, max(loops.CELLS, size * pairs) if pairs else 0), np.float32)
     room = max(length * loops.together(size, pairs) for size, length in _longest(rows[:, loops.SIZE], lengths))
     found = _scratch.array("found", (len(vectors) * room,), np.float32)
-    loops.greatest_cosines(rows, vectors, identity, smoothing, mean, floor, buffers, found, out[part])
+    loops.greatest_cosines(rows, vectors, plain, identity, smoothing, mean, floor, buffers, found, out[part])
 
 
 def _longest(sizes: NDArray[np.int64], lengths: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -21,7 +21,12 @@ _LEAST_PART = 3 * 2**19  # components, some 300 us: less is done sooner than ano
 
 
 def greatest_cosines(
-    vectors: Float32, tokens: Sequence[TokenVectors], norms: Sequence[ScaleNorms] | None, scales: tuple[float, ...]
+    vectors: Float32,
+    tokens: Sequence[TokenVectors],
+    norms: Sequence[ScaleNorms] | None,
+    scales: tuple[float, ...],
+    *,
+    plain: Float32 | None = None,
 ) -> Float32:
     """Return the greatest cosine of every document with every query vector, ``(k, r)``; -1 for an empty document.
 
@@ -32,22 +37,29 @@ def greatest_cosines(
         tokens: One :class:`TokenVectors` a document.
         norms: One :class:`ScaleNorms` a document; scales that it lacks are computed from the tokens.
         scales: s ascending scales, ``inf`` for the mean.
+        plain: ``(p, d)`` float32 unit rows that are compared with the tokens themselves alone, in the same pass: their
+            cosines follow the others, ``(k, r + p)``.
 
     Raises:
         ValueError: A document's vectors have another number of components than the query's.
     """
-    best = np.full((len(tokens), len(vectors)), EMPTY_DOCUMENT, dtype=np.float32)
+    further = 0 if plain is None else len(plain)
+    every = vectors if plain is None else np.concatenate([vectors, plain])
+    best = np.full((len(tokens), len(every)), EMPTY_DOCUMENT, dtype=np.float32)
     if compiled.prepared():
-        _compiled(best, vectors, tokens, norms, scales)
+        _compiled(best, every, further, tokens, norms, scales)
     else:
         for block in blocks(vectors, tokens, norms, scales):  # one pass over scales and positions together
-            best[block.documents] = maximum(block.cosines.reshape(*block.cosines.shape[:2], -1))
+            best[block.documents, : len(vectors)] = maximum(block.cosines.reshape(*block.cosines.shape[:2], -1))
+        for block in blocks(every[len(vectors) :], tokens, None, (IDENTITY,)) if further else ():
+            best[block.documents, len(vectors) :] = maximum(block.cosines.reshape(*block.cosines.shape[:2], -1))
     return best
 
 
 def _compiled(
     best: Float32,
     vectors: Float32,
+    plain: int,
     tokens: Sequence[TokenVectors],
     norms: Sequence[ScaleNorms] | None,
     scales: tuple[float, ...],
@@ -73,7 +85,15 @@ def _compiled(
 
     def work(part: slice) -> None:
         window.greatest_cosines(
-            table, part, queries, found, identity=identity, smoothing=len(smoothing), mean=mean, floor=NORM_FLOOR
+            table,
+            part,
+            queries,
+            found,
+            plain=plain,
+            identity=identity,
+            smoothing=len(smoothing),
+            mean=mean,
+            floor=NORM_FLOOR,
         )
 
     share(work, _parts(np.cumsum(table.lengths), vectors.size))
