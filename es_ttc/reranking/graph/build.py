@@ -1,4 +1,4 @@
-"""Building a neighbour graph from the documents' vectors."""
+"""Build a neighbour graph from the documents' vectors."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -16,7 +16,7 @@ EXACT_UP_TO = 50_000
 
 
 class GraphParams(BaseModel):
-    """How a graph is built; kept beside it."""
+    """Parameters of a graph; stored with it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,7 +32,7 @@ _ROWS = 1024
 
 
 def method_for(documents: int) -> Method:
-    """Return how the nearest documents are found in a corpus of this size."""
+    """Return how the nearest documents are found in a corpus of a given size."""
     return "exact" if documents <= EXACT_UP_TO else "hnsw"
 
 
@@ -55,13 +55,13 @@ def build(vectors: Float32, params: GraphParams | None = None) -> NeighbourGraph
 def steps(
     vectors: Float32, rows: Numbers, params: GraphParams, method: Method | None = None
 ) -> Iterator[tuple[Numbers, Numbers]]:
-    """Yield some documents at a time with their neighbours, ``(m,)`` and ``(m, R)``.
+    """Yield batches of documents with their neighbours, ``(m,)`` and ``(m, R)``.
 
     Args:
         vectors: ``(n, d)`` unit rows, of the whole corpus.
-        rows: Numbers of the documents whose neighbours are wanted.
+        rows: Numbers of the documents whose neighbours are computed.
         params: Degree, candidates, alpha.
-        method: How nearest documents are found; by the corpus's size where None.
+        method: How nearest documents are found; None: by the corpus's size.
     """
     index = None
     if (method or method_for(len(vectors))) == "hnsw":

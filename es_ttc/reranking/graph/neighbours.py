@@ -32,6 +32,6 @@ class NeighbourGraph:
 
     @property
     def degrees(self) -> NDArray[np.intp]:
-        """The number of each document's neighbours, ``(n,)``."""
+        """Return the number of each document's neighbours, ``(n,)``."""
         degrees: NDArray[np.intp] = np.sum(self.table != ABSENT, axis=1, dtype=np.intp)
         return degrees
