@@ -1,4 +1,4 @@
-"""What a bulk's refusals mean: that the same action may succeed later, that it never will, or that none would."""
+"""Classify the errors of a bulk: the action may succeed later, it never will, or no action would."""
 
 from enum import Enum
 
@@ -40,7 +40,7 @@ _CAUSED_BY_THE_DOCUMENT = frozenset(
 
 
 class BulkErrorKind(Enum):
-    """What an item's outcome means for the writer."""
+    """The meaning of an item's error for the writer."""
 
     NONE = "written"
     TEMPORARY = "the same action may succeed later"
@@ -49,7 +49,7 @@ class BulkErrorKind(Enum):
 
 
 def refusal_of(item: BulkItem) -> BulkErrorKind:
-    """Return what one item's outcome means."""
+    """Return the kind of one item's error."""
     if item.ok:
         return BulkErrorKind.NONE
     kind = item.error_type
@@ -66,14 +66,14 @@ def refusal_of(item: BulkItem) -> BulkErrorKind:
 
 
 def is_temporary(error: EngineError) -> bool:
-    """Whether a bulk that failed as a whole may succeed later."""
+    """Return whether a bulk that failed as a whole may succeed later."""
     if isinstance(error, EngineUnavailable) or _is_flood_stage(str(error)):
         return True
     return error.upstream_status is not None and is_temporary_status(error.upstream_status)
 
 
 def is_temporary_status(status: int) -> bool:
-    """Whether a status tells of the engine's state (429, 5xx: busy, disk full, node gone), not of what was sent."""
+    """Return whether a status comes from the engine's state (429, 5xx: busy, disk full), not from the request."""
     return status == 429 or status >= _FIRST_SERVER_ERROR
 
 

@@ -1,4 +1,4 @@
-"""What an index carries for es-ttc: written into its mapping's ``_meta.ttc``, read back by ingest, gateway and CLI."""
+"""The spec of an index: stored in its mapping's ``_meta.ttc``, read by ingest, gateway and commands."""
 
 import json
 import math
@@ -73,7 +73,7 @@ DEFAULT_SCALES: tuple[float, ...] = (1, 3, 5, 7, 10, 15, 20, 30, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class SpanGrid:
-    """Where spans are taken of a document.
+    """Positions of spans in a document.
 
     Attributes:
         scale: Width L in tokens of the smoothing kernel (Spectral Retrieval, section III-B), finite, 1 or more.
@@ -86,21 +86,22 @@ class SpanGrid:
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """What an index carries.
+    """The features of an index.
 
     Attributes:
-        encoder: The identity of the encoder that every vector of the index comes from.
+        encoder: The identity of the encoder of all vectors.
         text_fields: The document's fields that are encoded, in this order, the non-empty ones joined by one space.
-        tokens: Storage strategy of token vectors: ``packed`` (one blob a document), ``nested`` (one nested vector a
-            token), ``rank_vectors`` (Elasticsearch's own field) or ``none`` (pooled vectors only).
-        codec: Storage type of packed token vectors; the other strategies hold float32.
-        scales: The grid whose norms are stored (L = 1 needs none); other scales are computed when asked for.
-        max_tokens: Rows kept of one document's token matrix.
-        spans: Grids of smoothed spans that are kept as nested vectors for the engine's own kNN; none where empty.
-        blobs: Where blobs stand: stored fields, or doc values (for an index whose stored fields are compressed hard).
-        codebook: Packed codebook of the ``residual`` codecs; it stands in the mapping, so it goes wherever the index
-            goes. Empty otherwise.
-        chunks: Whether vectors of sentences, pairs of sentences and paragraphs are kept, for programs.
+        tokens: Storage of token vectors: ``packed`` (one blob per document), ``nested`` (one nested vector per token),
+            ``rank_vectors`` (Elasticsearch's own field) or ``none`` (pooled vectors only).
+        codec: Codec of packed token vectors; the other kinds of storage use float32.
+        scales: The scales whose norms are stored (L = 1 needs none); norms of other scales are computed on request.
+        max_tokens: Maximum number of rows of one document's token matrix.
+        spans: Grids of smoothed spans that are stored as nested vectors for the engine's own kNN; may be empty.
+        blobs: Storage of blobs: stored fields, or doc values (for an index whose stored fields are compressed
+            strongly).
+        codebook: Packed codebook of the ``residual`` codecs; it is stored in the mapping, so it is copied with the
+            index. Otherwise empty.
+        chunks: Whether vectors of sentences, pairs of sentences and paragraphs are stored, for programs.
     """
 
     encoder: EncoderIdentity
@@ -147,7 +148,7 @@ class IndexSpec:
         return meta
 
     def as_shown(self) -> dict[str, Any]:
-        """Return :meth:`as_meta` for people and scripts: the codebook's name and shape in place of its bytes."""
+        """Return :meth:`as_meta` for display: the codebook's name and shape in place of its bytes."""
         meta = self.as_meta()
         if self.codebook:
             codebook = unpack_codebook(self.codebook)
@@ -165,20 +166,20 @@ class IndexSpec:
 
     @property
     def encodes_tokens(self) -> bool:
-        """Whether token vectors are needed to make what is stored."""
+        """Whether token vectors are needed to compute the stored features."""
         return self.tokens != "none" or bool(self.spans)
 
     @property
     def storage(self) -> bytes:
-        """16 bytes that stand for all that a text's features depend on beside the text and the encoder."""
+        """A hash of 16 bytes of everything that a text's features depend on, except the text and the encoder."""
         return _storage(self)
 
     @classmethod
     def from_mapping(cls, index: str, mapping: Mapping[str, Any]) -> Self:
-        """Read the spec from an index's mapping.
+        """Return the spec in an index's mapping.
 
         Raises:
-            InvalidRequest: The index was not made for es-ttc, or by a newer release.
+            InvalidRequest: The index was not created by es-ttc, or by a newer release.
         """
         meta = mapping.get("_meta", {}).get(ROOT)
         if meta is None:
@@ -216,16 +217,16 @@ class IndexSpec:
 
 
 def own_meta(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what an index's mapping says about es-ttc; empty where it carries nothing."""
+    """Return the metadata of es-ttc in an index's mapping; empty if there is none."""
     meta: Mapping[str, Any] = mapping.get("_meta", {}).get(ROOT, {})
     return meta
 
 
 def spec_of_own(index: str, mapping: Mapping[str, Any]) -> IndexSpec:
-    """Return the spec of an index that es-ttc made.
+    """Return the spec of an index that es-ttc created.
 
     Raises:
-        InvalidRequest: It made none of it, or only its features.
+        InvalidRequest: es-ttc did not create it, or only its features.
     """
     if {"source", "inside"} & own_meta(mapping).keys():
         raise InvalidRequest(
