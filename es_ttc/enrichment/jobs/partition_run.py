@@ -385,7 +385,7 @@ class _PartitionRun:
         """Pause the job when its budget is spent; running calls of other workers still add to it.
 
         Raises:
-            Stopped: The budget is spent.
+            JobNotRunning: The budget is spent.
         """
         budget = self.job.budget
         if budget.tokens is None and budget.cost is None:

@@ -267,7 +267,7 @@ class JobStore:
         """Renew a lease; 0 seconds release it.
 
         Raises:
-            Conflict: The part has been taken by someone else.
+            VersionConflict: The part has been taken by someone else.
         """
         params = {"if_seq_no": str(lease.seq_no), "if_primary_term": str(lease.term)}
         answer = await self._write_lease(lease.id, self._lease(job, lease.owner, seconds, trouble), **params)

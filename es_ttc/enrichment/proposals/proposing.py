@@ -48,7 +48,7 @@ async def propose(llm: LanguageModel, plan: Plan, text: str) -> Proposals:
 
     Raises:
         LlmError: The model returned no answer.
-        Unreadable: Two answers contained no phrases.
+        NoReadableProposal: Two answers contained no phrases.
     """
     question = plan.question(text)
     usage = Usage()

@@ -1,4 +1,4 @@
-"""The documents' vectors as a solver reads them: float32 for speed, float64 where it decides."""
+"""The documents' vectors for a solver: float32 for speed, float64 for decisions."""
 
 from dataclasses import dataclass
 from typing import Self

@@ -1,4 +1,4 @@
-"""The kinds of syntax and the names that programs may be made of: what is not listed here is refused.
+"""The syntax and the names that programs may use: everything else is refused.
 
 Names are found by the fields of a node, whatever its kind: each text in a field that holds no value is one. So an
 argument, a keyword, an alias or an exception's name cannot be left out, nor can those of a later version of Python.
@@ -46,11 +46,11 @@ _IGNORED = "type_comment"
 
 
 class Fault(NamedTuple):
-    """The first thing in a tree that programs may not be made of.
+    """The first part of a tree that programs may not use.
 
     Attributes:
-        line: Where it stands.
-        detail: What it is, in one clause.
+        line: Its line.
+        detail: Its description, in one clause.
     """
 
     line: int
@@ -75,12 +75,12 @@ def fault(tree: ast.AST) -> Fault | None:
 
 
 def is_identifier(name: str) -> bool:
-    """Return whether programs may use a name anywhere at all."""
+    """Return whether programs may use a name at all."""
     return name == UNUSED or IDENTIFIER.fullmatch(name) is not None
 
 
 def identifiers(node: ast.AST) -> Iterator[str]:
-    """Yield the names that stand in a node itself; those of its children are theirs."""
+    """Yield the names in a node itself, without those of its children."""
     for field, value in ast.iter_fields(node):
         if field == _IGNORED or (type(node), field) in _NO_NAMES:
             continue
@@ -101,6 +101,6 @@ def depth(tree: ast.AST) -> int:
 
 
 def printable(name: str) -> str:
-    """Return a name for a message: short, without what a terminal would obey."""
+    """Return a name for a message: shortened, without control characters."""
     cut = name if len(name) <= 40 else f"{name[:37]}..."
     return "".join(char if char.isprintable() else "?" for char in cut)
