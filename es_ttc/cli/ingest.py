@@ -1,4 +1,4 @@
-"""`es-ttc ingest`: documents from files or standard input into an index, with their features."""
+"""`es-ttc ingest`: write documents from files or standard input into an index, with their features."""
 
 import asyncio
 import uuid
@@ -41,7 +41,7 @@ _PEEKED = 50
 
 @dataclass(frozen=True, slots=True)
 class IngestCommand:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     name: str
     files: tuple[str, ...]
@@ -52,7 +52,7 @@ class IngestCommand:
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint lies beside the dead letters."""
+        """The checkpoint's file, next to the dead-letter file."""
         return self.dead_letters.with_suffix(".checkpoint.json")
 
 
@@ -194,7 +194,7 @@ async def _run(settings: Settings, request: IngestCommand) -> "IngestResult":
 async def _ready(
     engine: "Engine", settings: Settings, request: IngestCommand, inputs: "Inputs"
 ) -> "tuple[Index, Encoder]":
-    """Load the encoder; see whether the documents have the text fields at all; make the index where there is none."""
+    """Load the encoder; check that the documents have the text fields; create the index if there is none."""
     from es_ttc.encoders import load_encoder
     from es_ttc.errors import EngineError, InvalidRequest
     from es_ttc.index.mappings.encoder import load_encoder_for
@@ -228,7 +228,7 @@ async def _ready(
 
 
 def _check_text(records: "Sequence[Record]", text_fields: Sequence[str]) -> None:
-    """Refuse input that has none of the text fields, before there is an index full of documents without features."""
+    """Reject input without any of the text fields, before an index is filled with documents without features."""
     from es_ttc.errors import InvalidRequest
 
     documents = [record.document for record in records if record.document]
@@ -241,7 +241,7 @@ def _check_text(records: "Sequence[Record]", text_fields: Sequence[str]) -> None
 
 
 def _checkpoint(index: "Index", request: IngestCommand, encoder: "Encoder") -> "tuple[str, Checkpoint | None]":
-    """Return the run's id, and the checkpoint to go on from or to begin; none for standard input."""
+    """Return the run's id, and the checkpoint to resume or to begin; none for standard input."""
     from es_ttc.index.ingest.checkpoint import Checkpoint, IngestRunKey, fingerprints
 
     run = uuid.uuid4().hex
@@ -259,7 +259,7 @@ def _checkpoint(index: "Index", request: IngestCommand, encoder: "Encoder") -> "
 
 
 def _reporter(bar: Progress) -> "Report":
-    """Return what moves the bar; the total is an estimate from the share of the input that has been read."""
+    """Return the function that updates the bar; the total is estimated from the share of the input that was read."""
     task = bar.add_task("documents", total=None)
 
     def report(outcome: "IngestResult", fraction: float | None) -> None:
@@ -278,7 +278,7 @@ def _has_text(document: Mapping[str, Any], fields: Sequence[str]) -> bool:
 
     try:
         return bool(compose(document, fields)[0])
-    except InvalidRequest:  # the document is rejected with the reason when its turn comes
+    except InvalidRequest:  # the document is rejected later, with the reason
         return True
 
 

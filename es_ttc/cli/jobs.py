@@ -1,4 +1,4 @@
-"""`es-ttc jobs`: enrichment of a corpus by a language model, as jobs that workers do."""
+"""`es-ttc jobs`: enrichment of a corpus by a language model, as jobs that workers process."""
 
 import asyncio
 import time
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from es_ttc.enrichment.jobs.service import DryRun, JobRequest, JobStatus, SampledDocument
 
 _STATES = ("running", "paused", "completed", "cancelled")
-_SHOWN_PHRASES = 12
-_TEXT_SHOWN = 160
+_MAX_PHRASES = 12
+_MAX_TEXT = 160
 _SHARES = (0.3, 0.5, 0.7)
 _ROUGHLY_MINUTES = 10
 
@@ -130,7 +130,7 @@ def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: 
     """Submit a job that enriches the documents of INDEX."""
     from es_ttc.enrichment.jobs import service
 
-    wanted = _wanted(index, options)
+    wanted = _job_request(index, options)
     if dry_run:
         with stderr.status(f"asking the model about {sample} documents"):
             trial = _run(engine, lambda client, settings: service.dry_run(client, settings, wanted, sample))
@@ -256,7 +256,7 @@ def watch(job: str, engine: str | None, every: float, as_json: bool) -> None:
         stdout.print(_details(shown))
 
 
-def _wanted(index: str, options: dict[str, Any]) -> "JobRequest":
+def _job_request(index: str, options: dict[str, Any]) -> "JobRequest":
     from pydantic import ValidationError
 
     from es_ttc.enrichment.jobs.record import Budget, Price
@@ -376,7 +376,7 @@ def _show_trial(trial: "DryRun", *, as_json: bool) -> None:
             continue
         stdout.print(Text.assemble(("  + ", "green"), ", ".join(each.filtered.kept) or "nothing is left"))
         for reason in dict.fromkeys(one.reason for one in each.filtered.dropped):
-            left_out = [one.text for one in each.filtered.dropped if one.reason is reason][:_SHOWN_PHRASES]
+            left_out = [one.text for one in each.filtered.dropped if one.reason is reason][:_MAX_PHRASES]
             stdout.print(Text(f"  - {', '.join(left_out)}: {reason}", "dim"))
     reached = [f"{share:.0%} reach {found:.2f}" for share in _SHARES if (found := trial.reached(share)) is not None]
     if reached:
@@ -407,7 +407,7 @@ def _sampled(each: "SampledDocument") -> dict[str, Any]:
 
 def _short(text: str) -> str:
     plain = " ".join(text.split())
-    return plain if len(plain) <= _TEXT_SHOWN else f"{plain[:_TEXT_SHOWN]}..."
+    return plain if len(plain) <= _MAX_TEXT else f"{plain[:_MAX_TEXT]}..."
 
 
 def _time(seconds: float | None) -> str:

@@ -1,4 +1,4 @@
-"""`es-ttc train`: small maps over a frozen encoder's vectors, learned from judged queries."""
+"""`es-ttc train`: train maps over a frozen encoder's vectors from queries with relevance judgements."""
 
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ def train() -> None:
 def _common(
     epochs: int, batch: int, learning_rate: float, patience: int, weight_decay: float = 0.01
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds the options of every training, with defaults of its own."""
+    """Return a decorator that adds the options of every training, with its defaults."""
     options = (
         click.option(
             "--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Folder for the result."
@@ -326,7 +326,7 @@ def head(data: tuple[Path, ...], **options: Any) -> None:
 
 
 def _parted(kind: type[T], options: dict[str, Any]) -> tuple[T, dict[str, Any]]:
-    """Return a recipe's options as an object, and those that every training has."""
+    """Return a recipe's options as an object, and those of every training."""
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # they are dataclasses
     own = kind(**{name: value for name, value in options.items() if name in names})
     return own, {name: value for name, value in options.items() if name not in names}
@@ -340,7 +340,7 @@ def _train(
     start: Path | None,
     common: dict[str, Any],
 ) -> None:
-    """Run one training, and show what came of it."""
+    """Run one training, and display the result."""
     if importlib.util.find_spec("torch") is None:
         raise ConfigurationError("training needs torch: pip install 'es-ttc[train]'")
     from es_ttc.lab.training.session import TrainingRequest, run

@@ -72,7 +72,7 @@ class RawRequest:
             size: Bytes after which the rest is left for :meth:`chunks`.
 
         Raises:
-            Disconnected: The client disconnected.
+            ClientDisconnected: The client disconnected.
             TooManyRequests: Too many bytes of bodies are in memory.
         """
         if self._body is None:
@@ -90,7 +90,7 @@ class RawRequest:
         """Yield the body as it arrives, beginning with the part that was read ahead.
 
         Raises:
-            Disconnected: The client disconnected.
+            ClientDisconnected: The client disconnected.
         """
         ahead, self._ahead = self._ahead, []
         for chunk in ahead:
@@ -122,7 +122,7 @@ class RawRequest:
 
         Raises:
             RequestTooLarge: It is longer than ``limit`` bytes.
-            Disconnected: The client disconnected.
+            ClientDisconnected: The client disconnected.
         """
         if not await self.read_ahead(limit):
             raise _too_large(limit)
