@@ -247,15 +247,15 @@ async def _requested_spec(
     encoder = await _encoder(settings, before, dims=chosen.pop("dims", None), named=encoder_named)
     base = before or IndexSpec(encoder.identity)
     kept = {name: getattr(base, name) for name in ("text_fields", "tokens", "codec")}
-    wanted = kept | chosen
+    requested = kept | chosen
     for source in sources:
-        require_text_fields(source, wanted["text_fields"])
-    if wanted["tokens"] != "packed":
-        wanted["codec"] = "int8"  # unused there, and a codec that needs no codebook
+        require_text_fields(source, requested["text_fields"])
+    if requested["tokens"] != "packed":
+        requested["codec"] = "int8"  # unused there, and a codec that needs no codebook
     codebook = b""
-    if wanted["codec"] in RESIDUAL_BITS:
-        codebook = await _codebook(engine, sources, encoder, wanted, RESIDUAL_BITS[wanted["codec"]])
-    return replace(base, encoder=encoder.identity, codebook=codebook, **wanted), encoder
+    if requested["codec"] in RESIDUAL_BITS:
+        codebook = await _codebook(engine, sources, encoder, requested, RESIDUAL_BITS[requested["codec"]])
+    return replace(base, encoder=encoder.identity, codebook=codebook, **requested), encoder
 
 
 async def _encoder(settings: Settings, before: "IndexSpec | None", *, dims: int | None, named: bool) -> "Encoder":
@@ -280,12 +280,12 @@ async def _encoder(settings: Settings, before: "IndexSpec | None", *, dims: int 
 
 
 async def _codebook(
-    engine: "Engine", sources: "Sequence[Index]", encoder: "Encoder", wanted: dict[str, Any], bits: "Bits"
+    engine: "Engine", sources: "Sequence[Index]", encoder: "Encoder", requested: dict[str, Any], bits: "Bits"
 ) -> bytes:
     """Return the codebook of an earlier attach with the same options, else a new one."""
     from es_ttc.index.attach.sample import first_codebook, kept_codebook
 
-    kept = await kept_codebook(engine, sources, encoder, wanted)
+    kept = await kept_codebook(engine, sources, encoder, requested)
     if kept:
         return kept
     with progress_bar() as bar:
@@ -294,7 +294,7 @@ async def _codebook(
         def report(done: int) -> None:
             bar.update(task, completed=done)
 
-        return await first_codebook(engine, sources, wanted["text_fields"], encoder, bits, report)
+        return await first_codebook(engine, sources, requested["text_fields"], encoder, bits, report)
 
 
 async def _fill(settings: Settings, name: str, options: Any) -> "tuple[str, list[FillResult]]":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MOST = 100_000
 _FEW = 100
-"""Queries below which the ranking suffers (docs/how-to/choose-a-program.md)."""
+"""Number of queries below which the ranking suffers (docs/how-to/choose-a-program.md)."""
 
 
 @click.command(

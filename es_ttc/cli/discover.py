@@ -235,11 +235,11 @@ def status(search: Path, prices: tuple[float, float] | None, as_json: bool) -> N
     _show(summary, records, chart=False)
     if used["calls"]:
         cost = f", costs {used['cost']:.2f}" if "cost" in used else ""
-        told = (
+        text = (
             f"language model: {used['calls']:,} calls, {used['prompt_tokens']:,} tokens read, "
             f"{used['completion_tokens']:,} written, {used['seconds']:,.0f} s{cost}"
         )
-        _console().print(told, highlight=False, markup=False, soft_wrap=True)
+        _console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @discover.command()
@@ -493,11 +493,11 @@ def _about(record: "Record") -> str:
         if record.verdict == "measured"
         else f"rejected, {record.reason}: {record.detail}"
     )
-    told = [f"{record.name} by {proposal.origin}: {outcome}"]
-    told += [f"from: {', '.join(proposal.parents)}"] if proposal.parents else []
-    told += [f"new: {proposal.novelty}"] if proposal.novelty else []
-    told += [f"hypothesis: {proposal.hypothesis}"] if proposal.hypothesis else []
-    return "\n".join(told)
+    lines = [f"{record.name} by {proposal.origin}: {outcome}"]
+    lines += [f"from: {', '.join(proposal.parents)}"] if proposal.parents else []
+    lines += [f"new: {proposal.novelty}"] if proposal.novelty else []
+    lines += [f"hypothesis: {proposal.hypothesis}"] if proposal.hypothesis else []
+    return "\n".join(lines)
 
 
 def _chart(records: "Sequence[Record]") -> str:

@@ -131,8 +131,8 @@ def ingest(
     from es_ttc.index.ingest import IngestOptions
     from es_ttc.index.ingest.bulk import BatchLimits
 
-    told = given(engine=engine, encoder=encoder, write_retry_seconds=retry_seconds)
-    settings = adapted(Settings(**told), adapter)
+    options = given(engine=engine, encoder=encoder, write_retry_seconds=retry_seconds)
+    settings = adapted(Settings(**options), adapter)
     batch = BatchLimits(bytes=int(batch_mb * 2**20), seconds=batch_seconds)
     rejected = dead_letters or Path(f"{name}.rejected.jsonl")
     request = IngestCommand(name, files, text_fields, IngestOptions(id_field, batch), resume, rejected)
@@ -212,13 +212,13 @@ async def _ready(
     with stderr.status("loading the encoder"):
         load = partial(load_encoder_for, spec.encoder) if spec else load_encoder
         encoder = await asyncio.to_thread(load, settings.encoder, cache_dir=settings.cache_dir)
-    wanted = spec or IndexSpec(encoder.identity, **given(text_fields=request.text_fields))
-    _check_text(await asyncio.to_thread(inputs.peek, _PEEKED), wanted.text_fields)
+    required = spec or IndexSpec(encoder.identity, **given(text_fields=request.text_fields))
+    _check_text(await asyncio.to_thread(inputs.peek, _PEEKED), required.text_fields)
     if index is None:
-        await create_index(engine, request.name, wanted)
+        await create_index(engine, request.name, required)
         click.echo(
-            f"made index [{request.name}] with defaults: fields {','.join(wanted.text_fields)}, encoder "
-            f"{wanted.encoder.model}, {wanted.codec} token vectors (`es-ttc index create` to choose)",
+            f"made index [{request.name}] with defaults: fields {','.join(required.text_fields)}, encoder "
+            f"{required.encoder.model}, {required.codec} token vectors (`es-ttc index create` to choose)",
             err=True,
         )
         index = await index_behind(engine, request.name)

@@ -130,13 +130,13 @@ def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: 
     """Submit a job that enriches the documents of INDEX."""
     from es_ttc.enrichment.jobs import service
 
-    wanted = _job_request(index, options)
+    request = _job_request(index, options)
     if dry_run:
         with stderr.status(f"asking the model about {sample} documents"):
-            trial = _run(engine, lambda client, settings: service.dry_run(client, settings, wanted, sample))
+            trial = _run(engine, lambda client, settings: service.dry_run(client, settings, request, sample))
         _show_trial(trial, as_json=as_json)
         return
-    shown = _run(engine, lambda client, settings: service.submit(client, settings, wanted))
+    shown = _run(engine, lambda client, settings: service.submit(client, settings, request))
     if as_json:
         print_json(shown.as_dict())
         return

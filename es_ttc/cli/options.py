@@ -96,7 +96,7 @@ def codec_option(default: str, what: str = "", also: Mapping[str, str] = Mapping
         what: The stored data, for the help.
         also: Further codecs, with their help.
     """
-    more = "".join(f"; {name}: {told}" for name, told in also.items())
+    more = "".join(f"; {name}: {meaning}" for name, meaning in also.items())
     return click.option(
         "--codec",
         type=click.Choice(["int8", "float16", *also]),

@@ -32,7 +32,7 @@ class Choices:
 
 
 Answer = Callable[[str, Choices], RenderableType]
-"""Answers a query as it is to be shown."""
+"""Returns the result of a query for display."""
 
 
 class Prompt:
@@ -115,10 +115,10 @@ class Prompt:
             case _:
                 self._say(f"there is no :{name}; :help lists what there is")
 
-    def _chosen(self, wanted: str, known: Sequence[str], current: str) -> str:
-        if wanted in known:
-            return wanted
-        near = nearest(wanted, known)
+    def _chosen(self, requested: str, known: Sequence[str], current: str) -> str:
+        if requested in known:
+            return requested
+        near = nearest(requested, known)
         hint = f"did you mean {near}? " if near else ""
         self._say(f"{hint}choose one of {', '.join(known)} (now {current})")
         return current

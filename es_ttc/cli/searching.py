@@ -21,7 +21,7 @@ from es_ttc.rewriters import registry as rewriters
 
 _REWRITING = "60s"
 WINDOW = 100
-"""Documents that a method rescores, and over which rankings are compared."""
+"""Number of documents that a method rescores, and over which rankings are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,8 @@ def query_body(fields: Sequence[str], query: CliQuery) -> dict[str, Any]:
 
 def expansion_of(answer: Mapping[str, Any]) -> str:
     """Return the terms that a rewriter added to the text, for display; empty if there are none."""
-    told = answer.get("ttc", {})
-    terms = [f"{one['term']} ({one.get('documents', '?')})" for one in told.get("expansion", ())]
+    summary = answer.get("ttc", {})
+    terms = [f"{one['term']} ({one.get('documents', '?')})" for one in summary.get("expansion", ())]
     return f"searched for beside it: {', '.join(terms)}" if terms else ""
 
 

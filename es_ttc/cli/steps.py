@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 WIDTH = 100
-"""Cells beyond which lines are not drawn out, however wide the terminal."""
+"""Maximum width of lines in cells, however wide the terminal."""
 
 
 class _KnownTotalColumn(ProgressColumn):

@@ -234,8 +234,8 @@ def nnn(data: Path, start: Path | None, tune: str, **options: Any) -> None:
         queries = None if tune == "adapters" else side(task, "query")
         return NnnRecipe(task, replace(chosen, l1=l1, l2=l2), queries=queries)
 
-    told = asdict(chosen) | ({"l1": "chosen", "l2": "chosen"} if searched else {})
-    _train("nnn", (data,), recipe, {"tune": tune, **told}, start, common)
+    recorded = asdict(chosen) | ({"l1": "chosen", "l2": "chosen"} if searched else {})
+    _train("nnn", (data,), recipe, {"tune": tune, **recorded}, start, common)
 
 
 @train.command()
@@ -385,8 +385,8 @@ def _reporter(bar: Any, epochs: int) -> "Report":
 
     def report(where: "TrainingProgress", steps: int) -> None:
         loss = where.step_losses[-1] if where.step_losses else 0.0
-        told = f"epoch {min(where.epoch + 1, epochs)} of {epochs}, loss {loss:.3f}, valid {where.valid[-1]:.4f}"
-        bar.update(task, description=told, completed=where.epoch * steps + where.step, total=epochs * steps)
+        description = f"epoch {min(where.epoch + 1, epochs)} of {epochs}, loss {loss:.3f}, valid {where.valid[-1]:.4f}"
+        bar.update(task, description=description, completed=where.epoch * steps + where.step, total=epochs * steps)
 
     return report
 

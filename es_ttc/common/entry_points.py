@@ -17,7 +17,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 Checks = tuple[tuple[str, Callable[[Any], bool], str], ...]
-"""Of a contract: attribute, whether a value of it will do, what is wanted of it."""
+"""Checks of a contract: attribute, predicate of valid values, requirement for messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ WEIGHTS = "adapter_model.safetensors"
 _SHIPPED_IN = "adapters"
 _QUERY = (".query",)
 _DOCUMENT = (".document", ".passage")
-"""What follows the name of an adapter that is another one in each role."""
+"""Suffixes of the name of an adapter that consists of one for each role."""
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 

@@ -312,11 +312,11 @@ def _key(kind: str, text: str) -> bytes:
 
 
 def _one(encodings: Encodings, position: int) -> Encoding:
-    asked = bool(encodings.tokens)
+    with_tokens = bool(encodings.tokens)
     return Encoding(
         pooled=encodings.pooled[position],
-        tokens=encodings.tokens[position] if asked else None,
-        offsets=encodings.offsets[position] if asked else None,
+        tokens=encodings.tokens[position] if with_tokens else None,
+        offsets=encodings.offsets[position] if with_tokens else None,
         truncated=bool(encodings.truncated[position]),
     )
 

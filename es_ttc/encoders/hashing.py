@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 DIGITS = 12
 ADAPTER_CONFIG = "adapter_config.json"
-"""A folder that holds it is an adapter, not a part of the model around it."""
+"""A folder with this file is an adapter, not a part of the model."""
 # The first kind in a folder identifies the model: the others are derived from it.
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.onnx")
 _TOKENIZER = ("tokenizer.json",)

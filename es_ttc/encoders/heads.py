@@ -18,7 +18,7 @@ Kind = Literal["mlp", "linear", "table"]
 Arrays = Mapping[str, NDArray[np.float32]]
 
 SAME = 0.999
-"""Cosine from which on a vector counts as one of a table's: what two backends of one encoder keep to."""
+"""Minimum cosine for a vector to count as one of a table's: two backends of one encoder agree to this."""
 _GELU = np.float32(np.sqrt(2 / np.pi))
 
 

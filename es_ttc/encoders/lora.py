@@ -12,7 +12,7 @@ from es_ttc.errors import ConfigurationError
 
 _SLOT = "adapter"
 _SAVED_BELOW = "base_model."
-"""Before every weight's name in a file, for the wrapper that peft trains with, which merging does without."""
+"""Prefix of every weight's name in a file, for peft's wrapper in training, which merging does not use."""
 
 
 def merge(model: Any, folder: Path) -> None:

@@ -30,7 +30,7 @@ POOLING: Mapping[str, Pooling] = {
     "lasttoken": lambda rows: rows[-1],
     "max": lambda rows: rows.max(axis=0),
 }
-"""A window's token rows ``(t, d)`` to its pooled vector ``(d,)``, by the names of sentence-transformers."""
+"""Functions from a window's token rows ``(t, d)`` to its pooled vector ``(d,)``, by sentence-transformers' names."""
 
 _LEGACY_POOLING = {
     "pooling_mode_mean_tokens": "mean",

@@ -25,7 +25,7 @@ CONNECTIONS = 32
 PIT_KEEP_ALIVE = "5m"
 DEFAULT_MAX_CONTENT_LENGTH = 100 * 2**20
 exact: ContextVar[bool] = ContextVar("exact", default=False)
-"""Whether the numbers of the answer that is being read must not change; the clients' deserialisers look at it."""
+"""Whether the numbers of the response in progress must stay exact; read by the clients' deserialisers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ClientEngine(ABC):
 
     product: Product
     shard_doc_since: tuple[int, ...]
-    """Version since which hits can be ordered by shard and position, which costs nothing."""
+    """Version since which hits can be sorted by shard and position, without cost."""
     point_in_time: PointInTimeApi
 
     def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:

@@ -15,7 +15,7 @@ LONGEST_WAIT_SECONDS = 5.0
 READ_POSTS = frozenset(
     {"_search", "_count", "_msearch", "_mget", "_refresh", "_analyze", "_validate", "_termvectors", "_field_caps"}
 )
-"""Last parts of paths whose POST changes nothing, so that it may be sent twice."""
+"""Last parts of paths whose POST changes nothing, so that it may be repeated."""
 
 
 @dataclass(frozen=True, slots=True)

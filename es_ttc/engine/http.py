@@ -19,7 +19,7 @@ _KEEPALIVE_SECONDS = 30
 _LONGEST_HEADER = 64 * 1024
 _CONNECT_SECONDS = 3.0
 _MAY_BE_UNREAD = frozenset({400, 408, 413, 414, 417, 431})
-"""Statuses of an engine that may not have read the request to its end: what came next on that connection would wait."""
+"""Statuses of an engine that may not have read the whole request: the next request on that connection would wait."""
 
 
 def service_headers(settings: EngineSettings) -> dict[str, str]:

@@ -39,7 +39,7 @@ _MALFORMED = LlmFailure.MALFORMED
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
 _NO_OTHER_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=None)
 _DOWN = frozenset({LlmFailure.UNREACHABLE, LlmFailure.TIMEOUT, LlmFailure.SERVER, LlmFailure.MALFORMED})
-"""What counts as a failure of the endpoint. One that refuses a request, or is busy, is well."""
+"""Results that count as a failure of the endpoint. An endpoint that rejects a request, or is busy, works."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class Endpoint:
 
 
 def _wait_before_repeating(error: Exception) -> bool | float:
-    """Say whether to ask again, and after how many seconds where the endpoint says so itself."""
+    """Return whether to repeat the request, and the delay if the endpoint names one."""
     if not isinstance(error, LlmError):
         return False
     match error.failure:

@@ -23,7 +23,7 @@ from es_ttc.settings import LlmSettings
 logger = logging.getLogger(__name__)
 
 _GATHER_SECONDS = 0.05
-"""After the first question of a batch, for those that come with it."""
+"""Time after the first request of a batch in which further ones join it."""
 _IN_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
 
 
@@ -188,7 +188,7 @@ class OfflineLlm:
             else:
                 reason = f"the model [{self._name}] refuses a question: {type(error).__name__}"
                 _fail(questions, LlmError(reason, LlmFailure.REFUSED))
-        except Exception as error:  # noqa: BLE001 - whatever vLLM or a driver raises, those who asked must hear of it
+        except Exception as error:  # noqa: BLE001 - after any exception of vLLM or a driver, the callers must get it
             logger.warning("a batch of %s questions failed: %s", len(questions), type(error).__name__)
             self._loading = None
             load_vllm.cache_clear()  # a failed model is not called again

@@ -52,8 +52,8 @@ class _Feedback:
         With several query texts the first one's vector is refined.
         """
         vector = query.vectors[:1]
-        wanted = params.documents
-        [first] = await search.nearest(vector, wanted, num_candidates=max(k, wanted), features=_POOLED)
+        count = params.documents
+        [first] = await search.nearest(vector, count, num_candidates=max(k, count), features=_POOLED)
         known = await search.window(first.documents, _POOLED)
         vectors = known.window.pooled
         seen = 0 if vectors is None else len(vectors)

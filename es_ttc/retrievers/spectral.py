@@ -51,10 +51,10 @@ class SpectralRetriever:
 
     async def retrieve(self, query: Query, search: Search, k: int, params: SpectralRetrieverParams) -> Retrieved:
         """Return the documents with the greatest spectral scores among those found."""
-        wanted = max(k, params.candidates)
+        count = max(k, params.candidates)
         routes = sorted(self.searches(params))
         answers = await asyncio.gather(
-            *(search.nearest(query.vectors, wanted, among=among, exact=params.exact) for among in routes)
+            *(search.nearest(query.vectors, count, among=among, exact=params.exact) for among in routes)
         )
         found = dict(zip(routes, map(together, answers), strict=True))
         union = np.unique(np.concatenate([part.documents for part in found.values()]))

@@ -16,7 +16,7 @@ from es_ttc.rewriters.base import Corpus, Expansion, Term
 from es_ttc.rewriters.weighted import FieldParams, WeightedRewriter
 
 _CONSIDERED = 5
-"""Words whose document frequency is asked for, for each that is wanted."""
+"""Number of words whose document frequency is counted, per requested word."""
 
 
 class Rm3Params(FieldParams):

@@ -18,9 +18,9 @@ from es_ttc.rewriters.prompts import SCHEMA
 from es_ttc.rewriters.weighted import FieldParams, WeightedRewriter
 
 _LONGEST_TEXT = 2000
-"""Characters of the text that the model reads."""
+"""Maximum number of characters of the text for the model."""
 _TOKENS_A_PHRASE = 8
-"""Tokens that a phrase of the model's answer may take, its punctuation included."""
+"""Maximum number of tokens per phrase of the model's answer, punctuation included."""
 
 
 class SiraParams(FieldParams):

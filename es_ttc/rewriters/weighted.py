@@ -17,7 +17,7 @@ from es_ttc.rewriters.base import Expansion, Fields, Term
 
 _FIELD = re.compile(r"[^\s^*]+(\^\d+(\.\d+)?)?")
 NAMED = "ttc:"
-"""Begins the names of our clauses; the term follows."""
+"""Prefix of the names of es-ttc's clauses, followed by the term."""
 
 
 class FieldParams(Params):

@@ -27,7 +27,7 @@ from es_ttc.vectors.tokens import Float32
 _START_SECONDS = 60.0
 _END_SECONDS = 1.0
 _MOST_MESSAGES = 10_000
-"""Messages of a child while it ranks one task."""
+"""Maximum number of messages of a child for one task."""
 _MOST_NOTES = 256
 _CHILD = "es_ttc.sandbox.child"
 
@@ -149,7 +149,7 @@ class Process:
         self._killed = ""
         self._messages = 0
         self.spent = 0.0
-        """Seconds that the program has taken, on all tasks together."""
+        """Seconds that the program has used, on all tasks together."""
 
     def __enter__(self) -> "Process":
         return self

@@ -24,9 +24,9 @@ from es_ttc.vectors.chunks import Granularity
 from es_ttc.vectors.tokens import Float32
 
 _WINDOWS_CPU = 60
-"""A process may take so many times the time of one window, and is replaced at half of it."""
+"""Processor time of a process, as a multiple of one window's; it is replaced at half of it."""
 _BATCH = 64
-"""Texts encoded between two looks at the clock."""
+"""Number of texts encoded between two checks of the clock."""
 _STATUS = Path("/proc/self/statm")
 _START_SECONDS = 60.0
 _STOPPING = "programs are not served any more: the gateway is stopping"

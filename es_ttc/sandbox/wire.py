@@ -33,9 +33,9 @@ class Limit(NamedTuple):
 FROM_PARENT = Limit(64 * 2**20, 0)
 FROM_CHILD = Limit(64 * 2**10, 8 * 2**20)
 MOST_TEXTS = 10_000
-"""Texts in one message."""
+"""Maximum number of texts in one message."""
 MOST_CHARACTERS = 20_000
-"""Characters of a text that are sent; encoders read fewer."""
+"""Maximum number of characters of a text; encoders read fewer."""
 _BATCH_BYTES = FROM_CHILD.payload // 2
 
 

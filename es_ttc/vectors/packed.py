@@ -179,7 +179,7 @@ def unpack_norms(blob: bytes) -> ScaleNorms:
 
 
 def pack_offsets(offsets: NDArray[np.int32], fields: Sequence[str]) -> bytes:
-    """Return the blob of where each token of a document stands in its text.
+    """Return the blob of the position of each token in a document's text.
 
     Args:
         offsets: ``(n, 3)`` int32: ordinal of the field, first character, end character; a token that stands for no

@@ -72,7 +72,7 @@ def widen(values: NDArray[np.float32] | NDArray[np.float16] | NDArray[np.int8], 
         np.copyto(out, values)
         return
     bits = out.view(np.int32)
-    np.copyto(bits, values.view(np.int16))  # sign-extends, so the sign stands at the top after the shift
+    np.copyto(bits, values.view(np.int16))  # sign-extends, so the sign is the highest bit after the shift
     np.left_shift(bits, 13, out=bits)
     np.bitwise_and(bits, np.int32(-0x70000001), out=bits)  # 0x8fffffff: sign, exponent and mantissa
     np.multiply(out, _HALF_REBIAS, out=out)

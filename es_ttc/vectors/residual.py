@@ -4,7 +4,7 @@ Near tokens share a centroid, and what is left is small and alike in every compo
 stands for it. ColBERTv2 takes the list from quantiles; here it minimises the squared error (Lloyd), which 4 bits need.
 
 Centroids and weights are whole steps of one grid. A vector is then read back by whole-number arithmetic alone: one
-look-up in a table for 16 bits of residual, one addition. Its own length is kept beside it as a factor, as for int8.
+look-up in a table for 16 bits of residual, one addition. Its length is stored as a factor, as for int8.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ UInt16 = NDArray[np.uint16]
 
 MOST_CENTROIDS = 2**16
 DEFAULT_CENTROIDS = 256
-"""What fits into an index's mapping: 96 KiB at 384 dimensions."""
+"""A number that fits into an index's mapping: 96 KiB at 384 dimensions."""
 
 _WORD_BITS = 16
 _REACH = 126  # greatest sum of a centroid's and a weight's steps, with room for rounding both up to 127
@@ -77,7 +77,7 @@ class Residuals:
 
     Attributes:
         centroids: ``(n,)`` uint16, the nearest centroid of each.
-        words: ``(n, words)`` uint16, the residuals' codes; the first component stands in the lowest bits.
+        words: ``(n, words)`` uint16, the residuals' codes; the first component is in the lowest bits.
         factors: ``(n,)`` float32, what turns steps into the vector's own length.
     """
 

@@ -147,17 +147,17 @@ def _reuse(
 ) -> Node:
     """Return the running node when it answers, if it has the requested values."""
     node = Node(state, folder, _await(folder, state, spec.timeout, on_progress, lambda: state.lives), reused=True)
-    asked_and_running = {
+    requested_and_running = {
         "product": (product.product, state.product),
         "port": (spec.port or node.port, node.port),
         "plugin": (product.plugin.digest if product.plugin else state.plugin, state.plugin),
         "cluster": (_names(spec.cluster.members if spec.cluster else ()), _names(state.members)),
         "data folder": (str(spec.data_dir.absolute()) if spec.data_dir else state.data, state.data),
     }
-    for what, (asked, running) in asked_and_running.items():
-        if asked != running:
+    for what, (requested, running) in requested_and_running.items():
+        if requested != running:
             raise InvalidRequest(
-                f"node [{spec.name}] runs already with {what} [{running}], not [{asked}]: "
+                f"node [{spec.name}] runs already with {what} [{running}], not [{requested}]: "
                 f"stop it first or choose another --name"
             )
     if state.owner and not spec.owned:

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 _LIST = ".es-ttc-files.json"
 
 Files = Mapping[str, tuple[int, int]]
-"""For each file of a home, by its path there: size, and time of the last change in ns."""
+"""Size and modification time in ns of each file of a home, by its path."""
 
 
 def record(home: Path) -> None:

@@ -10,7 +10,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 HEAP = re.compile(r"[1-9][0-9]*[mgMG]")
 
 _COLLECTION = ("-XX:G1ReservePercent=25", "-XX:InitiatingHeapOccupancyPercent=30")
-"""As both products' own `jvm.options` say: their circuit breakers count garbage, so it must not lie about long."""
+"""As in both products' own `jvm.options`: their circuit breakers count garbage, so it must be collected early."""
 
 
 @dataclass(frozen=True, slots=True)

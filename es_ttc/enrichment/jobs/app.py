@@ -29,14 +29,14 @@ SWEEP = "es_ttc.sweep"
 TURN = "es_ttc.turn"
 _PRIORITIES = 10
 _QUEUED_SECONDS = 60
-"""After which a message that was sent and never came is sent again."""
+"""Time after which a lost message is sent again."""
 _SPARE_SECONDS = 60.0
 _LOADING_SECONDS = 1800.0
-"""That a worker which has its model in its own process may take to load it, or to download it."""
+"""Maximum time in which a worker with its own model may load or download it."""
 _SWEEP_SECONDS = 15
-"""After which a sweep whose worker has died stands in nobody's way."""
+"""Time after which the sweep of a dead worker does not block others."""
 _SWEEP_SHARE = 4.0
-"""The pause after a sweep, as a multiple of what it took."""
+"""Pause after a sweep, as a multiple of its duration."""
 
 
 def make_app(settings: Settings, broker: str, redis: str) -> Celery:

@@ -23,9 +23,9 @@ Key = tuple[str, str | None]
 
 _PAGE = 500
 _WHOLE_AT_ONCE = 32
-"""Documents read with all their features at a time: some 10 MB where token vectors are long."""
+"""Number of documents read with all their features at a time: some 10 MB if token vectors are long."""
 _MAX_ATTEMPTS = 3
-"""Times that a document which others change is read again before it is left for later."""
+"""Number of times that a document which other clients change is read again before it is deferred."""
 
 
 @dataclass(frozen=True, slots=True)

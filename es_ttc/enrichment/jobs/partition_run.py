@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 _LEAST_CHUNK = 4
 _MOST_ATTEMPTS = 5
 _FIRST_WAIT_SECONDS = 10.0
-"""Before a document that failed is tried again; each further wait is three times as long."""
+"""Time before a failed document is retried; each further wait is three times as long."""
 _OUTAGE_WAITS = (1.0, 2.0, 4.0, 8.0, 15.0)
 _MODEL_SECONDS = 10.0
 _TEMPORARY = frozenset(LlmFailure) - {LlmFailure.REFUSED}
@@ -47,13 +47,13 @@ class TurnEnd(StrEnum):
     """The reason why a turn ended."""
 
     NOT_DUE = "not due"
-    """The job is not running, waits for another one, or the part is in other hands."""
+    """The job is not running, waits for another one, or another worker has the lease."""
     TIME = "time is up"
     NOTHING_LEFT = "nothing left"
     STOPPED = "stopped"
     """The job was paused or cancelled."""
     OUTAGE = "outage"
-    """The model's endpoint did not answer, or is another one."""
+    """The model's endpoint did not answer, or serves another model."""
 
 
 @dataclass(slots=True)
@@ -250,10 +250,10 @@ class _PartitionRun:
         texts = [text for text in texts if text.text]
         kept = await self.store.kept(self.job.plan.asked, [text.hash for text in texts])
         answered = [_Proposed(text, old, True) for text, old in zip(texts, kept, strict=True) if old is not None]
-        asked, failed = await self._propose([text for text, old in zip(texts, kept, strict=True) if old is None])
-        answered += asked
+        new, failed = await self._propose([text for text, old in zip(texts, kept, strict=True) if old is None])
+        answered += new
         results += await self._write(answered)
-        outage = bool(failed) and not asked and all(each.temporary for each in failed)
+        outage = bool(failed) and not new and all(each.temporary for each in failed)
         if not outage:
             results += [self._failure(each) for each in failed]
         await self.store.note(self.job.id, results)
@@ -261,7 +261,7 @@ class _PartitionRun:
         if outage:
             await self._wait_out(failed[0])
             return False
-        if self.trouble and asked:
+        if self.trouble and new:
             await self._store_trouble("")
         return True
 

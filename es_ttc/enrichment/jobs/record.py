@@ -30,7 +30,7 @@ class DocumentOutcome(StrEnum):
     FAILED = "failed"
     SKIPPED = "skipped"
     DEFERRED = "deferred"
-    """It failed, and is tried again later."""
+    """It failed, and will be retried."""
 
     @property
     def final(self) -> bool:

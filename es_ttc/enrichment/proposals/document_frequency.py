@@ -13,9 +13,9 @@ from es_ttc.enrichment.proposals.phrases import DroppedPhrase, Phrase, Reason
 from es_ttc.errors import EngineError, InvalidRequest
 
 MOST_PHRASES = 1_000
-"""Phrases of one search."""
+"""Maximum number of phrases per search."""
 DEFAULT_TAU = 0.05
-"""Share of the documents that may have a phrase; the paper gives no value."""
+"""Maximum share of the documents that may have a phrase; the paper gives no value."""
 
 
 @dataclass(frozen=True, slots=True)

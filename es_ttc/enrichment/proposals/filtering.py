@@ -17,7 +17,7 @@ from es_ttc.index.mappings.enrichment import EnrichmentTarget
 from es_ttc.index.mappings.spec import ENRICHMENT
 
 _CANDIDATES = 3
-"""Candidates looked at of one document, as a multiple of the phrases kept."""
+"""Number of candidates considered for one document, as a multiple of the phrases kept."""
 
 
 @dataclass(frozen=True, slots=True)

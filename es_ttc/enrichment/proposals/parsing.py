@@ -12,9 +12,9 @@ from es_ttc.llm.base import JsonSchema
 from es_ttc.llm.json_text import first_json
 
 MOST_PROPOSALS = 100
-"""Of one answer: a model that has lost its way repeats itself until its tokens are spent."""
+"""Maximum number of proposals in an answer: a degenerate answer repeats itself until its tokens are spent."""
 _LONGEST = 200
-"""Characters of a proposal that is looked at; a longer one is no vocabulary."""
+"""Maximum number of characters of a proposal."""
 _DEEPEST = 4
 
 _THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)

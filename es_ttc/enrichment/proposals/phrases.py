@@ -15,16 +15,16 @@ from es_ttc.engine.protocol import SearchApi
 MOST_WORDS = 3
 """Words of a phrase; SIRA's code has 2, its paper speaks of n-grams (section 3.2)."""
 LONGEST_PROPOSAL = 8
-"""Words of a proposal that is cut into phrases; a longer one is a sentence, and no vocabulary."""
+"""Maximum number of words of a proposal that is cut into phrases; a longer one is a sentence."""
 _PIECE = 8_000
-"""Characters of one `_analyze`: an index allows 10,000 tokens (``index.analyze.max_token_count``), of 1 character at
-least."""
+"""Maximum number of characters per `_analyze`: an index allows 10,000 tokens (``index.analyze.max_token_count``), of at
+least 1 character each."""
 
 _LIST_SIGN = re.compile(r"^\s*(?:[-*•·–—]+|\(?(?:\d{1,3}|[a-zA-Z])[.):])\s+")  # noqa: RUF001 - dashes
 _EDGES = " \t\r\n.,;:!?\"'`´‘’“”«»()[]{}<>|*_#=~"  # noqa: RUF001 - quotation marks that models write
 
 Tokens = tuple[str, ...]
-"""A text's tokens in order, as an analyzer gives them."""
+"""The tokens of a text, in order."""
 
 
 class Reason(StrEnum):

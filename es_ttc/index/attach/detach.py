@@ -16,7 +16,7 @@ from es_ttc.index.mappings.spec import ROOT, STATE
 
 _REMOVE = {"script": {"lang": "painless", "source": f"ctx._source.remove('{ROOT}')"}}
 _PASSES = 100
-"""Times that documents are taken up again which others wrote in between."""
+"""Number of passes over documents that other clients changed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class FeatureLocation:
 
 
 Found = tuple[Index, FeatureLocation | None]
-"""An index, and where its features are; None where it has none."""
+"""An index, and where its features are stored; None if it has none."""
 
 
 async def feature_location(engine: Engine, name: str) -> FeatureLocation:

@@ -36,7 +36,7 @@ from es_ttc.index.mappings.spec import IndexSpec
 _SAVE_SECONDS = 2.0
 _BATCH_CHARACTERS = 64 * 1024
 _MAX_PASSES = 10
-"""Times that what changed during the fill is taken up again; after that it waits for the next one."""
+"""Maximum number of passes over changes made during the fill; later ones are left to the next fill."""
 _MAX_CONFLICTS = 5
 _LONGEST_REASON = 1000
 _MAX_REASONS = 5
@@ -91,7 +91,7 @@ class FillResult:
 
 
 Report = Callable[[FillResult], None]
-"""Called now and then with the counts so far."""
+"""Called repeatedly with the present counts."""
 
 
 async def fill(

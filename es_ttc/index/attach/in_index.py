@@ -36,7 +36,7 @@ NO_PIPELINE = "_none"
 _MARKS = (VERSION, HASH, ENCODER, STATE)
 _SOURCES_AT_ONCE = 50
 _SETTLING_SECONDS = 0.5
-"""Longer than what lies between the last look at a mapping and its update."""
+"""Longer than the time between the last check of a mapping and its update."""
 _LONGEST_NUMBER = 60
 
 # A client that reads a document, changes it and writes it back sends the features too: they stay if the text is the

@@ -27,7 +27,7 @@ from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import TokenVectors
 
 _AT_ONCE = 100
-"""Documents whose features are held at the same time."""
+"""Number of documents whose features are in memory at a time."""
 
 
 class ReadableTarget(Target, Protocol):

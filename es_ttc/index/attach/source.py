@@ -10,7 +10,7 @@ from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
 from es_ttc.index.mappings.indices import Index, indices_behind
 
 Checkpoint = Mapping[int, int]
-"""For each shard the `_seq_no` up to which everything is settled; -1 or no entry for a shard not yet begun."""
+"""For each shard the `_seq_no` up to which all writes are settled; -1 or no entry for a shard not yet begun."""
 
 MOST_DOCUMENTS = 500
 _MOST_CHARACTERS = 4 * 2**20

@@ -11,7 +11,7 @@ from es_ttc.index.attach.source import Checkpoint, DocumentVersion
 from es_ttc.index.mappings.spec import IndexSpec
 
 Fields = Mapping[str, object]
-"""What is written below ``ttc``."""
+"""The fields to write below ``ttc``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class WriteKind(StrEnum):
 
     FEATURES = "features"
     RENEWAL = "renewal"
-    """Nothing but the mark: the text has not changed, so the features are right."""
+    """Only the mark: the text has not changed, so the features are valid."""
     FAILURE = "failure"
     """The reason why there are no features."""
 

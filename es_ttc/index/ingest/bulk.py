@@ -14,7 +14,7 @@ from es_ttc.index.ingest.bulk_errors import BulkErrorKind, is_temporary, refusal
 from es_ttc.index.ingest.prepare import Prepared
 
 _TOO_MUCH = (400, 413)
-"""A whole bulk refused for what one of its documents is, or for its size."""
+"""Statuses of a whole bulk that is rejected because of one of its documents, or of its size."""
 
 
 class BulkAction(Protocol):

@@ -8,7 +8,7 @@ from es_ttc.errors import EngineError, EngineUnavailable
 _NO_RIGHT_OR_NO_INDEX = (401, 403, 404)
 _FIRST_SERVER_ERROR = 500
 _FLOOD_STAGE = ("read-only-allow-delete", "read-only / allow delete", "TOO_MANY_REQUESTS", "SERVICE_UNAVAILABLE")
-"""Blocks that the engine sets and lifts by itself, whatever status it answers with."""
+"""Blocks that the engine sets and removes by itself, whatever status it returns."""
 
 _SHARD_ON_ITS_WAY = frozenset(
     {
@@ -20,10 +20,10 @@ _SHARD_ON_ITS_WAY = frozenset(
         "shard_not_found_exception",
     }
 )
-"""Answered with 404, and over as soon as the shard has started."""
+"""Returned with 404 until the shard has started."""
 
 _CLOSED = frozenset({"index_closed_exception"})
-"""Answered with 400, though no document is to blame."""
+"""Returned with 400, although no document is the cause."""
 
 _CAUSED_BY_THE_DOCUMENT = frozenset(
     {
@@ -36,7 +36,7 @@ _CAUSED_BY_THE_DOCUMENT = frozenset(
         "string_index_out_of_bounds_exception",
     }
 )
-"""Answered with 500, and again for the same document however often it is sent."""
+"""Returned with 500, at every attempt with the same document."""
 
 
 class BulkErrorKind(Enum):

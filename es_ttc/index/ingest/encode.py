@@ -75,7 +75,7 @@ class SpanFeatures:
 
 
 Composed = tuple[str, Sequence[Span]]
-"""A document's text as it is encoded, and where its fields stand in it."""
+"""A document's text for the encoder, and the positions of its fields."""
 
 
 @dataclass(frozen=True, slots=True)

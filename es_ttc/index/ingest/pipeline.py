@@ -111,7 +111,7 @@ class IngestResult:
 
 
 Report = Callable[[IngestResult, float | None], None]
-"""Called now and then with the counts so far and the share of the input that has been read."""
+"""Called repeatedly with the present counts and the share of the input that has been read."""
 
 
 async def ingest(

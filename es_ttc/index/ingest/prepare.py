@@ -12,7 +12,7 @@ from es_ttc.index.mappings.spec import ROOT, IndexSpec
 ID = "_id"
 _LONGEST_NUMBER = 60
 MAX_ID_BYTES = 512
-"""Both engines refuse a whole bulk for one longer id."""
+"""Both engines reject a whole bulk because of one longer id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 
 STDIN = "-"
 MAX_RECORD_BYTES = 64 * 2**20
-"""Longest line or cell that is read; a longer one is rejected without ever being in memory as a whole."""
+"""Maximum size of a line or cell; a longer one is rejected without being loaded completely."""
 
 _BOM = b"\xef\xbb\xbf"
 _MAX_RAW_CHARACTERS = 2_000  # characters of an overlong line in its record

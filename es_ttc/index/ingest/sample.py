@@ -13,7 +13,7 @@ from es_ttc.vectors.residual import Bits, learn
 from es_ttc.vectors.tokens import Float32
 
 DOCUMENTS = 1000
-"""Documents that are encoded for it, at most: with some 64 tokens of each, more than enough for 256 centroids."""
+"""Maximum number of documents in the sample: with some 64 tokens each, more than 256 centroids need."""
 
 _TOKENS_A_DOCUMENT = 64
 _BATCH = 32

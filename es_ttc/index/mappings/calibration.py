@@ -19,8 +19,8 @@ from es_ttc.vectors.packed import pack_tokens, unpack_tokens
 from es_ttc.vectors.tokens import TokenVectors
 
 RANK = 48
-"""Main directions kept: with more than this many queries, small ones are left out. 48 x 384 numbers of two bytes are
-36 kB, which every node of a cluster holds."""
+"""Maximum number of main directions: with more queries than this, small ones are dropped. 48 x 384 numbers of two bytes
+are 36 kB, which every node of a cluster keeps in memory."""
 
 LEAST_QUERIES = 2
 

@@ -16,7 +16,7 @@ from es_ttc.index.mappings.index import one_mapping
 from es_ttc.index.mappings.spec import ENRICHMENT, ENRICHMENT_FIELDS, ROOT, IndexSpec
 
 META = "ttc_enrichment"
-"""Key of ``_meta``, beside that of the spec: other features of an index do not depend on it."""
+"""Key of ``_meta`` for the field of enrichment, separate from the spec, because other features do not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)

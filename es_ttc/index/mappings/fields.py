@@ -76,7 +76,7 @@ FEATURES: Mapping[Feature, Field] = {
     Feature.OFFSETS: Field(OFFSETS, "blob"),
     Feature.CHUNKS: Field(CHUNKS, "blob"),
 }
-"""The field that each stored feature needs; token vectors have another one where they are not packed."""
+"""The field of each stored feature; token vectors have another one if they are not packed."""
 
 _TOKENS_UNPACKED: Mapping[TokenStorage, Field] = {
     "nested": Field(TOKENS, "nested", (Field(TOKEN_VECTOR, "vector"),)),
@@ -87,7 +87,7 @@ BOOKKEEPING: tuple[Field, ...] = (
     Field(VECTOR, "vector"),
     *(Field(name, "keyword") for name in (HASH, ENCODER, STATE, DOCUMENT)),
 )
-"""What every index needs beside its features: the vector that the engine's own kNN searches, and keywords."""
+"""Fields of every index in addition to its features: the vector for the engine's own kNN, and keywords."""
 
 SPAN_OBJECTS = Field(
     SPANS,
@@ -101,7 +101,7 @@ SPAN_OBJECTS = Field(
         Field(SPAN_END, "integer"),
     ),
 )
-"""Smoothed spans, where the spec has any."""
+"""Smoothed spans, if the spec has any."""
 
 
 def carried(spec: IndexSpec) -> dict[Feature, Field]:

@@ -23,7 +23,7 @@ from es_ttc.index.mappings.spec import HASH, ROOT, VERSION
 from es_ttc.reranking.graph import GraphParams
 
 NEIGHBOURS = "ttc.neighbours"
-"""Ids, nearest first: read from `_source`, which keeps their order; indexed, to find whose neighbour a document is."""
+"""Ids, nearest first: read from `_source`, which keeps their order; indexed, to find the documents that link to one."""
 NODE_VECTOR = "ttc.pooled"
 GRAPH = "graph"
 """Key of ``_meta.ttc`` with :class:`GraphMeta`."""

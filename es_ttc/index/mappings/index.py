@@ -11,10 +11,10 @@ from es_ttc.index.mappings.fields import field_mapping, fields, kept_in_source
 from es_ttc.index.mappings.spec import ENRICHMENT_FIELDS, ROOT, IndexSpec, spec_of_own
 
 _VECTORS_OUTSIDE_SOURCE = (9, 2)
-"""First Elasticsearch that keeps vectors out of `_source` and puts them back on `_update` and `_reindex`."""
+"""First version of Elasticsearch that excludes vectors from `_source` and restores them on `_update` and `_reindex`."""
 
 MOST_NESTED_OBJECTS = 10_000
-"""``index.mapping.nested_objects.limit`` of both products: a document with more is refused."""
+"""``index.mapping.nested_objects.limit`` of both products: a document with more is rejected."""
 
 
 @dataclass(frozen=True, slots=True)

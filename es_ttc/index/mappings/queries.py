@@ -11,7 +11,7 @@ MOST_CANDIDATES = 10_000
 """Elasticsearch's own limit."""
 
 TIE_BREAKER = 0.5
-"""What the fields beside the best one count for, as in BEIR's own Elasticsearch baseline."""
+"""Weight of the fields other than the best one, as in BEIR's own Elasticsearch baseline."""
 
 
 def matching(text: str, fields: Sequence[str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from es_ttc.vectors.tokens import TokenVectors
 Hit = Mapping[str, Any]
 
 BLOB_LAYOUTS: tuple[Layout, ...] = ("stored", "doc_values")
-"""Layouts with everything in blobs, which whoever reads a shard can send along as they are."""
+"""Layouts with all features in blobs, which the plugin can send unchanged."""
 
 _MARK = "-"
 

@@ -18,45 +18,45 @@ VERSION = 1
 
 ROOT = "ttc"
 CODEBOOK = "codebook"
-"""Key of ``_meta.ttc`` with the codebook that residuals are read with; part of the spec."""
+"""Key of ``_meta.ttc`` with the codebook of residuals; part of the spec."""
 CALIBRATION = "calibration"
-"""Key of ``_meta.ttc`` with a sample of queries; written later, and no part of the spec."""
+"""Key of ``_meta.ttc`` with the calibration; written later, not part of the spec."""
 VECTOR = "ttc.vector"
 POOLED = "ttc.pooled"
-"""The pooled vector again, as a packed blob: OpenSearch gives a knn_vector outside of `_source` to no reader."""
+"""The pooled vector as a packed blob, because OpenSearch returns no knn_vector outside of `_source`."""
 TOKENS = "ttc.tokens"
-"""A blob; objects with :data:`TOKEN_VECTOR`; or one list of vectors: whichever the storage strategy has."""
+"""A blob; objects with :data:`TOKEN_VECTOR`; or one list of vectors: depending on the storage."""
 TOKEN_VECTOR = "ttc.tokens.v"
 NORMS = "ttc.norms"
 OFFSETS = "ttc.offsets"
 CHUNKS = "ttc.chunks"
 """Sentences, pairs of sentences and paragraphs with their vectors, for programs."""
 HASH = "ttc.hash"
-"""Of the text and of how its features are stored: documents of equal hash and encoder have equal features."""
+"""Hash of the text and of the storage of its features: documents with equal hash and encoder have equal features."""
 ENCODER = "ttc.encoder"
 STATE = "ttc.state"
 SPANS = "ttc.spans"
-"""Nested: one object a span, with the fields below it."""
+"""Nested: one object per span, with the fields below it."""
 SPAN_VECTOR = "ttc.spans.v"
 SPAN_SCALE = "ttc.spans.scale"
 SPAN_POSITION = "ttc.spans.position"
 """The token at the span's centre, from 0."""
 SPAN_FIELD = "ttc.spans.field"
-"""Name of the text field under the span's centre; with it go the characters of that field under its main lobe."""
+"""Name of the text field at the span's centre; the span's characters of that field are stored with it."""
 SPAN_START = "ttc.spans.start"
 SPAN_END = "ttc.spans.end"
 ENRICHMENT = "ttc.enrichment"
-"""Phrases that a language model added: a text field of its own, so users' fields keep their frequencies and lengths."""
+"""Phrases that a language model added: a separate text field, so that users' fields keep their statistics."""
 ENRICHED = "ttc.enriched"
-"""Key of the plan (prompt, model, parameters) that a document was enriched by; absent where it was not."""
+"""Key of the plan (prompt, model, parameters) with which a document was enriched; absent if it was not."""
 ENRICHED_BY = "ttc.enriched_by"
-"""The job that wrote it."""
+"""The job that wrote the enrichment."""
 ENRICHED_TEXT = "ttc.enriched_text"
-"""SHA-256, cut to 16 bytes, of the text that the model saw."""
+"""SHA-256, cut to 16 bytes, of the text that the model read."""
 ENRICHMENT_FIELDS = (ENRICHMENT, ENRICHED, ENRICHED_BY, ENRICHED_TEXT)
-"""What enrichment adds to a document; like all else of ours it stands outside ``_source``."""
+"""The fields of enrichment; like all fields below ``ttc`` they are outside ``_source``."""
 DOCUMENT = "ttc.document"
-"""SHA-256, cut to 16 bytes, of the whole document as it was sent: tells ingest that nothing of it has changed."""
+"""SHA-256, cut to 16 bytes, of the whole document as sent, by which ingest detects unchanged documents."""
 
 TokenStorage = Literal["packed", "nested", "rank_vectors", "none"]
 Codec = Literal["float16", "int8", "residual2", "residual4"]
@@ -65,10 +65,10 @@ Layout = Literal["stored", "doc_values", "nested", "rank_vectors"]
 RESIDUAL_BITS: Mapping[Codec, Bits] = {"residual2": 2, "residual4": 4}
 
 MEAN = "mean"
-"""How the scale L = inf is written in JSON and on the command line."""
+"""The scale L = inf in JSON and on the command line."""
 
 DEFAULT_SCALES: tuple[float, ...] = (1, 3, 5, 7, 10, 15, 20, 30, math.inf)
-"""Spectral Retrieval's default grid, section III-C, and the mean endpoint, so that a request may add it at no cost."""
+"""Spectral Retrieval's default grid, section III-C, and the mean, so that a request may add it at no cost."""
 
 
 @dataclass(frozen=True, slots=True)

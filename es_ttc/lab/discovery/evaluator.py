@@ -17,7 +17,7 @@ from es_ttc.lab.evaluation.bootstrap import TIE
 from es_ttc.rescorers.programs.source import Reason, Refused
 
 _HASH_SEEDS = (0, 1)
-"""Of the two processes of one evaluation. The order of a set of texts differs between them."""
+"""Hash seeds of the two processes of one evaluation, so that the order of a set of texts differs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ def _stdlib(held: bool) -> Collection:  # noqa: ARG001 - one collection, whose q
 
 
 GENERATED: Mapping[str, Callable[[bool], Collection]] = {"limit-style": _limit_style, "stdlib": _stdlib}
-"""Tasks that every machine can make; given whether what is held out is wanted."""
+"""Tasks that are generated on this machine, with an argument: whether held-out queries are requested."""
 
 
 def plan_task(

@@ -27,8 +27,8 @@ from es_ttc.vectors.tokens import Float32
 
 _TOGETHER = 8
 _ALIKE = 0.99
-"""Share of documents whose scores must be the same: products of one row and of eight round differently, and ranks may
-follow."""
+"""Minimum share of documents with equal scores: products of one row and of eight round differently, which may change
+ranks."""
 
 
 @dataclass(frozen=True, slots=True)

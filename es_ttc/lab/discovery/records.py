@@ -14,7 +14,7 @@ def _written(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_written)]
-"""What a program, or whoever proposes one, may have put anything into."""
+"""Untrusted text from a program or a proposer."""
 
 
 class _Model(BaseModel):

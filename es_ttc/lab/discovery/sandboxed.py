@@ -16,7 +16,7 @@ from es_ttc.vectors.tokens import Float32
 
 _DEFINED_SECONDS = 5
 _BATCH = 64
-"""Texts encoded between two looks at the clock."""
+"""Number of texts encoded between two checks of the clock."""
 _PROBE = "a"
 
 

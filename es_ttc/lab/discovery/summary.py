@@ -32,7 +32,7 @@ def status(plan: Plan, records: Sequence[Record]) -> dict[str, Any]:
 
 
 def shares(grown: Sequence[Record]) -> dict[str, Any]:
-    """Return the shares of proposals that were valid, rejected by reason, better than P0, and better than all earlier."""
+    """Return the shares of proposals that were valid, rejected by reason, better than P0, better than all before."""
     reasons = Counter(str(record.reason) for record in grown if record.reason is not None)
     valid = measured(grown)
     return {

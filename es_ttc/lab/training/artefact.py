@@ -19,7 +19,7 @@ from es_ttc.rescorers.tuned import as_json
 CHECKPOINT = "checkpoint.safetensors"
 PAGE = "README.md"
 TUNED = "nnn.json"
-"""Parameters of the method `nnn` that go with it, as `es-ttc tune` writes them."""
+"""File of the parameters of the method `nnn`, in the format of `es-ttc tune`."""
 PACKAGES = ("es-ttc", "numpy", "torch", "safetensors", "sentence-transformers", "onnxruntime")
 
 

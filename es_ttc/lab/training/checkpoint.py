@@ -72,5 +72,9 @@ def _require_same(file: Path, before: Any, now: Any) -> None:
     if before == now:
         return
     names = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
-    told = "; ".join(f"[{name}] was {json.dumps(before.get(name))}, is {json.dumps(now.get(name))}" for name in names)
-    raise ConfigurationError(f"checkpoint [{file}] is of another run: {told}. Give the same options, or another --out")
+    differences = "; ".join(
+        f"[{name}] was {json.dumps(before.get(name))}, is {json.dumps(now.get(name))}" for name in names
+    )
+    raise ConfigurationError(
+        f"checkpoint [{file}] is of another run: {differences}. Give the same options, or another --out"
+    )

@@ -20,7 +20,7 @@ from es_ttc.lab.evaluation.searcher import Progress, silent
 
 TRAIN, VALID, TEST = "train", ("valid", "dev", "validation"), "test"
 HELD_OUT = 0.2
-"""Share of the train queries that stand in for a missing validation split, as the paper has it for ToolLens."""
+"""Share of the train queries that replaces a missing validation split, as in the paper for ToolLens."""
 
 Places = NDArray[np.intp]
 
@@ -52,9 +52,9 @@ class TrainingQueries:
 
     def mask(self, documents: int, places: Places | None = None) -> Tensor:
         """Return the relevant documents, ``(b, documents)`` bool, of some queries or all."""
-        wanted = range(len(self)) if places is None else places
-        mask = torch.zeros(len(wanted), documents, dtype=torch.bool)
-        for row, place in enumerate(wanted):
+        requested = range(len(self)) if places is None else places
+        mask = torch.zeros(len(requested), documents, dtype=torch.bool)
+        for row, place in enumerate(requested):
             mask[row, self.relevant[place]] = True
         return mask
 
@@ -191,8 +191,8 @@ def _questions(
         query: np.array(sorted(place[one] for one, grade in judged.items() if grade > 0 and one in place), np.intp)
         for query, judged in collection.qrels.items()
     }
-    asked = [query for query in collection.queries if len(relevant[query])]
-    texts = [collection.queries[query] for query in asked]
+    answerable = [query for query in collection.queries if len(relevant[query])]
+    texts = [collection.queries[query] for query in answerable]
     encoded = encode_queries(texts, encoder, tokens=False, progress=progress)
     vectors = np.concatenate([query.vectors for query in encoded]) if encoded else np.zeros((0, 0), np.float32)
-    return TrainingQueries(texts, vectors, [relevant[query] for query in asked])
+    return TrainingQueries(texts, vectors, [relevant[query] for query in answerable])

@@ -11,7 +11,7 @@ from es_ttc.encoders.base import Float32
 from es_ttc.encoders.heads import Layer, Linear, Mlp
 
 FIRST_MIX = 0.1
-"""The mixing coefficient at the start (the paper's own value is lost)."""
+"""Initial mixing coefficient (the paper's own value is not stated)."""
 
 
 class HeadModule(Protocol):

@@ -98,7 +98,7 @@ class TrainingProgress:
 
 
 Report = Callable[[TrainingProgress, int], None]
-"""Called after each step with where the run is, and the steps of an epoch."""
+"""Called after each step with the progress, and the number of steps of an epoch."""
 
 
 def train(

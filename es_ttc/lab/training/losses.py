@@ -53,9 +53,9 @@ def listwise_multi_label(scores: Tensor, labels: Tensor) -> Tensor:
         labels: ``(b, k)`` 0 or 1.
     """
     predicted = torch.softmax(scores, dim=1)
-    wanted = labels / labels.sum(dim=1, keepdim=True)
+    targets = labels / labels.sum(dim=1, keepdim=True)
     log_rest = torch.log1p(-predicted.clamp(max=1 - 1e-6))
-    return -(wanted * torch.log(predicted) + (1 - wanted) * log_rest).mean()
+    return -(targets * torch.log(predicted) + (1 - targets) * log_rest).mean()
 
 
 def cross_view(one: Tensor, other: Tensor, temperature: float) -> Tensor:

@@ -61,7 +61,7 @@ class TrainingStart:
 
 
 Sides = Callable[[Task, Role], TunedSide]
-"""Makes a side whose encoder is learned."""
+"""Creates a side with a fine-tuned encoder."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from es_ttc.encoders.windows import role_prompts
 from es_ttc.lab.training.data import Places
 
 _AT_ONCE = 64
-"""Texts of a batch where no gradient is wanted."""
+"""Number of texts per batch without gradients."""
 
 
 class TunedSide(nn.Module):

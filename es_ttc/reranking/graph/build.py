@@ -12,7 +12,7 @@ from es_ttc.reranking.graph.prune import robust_prune
 from es_ttc.vectors.tokens import Float32
 
 EXACT_UP_TO = 50_000
-"""Documents up to which every pair is compared; above, an HNSW index finds the candidates."""
+"""Maximum number of documents for comparing every pair; above, an HNSW index finds the candidates."""
 
 
 class GraphParams(BaseModel):
@@ -28,7 +28,7 @@ class GraphParams(BaseModel):
 Method = Literal["exact", "hnsw"]
 
 _ROWS = 1024
-"""Documents of one step."""
+"""Number of documents per step."""
 
 
 def method_for(documents: int) -> Method:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ABSENT = -1
-"""Fills the end of a row that has fewer neighbours than the greatest degree."""
+"""Fills the end of a row with fewer neighbours than the maximum degree."""
 
 Numbers = NDArray[np.int32]
 

@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 _BEAT_SECONDS = 1.0
 _WATCHED_SECONDS = 5.0
-"""For how long a build that shows no sign of life is watched until it counts as killed."""
+"""Time without a heartbeat after which a build counts as killed."""
 _LOOK_SECONDS = 0.5
 _SETTLING_SECONDS = 0.5
-"""Longer than what lies between a look at the graphs and the writing of one's own name."""
+"""Longer than the time between reading the graphs and writing a new name."""
 
 
 async def acquire_build_lock(engine: Engine, meta: GraphMeta) -> tuple[str, GraphMeta, list[str]]:

@@ -22,7 +22,7 @@ from es_ttc.vectors.tokens import Float32
 
 _DRAWS = 10
 _DRAWN = 80
-"""Documents of the picture's map."""
+"""Number of documents in the picture's map."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from es_ttc.reranking.strategies.base import BudgetedReranker, Neighbours, RerankedList, reranked_so_far
 
 _AHEAD = 3
-"""Documents whose neighbours are read ahead."""
+"""Number of documents whose neighbours are read ahead."""
 
 
 async def rgs(

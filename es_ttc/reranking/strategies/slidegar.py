@@ -10,7 +10,7 @@ from es_ttc.reranking.strategies.base import Neighbours, RerankedList, reranked_
 from es_ttc.reranking.strategies.listwise import ListwiseBudgetedReranker
 
 Nearness = Callable[[Sequence[int]], Awaitable[Sequence[float]]]
-"""Returns how near documents are to the query by their vectors, greater is nearer."""
+"""Returns the similarity of documents to the query by their vectors, greater is nearer."""
 
 
 async def slidegar(

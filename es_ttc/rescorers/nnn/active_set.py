@@ -10,7 +10,7 @@ certificate. Two steps lead on:
   coefficient reaches zero and leaves. This always lowers the objective, for dependent and duplicate vectors too.
 
 The objective falls at every step and each state is its selection's minimum, so no selection comes twice and there are
-finitely many: the method ends. A bound on iterations stands against rounding.
+finitely many: the method ends. A limit of iterations protects against rounding.
 
 Cost: one product of the dictionary with the residual an iteration (in the dictionary's own precision, offenders near
 the threshold again in float64), and small dense solves of the selection's size.
@@ -96,7 +96,7 @@ def solve(
         ValueError: The query is not of the dictionary's d components, or not finite.
     """
     vector = _checked(query, dictionary)
-    asked = tolerance * float(np.linalg.norm(vector)) * dictionary.longest
+    required = tolerance * float(np.linalg.norm(vector)) * dictionary.longest
     bound = 3 * len(dictionary) + 100 if max_iterations is None else max_iterations
     face, x = Face.empty(dictionary.dims), np.empty(0)
     if start is not None and len(start):
@@ -105,7 +105,7 @@ def solve(
     while True:
         residual = vector - x @ face.rows
         iterations += 1
-        slack = asked + _ROUNDING * float(x.sum()) * dictionary.longest**2
+        slack = required + _ROUNDING * float(x.sum()) * dictionary.longest**2
         offenders, excess = _offenders(dictionary, residual, penalty.l1, face.support, slack, most=len(x) + 1)
         stationary = float(np.abs(face.slope(x)).max(initial=0.0))
         if not len(offenders) or iterations >= bound:

@@ -10,7 +10,7 @@ from es_ttc.rescorers.nnn.dictionary import Dictionary, Places
 from es_ttc.rescorers.nnn.objective import Float64, Penalty
 
 _INDEPENDENT = 1e-12
-"""Least share of a document's squared length that the others must leave unexplained."""
+"""Minimum share of a document's squared length that the others leave unexplained."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from es_ttc.rescorers.nnn.face import Face
 from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows
 
 RESOLUTION = 1e-5
-"""Least step of l1, relative to the greatest: changes nearer to each other are not told apart."""
+"""Minimum step of l1, relative to the greatest: closer changes are not distinguished."""
 
 _ROUNDING = 1e-12
 

@@ -15,7 +15,7 @@ from es_ttc.vectors.tokens import Float32
 
 _MAX_REDUNDANT = 3
 _LEAST_COEFFICIENT = 1e-30
-"""Coefficients below count as zero: float32 has no room for the scores under them."""
+"""Smaller coefficients count as zero: float32 has no values for the scores below them."""
 
 
 class NnnRescorer:

@@ -22,7 +22,7 @@ from es_ttc.vectors.chunks import GRANULARITIES, Granularity
 REVERSED: Final = "reversed"
 TOPIC: Final = "topic"
 Reading = Granularity | Literal["reversed", "topic"]
-"""A kind of text that an index encodes beside whole documents: chunks, documents under the query adapter, openings."""
+"""A kind of text that an index encodes in addition to whole documents: chunks, documents as queries, openings."""
 
 _EVERYTHING: tuple[Reading, ...] = (*GRANULARITIES, TOPIC, REVERSED)
 

@@ -25,12 +25,12 @@ from es_ttc.vectors.chunks import GRANULARITIES
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 TEXTS: Final = "texts"
 SERVED: Final = frozenset((*GRANULARITIES, "topic", "reversed", TEXTS))
-"""What an index can give a program beside whole documents."""
+"""Features that an index can store for a program, in addition to whole documents."""
 LONGEST_SECONDS: Final = 10.0
-"""Of one window, in this process: a program that loops for ever gives its thread back then."""
+"""Time limit of one window, in this process: an endless program then releases its thread."""
 
 Runner = Callable[[str], Program]
-"""Makes a function of a source, and says where it runs. It raises :class:`Refused` for a text that breaks a rule."""
+"""Returns a function for a source, which runs it. Raises :class:`Refused` for a text that violates a rule."""
 
 _NEEDING_CHUNKS = SERVED - {"reversed"}
 

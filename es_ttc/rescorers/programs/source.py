@@ -32,12 +32,12 @@ ARGUMENTS: Final = ("Q", "D", "S", "ctx")
 MOST_CHARACTERS = 40_000
 MOST_NODES = 6_000
 MOST_NUMBERS = 64
-"""Numbers in a program's code. Its constants are few; a table of them is a learned model."""
+"""Maximum number of numbers in a program's code. A table of many numbers would be a learned model."""
 MOST_LISTED = 12
-"""Numbers in one literal list, tuple, set or dict."""
+"""Maximum number of numbers in one literal list, tuple, set or dict."""
 MOST_WHOLE = 10**9
 MOST_TEXT = 400
-"""Characters of all literal texts of a program, docstrings aside."""
+"""Maximum number of characters of all literal texts of a program, without docstrings."""
 
 
 class Reason(StrEnum):
@@ -274,7 +274,7 @@ def _restricted() -> dict[str, Any]:
 
 
 def _iter(iterable: Iterable[Any]) -> Iterator[Any]:
-    """The builtin with one argument: with two it never ends, where no look at a clock can stand."""
+    """Return the builtin with one argument: with two it may never end, without a check of the clock."""
     return iter(iterable)
 
 

@@ -18,7 +18,7 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.vectors.chunks import Granularity
 
 MOST_CHUNKS = 64
-"""Chunks of one granularity kept of a document; at 10,000 words each is about what MiniLM reads at once."""
+"""Maximum number of chunks of one granularity per document; at 10,000 words each is about MiniLM's input limit."""
 
 _LANGUAGE = "en"
 _BLANK_LINES = re.compile(r"\n\s*\n\s*")

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 MOST_DEPTH: Final = 150
-"""Levels of a tree. Deeper ones would end the interpreter's own recursion, here or where trees are compared."""
+"""Maximum depth of a tree. Deeper ones would exceed the interpreter's recursion limit."""
 
 UNUSED: Final = "_"
-"""The one name that does not begin with a letter: what is not used."""
+"""The only name that does not begin with a letter: for unused values."""
 
 IDENTIFIER: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,79}")
 
@@ -39,9 +39,9 @@ ALLOWED: Final[frozenset[type[ast.AST]]] = frozenset(
 )  # fmt: skip
 
 _NO_NAMES = frozenset({(ast.Constant, "value"), (ast.Constant, "kind")})
-"""Fields that may hold a text which is no name."""
+"""Fields with texts that are not names."""
 _DOTTED = frozenset({(ast.ImportFrom, "module"), (ast.alias, "name")})
-"""Fields that hold names with points between them."""
+"""Fields with dotted names."""
 _IGNORED = "type_comment"
 
 

@@ -27,13 +27,13 @@ from es_ttc.retrievers.base import Documents, Search
 from es_ttc.vectors.tokens import Float32
 
 Solver = Callable[[Dictionary, Float64, Places | None], Solution]
-"""Solves the problem on a dictionary for a query, from a selection to begin with."""
+"""Solves the problem on a dictionary for a query, from an initial selection."""
 
 Stop = Literal["certified", "rounds", "time", "changed", "rounding"]
 
 _SLACK = 10 * TOLERANCE
-"""By how much a document must exceed l1, relative to the query's length, to become known: more than the solver's own
-tolerance, so that it makes a difference there."""
+"""Excess over l1, relative to the query's length, from which a document is added: more than the solver's own tolerance,
+so that it makes a difference there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ class _ActiveColumns:
         Raises:
             EngineError: The engine failed.
         """
-        asked = direction / np.linalg.norm(direction)
-        [found] = await search.nearest(asked.astype(np.float32)[np.newaxis], k, exact=exact)
+        unit = direction / np.linalg.norm(direction)
+        [found] = await search.nearest(unit.astype(np.float32)[np.newaxis], k, exact=exact)
         new = found.documents[~np.isin(found.documents, self.documents)]
         before, complete = len(self.documents), True
         if len(new):

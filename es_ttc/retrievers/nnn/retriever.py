@@ -96,11 +96,11 @@ def _retrieved(
     if params.rest == "none":
         order = order[x[by_cosine[order]] > 0]
     places = by_cosine[order]
-    told: list[dict[str, Any]] = []
+    found_details: list[dict[str, Any]] = []
     if shown:
         known = details(outcome.solution, outcome.rows, query, outcome.ids)
-        told = [known[place] for place in places]
-    return Retrieved(outcome.documents[places], ordered[order], told, _summary(outcome))
+        found_details = [known[place] for place in places]
+    return Retrieved(outcome.documents[places], ordered[order], found_details, _summary(outcome))
 
 
 def _summary(outcome: CorpusSolution) -> dict[str, object]:

@@ -19,7 +19,7 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 
 _AT_ONCE = 1000
-"""Documents of one search."""
+"""Number of documents per search."""
 
 Identity = tuple[str, str]
 """Concrete index and id."""

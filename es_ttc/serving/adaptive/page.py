@@ -29,7 +29,7 @@ _PARAMS_OF_HITS = frozenset(
     }
 )  # fmt: skip
 TARGET_PARAMS = frozenset({"allow_no_indices", "expand_wildcards", "ignore_unavailable", "preference", "routing"})
-"""URL parameters that say which documents a search reaches."""
+"""URL parameters that affect which documents are searched."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,9 @@ from es_ttc.serving.search.response import add_took
 
 _SHARED = ("derived", "runtime_mappings", "timeout")
 _AHEAD = 20
-"""Documents of the window whose neighbours' ids are read beside the first call of the reranker."""
+"""Number of documents of the window whose neighbours' ids are read during the first call of the reranker."""
 _KNOWN_SECONDS = 60.0
-"""How long an index that had a graph is taken to have one, so that no search waits to find out."""
+"""Time for which an index is assumed to have a graph still, so that no search waits for a check."""
 _MOST_KNOWN = 10_000
 
 

@@ -36,8 +36,8 @@ _KIND = "encode"
 _AT_ONCE = 4
 _TOGETHER = 8
 _CHARACTERS_TOGETHER = 8192
-"""Documents, and characters of them, that are encoded in one go: a late answer leaves no more work behind than this,
-and searches come in between."""
+"""Maximum number of documents, and of their characters, per call of the encoder: after a timeout no more work than this
+remains, and searches are encoded in between."""
 _SPEC_SECONDS = 60.0
 _MAX_CACHED_SPECS = 256
 _MOST_MS = 3_600_000

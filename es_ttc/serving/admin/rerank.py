@@ -29,7 +29,7 @@ from es_ttc.serving.rescore.page import shortest
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
 MAX_CHARACTERS = 100_000
-"""Of the query, and of one text; far more than the tokens that are kept of it."""
+"""Of the query, and of each text; far more than the encoder's token limit."""
 
 _MAX_TOKENS = 1024
 _AT_ONCE = 16

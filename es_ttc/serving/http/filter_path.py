@@ -7,7 +7,7 @@ from typing import Any
 
 _NOTHING = object()
 State = tuple[str, ...]
-"""The parts of a pattern that are still to be matched."""
+"""The remaining parts of a pattern."""
 States = frozenset[State]
 
 _ANY_DEPTH = "**"

@@ -10,9 +10,9 @@ from es_ttc.serving.http import jsonio
 from es_ttc.settings import GatewaySettings
 
 MARK = b'"ttc"'
-"""A body without these bytes carries no section of ours."""
+"""A body without these bytes has no `ttc` section."""
 MARKS = (MARK, b'"query_text"')
-"""A body without any of these bytes has nothing of ours."""
+"""A body without any of these bytes has no `ttc` section."""
 
 _OUR_KEY = re.compile(rb'"ttc"\s*:')
 _MAX_DIGITS = 1000  # as in the engines: longer numbers take quadratic time to parse

@@ -25,7 +25,7 @@ from es_ttc.serving.query.shared_model import SharedModel
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
 
 _FRESH_SECONDS = 300.0
-"""How long fields and document frequencies are taken as read; the model's answers are kept as long as there is room."""
+"""Time for which fields and document frequencies are cached; the model's answers are kept while there is room."""
 _MAX_CACHED = 20_000
 _NOT_RIGHTS = frozenset(
     {b"user-agent", b"x-opaque-id", b"x-request-id", b"traceparent", b"tracestate", b"x-elastic-client-meta"}

@@ -220,7 +220,7 @@ MODULES: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(("debias", "normalise"), "primitives.vectors"),
     }
 )
-"""Where each primitive is imported from, below ``es_ttc.rescorers.programs``."""
+"""The module of each primitive, below ``es_ttc.rescorers.programs``."""
 
 
 def of_type(gives: Type, *, leaves: bool = False) -> list[str]:

@@ -60,11 +60,11 @@ class GrammarProposer:
                 tree, how = cross(source, tree, Tree.from_json(other.proposal.genome))
                 parents = (parent.name, other.name)
             else:
-                told = []
+                steps = []
                 for _ in range(source.choice(_STEPS)):
                     tree, step = mutate(source, tree)
-                    told.append(step)
-                how = "; ".join(told)
+                    steps.append(step)
+                how = "; ".join(steps)
         if len(list(tree.nodes())) > MOST_NODES:
             tree, how = draw(source, "scores"), "drawn anew: the child was too large"
             parents = ()

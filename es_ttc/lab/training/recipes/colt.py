@@ -132,9 +132,9 @@ class ColtRecipe:
 
     def _propagated(self, graphs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return queries from documents and from scenes, documents, and scenes from documents and from queries."""
-        asked, in_scene, members = graphs
+        by_query, in_scene, members = graphs
         vectors = self._vectors
-        by_document, documents = self._convolved(asked, vectors.queries, vectors.documents)
+        by_document, documents = self._convolved(by_query, vectors.queries, vectors.documents)
         scenes = torch.sparse.mm(members, vectors.documents)
         by_scene, scenes_alone = self._convolved(in_scene, vectors.queries, scenes)
         return by_document, by_scene, documents, torch.sparse.mm(members, documents), scenes_alone

@@ -20,7 +20,7 @@ from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, queri
 from es_ttc.lab.training.tuned_side import TunedSide
 
 _BLOCK = 512
-"""Validation queries decoded at once."""
+"""Number of validation queries decoded at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,9 @@ class NnnRecipe:
         with torch.autocast(queries.device.type, enabled=False):
             queries, documents = queries.float(), documents.float()
             x = unrolled(documents, queries, l1, l2, steps=options.steps, scales=self.penalties.scales)
-            wanted = relevant.to(x.device)
-            scores = selection_scores(documents, queries, x, l1, wanted, slack=options.slack)
-            return set_loss(scores, wanted, margin=options.margin, temperature=options.temperature)
+            targets = relevant.to(x.device)
+            scores = selection_scores(documents, queries, x, l1, targets, slack=options.slack)
+            return set_loss(scores, targets, margin=options.margin, temperature=options.temperature)
 
     def validate(self) -> float:
         """Return the mean measure of the validation queries; NaN if the solver selects nothing."""
@@ -161,7 +161,7 @@ class NnnRecipe:
 
 
 GRID = tuple((l1, l2) for l1 in (0.02, 0.05, 0.1, 0.2, 0.3) for l2 in (0.05, 0.5, 2.0, 5.0))
-"""Values of l1 and l2 that are tried; the paper's own grid is lost."""
+"""Values of l1 and l2 to try; the paper's own grid is not stated."""
 _CHOOSING = 500
 _CHOOSING_STEPS = 60
 
