@@ -197,6 +197,12 @@ def feature_options(learned: str) -> Callable[[Callable[..., Any]], Callable[...
         max_tokens_option(65_536),
     )
 
+    return all_of(options)
+
+
+def all_of(options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """Return a decorator that adds several options, in this order."""
+
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
             command = option(command)

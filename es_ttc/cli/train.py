@@ -24,6 +24,7 @@ from es_ttc.cli.common import (
     stdout,
 )
 from es_ttc.cli.evaluating import cached_encoder, interruptible, stages
+from es_ttc.cli.options import all_of
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
 
@@ -101,12 +102,7 @@ def _common(
         json_flag,
     )  # fmt: skip
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+    return all_of(options)
 
 
 data_argument = click.argument("data", metavar="DATA", type=click.Path(path_type=Path))

@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # it needs the tokenizers library, which only the backends lo
     from es_ttc.encoders.text_encoder import TextEncoder
 
 Backend = Literal["torch", "onnx", "vllm"]
-SHORT_NAMES = ("minilm", "mpnet")
 _NEEDED: Mapping[Backend, tuple[str, ...]] = {
     "torch": ("sentence_transformers", "torch"),
     "onnx": ("onnxruntime", "tokenizers"),

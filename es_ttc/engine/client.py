@@ -164,7 +164,7 @@ class ClientEngine(ABC):
         """Delete one index.
 
         Raises:
-            InvalidRequest: The name stands for more than one index.
+            InvalidRequest: The name matches more than one index.
         """
         await self.request("DELETE", f"/{path_of_one(name)}")
 
@@ -320,7 +320,7 @@ def path_of_one(name: str) -> str:
     """Return the name of one index, alias or data stream as part of a path.
 
     Raises:
-        InvalidRequest: It may stand for more than one index, or for none.
+        InvalidRequest: It may match more than one index, or for none.
     """
     if not name or name == "_all" or name.startswith("-") or any(sign in name for sign in "*?,"):
         raise InvalidRequest(f"[{name}] does not name one index: give the name of a single index")

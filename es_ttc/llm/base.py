@@ -117,7 +117,7 @@ class LanguageModel(Protocol):
         ...
 
     async def complete(
-        self, prompt: str, *, schema: JsonSchema | None = None, seconds: float | None = None, **asked: Any
+        self, prompt: str, *, schema: JsonSchema | None = None, seconds: float | None = None, **options: Any
     ) -> Reply:
         """Return the model's continuation of a text.
 
@@ -132,7 +132,7 @@ class LanguageModel(Protocol):
         *,
         schema: JsonSchema | None = None,
         seconds: float | None = None,
-        **asked: Any,
+        **options: Any,
     ) -> Reply:
         """Return the model's answer as an assistant.
 

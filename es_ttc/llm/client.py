@@ -105,18 +105,18 @@ class LlmClient:
         Raises:
             LlmError: The model returned no answer or an error; its ``failure`` says which.
         """
-        asked: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
-        asked |= {"stop": list(stop)} if stop else {}
-        asked |= {"seed": seed} if seed is not None else {}
+        options: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
+        options |= {"stop": list(stop)} if stop else {}
+        options |= {"seed": seed} if seed is not None else {}
         if self.api == "chat":
-            return await self.chat([Message("user", prompt)], schema=schema, seconds=seconds, **asked)
-        return await self.complete(prompt, schema=schema, seconds=seconds, **asked)
+            return await self.chat([Message("user", prompt)], schema=schema, seconds=seconds, **options)
+        return await self.complete(prompt, schema=schema, seconds=seconds, **options)
 
     async def complete(
-        self, prompt: str, *, schema: JsonSchema | None = None, seconds: float | None = None, **asked: Any
+        self, prompt: str, *, schema: JsonSchema | None = None, seconds: float | None = None, **options: Any
     ) -> Reply:
-        """Return the model's continuation of a text; ``asked`` is added to the request."""
-        return await self._answer("completions", {"prompt": prompt, **asked}, schema, seconds)
+        """Return the model's continuation of a text; ``options`` are added to the request."""
+        return await self._answer("completions", {"prompt": prompt, **options}, schema, seconds)
 
     async def chat(
         self,
@@ -124,11 +124,11 @@ class LlmClient:
         *,
         schema: JsonSchema | None = None,
         seconds: float | None = None,
-        **asked: Any,
+        **options: Any,
     ) -> Reply:
-        """Return the model's answer as an assistant; ``asked`` is added to the request."""
+        """Return the model's answer as an assistant; ``options`` are added to the request."""
         turns = [{"role": message.role, "content": message.content} for message in messages]
-        return await self._answer("chat/completions", {"messages": turns, **asked}, schema, seconds)
+        return await self._answer("chat/completions", {"messages": turns, **options}, schema, seconds)
 
     async def _answer(self, path: str, body: dict[str, Any], schema: JsonSchema | None, seconds: float | None) -> Reply:
         started = time.monotonic()

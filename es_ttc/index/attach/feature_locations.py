@@ -61,7 +61,7 @@ async def feature_location(engine: Engine, name: str) -> FeatureLocation:
     """Return where the features of one index are stored.
 
     Raises:
-        InvalidRequest: The name stands for several indices, or for one without features.
+        InvalidRequest: The name matches several indices, or for one without features.
     """
     sources = await sources_of(engine, name)
     if len(sources) != 1:

@@ -92,7 +92,7 @@ async def one_mapping(engine: Engine, name: str) -> tuple[str, Mapping[str, Any]
     """Return the concrete index behind a name or alias, and its mapping.
 
     Raises:
-        InvalidRequest: The name stands for several indices.
+        InvalidRequest: The name matches several indices.
     """
     mappings: Mapping[str, Any] = await engine.mapping(name)
     if len(mappings) != 1:
@@ -102,7 +102,7 @@ async def one_mapping(engine: Engine, name: str) -> tuple[str, Mapping[str, Any]
 
 
 def several(name: str, indices: Collection[str]) -> InvalidRequest:
-    """Return the error for a name that stands for several indices."""
+    """Return the error for a name that matches several indices."""
     return InvalidRequest(f"[{name}] stands for {len(indices)} indices ({', '.join(sorted(indices))}): name one")
 
 
@@ -110,7 +110,7 @@ async def resolve_index(engine: Engine, name: str) -> tuple[str, IndexSpec]:
     """Return the concrete index behind a name or alias, and its spec.
 
     Raises:
-        InvalidRequest: The name stands for several indices, or for one that es-ttc did not create.
+        InvalidRequest: The name matches several indices, or for one that es-ttc did not create.
     """
     concrete, mapping = await one_mapping(engine, name)
     return concrete, spec_of_own(concrete, mapping)

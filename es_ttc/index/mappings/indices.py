@@ -102,7 +102,7 @@ async def index_behind(engine: Engine, name: str) -> Index | None:
     """Return the one concrete index behind a name or alias; None if there is no such one.
 
     Raises:
-        InvalidRequest: The name stands for several indices.
+        InvalidRequest: The name matches several indices.
         EngineError: The engine returned an error.
     """
     found = await indices_behind(engine, name)

@@ -15,7 +15,7 @@ def ranks(scores: Float32) -> NDArray[np.int32]:
     """Return each document's rank for each query, 1 for the greatest score.
 
     Equal scores share the best rank among them (1, 1, 3), so ranks do not depend on the documents' order, and a
-    channel that tells nothing apart (no query word in any document) gives all documents rank 1.
+    channel with equal scores (no query word in any document) gives all documents rank 1.
 
     Args:
         scores: ``(q, n)``; a NaN ranks last.
