@@ -178,7 +178,7 @@ class Retriever(Protocol[P]):
         ...
 
     async def retrieve(self, query: Query, search: Search, k: int, params: P) -> Retrieved:
-        """Return the k best documents of the corpus, or fewer where there are no more.
+        """Return the k best documents of the corpus, or fewer if there are no more.
 
         Args:
             query: The encoded query; none of its vectors is zero.

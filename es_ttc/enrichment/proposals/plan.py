@@ -52,7 +52,7 @@ class Parameters(BaseModel):
 
 
 class Plan(Parameters):
-    """How documents are enriched.
+    """The plan of an enrichment.
 
     Attributes:
         prompt: Name of the prompt.

@@ -101,7 +101,7 @@ class WriteResult:
 
 
 class Target(Protocol):
-    """Where features are stored.
+    """The place where features are stored.
 
     Attributes:
         spec: Its spec.

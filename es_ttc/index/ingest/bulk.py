@@ -75,7 +75,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long writing is retried while the engine cannot accept documents.
+    """Limits of retries while the engine cannot accept documents.
 
     Attributes:
         seconds: Time from the first attempt after which no further one is made.

@@ -24,7 +24,7 @@ _UNKNOWN = "No processor type exists with name"
 
 @dataclass(frozen=True, slots=True)
 class EncodeMode:
-    """How documents are encoded before they are indexed.
+    """Options of encoding at index time.
 
     Attributes:
         on_error: Handling of a document that cannot be encoded.

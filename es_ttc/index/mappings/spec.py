@@ -157,7 +157,7 @@ class IndexSpec:
 
     @property
     def layout(self) -> Layout:
-        """How a document's features are read; see :mod:`es_ttc.index.mappings.readers`."""
+        """The layout of a document's features; see :mod:`es_ttc.index.mappings.readers`."""
         match self.tokens:
             case "nested" | "rank_vectors":
                 return self.tokens

@@ -1,4 +1,4 @@
-"""Graph-based Adaptive Reranking: batches in turn from the first pass and from the neighbours of what scored best.
+"""Graph-based Adaptive Reranking: batches in turn from the first pass and from neighbours of the best documents.
 
 MacAvaney, Tonellotto and Macdonald, Adaptive Re-Ranking with a Corpus Graph (CIKM 2022), algorithm 1.
 """

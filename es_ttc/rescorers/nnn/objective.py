@@ -108,7 +108,7 @@ def dual_objective(rows: Rows, query: Rows, point: Float64, penalty: Penalty) ->
 
 
 def duality_gap(rows: Rows, query: Rows, x: Rows, penalty: Penalty) -> float:
-    """Return ``P(x)`` less the dual objective: an upper bound of what any other point could gain, never negative.
+    """Return ``P(x)`` less the dual objective: an upper bound of the gain of any other point, never negative.
 
     With ``l1 = l2 = 0`` the shortened residual is 0 unless no document resembles what is left, and the bound says
     little: the Karush-Kuhn-Tucker residual is the certificate there.

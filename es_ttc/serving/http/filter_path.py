@@ -35,7 +35,7 @@ class _Steps(dict[tuple[str, States], States]):
     """The remaining patterns below a key; each key is matched once, however often it occurs."""
 
     def after(self, key: str, states: States) -> States:
-        """Return what remains of each pattern that matches a key; `**` matches any number of keys."""
+        """Return the remaining patterns for a key; `**` matches any number of keys."""
         found = self.get((key, states))
         if found is None:
             found = self[key, states] = frozenset(rest for state in states for rest in _after(key, state))

@@ -42,7 +42,7 @@ class CallerCorpus:
 
     @property
     def continues(self) -> bool:
-        """Whether the model continues texts."""
+        """Whether the model continues texts, or answers as an assistant."""
         return self.model.continues
 
     def prompt(self, name: str) -> Prompt:

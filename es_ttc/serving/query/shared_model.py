@@ -55,7 +55,7 @@ class SharedModel:
 
     @property
     def continues(self) -> bool:
-        """Whether it continues texts, in place of answering as an assistant."""
+        """Whether the model continues texts, or answers as an assistant."""
         return self._client is not None and self._client.api == "completions"
 
     def require(self, method: str) -> None:

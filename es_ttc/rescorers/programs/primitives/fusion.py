@@ -61,5 +61,5 @@ def order_of(scores: Float32, ties: Float32 | None = None) -> NDArray[np.intp]:
 
 
 def share_of(documents: int, share: float) -> int:
-    """Return how many documents the given share of a ranking is, rounded up; at least one where there is one."""
+    """Return the number of documents in a share of a ranking, rounded up; at least one if there is one."""
     return min(documents, max(1, int(np.ceil(documents * share))))
