@@ -161,7 +161,7 @@ class _PartitionRun:
         except VersionConflict:  # the lease is lost: its new owner continues
             return TurnEnd.NOT_DUE
         except asyncio.CancelledError:
-            if beating.done():  # it is stopped
+            if beating.done():  # the lease is lost
                 return TurnEnd.NOT_DUE
             raise
         finally:
@@ -191,7 +191,7 @@ class _PartitionRun:
         async with client as llm:
             self.llm = llm
             self.limits = SharedRateLimits(
-                self.redis if self.settings.llm_offline is None else None,  # no limits are shared
+                self.redis if self.settings.llm_offline is None else None,  # a model in this process shares no limits
                 llm.url,
                 concurrency=self.settings.llm_total_concurrency,
                 per_minute=self.settings.llm_requests_per_minute,

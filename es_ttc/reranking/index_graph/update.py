@@ -285,7 +285,7 @@ class _Subgraph:
         self._place(document.id, str(document.hash), document.vector)
 
     def number(self, identifier: str) -> int:
-        """Return a document's number; new ones get the next one."""
+        """Return a document's number."""
         return self._numbers[identifier]
 
     def table(self, rows: Sequence[Sequence[str]], width: int) -> Numbers:

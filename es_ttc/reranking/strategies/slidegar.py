@@ -53,7 +53,7 @@ async def slidegar(
             window = ordered
             break
         window, beaten = [*ordered[:step], *fresh], [*beaten, *ordered[step:]]
-    # The documents dropped from the window rank below its better half; those dropped later rank first.
+    # Each dropped document ranked below the better half of its window; those dropped first come first.
     return reranked_so_far([*window[:step], *beaten, *window[step:]], first_pass, reranker, found_from)
 
 

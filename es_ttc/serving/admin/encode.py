@@ -153,7 +153,7 @@ def _features(documents: Sequence[dict[str, Any]], spec: IndexSpec, encoder: Enc
 
 
 def _plain(fields: dict[str, object], document: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with arrays as lists."""
+    """Return the fields with arrays as lists, and with the document's hash."""
     digest = document_hash(document_json(document))
     plain: dict[str, Any] = orjson.loads(orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY))
     return plain | {"document": digest}
