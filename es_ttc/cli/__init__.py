@@ -1,4 +1,4 @@
-"""The ``es-ttc`` command: one module a command, put together in :mod:`es_ttc.cli.app`."""
+"""The ``es-ttc`` command: one module for each command, combined in :mod:`es_ttc.cli.app`."""
 
 from es_ttc.cli.app import main
 

@@ -1,4 +1,4 @@
-"""The root of the command line: registers the commands and turns every failure into one sentence on stderr."""
+"""The root of the command line: registers the commands and prints every failure as one sentence on stderr."""
 
 import logging
 import sys
@@ -81,14 +81,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         hide_credentials()
-    # What the libraries below say goes to standard error, and only when it matters: standard output is the answer's.
+    # Warnings of libraries go to standard error: standard output contains only the command's output.
     configure_logs("auto", logging.DEBUG if "--debug" in arguments else logging.ERROR)
     sys.exit(run(arguments))
 
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit status; with ``--debug`` unexpected errors keep their traceback."""
-    # Retries are no news on a command line: without this stamina tells of each one on standard output.
+    # Without this stamina reports each retry on standard output.
     stamina.instrumentation.set_on_retry_hooks([])
     debug = "--debug" in arguments
     try:

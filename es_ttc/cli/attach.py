@@ -1,4 +1,4 @@
-"""`es-ttc attach`, `fill` and `detach`: features for an index that people already use."""
+"""`es-ttc attach`, `fill` and `detach`: features for an existing index."""
 
 import asyncio
 from collections.abc import Sequence
@@ -177,7 +177,7 @@ def detach(name: str, yes: bool, engine: str | None, as_json: bool) -> None:
 
 
 def _long(work: Any, as_json: bool, how_to_go_on: str) -> int:
-    """Run what takes long, and say how it ended."""
+    """Run a long operation, and report how it ended."""
     from es_ttc.errors import EngineError
 
     try:
@@ -218,10 +218,10 @@ async def _attach(
                     f"the documents of [{source.index}] carry features themselves: `es-ttc fill {source.index}` brings "
                     "them up to date"
                 )
-        spec, encoder = await _wanted(engine, settings, sources, chosen, encoder_named=encoder_named)
+        spec, encoder = await _requested_spec(engine, settings, sources, chosen, encoder_named=encoder_named)
         if inside:
             for source in sources:
-                click.echo(_what_changes(source), err=True)
+                click.echo(_changes(source), err=True)
         attaching = attach_inside if inside else attach_beside
         with progress_bar() as bar:
             return name, [
@@ -230,7 +230,7 @@ async def _attach(
             ]
 
 
-async def _wanted(
+async def _requested_spec(
     engine: "Engine",
     settings: Settings,
     sources: "Sequence[Index]",
@@ -238,7 +238,7 @@ async def _wanted(
     *,
     encoder_named: bool,
 ) -> "tuple[IndexSpec, Encoder]":
-    """Return the spec: what was asked for, the rest as it was before, or the default; and its encoder."""
+    """Return the spec from the options, the present spec and the defaults; and its encoder."""
     from es_ttc.index.attach.feature_locations import spec_of
     from es_ttc.index.attach.source import require_text_fields
     from es_ttc.index.mappings.spec import RESIDUAL_BITS, IndexSpec
@@ -247,19 +247,19 @@ async def _wanted(
     encoder = await _encoder(settings, before, dims=chosen.pop("dims", None), named=encoder_named)
     base = before or IndexSpec(encoder.identity)
     kept = {name: getattr(base, name) for name in ("text_fields", "tokens", "codec")}
-    wanted = kept | chosen
+    requested = kept | chosen
     for source in sources:
-        require_text_fields(source, wanted["text_fields"])
-    if wanted["tokens"] != "packed":
-        wanted["codec"] = "int8"  # of no meaning there, and none that would ask for a codebook
+        require_text_fields(source, requested["text_fields"])
+    if requested["tokens"] != "packed":
+        requested["codec"] = "int8"  # unused there, and a codec that needs no codebook
     codebook = b""
-    if wanted["codec"] in RESIDUAL_BITS:
-        codebook = await _codebook(engine, sources, encoder, wanted, RESIDUAL_BITS[wanted["codec"]])
-    return replace(base, encoder=encoder.identity, codebook=codebook, **wanted), encoder
+    if requested["codec"] in RESIDUAL_BITS:
+        codebook = await _codebook(engine, sources, encoder, requested, RESIDUAL_BITS[requested["codec"]])
+    return replace(base, encoder=encoder.identity, codebook=codebook, **requested), encoder
 
 
 async def _encoder(settings: Settings, before: "IndexSpec | None", *, dims: int | None, named: bool) -> "Encoder":
-    """Load the encoder that was named, else the one that the features were made with."""
+    """Load the encoder of the options, else the one of the features."""
     from es_ttc.encoders import load_encoder
     from es_ttc.errors import EncoderMismatch
     from es_ttc.index.mappings.encoder import load_encoder_for
@@ -280,12 +280,12 @@ async def _encoder(settings: Settings, before: "IndexSpec | None", *, dims: int 
 
 
 async def _codebook(
-    engine: "Engine", sources: "Sequence[Index]", encoder: "Encoder", wanted: dict[str, Any], bits: "Bits"
+    engine: "Engine", sources: "Sequence[Index]", encoder: "Encoder", requested: dict[str, Any], bits: "Bits"
 ) -> bytes:
-    """Return the codebook of an attach that was made or begun with the same choices, else a new one."""
+    """Return the codebook of an earlier attach with the same options, else a new one."""
     from es_ttc.index.attach.sample import first_codebook, kept_codebook
 
-    kept = await kept_codebook(engine, sources, encoder, wanted)
+    kept = await kept_codebook(engine, sources, encoder, requested)
     if kept:
         return kept
     with progress_bar() as bar:
@@ -294,7 +294,7 @@ async def _codebook(
         def report(done: int) -> None:
             bar.update(task, completed=done)
 
-        return await first_codebook(engine, sources, wanted["text_fields"], encoder, bits, report)
+        return await first_codebook(engine, sources, requested["text_fields"], encoder, bits, report)
 
 
 async def _fill(settings: Settings, name: str, options: Any) -> "tuple[str, list[FillResult]]":
@@ -310,7 +310,7 @@ async def _fill(settings: Settings, name: str, options: Any) -> "tuple[str, list
 
 
 async def _watch(settings: Settings, name: str, options: Any, every: float) -> None:
-    """Fill again and again; an engine that is away for a while is waited for."""
+    """Repeat the fill; wait for an engine that is temporarily unreachable."""
     from es_ttc.errors import EngineUnavailable
     from es_ttc.index.attach import FillOptions, fill_attached
     from es_ttc.index.attach.feature_locations import found_behind
@@ -357,7 +357,7 @@ async def _detach(settings: Settings, found: "Sequence[AttachedObjects]") -> Non
     async with connected(settings) as engine:
         with progress_bar() as bar:
             for traces in found:
-                await delete_graphs(engine, traces.index)  # it is of no use without the features
+                await delete_graphs(engine, traces.index)  # it is useless without the features
                 task = bar.add_task(f"documents of {traces.index}", total=traces.documents, visible=traces.inside)
 
                 def report(done: int, total: int, task: Any = task) -> None:
@@ -375,7 +375,7 @@ def _reporter(bar: Progress, label: str) -> "Report":
     return report
 
 
-def _what_changes(source: "Index") -> str:
+def _changes(source: "Index") -> str:
     from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
 
     own = pipeline_name(source.index)

@@ -1,4 +1,4 @@
-"""`es-ttc calibrate`: tell an index what its queries are like."""
+"""`es-ttc calibrate`: store statistics of queries with an index."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MOST = 100_000
 _FEW = 100
-"""Queries below which the ranking suffers (docs/how-to/choose-a-program.md)."""
+"""Number of queries below which the ranking suffers (docs/how-to/choose-a-program.md)."""
 
 
 @click.command(
@@ -67,11 +67,11 @@ def calibrate(name: str, file: Path, engine: str | None, encoder: str | None, as
 
 
 def read_queries(file: Path) -> list[str]:
-    """Read one query a line.
+    """Return the queries of a file, one per line.
 
     Raises:
-        ConfigurationError: A line begins like a JSON object and is none with a text, there are too many lines, or the
-            file is not UTF-8.
+        ConfigurationError: A line begins like a JSON object and is not one with a text, there are too many lines, or
+            the file is not UTF-8.
     """
     texts = []
     try:

@@ -1,4 +1,4 @@
-"""The checks of `es-ttc doctor`: each looks at one thing and says what it found and which command mends it."""
+"""The checks of `es-ttc doctor`: each checks one part and returns its finding and the command that fixes it."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ LEAST_FREE_MIB = 2048
 
 
 def packages() -> list[Check]:
-    """Python and the packages that everything stands on."""
+    """Check Python and the required packages."""
     versions = {name: _version(name) for name in ("numpy", "elasticsearch", "opensearch-py")}
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
     backends = {name: version for name in ("onnxruntime", "torch") if (version := _version(name))}
@@ -59,7 +59,7 @@ def packages() -> list[Check]:
 
 
 def java() -> Check:
-    """The Java that the embedded node would run on; an engine elsewhere needs none here."""
+    """Check the Java of the embedded node; an engine elsewhere needs none here."""
     from es_ttc.engine.node.java import find
 
     try:
@@ -70,7 +70,7 @@ def java() -> Check:
 
 
 def cache_folder(folder: Path) -> Check:
-    """Where downloads and embeddings are kept."""
+    """Check the folder of downloads and embeddings."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         return Check(
@@ -85,7 +85,7 @@ def cache_folder(folder: Path) -> Check:
 
 
 def encoder(name: str, cache_dir: Path) -> tuple[Check, Encoder | None]:
-    """Whether the encoder of the settings loads and encodes."""
+    """Check that the configured encoder loads and encodes."""
     from es_ttc.encoders import load_encoder
 
     begin = time.perf_counter()
@@ -105,7 +105,7 @@ def encoder(name: str, cache_dir: Path) -> tuple[Check, Encoder | None]:
 
 
 async def engine(settings: EngineSettings, loaded: Encoder | None) -> list[Check]:
-    """Whether the engine answers and can hold vectors, and how our indices in it are."""
+    """Check that the engine answers and can store vectors, and the state of es-ttc's indices in it."""
     try:
         async with connected(settings) as client:
             found = await client.capabilities()
@@ -126,7 +126,7 @@ def _engine(url: str, found: Capabilities) -> Check:
 
 
 async def _indices(client: Engine, loaded: Encoder | None) -> list[Check]:
-    """Every index that carries something of ours: its spec, its encoder, its documents without features."""
+    """Check every index with features: its spec, its encoder, its documents without features."""
     try:
         mappings = await client.mapping("*")
     except EsTtcError as error:
@@ -144,7 +144,7 @@ async def _indices(client: Engine, loaded: Encoder | None) -> list[Check]:
 
 
 async def _attached(client: Engine, source: str, loaded: Encoder | None) -> Check:
-    """An index with a side index."""
+    """Check an index with a side index."""
     subject = f"index {source}"
     try:
         held = await feature_location(client, source)
@@ -183,7 +183,7 @@ async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: 
 
 
 async def queue(settings: Settings) -> Check:
-    """Whether workers would have a Redis; nothing but `es-ttc worker` needs one."""
+    """Check that workers have a Redis; only `es-ttc worker` needs one."""
     from es_ttc.enrichment.jobs.redis_server import addresses, find_server
 
     if not _version("celery"):
@@ -209,7 +209,7 @@ async def queue(settings: Settings) -> Check:
 
 
 async def model(settings: Settings) -> Check:
-    """Whether the language model answers; enrichment and what rewrites queries need it."""
+    """Check that the language model answers; enrichment and rewriters need it."""
     from es_ttc.llm import LlmClient
 
     if settings.llm_url is None:
@@ -229,7 +229,7 @@ async def model(settings: Settings) -> Check:
 
 
 async def gateway(url: str) -> Check:
-    """Whether a gateway answers where one would listen."""
+    """Check that a gateway answers at its address."""
     timeout = aiohttp.ClientTimeout(total=GATEWAY_SECONDS)
     try:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/_ttc/health") as answer:

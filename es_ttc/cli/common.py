@@ -1,4 +1,4 @@
-"""Shared parts of the commands: flags with one meaning everywhere, JSON output, consoles and progress bars."""
+"""Shared parts of the commands: common flags, JSON output, consoles and progress bars."""
 
 import asyncio
 import signal
@@ -53,12 +53,12 @@ stderr = Console(stderr=True)
 
 
 def given(**flags: Any) -> dict[str, Any]:
-    """Return the flags that were given, for settings and other things with defaults of their own."""
+    """Return the flags that were given, for settings and other objects with defaults of their own."""
     return {name: value for name, value in flags.items() if value is not None}
 
 
 def adapted(settings: S, adapter: str | None) -> S:
-    """Return settings whose encoder is named with an adapter; the same settings where none was given."""
+    """Return settings whose encoder has an adapter; the same settings if none was given."""
     from es_ttc.encoders.registry import with_adapter
 
     return settings.model_copy(update={"encoder": with_adapter(settings.encoder, adapter)})
@@ -66,7 +66,7 @@ def adapted(settings: S, adapter: str | None) -> S:
 
 @asynccontextmanager
 async def connected(settings: EngineSettings) -> "AsyncIterator[Engine]":
-    """Give a client of the settings' engine, and close it afterwards."""
+    """Yield a client of the settings' engine, and close it afterwards."""
     from es_ttc.engine.connect import connect
 
     engine = await connect(settings)
@@ -77,7 +77,7 @@ async def connected(settings: EngineSettings) -> "AsyncIterator[Engine]":
 
 
 def confirm(doing: str, question: str, *, as_json: bool, announced: Iterable[str] = ()) -> None:
-    """Ask on stderr before something is taken away, telling what; where nobody can be asked, name the flag for yes."""
+    """Ask on stderr for confirmation of a deletion; without a terminal, name the flag that confirms it."""
     if as_json or not sys.stdin.isatty():
         raise click.UsageError(f"{doing} needs --yes where nobody can be asked")
     for sentence in announced:
@@ -86,13 +86,13 @@ def confirm(doing: str, question: str, *, as_json: bool, announced: Iterable[str
 
 
 def print_json(data: Any) -> None:
-    """Print one JSON object on standard output; keys that are numbers become text."""
+    """Print one JSON object on standard output; numeric keys become text."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     click.echo(orjson.dumps(data, option=options).decode())
 
 
 class RateColumn(ProgressColumn):
-    """Units a second."""
+    """Units per second."""
 
     def render(self, task: Task) -> Text:
         """Show the rate, or dashes before there is one."""
@@ -100,7 +100,7 @@ class RateColumn(ProgressColumn):
 
 
 def progress_bar() -> Progress:
-    """Return a bar on stderr with count, rate and remaining time; silent where stderr is no terminal."""
+    """Return a bar on stderr with count, rate and remaining time; silent if stderr is not a terminal."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -114,7 +114,7 @@ def progress_bar() -> Progress:
 
 
 def stop_on_sigterm() -> None:
-    """Let a polite kill end the run as Ctrl-C does."""
+    """Handle SIGTERM like Ctrl-C."""
     task = asyncio.current_task()
     if task is not None:
         with suppress(NotImplementedError):  # Windows has no such handlers

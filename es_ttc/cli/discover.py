@@ -1,4 +1,4 @@
-"""`es-ttc discover`: search for programs on your own data, look at what was found, serve what you trust."""
+"""`es-ttc discover`: search for programs on your own data, show the results, promote programs for serving."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -159,7 +159,7 @@ def run(
     from es_ttc.lab.discovery.summary import status as summarised
     from es_ttc.sandbox.confinement import seccomp
 
-    seccomp()  # what is missing is told before anything is encoded
+    seccomp()  # missing parts are reported before anything is encoded
     with private_umask(), SearchLog(search) as memory, interruptible():
         if memory.plan is None:
             if not data and not generated:
@@ -235,11 +235,11 @@ def status(search: Path, prices: tuple[float, float] | None, as_json: bool) -> N
     _show(summary, records, chart=False)
     if used["calls"]:
         cost = f", costs {used['cost']:.2f}" if "cost" in used else ""
-        told = (
+        text = (
             f"language model: {used['calls']:,} calls, {used['prompt_tokens']:,} tokens read, "
             f"{used['completion_tokens']:,} written, {used['seconds']:,.0f} s{cost}"
         )
-        _console().print(told, highlight=False, markup=False, soft_wrap=True)
+        _console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @discover.command()
@@ -345,7 +345,7 @@ def promote(search: Path, name: str, served_as: str | None, folder: Path | None,
         samples = promotion.samples(plan, encoder)
         limits = Limits(plan.seconds, plan.memory_mb, plan.most_cost)
         calibrated = promotion.is_calibrated(record, tasks[0], samples[0], limits)
-        if calibrated:  # as it will be served: by the sample, not by the queries that are asked beside one
+        if calibrated:  # as in serving: with the sample of queries, not with the other queries of the batch
             tasks = [replace(task, sample=sample) for task, sample in zip(tasks, samples, strict=True)]
         report = promotion.held_out(record, Evaluator(tasks, limits, Settings().cache_dir / _LOCK))
     if not as_json:
@@ -409,7 +409,7 @@ def _require_names(names: Sequence[str]) -> None:
 
 
 def _proposer(plan: "Plan", named: str | None, recording: Path | None, characters: int, tokens: int) -> "Proposer":
-    """Return the proposer; a search may go on with another one."""
+    """Return the proposer; a resumed search may use another one."""
     from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
     from es_ttc.lab.discovery.proposers.replay import ReplayProposer
 
@@ -425,7 +425,7 @@ def _proposer(plan: "Plan", named: str | None, recording: Path | None, character
 
 
 def _follow(memory: "SearchLog", plan: "Plan", found: "Any", generations: int) -> None:
-    """Show each generation as it comes: a picture on a terminal, a line elsewhere."""
+    """Show each new generation: a chart on a terminal, else a line."""
     if not stderr.is_terminal:
         for record in found:
             stderr.print(_line(record), highlight=False, markup=False, soft_wrap=True)
@@ -493,11 +493,11 @@ def _about(record: "Record") -> str:
         if record.verdict == "measured"
         else f"rejected, {record.reason}: {record.detail}"
     )
-    told = [f"{record.name} by {proposal.origin}: {outcome}"]
-    told += [f"from: {', '.join(proposal.parents)}"] if proposal.parents else []
-    told += [f"new: {proposal.novelty}"] if proposal.novelty else []
-    told += [f"hypothesis: {proposal.hypothesis}"] if proposal.hypothesis else []
-    return "\n".join(told)
+    lines = [f"{record.name} by {proposal.origin}: {outcome}"]
+    lines += [f"from: {', '.join(proposal.parents)}"] if proposal.parents else []
+    lines += [f"new: {proposal.novelty}"] if proposal.novelty else []
+    lines += [f"hypothesis: {proposal.hypothesis}"] if proposal.hypothesis else []
+    return "\n".join(lines)
 
 
 def _chart(records: "Sequence[Record]") -> str:

@@ -1,4 +1,4 @@
-"""`es-ttc doctor`: what works here, what does not, and the command that mends it."""
+"""`es-ttc doctor`: check what works here, and name the command that fixes each problem."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from es_ttc.settings import GatewaySettings
 
 
 class Verdict(StrEnum):
-    """What a check found.
+    """The result of a check.
 
-    ``warning`` is something to know that stops nothing; ``missing`` is something that has to be there.
+    ``warning`` is a finding that prevents nothing; ``missing`` is a required part that is absent.
     """
 
     OK = "ok"
@@ -27,13 +27,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report.
+    """One row of the report.
 
     Attributes:
-        subject: What was looked at.
-        verdict: What was found.
+        subject: The checked part.
+        verdict: The result.
         detail: One line about it.
-        mend: The command or setting that mends it; empty where nothing is to be mended.
+        mend: The command or setting that fixes it; empty if there is nothing to fix.
     """
 
     subject: str
@@ -89,7 +89,7 @@ async def _examine(settings: GatewaySettings, gateway: str) -> list[Check]:
 
 
 def report(found: Sequence[Check]) -> Table:
-    """Return one row a check; below it, the command that mends what is not well."""
+    """Return one row for each check, followed by the command that fixes a problem."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -103,7 +103,7 @@ def report(found: Sequence[Check]) -> Table:
 
 
 def summary(found: Sequence[Check]) -> Text:
-    """Return one sentence about all of it."""
+    """Return a summary in one sentence."""
     missing = [check.subject for check in found if check.verdict is Verdict.MISSING]
     warnings = sum(check.verdict is Verdict.WARNING for check in found)
     if missing:

@@ -1,4 +1,4 @@
-"""`es-ttc engine`: an OpenSearch node of our own, started and stopped from the command line."""
+"""`es-ttc engine`: start and stop an embedded OpenSearch node from the command line."""
 
 import time
 from dataclasses import asdict
@@ -205,7 +205,7 @@ def _print_cluster(cluster: "Cluster", *, as_json: bool) -> None:
 
 
 def progress_of(step: Step) -> "ProgressCallback":
-    """Return a callback that shows fetching and starting a node as one step: a bar of bytes, then a spinner."""
+    """Return a callback that displays the download and start of a node as one step: a bar, then a spinner."""
     from es_ttc.engine.node.progress import Progress
 
     def show(progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""What the commands share that measure methods on collections: the window, the encoder, progress, an orderly end."""
+"""Shared parts of the commands that measure methods on collections: the window, the encoder, progress, interruption."""
 
 import signal
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class WindowType(click.ParamType[int | str]):
     name = "N|all"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
-        """Return the number; ``all`` stays as it is."""
+        """Return the number; ``all`` does not change."""
         if value == "all":
             return "all"
         try:
@@ -45,7 +45,7 @@ window_option = click.option(
 
 
 def cached_encoder(settings: Settings) -> "Encoder":
-    """Load the encoder, with the cache folder behind it."""
+    """Load the encoder with the disk cache."""
     from es_ttc.encoders import load_encoder
     from es_ttc.encoders.cache import cached
 
@@ -56,7 +56,7 @@ def cached_encoder(settings: Settings) -> "Encoder":
 
 @contextmanager
 def stages(collection: str) -> "Iterator[Progress]":
-    """Show one bar a stage."""
+    """Yield a function that displays one bar for each stage."""
     with progress_bar() as bars:
         tasks: dict[str, Any] = {}
 
@@ -70,7 +70,7 @@ def stages(collection: str) -> "Iterator[Progress]":
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does, so that a temporary index is deleted then, too."""
+    """Handle SIGTERM like Ctrl-C, so that a temporary index is deleted."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
@@ -79,6 +79,6 @@ def interruptible() -> Iterator[None]:
 
 
 def _interrupt(*_: object) -> None:
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job: Ctrl-C is not meant for it
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a background job of a shell ignores Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.raise_signal(signal.SIGINT)

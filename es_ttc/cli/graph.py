@@ -118,19 +118,19 @@ def update(name: str, engine: str | None, as_json: bool) -> int:
     Exit status: 0 when it is up to date; 1 when it failed; 130 when it was stopped (run it again).
     """
     try:
-        mended = asyncio.run(_update(Settings(**given(engine=engine)), name))
+        updated = asyncio.run(_update(Settings(**given(engine=engine)), name))
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo(f"es-ttc: stopped; run `es-ttc graph update {name}` to go on", err=True)
         return 130
     if as_json:
-        print_json(asdict(mended))
-    elif mended.written or mended.deleted:
+        print_json(asdict(updated))
+    elif updated.written or updated.deleted:
         click.echo(
-            f"[{mended.index}] {mended.written:,} documents written, {mended.deleted:,} gone; the neighbours of "
-            f"{mended.rewired:,} are other than before, in {mended.seconds:,.1f} s"
+            f"[{updated.index}] {updated.written:,} documents written, {updated.deleted:,} gone; the neighbours of "
+            f"{updated.rewired:,} are other than before, in {updated.seconds:,.1f} s"
         )
     else:
-        click.echo(f"[{mended.index}] nothing has changed: the graph is up to date")
+        click.echo(f"[{updated.index}] nothing has changed: the graph is up to date")
     return 0
 
 

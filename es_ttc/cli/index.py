@@ -1,4 +1,4 @@
-"""`es-ttc index`: make, show and delete indices that carry features."""
+"""`es-ttc index`: create, show and delete indices with features."""
 
 import asyncio
 from dataclasses import replace

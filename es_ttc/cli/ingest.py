@@ -1,4 +1,4 @@
-"""`es-ttc ingest`: documents from files or standard input into an index, with their features."""
+"""`es-ttc ingest`: write documents from files or standard input into an index, with their features."""
 
 import asyncio
 import uuid
@@ -41,7 +41,7 @@ _PEEKED = 50
 
 @dataclass(frozen=True, slots=True)
 class IngestCommand:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     name: str
     files: tuple[str, ...]
@@ -52,7 +52,7 @@ class IngestCommand:
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint lies beside the dead letters."""
+        """The checkpoint's file, next to the dead-letter file."""
         return self.dead_letters.with_suffix(".checkpoint.json")
 
 
@@ -131,8 +131,8 @@ def ingest(
     from es_ttc.index.ingest import IngestOptions
     from es_ttc.index.ingest.bulk import BatchLimits
 
-    told = given(engine=engine, encoder=encoder, write_retry_seconds=retry_seconds)
-    settings = adapted(Settings(**told), adapter)
+    options = given(engine=engine, encoder=encoder, write_retry_seconds=retry_seconds)
+    settings = adapted(Settings(**options), adapter)
     batch = BatchLimits(bytes=int(batch_mb * 2**20), seconds=batch_seconds)
     rejected = dead_letters or Path(f"{name}.rejected.jsonl")
     request = IngestCommand(name, files, text_fields, IngestOptions(id_field, batch), resume, rejected)
@@ -194,7 +194,7 @@ async def _run(settings: Settings, request: IngestCommand) -> "IngestResult":
 async def _ready(
     engine: "Engine", settings: Settings, request: IngestCommand, inputs: "Inputs"
 ) -> "tuple[Index, Encoder]":
-    """Load the encoder; see whether the documents have the text fields at all; make the index where there is none."""
+    """Load the encoder; check that the documents have the text fields; create the index if there is none."""
     from es_ttc.encoders import load_encoder
     from es_ttc.errors import EngineError, InvalidRequest
     from es_ttc.index.mappings.encoder import load_encoder_for
@@ -212,13 +212,13 @@ async def _ready(
     with stderr.status("loading the encoder"):
         load = partial(load_encoder_for, spec.encoder) if spec else load_encoder
         encoder = await asyncio.to_thread(load, settings.encoder, cache_dir=settings.cache_dir)
-    wanted = spec or IndexSpec(encoder.identity, **given(text_fields=request.text_fields))
-    _check_text(await asyncio.to_thread(inputs.peek, _PEEKED), wanted.text_fields)
+    required = spec or IndexSpec(encoder.identity, **given(text_fields=request.text_fields))
+    _check_text(await asyncio.to_thread(inputs.peek, _PEEKED), required.text_fields)
     if index is None:
-        await create_index(engine, request.name, wanted)
+        await create_index(engine, request.name, required)
         click.echo(
-            f"made index [{request.name}] with defaults: fields {','.join(wanted.text_fields)}, encoder "
-            f"{wanted.encoder.model}, {wanted.codec} token vectors (`es-ttc index create` to choose)",
+            f"made index [{request.name}] with defaults: fields {','.join(required.text_fields)}, encoder "
+            f"{required.encoder.model}, {required.codec} token vectors (`es-ttc index create` to choose)",
             err=True,
         )
         index = await index_behind(engine, request.name)
@@ -228,7 +228,7 @@ async def _ready(
 
 
 def _check_text(records: "Sequence[Record]", text_fields: Sequence[str]) -> None:
-    """Refuse input that has none of the text fields, before there is an index full of documents without features."""
+    """Reject input without any of the text fields, before an index is filled with documents without features."""
     from es_ttc.errors import InvalidRequest
 
     documents = [record.document for record in records if record.document]
@@ -241,7 +241,7 @@ def _check_text(records: "Sequence[Record]", text_fields: Sequence[str]) -> None
 
 
 def _checkpoint(index: "Index", request: IngestCommand, encoder: "Encoder") -> "tuple[str, Checkpoint | None]":
-    """Return the run's id, and the checkpoint to go on from or to begin; none for standard input."""
+    """Return the run's id, and the checkpoint to resume or to begin; none for standard input."""
     from es_ttc.index.ingest.checkpoint import Checkpoint, IngestRunKey, fingerprints
 
     run = uuid.uuid4().hex
@@ -259,7 +259,7 @@ def _checkpoint(index: "Index", request: IngestCommand, encoder: "Encoder") -> "
 
 
 def _reporter(bar: Progress) -> "Report":
-    """Return what moves the bar; the total is an estimate from the share of the input that has been read."""
+    """Return the function that updates the bar; the total is estimated from the share of the input that was read."""
     task = bar.add_task("documents", total=None)
 
     def report(outcome: "IngestResult", fraction: float | None) -> None:
@@ -278,7 +278,7 @@ def _has_text(document: Mapping[str, Any], fields: Sequence[str]) -> bool:
 
     try:
         return bool(compose(document, fields)[0])
-    except InvalidRequest:  # the document is rejected with the reason when its turn comes
+    except InvalidRequest:  # the document is rejected later, with the reason
         return True
 
 

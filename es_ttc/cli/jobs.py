@@ -1,4 +1,4 @@
-"""`es-ttc jobs`: enrichment of a corpus by a language model, as jobs that workers do."""
+"""`es-ttc jobs`: enrichment of a corpus by a language model, as jobs that workers process."""
 
 import asyncio
 import time
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from es_ttc.enrichment.jobs.service import DryRun, JobRequest, JobStatus, SampledDocument
 
 _STATES = ("running", "paused", "completed", "cancelled")
-_SHOWN_PHRASES = 12
-_TEXT_SHOWN = 160
+_MAX_PHRASES = 12
+_MAX_TEXT = 160
 _SHARES = (0.3, 0.5, 0.7)
 _ROUGHLY_MINUTES = 10
 
@@ -130,20 +130,20 @@ def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: 
     """Submit a job that enriches the documents of INDEX."""
     from es_ttc.enrichment.jobs import service
 
-    wanted = _wanted(index, options)
+    request = _job_request(index, options)
     if dry_run:
         with stderr.status(f"asking the model about {sample} documents"):
-            trial = _run(engine, lambda client, settings: service.dry_run(client, settings, wanted, sample))
+            trial = _run(engine, lambda client, settings: service.dry_run(client, settings, request, sample))
         _show_trial(trial, as_json=as_json)
         return
-    shown = _run(engine, lambda client, settings: service.submit(client, settings, wanted))
+    status = _run(engine, lambda client, settings: service.submit(client, settings, request))
     if as_json:
-        print_json(shown.as_dict())
+        print_json(status.as_dict())
         return
-    click.echo(f"submitted job {shown.job.id}: {shown.job.total:,} documents of [{shown.job.index}]")
-    if shown.waits_for:
-        click.echo(f"it waits for job {shown.waits_for} on the same index")
-    click.echo(f"follow it with `es-ttc jobs watch {shown.job.id}`; `es-ttc worker` does the work")
+    click.echo(f"submitted job {status.job.id}: {status.job.total:,} documents of [{status.job.index}]")
+    if status.waits_for:
+        click.echo(f"it waits for job {status.waits_for} on the same index")
+    click.echo(f"follow it with `es-ttc jobs watch {status.job.id}`; `es-ttc worker` does the work")
 
 
 @jobs.command("list")
@@ -243,20 +243,20 @@ def watch(job: str, engine: str | None, every: float, as_json: bool) -> None:
 
     with Live(console=stdout, auto_refresh=False, transient=True) as live:
         while True:
-            shown = _run(engine, lambda client, settings: service.shown(client, settings, job))
+            status = _run(engine, lambda client, settings: service.shown(client, settings, job))
             if as_json:
                 live.stop()
-                print_json(shown.as_dict())
+                print_json(status.as_dict())
             else:
-                live.update(_details(shown), refresh=True)
-            if shown.job.status != "running":
+                live.update(_details(status), refresh=True)
+            if status.job.status != "running":
                 break
             time.sleep(every)
     if not as_json:
-        stdout.print(_details(shown))
+        stdout.print(_details(status))
 
 
-def _wanted(index: str, options: dict[str, Any]) -> "JobRequest":
+def _job_request(index: str, options: dict[str, Any]) -> "JobRequest":
     from pydantic import ValidationError
 
     from es_ttc.enrichment.jobs.record import Budget, Price
@@ -282,11 +282,11 @@ def _run(url: str | None, call: "Callable[[Engine, Settings], Awaitable[Any]]") 
     return asyncio.run(connected_call())
 
 
-def _report(shown: "JobStatus", *, as_json: bool) -> None:
+def _report(status: "JobStatus", *, as_json: bool) -> None:
     if as_json:
-        print_json(shown.as_dict())
+        print_json(status.as_dict())
     else:
-        stdout.print(_details(shown))
+        stdout.print(_details(status))
 
 
 def _table(found: "list[JobStatus]") -> Table:
@@ -311,9 +311,9 @@ def _table(found: "list[JobStatus]") -> Table:
     return table
 
 
-def _details(shown: "JobStatus") -> Group:
-    job, progress = shown.job, shown.progress
-    state = shown.state + (f", since job {shown.waits_for} has its turn" if shown.waits_for else "")
+def _details(status: "JobStatus") -> Group:
+    job, progress = status.job, status.progress
+    state = status.state + (f", since job {status.waits_for} has its turn" if status.waits_for else "")
     rows = {
         "job": job.id,
         "index": job.index,
@@ -330,10 +330,10 @@ def _details(shown: "JobStatus") -> Group:
         "tried again": f"{progress.deferred:,} in a while" if progress.deferred and not job.status.over else "",
         "without text": f"{progress.skipped:,}" if progress.skipped else "",
         "pending": f"{progress.pending:,}",
-        "tokens": f"{progress.read:,} read, {progress.written:,} written" + _of_budget(shown),
+        "tokens": f"{progress.read:,} read, {progress.written:,} written" + _of_budget(status),
         "cost": f"{progress.cost:,.2f}" if progress.cost else "",
-        "rate": f"{progress.rate:.2f} documents a second" if progress.rate and shown.state == "running" else "",
-        "time left": _time(progress.remaining) if shown.state == "running" else "",
+        "rate": f"{progress.rate:.2f} documents a second" if progress.rate and status.state == "running" else "",
+        "time left": _time(progress.remaining) if status.state == "running" else "",
     }
     table = Table.grid(padding=(0, 2, 0, 0))
     for label, value in rows.items():
@@ -348,8 +348,8 @@ def _details(shown: "JobStatus") -> Group:
     return Group(table)
 
 
-def _of_budget(shown: "JobStatus") -> str:
-    tokens = shown.job.budget.tokens
+def _of_budget(status: "JobStatus") -> str:
+    tokens = status.job.budget.tokens
     return f"; the budget is {tokens:,}" if tokens else ""
 
 
@@ -376,7 +376,7 @@ def _show_trial(trial: "DryRun", *, as_json: bool) -> None:
             continue
         stdout.print(Text.assemble(("  + ", "green"), ", ".join(each.filtered.kept) or "nothing is left"))
         for reason in dict.fromkeys(one.reason for one in each.filtered.dropped):
-            left_out = [one.text for one in each.filtered.dropped if one.reason is reason][:_SHOWN_PHRASES]
+            left_out = [one.text for one in each.filtered.dropped if one.reason is reason][:_MAX_PHRASES]
             stdout.print(Text(f"  - {', '.join(left_out)}: {reason}", "dim"))
     reached = [f"{share:.0%} reach {found:.2f}" for share in _SHARES if (found := trial.reached(share)) is not None]
     if reached:
@@ -407,7 +407,7 @@ def _sampled(each: "SampledDocument") -> dict[str, Any]:
 
 def _short(text: str) -> str:
     plain = " ".join(text.split())
-    return plain if len(plain) <= _TEXT_SHOWN else f"{plain[:_TEXT_SHOWN]}..."
+    return plain if len(plain) <= _MAX_TEXT else f"{plain[:_MAX_TEXT]}..."
 
 
 def _time(seconds: float | None) -> str:

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 
 def examples(*lines: str) -> str:
-    """Return an epilog that shows command lines as they are, one per line."""
+    """Return an epilog that displays command lines unchanged, one per line."""
     return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
 
 
@@ -19,7 +19,7 @@ class JsonObjectType(click.ParamType[dict[str, Any]]):
     """A JSON object.
 
     Args:
-        example: Shown where something else was given.
+        example: Displayed in the error for another value.
         nested: Whether every value must be an object too.
     """
 
@@ -48,7 +48,7 @@ class NamesType(click.ParamType[tuple[str, ...]]):
     name = "NAME,..."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the names, in the order given."""
+        """Return the names, in the given order."""
         if not isinstance(value, str):
             return value
         names = tuple(part.strip() for part in value.split(","))
@@ -58,7 +58,7 @@ class NamesType(click.ParamType[tuple[str, ...]]):
 
 
 class SpanGridType(click.ParamType[Any]):
-    """Where spans are taken, as `scale=10,stride=5`; a stride that is left out is half the scale."""
+    """Positions of spans, as `scale=10,stride=5`; the default stride is half the scale."""
 
     name = "scale=L,stride=S"
 
@@ -89,14 +89,14 @@ text_fields_flag = click.option(
 
 
 def codec_option(default: str, what: str = "", also: Mapping[str, str] = MappingProxyType({})) -> Callable[..., Any]:
-    """Return the option that says how token vectors are stored.
+    """Return the option for the storage of token vectors.
 
     Args:
-        default: Unless told.
-        what: Where, for the help.
-        also: Further codecs, with what the help says of them.
+        default: The default.
+        what: The stored data, for the help.
+        also: Further codecs, with their help.
     """
-    more = "".join(f"; {name}: {told}" for name, told in also.items())
+    more = "".join(f"; {name}: {meaning}" for name, meaning in also.items())
     return click.option(
         "--codec",
         type=click.Choice(["int8", "float16", *also]),
@@ -107,7 +107,7 @@ def codec_option(default: str, what: str = "", also: Mapping[str, str] = Mapping
 
 
 def max_tokens_option(most: int, what: str = "") -> Callable[..., Any]:
-    """Return the option that says where a document's token vectors end."""
+    """Return the option for the maximum number of token vectors of a document."""
     return click.option(
         "--max-tokens",
         type=click.IntRange(1, most),
@@ -119,7 +119,7 @@ def max_tokens_option(most: int, what: str = "") -> Callable[..., Any]:
 
 
 def first_pass_option(choices: Sequence[str], default: str, help: str) -> Callable[..., Any]:  # noqa: A002 - click's own name
-    """Return the option that says what finds the documents that a rescorer puts into order."""
+    """Return the option for the first pass of a rescorer."""
     return click.option("--first-pass", type=click.Choice(choices), default=default, show_default=True, help=help)
 
 
@@ -140,10 +140,10 @@ def _scale(value: str, context: click.Context, option: click.Parameter) -> float
 
 
 def feature_options(learned: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds the options that say which features an index carries.
+    """Return a decorator that adds the options for the features of an index.
 
     Args:
-        learned: Where the centroids of the residual codecs come from, for the help.
+        learned: The source of the residual codecs' centroids, for the help.
     """
     options: tuple[Callable[..., Any], ...] = (
         click.option(
@@ -197,6 +197,12 @@ def feature_options(learned: str) -> Callable[[Callable[..., Any]], Callable[...
         max_tokens_option(65_536),
     )
 
+    return all_of(options)
+
+
+def all_of(options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """Return a decorator that adds several options, in this order."""
+
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
             command = option(command)
@@ -206,7 +212,7 @@ def feature_options(learned: str) -> Callable[[Callable[..., Any]], Callable[...
 
 
 def check_codec(context: click.Context, tokens: str) -> None:
-    """Refuse a codec beside a storage of tokens that has none.
+    """Raise an error for a codec together with a storage of tokens that has none.
 
     Raises:
         UsageError: Both were given.
@@ -216,7 +222,7 @@ def check_codec(context: click.Context, tokens: str) -> None:
 
 
 def said(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of some options that were given, not left to their defaults."""
+    """Return those of some options that were given explicitly."""
     return {
         name: value
         for name, value in options.items()

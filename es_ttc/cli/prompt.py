@@ -1,4 +1,4 @@
-"""A prompt to search with: plain text is a query, a line that begins with a colon is a command."""
+"""An interactive prompt for searches: plain text is a query, a line that begins with a colon is a command."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -16,13 +16,13 @@ SIZES = range(1, 51)
 
 @dataclass(slots=True)
 class Choices:
-    """What the next query is asked with.
+    """The options of the next query.
 
     Attributes:
-        index: The index that is searched.
-        method: The method that ranks.
-        size: Hits shown.
-        compare: Whether the engine's own rankings stand beside the method's.
+        index: The searched index.
+        method: The ranking method.
+        size: Number of displayed hits.
+        compare: Whether the engine's own rankings are displayed too.
     """
 
     index: str
@@ -32,19 +32,19 @@ class Choices:
 
 
 Answer = Callable[[str, Choices], RenderableType]
-"""Answers a query as it is to be shown."""
+"""Returns the result of a query for display."""
 
 
 class Prompt:
-    """Reads lines until it is told to end: `:quit`, Ctrl-D or Ctrl-C.
+    """Reads lines until the end: `:quit`, Ctrl-D or Ctrl-C.
 
     Args:
-        choices: What to begin with.
-        indices: Names that `:index` takes.
-        methods: Names that `:method` takes.
+        choices: The initial options.
+        indices: Names for `:index`.
+        methods: Names for `:method`.
         answer: Answers a query.
-        curl: Returns the command line that asks the same of the gateway.
-        console: Where answers are shown.
+        curl: Returns the command line of the same request to the gateway.
+        console: Displays the results.
         read: Reads a line; raises EOFError at the end of input.
     """
 
@@ -115,10 +115,10 @@ class Prompt:
             case _:
                 self._say(f"there is no :{name}; :help lists what there is")
 
-    def _chosen(self, wanted: str, known: Sequence[str], current: str) -> str:
-        if wanted in known:
-            return wanted
-        near = nearest(wanted, known)
+    def _chosen(self, requested: str, known: Sequence[str], current: str) -> str:
+        if requested in known:
+            return requested
+        near = nearest(requested, known)
         hint = f"did you mean {near}? " if near else ""
         self._say(f"{hint}choose one of {', '.join(known)} (now {current})")
         return current

@@ -79,7 +79,7 @@ def serve(
             programs=programs,
         )
     )
-    TunedDefaults.read(settings.tuned)  # what is wrong with them is told before anything listens
+    TunedDefaults.read(settings.tuned)  # errors in them are reported before the gateway listens
     serve_programs(settings)
     configure_logs(settings.log_format)
     with bind(settings) as listening:

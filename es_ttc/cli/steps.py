@@ -1,4 +1,4 @@
-"""Says what a long command is doing while it does it, and leaves one line of each step with its time."""
+"""Display the steps of a long command while they run, and one line with its time for each finished step."""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 WIDTH = 100
-"""Cells beyond which lines are not drawn out, however wide the terminal."""
+"""Maximum width of lines in cells, however wide the terminal."""
 
 
 class _KnownTotalColumn(ProgressColumn):
@@ -25,10 +25,10 @@ class _KnownTotalColumn(ProgressColumn):
 
 
 class Step:
-    """One step under way.
+    """One running step.
 
     Attributes:
-        done: The line that is left when it is over; set it to say what was found.
+        done: The line for the finished step; set it to the result.
     """
 
     def __init__(self, progress: Progress, doing: str) -> None:
@@ -37,7 +37,7 @@ class Step:
         self._task = progress.add_task(doing, total=None)
 
     def advance_to(self, completed: float, total: float | None, doing: str | None = None) -> None:
-        """Tell how far it is; a total turns the spinner into a bar."""
+        """Report the progress; a total turns the spinner into a bar."""
         if doing is None:
             self._progress.update(self._task, completed=completed, total=total)
         else:
@@ -45,10 +45,10 @@ class Step:
 
 
 class Steps:
-    """Shows steps on one console.
+    """Displays steps on one console.
 
     Args:
-        console: A terminal gets a spinner or bar that vanishes; anything else a line when a step begins.
+        console: A terminal displays a spinner or bar, which disappears; otherwise a line is printed when a step begins.
     """
 
     def __init__(self, console: Console) -> None:
@@ -56,7 +56,7 @@ class Steps:
 
     @contextmanager
     def step(self, doing: str) -> Iterator[Step]:
-        """Run the body as a step; when it raises, no line is left."""
+        """Run the body as a step; if it raises, no line is printed."""
         begin = time.perf_counter()
         if not self._console.is_terminal:
             self._console.print(f"  {doing} ...", markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`es-ttc train`: small maps over a frozen encoder's vectors, learned from judged queries."""
+"""`es-ttc train`: train maps over a frozen encoder's vectors from queries with relevance judgements."""
 
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -24,6 +24,7 @@ from es_ttc.cli.common import (
     stdout,
 )
 from es_ttc.cli.evaluating import cached_encoder, interruptible, stages
+from es_ttc.cli.options import all_of
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
 
@@ -57,7 +58,7 @@ def train() -> None:
 def _common(
     epochs: int, batch: int, learning_rate: float, patience: int, weight_decay: float = 0.01
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds the options of every training, with defaults of its own."""
+    """Return a decorator that adds the options of every training, with its defaults."""
     options = (
         click.option(
             "--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Folder for the result."
@@ -101,12 +102,7 @@ def _common(
         json_flag,
     )  # fmt: skip
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+    return all_of(options)
 
 
 data_argument = click.argument("data", metavar="DATA", type=click.Path(path_type=Path))
@@ -234,8 +230,8 @@ def nnn(data: Path, start: Path | None, tune: str, **options: Any) -> None:
         queries = None if tune == "adapters" else side(task, "query")
         return NnnRecipe(task, replace(chosen, l1=l1, l2=l2), queries=queries)
 
-    told = asdict(chosen) | ({"l1": "chosen", "l2": "chosen"} if searched else {})
-    _train("nnn", (data,), recipe, {"tune": tune, **told}, start, common)
+    recorded = asdict(chosen) | ({"l1": "chosen", "l2": "chosen"} if searched else {})
+    _train("nnn", (data,), recipe, {"tune": tune, **recorded}, start, common)
 
 
 @train.command()
@@ -326,7 +322,7 @@ def head(data: tuple[Path, ...], **options: Any) -> None:
 
 
 def _parted(kind: type[T], options: dict[str, Any]) -> tuple[T, dict[str, Any]]:
-    """Return a recipe's options as an object, and those that every training has."""
+    """Return a recipe's options as an object, and those of every training."""
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # they are dataclasses
     own = kind(**{name: value for name, value in options.items() if name in names})
     return own, {name: value for name, value in options.items() if name not in names}
@@ -340,7 +336,7 @@ def _train(
     start: Path | None,
     common: dict[str, Any],
 ) -> None:
-    """Run one training, and show what came of it."""
+    """Run one training, and display the result."""
     if importlib.util.find_spec("torch") is None:
         raise ConfigurationError("training needs torch: pip install 'es-ttc[train]'")
     from es_ttc.lab.training.session import TrainingRequest, run
@@ -385,8 +381,8 @@ def _reporter(bar: Any, epochs: int) -> "Report":
 
     def report(where: "TrainingProgress", steps: int) -> None:
         loss = where.step_losses[-1] if where.step_losses else 0.0
-        told = f"epoch {min(where.epoch + 1, epochs)} of {epochs}, loss {loss:.3f}, valid {where.valid[-1]:.4f}"
-        bar.update(task, description=told, completed=where.epoch * steps + where.step, total=epochs * steps)
+        description = f"epoch {min(where.epoch + 1, epochs)} of {epochs}, loss {loss:.3f}, valid {where.valid[-1]:.4f}"
+        bar.update(task, description=description, completed=where.epoch * steps + where.step, total=epochs * steps)
 
     return report
 

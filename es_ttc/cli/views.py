@@ -1,7 +1,7 @@
-"""Rankings for the terminal: one list, or several side by side, and passages with the matching span marked.
+"""Rankings on the terminal: one list, or several side by side, and passages with the matching span marked.
 
-Documents are other people's text: whatever a terminal would obey (escape sequences, direction overrides) is replaced
-before anything is shown, one character by one, so that offsets keep their meaning.
+Documents are untrusted text: control characters for a terminal (escape sequences, direction overrides) are replaced
+before anything is displayed, one character by one, so that offsets stay valid.
 """
 
 import re
@@ -22,11 +22,11 @@ DOWN = "red"
 FAINT = "dim"
 RELEVANT = "bold green"
 NARROWEST_COLUMN = 20
-"""Cells below which rankings stand under each other and not side by side."""
+"""Minimum width of a column in cells; narrower rankings are rendered below each other."""
 
 BAR_CELLS = 24
 PASSAGES = 3
-"""Passages shown below rankings that stand side by side."""
+"""Number of passages below rankings side by side."""
 
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SPACES = frozenset("\t\n\v\f\r\x85\u2028\u2029")
@@ -34,7 +34,7 @@ _SPACES = frozenset("\t\n\v\f\r\x85\u2028\u2029")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a method found its match.
+    """The match of a method.
 
     Attributes:
         field: Name of the document's field.
@@ -53,9 +53,9 @@ class Hit:
 
     Attributes:
         id: Its id.
-        score: Its score, as the engine or the method gave it; None where there is none (sorted by a field).
-        fields: Its text fields, by name, in the order in which they are shown.
-        span: What the method matched, where it can tell.
+        score: Its score; None if there is none (sorted by a field).
+        fields: Its text fields by name, in the order of display.
+        span: The method's match, if it is known.
     """
 
     id: str
@@ -65,18 +65,18 @@ class Hit:
 
     @property
     def label(self) -> str:
-        """What people know the document by: its title where it has one, else its id."""
+        """The document's title if it has one, else its id."""
         return self.fields.get("title") or self.id
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What one method answered, best first; it may hold more hits than are shown, to tell moves by.
+    """The result of one method, best first; it may have more hits than are displayed, for the moves.
 
     Attributes:
         heading: The method.
         hits: Best first.
-        note: What there is to say about all of them; empty where nothing.
+        note: A note about all of them; may be empty.
     """
 
     heading: str
@@ -84,20 +84,20 @@ class Ranking:
     note: str = ""
 
     def ranks(self) -> dict[str, int]:
-        """Return each document's place, from 1."""
+        """Return each document's rank, from 1."""
         return {hit.id: place for place, hit in enumerate(self.hits, 1)}
 
 
 def clean(text: str) -> str:
-    """Return a text that a terminal shows and does not obey; the same length, character for character."""
+    """Return a text without control characters for a terminal; the length does not change."""
     return _OBEYED.sub(lambda match: " " if match[0] in _SPACES else "\N{REPLACEMENT CHARACTER}", text)
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """The part of a document around its match, in as many lines as given; without a match, its beginning.
+    """The part of a document around its match, in a number of lines; without a match, its beginning.
 
-    The match is coloured; where there is no colour it stands in « ».
+    The match is coloured; without colour it is enclosed in « ».
     """
 
     hit: Hit
@@ -119,13 +119,13 @@ class Passage:
 def listing(
     ranking: Ranking, places: Iterable[int], *, lines: int = 2, relevant: Collection[str] = ()
 ) -> RenderableType:
-    """Show places of a ranking as a list: rank, score, label, and below them the passage that matched.
+    """Display ranks of a ranking as a list: rank, score, label, and below them the matching passage.
 
     Args:
         ranking: The ranking.
-        places: Which places, from 1; those beyond its end are left out.
+        places: The ranks, from 1; those beyond its end are left out.
         lines: Lines of each passage.
-        relevant: Ids known to be relevant, marked by a dot.
+        relevant: Ids of relevant documents, marked by a dot.
     """
     if not ranking.hits:
         return Text("nothing was found", FAINT)
@@ -142,7 +142,7 @@ def listing(
 
 
 def answer(rankings: Sequence[Ranking], size: int) -> RenderableType:
-    """Show one ranking as a list; several side by side, with the passages of the last one's best below."""
+    """Display one ranking as a list; several side by side, with the passages of the last one's best below."""
     last = rankings[-1]
     note = (Text(f"{clean(last.note)}\n", FAINT),) if last.note else ()
     if len(rankings) == 1:
@@ -157,12 +157,12 @@ def answer(rankings: Sequence[Ranking], size: int) -> RenderableType:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Rankings side by side, each place a row; from the second on, every document's move against the first.
+    """Rankings side by side, one row per rank; from the second on, with each document's move against the first.
 
     Attributes:
         rankings: At least one; the first is what the others are compared with.
-        size: Places shown.
-        relevant: Ids known to be relevant, marked by a dot.
+        size: Number of displayed ranks.
+        relevant: Ids of relevant documents, marked by a dot.
     """
 
     rankings: Sequence[Ranking]
@@ -170,7 +170,7 @@ class Comparison:
     relevant: Collection[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Side by side where every ranking gets a readable column, under each other where not."""
+        """Render side by side if every ranking gets a readable column, else below each other."""
         if options.max_width // len(self.rankings) >= NARROWEST_COLUMN:
             yield self._table(self.rankings, options.max_width)
             return
@@ -205,7 +205,7 @@ def _labelled(hit: Hit, relevant: Collection[str]) -> Text:
 
 
 def _move(before: int | None, now: int) -> Text:
-    """Mark how far a document has come: ▲ up, ▼ down, = unmoved, new where the first ranking lacks it."""
+    """Return the mark of a document's move: ▲ up, ▼ down, = unmoved, new if the first ranking lacks it."""
     if before is None:
         return Text("new", UP)
     if before == now:
@@ -214,7 +214,7 @@ def _move(before: int | None, now: int) -> Text:
 
 
 def _around(hit: Hit, cells: int) -> tuple[str, str, str]:
-    """Return what stands before the match, the match, and what stands after it, together in so many cells."""
+    """Return the text before the match, the match, and the text after it, within a number of cells."""
     field, start, end = _place(hit)
     text = clean(hit.fields.get(field, ""))
     before, match, after = (_squeezed(part) for part in (text[:start], text[start:end], text[end:]))
@@ -239,12 +239,12 @@ def _squeezed(text: str) -> str:
 
 
 def _head(text: str, cells: int) -> str:
-    """Return the beginning of a text, in so many cells, with … where something was cut."""
+    """Return the beginning of a text, within a number of cells, with … if it was cut."""
     return text if cell_len(text) <= cells else "".join(_fitting(text, cells - 1)) + "…" * (cells > 0)
 
 
 def _tail(text: str, cells: int) -> str:
-    """Return the end of a text, in so many cells, with … where something was cut."""
+    """Return the end of a text, within a number of cells, with … if it was cut."""
     if cell_len(text) <= cells:
         return text
     return "…" * (cells > 0) + "".join(reversed(list(_fitting(reversed(text), cells - 1))))
@@ -266,7 +266,7 @@ class Row:
         method: Its name.
         ndcg: nDCG@10, 0 to 1.
         recall: Recall@10, 0 to 1.
-        added_ms: Time of a query beyond the first method's; None for the first.
+        added_ms: Additional time of a query relative to the first method's; None for the first.
     """
 
     method: str

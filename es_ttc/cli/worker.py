@@ -1,4 +1,4 @@
-"""`es-ttc worker`: does the jobs."""
+"""`es-ttc worker`: process enrichment jobs."""
 
 import logging
 from contextlib import ExitStack
@@ -40,7 +40,7 @@ def worker(engine: str | None, redis: str | None, processes: int | None, verbose
     from es_ttc.serving.logs import configure_logs
 
     settings = Settings(**given(engine=engine, redis=redis))
-    model = model_for_jobs(settings)  # a worker without one could do nothing
+    model = model_for_jobs(settings)  # a worker needs a model
     processes = processes or (2 if settings.llm_offline is None else 1)
     configure_logs("auto", logging.INFO if verbose else logging.WARNING)
     with ExitStack() as stack:

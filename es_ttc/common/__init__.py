@@ -1,1 +1,1 @@
-"""Small things without a home of their own, which know nothing of search."""
+"""Helpers that do not depend on search."""

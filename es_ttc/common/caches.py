@@ -1,4 +1,4 @@
-"""Least-recently-used caches: bounded by what the values weigh, or by their number and age."""
+"""Least-recently-used caches: bounded by the weight of the values, or by their number and age."""
 
 import time
 from collections import OrderedDict
@@ -10,10 +10,10 @@ V = TypeVar("V")
 
 
 class LruCache(Generic[K, V]):
-    """Keeps what was used last, up to a total weight. Not thread-safe: it belongs to the event loop.
+    """Keeps the most recently used values, up to a total weight. Not thread-safe: use it in the event loop only.
 
     Args:
-        capacity: Greatest total weight; a value heavier than this is not kept.
+        capacity: Maximum total weight; a heavier value is not kept.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -37,12 +37,12 @@ class LruCache(Generic[K, V]):
         return entry[0]
 
     def peek(self, key: K) -> V | None:
-        """Return the value, or None, as if nobody had asked."""
+        """Return the value, or None, without marking it as used."""
         entry = self._entries.get(key)
         return None if entry is None else entry[0]
 
     def put(self, key: K, value: V, weight: int = 1) -> None:
-        """Keep a value, in place of what the key had, and drop the least recently used ones beyond the capacity."""
+        """Store a value, replace the key's previous one, and drop the least recently used ones beyond the capacity."""
         if key in self._entries:
             self.weight -= self._entries.pop(key)[1]
         if weight > self.capacity:
@@ -55,18 +55,18 @@ class LruCache(Generic[K, V]):
 
 
 class Fresh(NamedTuple, Generic[V]):
-    """A value that a cache still holds; it may be None."""
+    """A value in a cache; it may be None."""
 
     value: V
 
 
 class ExpiringCache(Generic[K, V]):
-    """Keeps what was used last, each value for so many seconds. Not thread-safe: it belongs to the event loop.
+    """Keeps the most recently used values for a limited time. Not thread-safe: use it in the event loop only.
 
     Args:
-        capacity: Greatest number of values.
-        seconds: How long a value is kept.
-        clock: Seconds that never jump.
+        capacity: Maximum number of values.
+        seconds: Time that a value is kept.
+        clock: A monotonic clock in seconds.
     """
 
     def __init__(self, capacity: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -78,10 +78,10 @@ class ExpiringCache(Generic[K, V]):
         return self.get(key) is not None
 
     def get(self, key: K) -> Fresh[V] | None:
-        """Return the value, or None where there is none or it is too old."""
+        """Return the value, or None if there is none or it is too old."""
         entry = self._entries.get(key)
         return Fresh(entry[1]) if entry is not None and self._clock() < entry[0] else None
 
     def put(self, key: K, value: V) -> None:
-        """Keep a value, in place of what the key had."""
+        """Store a value, and replace the key's previous one."""
         self._entries.put(key, (self._clock() + self._seconds, value))

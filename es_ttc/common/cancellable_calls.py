@@ -1,4 +1,4 @@
-"""Calls on threads that whoever waits for them may give up: a thread cannot be stopped, what it waits for can."""
+"""Calls in threads that can be cancelled: a thread cannot be stopped, but its resource can be closed."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ class Call:
     """One call.
 
     Attributes:
-        given_up: Done when nobody waits for the call any more.
+        given_up: Done when the call is cancelled.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Call:
         self._ends: list[Callable[[], None]] = []
 
     def run(self, function: Callable[[], T]) -> T:
-        """Call a function; on this thread it is the current call meanwhile."""
+        """Call a function; in this thread it is the current call meanwhile."""
         _here.call = self
         try:
             return function()
@@ -32,7 +32,7 @@ class Call:
             _here.call = None
 
     def give_up(self) -> None:
-        """Say that nobody waits any more; what was to end then is ended."""
+        """Cancel the call, and run the registered functions."""
         with self._lock:
             if not self.given_up.done():
                 self.given_up.set_result(None)
@@ -41,7 +41,7 @@ class Call:
 
     @contextmanager
     def ending(self, end: Callable[[], None]) -> Iterator[None]:
-        """While the block runs, call a function as soon as the call is given up; at once where it has been."""
+        """During the block, call a function as soon as the call is cancelled; at once if it is already."""
         with self._lock:
             self._ends.append(end)
             if self.given_up.done():
@@ -54,5 +54,5 @@ class Call:
 
 
 def current() -> Call:
-    """Return the call that this thread is in; outside one, a call that nobody gives up."""
+    """Return the call of this thread; outside one, a call that is never cancelled."""
     return getattr(_here, "call", None) or Call()

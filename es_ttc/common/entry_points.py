@@ -1,6 +1,6 @@
-"""Methods that packages register under entry points: found by name, checked against their contract, parameters read.
+"""Methods that packages register under entry points: find them by name, check their contract, parse their parameters.
 
-Shared by the registries of rescorers and retrievers, each of which has an entry-point group and a contract of its own.
+Used by the registries of rescorers, retrievers and others, each with an entry-point group and a contract of its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 Checks = tuple[tuple[str, Callable[[Any], bool], str], ...]
-"""Of a contract: attribute, whether a value of it will do, what is wanted of it."""
+"""Checks of a contract: attribute, predicate of valid values, requirement for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Group(Generic[T]):
     """One entry-point group.
 
     Attributes:
-        name: Of the group, as it stands in a package's ``pyproject.toml``.
-        kind: What its members are, for messages.
-        is_member: Whether an object follows the protocol.
-        checks: What of the contract the protocol cannot tell.
+        name: Name of the group, as in a package's ``pyproject.toml``.
+        kind: Name of its members in messages.
+        is_member: Returns whether an object implements the protocol.
+        checks: Further checks of the contract.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Group(Generic[T]):
         return sorted({point.name for point in entry_points(group=self.name)})
 
     def load(self, name: str) -> T:
-        """Import and make a member.
+        """Import a member and create it.
 
         Raises:
             InvalidRequest: There is none of this name; the message names the nearest.
-            ConfigurationError: It cannot be imported or breaks the contract; the message names the entry point.
-                Other members are not concerned.
+            ConfigurationError: It cannot be imported or violates the contract; the message names the entry point. Other
+                members are not affected.
         """
         found = [point for point in entry_points(group=self.name) if point.name == name]
         if not found:
@@ -59,10 +59,10 @@ class Group(Generic[T]):
         return self._instance(found[0])
 
     def problems(self, load: Callable[[str], object]) -> dict[str, str]:
-        """Load every member and return, for each that cannot be used, its name and why.
+        """Load every member and return name and reason for each that cannot be used.
 
         Args:
-            load: How the group's registry loads one.
+            load: The registry's function that loads one.
         """
         found = {}
         for name in self.names():
@@ -75,7 +75,7 @@ class Group(Generic[T]):
     def _instance(self, point: EntryPoint) -> T:
         try:
             made: object = point.load()()
-        except Exception as error:  # another package's code may fail in any way
+        except Exception as error:  # code of another package may raise any exception
             raise ConfigurationError(
                 f"{self.kind} [{point.name}] ({point.value}) cannot be loaded: {type(error).__name__}: {error}"
             ) from error
@@ -85,25 +85,25 @@ class Group(Generic[T]):
         return made
 
     def _broken(self, name: str, made: object) -> str:
-        """Return what of the contract an object breaks, or an empty string."""
+        """Return the violated part of the contract, or an empty string."""
         named: Checks = (
             ("name", lambda value: value == name and name == name.lower(), f"must be [{name}], in lower case"),
         )
-        for attribute, holds, wanted in named + self.checks:
+        for attribute, holds, requirement in named + self.checks:
             if not hasattr(made, attribute):
                 return f"[{attribute}] is missing"
             if not holds(getattr(made, attribute)):
-                return f"[{attribute}] {wanted}"
+                return f"[{attribute}] {requirement}"
         return ""
 
 
 def parse_params(model: type[M], raw: Mapping[str, Any], method: str) -> M:
-    """Read a method's parameters from the decoded JSON of a request's ``params``.
+    """Parse a method's parameters from the decoded JSON of a request's ``params``.
 
-    Types are JSON's own: no number is read from a string, no flag from a number.
+    Types are JSON's own: a number is not read from a string, nor a boolean from a number.
 
     Args:
-        model: What validates them.
+        model: The model that validates them.
         raw: The decoded JSON.
         method: The method's name, for messages.
 
@@ -117,14 +117,14 @@ def parse_params(model: type[M], raw: Mapping[str, Any], method: str) -> M:
 
 
 def has_defaults(model: object, base: type[BaseModel]) -> bool:
-    """Whether something is a model of parameters in which every field has a default."""
+    """Return whether an object is a model of parameters in which every field has a default."""
     if not (isinstance(model, type) and issubclass(model, base)):
         return False
     return not any(field.is_required() for field in model.model_fields.values())
 
 
 def _sentence(method: str, fault: Fault) -> str:
-    """Say which parameter of which method is wrong, its value and what it should be."""
+    """Return the message about an invalid parameter: method, parameter, value and requirement."""
     where = ".".join(fault.path)
     if fault.kind is Kind.UNREADABLE:
         return f"the parameters of method [{method}] are not JSON: {fault.problem}"

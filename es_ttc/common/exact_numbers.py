@@ -1,7 +1,7 @@
-"""JSON whose numbers stay as they were written.
+"""JSON decoding and encoding that keeps numbers exactly as written.
 
-A decoder turns what exceeds 64 bits, or has more digits than a double, into the nearest double, and says nothing.
-Engines keep a document's `_source` as it was sent, so whoever reads and writes documents must keep such numbers too.
+A JSON decoder rounds numbers that exceed 64 bits, or have more digits than a double, without an error. Engines keep a
+document's `_source` as it was sent, so code that reads and writes documents must keep such numbers too.
 """
 
 import json
@@ -23,10 +23,10 @@ _LEAST, _GREATEST = -(2**63), 2**64 - 1
 
 
 class ExactNumber:
-    """A JSON number that neither an integer of 64 bits nor a double holds.
+    """A JSON number that is exact neither as a 64-bit integer nor as a double.
 
     Args:
-        text: The number as it was written.
+        text: The number as written.
     """
 
     __slots__ = ("text",)
@@ -48,7 +48,7 @@ class ExactNumber:
 
     @property
     def integer(self) -> bool:
-        """Whether it is a whole number, written without point and exponent."""
+        """Whether it is an integer, written without point and exponent."""
         return self.text.removeprefix("-").isdecimal()
 
 
@@ -56,7 +56,7 @@ def loads(raw: bytes | str) -> Any:
     """Decode JSON; a number that would change becomes an :class:`ExactNumber`.
 
     Raises:
-        ValueError: It is not JSON (NaN and Infinity are not), or nested too deeply to be read.
+        ValueError: It is not JSON (NaN and Infinity are not), or nested too deeply.
     """
     suspicious = _MAY_LOSE_TEXT.search(raw) if isinstance(raw, str) else _MAY_LOSE.search(raw)
     if suspicious is None:
@@ -68,7 +68,7 @@ def loads(raw: bytes | str) -> Any:
 
 
 def default(value: Any) -> Any:
-    """Return an exact number's JSON, for the ``default`` of `orjson.dumps`.
+    """Return an exact number's JSON, as the ``default`` of `orjson.dumps`.
 
     Raises:
         TypeError: It is something else.
@@ -79,7 +79,7 @@ def default(value: Any) -> Any:
 
 
 def number(text: str) -> float | ExactNumber:
-    """Return a decimal as a float where that is the same number, else as it is written."""
+    """Return a decimal as a float if that is the same number, else as written."""
     mantissa, _, exponent = text.lower().partition("e")
     if len(mantissa) <= _EXACT_DIGITS + 1 and abs(int(exponent or 0)) < _EXACT_EXPONENT:
         return float(text)
@@ -89,7 +89,7 @@ def number(text: str) -> float | ExactNumber:
 
 
 def exact_numbers_in(value: Any, path: str = "") -> list[tuple[str, ExactNumber]]:
-    """Return the exact numbers of a decoded document, each with its path."""
+    """Return the exact numbers in a decoded document, with their paths."""
     if isinstance(value, ExactNumber):
         return [(path, value)]
     if isinstance(value, Mapping):

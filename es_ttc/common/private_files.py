@@ -1,6 +1,6 @@
-"""Files that hold people's texts: only their owner may read them, whatever the umask.
+"""Files with private texts: only their owner can read them, whatever the umask.
 
-A file or folder that is there already keeps its mode, for somebody may have chosen it.
+An existing file or folder keeps its mode, because a user may have chosen it.
 """
 
 import os
@@ -14,7 +14,7 @@ FOLDER_MODE = 0o700
 
 
 def open_private(path: Path, mode: str) -> IO[Any]:
-    """Open a file; where it is made by that, only its owner may read and write it.
+    """Open a file; if this creates it, only its owner can read and write it.
 
     Raises:
         OSError: It cannot be opened.
@@ -23,19 +23,19 @@ def open_private(path: Path, mode: str) -> IO[Any]:
 
 
 def touch_private(path: Path) -> None:
-    """Make an empty file that only its owner may read and write, unless it is there.
+    """Create an empty file that only its owner can read and write, unless it exists.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     open_private(path, "ab").close()
 
 
 def make_private_folder(path: Path) -> Path:
-    """Make a folder that only its owner may enter, unless it is there; its missing parents get the usual mode.
+    """Create a folder that only its owner can enter, unless it exists; missing parents get the usual mode.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=FOLDER_MODE, exist_ok=True)
@@ -43,13 +43,13 @@ def make_private_folder(path: Path) -> Path:
 
 
 def keep_mode(descriptor: int, of: Path) -> None:
-    """Give an open file the mode of another one, which it is about to replace."""
+    """Give an open file the mode of the file that it is about to replace."""
     os.fchmod(descriptor, of.stat().st_mode & 0o777)
 
 
 @contextmanager
 def private_umask() -> Iterator[None]:
-    """Let every file that this process makes meanwhile be its owner's alone: for commands that write texts alone."""
+    """Make all files that this process creates in the block private: for commands that write only private texts."""
     before = os.umask(0o077)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Credentials in this process's own arguments, which every user of the machine can read, are overwritten."""
+"""Overwrite credentials in this process's arguments, because every user of the machine can read those."""
 
 import re
 from pathlib import Path
@@ -8,9 +8,9 @@ _ARGUMENTS_START, _ARGUMENTS_END = 48 - 3, 49 - 3  # fields of /proc/PID/stat, c
 
 
 def hide_credentials() -> bool:
-    """Replace ``user:password`` in URLs among the arguments that process lists show; `sys.argv` stays as it is.
+    """Replace ``user:password`` in URLs in the arguments that process lists show; `sys.argv` does not change.
 
-    Linux only: arguments lie in the process's own memory. A process list that is taken before this has run shows them.
+    Linux only: arguments are in the process's own memory. A process list made before this call shows them.
 
     Returns:
         Whether something was replaced.

@@ -1,4 +1,4 @@
-"""Reading what people and programs send: JSON validated strictly, and the first fault told in one sentence."""
+"""Validate JSON from users and programs strictly, and describe the first error in one sentence."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -14,11 +14,11 @@ from es_ttc.errors import InvalidRequest
 
 M = TypeVar("M", bound=BaseModel)
 
-_SHOWN = 80
+_MAX_CHARACTERS = 80
 
 
 class Kind(StrEnum):
-    """What is wrong with an object."""
+    """The kind of an error."""
 
     UNREADABLE = "unreadable"
     UNKNOWN = "unknown"
@@ -28,14 +28,14 @@ class Kind(StrEnum):
 
 @dataclass(eq=False)
 class Fault(Exception):
-    """The first thing that is wrong with an object.
+    """The first error in an object.
 
     Attributes:
-        kind: No JSON at all, a key that the model lacks, one that it needs, or a value of a wrong type or range.
-        path: Keys and positions from the object to the value; empty where the object as a whole is wrong.
+        kind: Not JSON, an unknown key, a missing key, or a value of a wrong type or range.
+        path: Keys and positions from the object to the value; empty if the object as a whole is invalid.
         known: The keys of the model that the last part of the path belongs to.
-        value: What was given.
-        problem: What is wrong with it, in lower case, without a full stop.
+        value: The invalid value.
+        problem: The error, in lower case, without a full stop.
     """
 
     kind: Kind
@@ -46,11 +46,10 @@ class Fault(Exception):
 
 
 def read_json(model: type[M], data: Mapping[str, Any]) -> M:
-    """Validate decoded JSON strictly, by JSON's own types: no number is read from a text, no flag from a number.
+    """Validate decoded JSON strictly, by JSON's own types: no number from a string, no boolean from a number.
 
     Raises:
-        Fault: The first thing that is wrong; a key that does not exist before anything else, for a misspelt key
-            explains a missing one.
+        Fault: The first error; an unknown key before all others, because a misspelt key explains a missing one.
     """
     try:
         return model.model_validate_json(orjson.dumps(data), strict=True)
@@ -61,10 +60,10 @@ def read_json(model: type[M], data: Mapping[str, Any]) -> M:
 
 
 def read_object(model: type[M], data: Any) -> M:
-    """Validate a decoded object strictly that JSON could not carry: one with bytes in it.
+    """Validate a decoded object strictly that JSON cannot represent, for example with bytes.
 
     Raises:
-        Fault: As :func:`read_json`.
+        Fault: As for :func:`read_json`.
     """
     try:
         return model.model_validate(data, strict=True)
@@ -76,12 +75,12 @@ def validated(model: type[M], data: Mapping[str, Any], where: str) -> M:
     """Validate a JSON object of a request strictly.
 
     Args:
-        model: What it must be.
+        model: The model.
         data: The decoded object.
-        where: What the request calls it.
+        where: The object's name in messages.
 
     Raises:
-        InvalidRequest: One sentence about the first thing that is wrong: the field, the value, the fix.
+        InvalidRequest: One sentence about the first error: the field, the value, the fix.
     """
     try:
         return read_json(model, data)
@@ -90,7 +89,7 @@ def validated(model: type[M], data: Mapping[str, Any], where: str) -> M:
 
 
 def unknown_field(key: str, known: Iterable[str], where: str) -> InvalidRequest:
-    """Return the error for a key that does not exist, naming the nearest one that does."""
+    """Return the error for an unknown key, with the nearest valid one."""
     known = sorted(known)
     near = nearest(key, known)
     fix = f"did you mean [{near}]?" if near else f"known fields are [{', '.join(known)}]"
@@ -98,7 +97,7 @@ def unknown_field(key: str, known: Iterable[str], where: str) -> InvalidRequest:
 
 
 def did_you_mean(value: str, valid: Iterable[str]) -> str:
-    """Return ``: did you mean [x]?`` for the nearest valid name, or a list of all where none is near."""
+    """Return ``: did you mean [x]?`` for the nearest valid name, or a list of all if none is near."""
     valid = sorted(valid)
     near = nearest(value, valid)
     if near:
@@ -107,28 +106,28 @@ def did_you_mean(value: str, valid: Iterable[str]) -> str:
 
 
 def nearest(value: str, known: Iterable[str]) -> str | None:
-    """Return the known name that looks most like a value, whatever its case; None where none does."""
+    """Return the valid name that is most similar to a value, ignoring case; None if none is similar."""
     by_case = {name.lower(): name for name in known}
     near = get_close_matches(value.lower(), by_case, n=1)
     return by_case[near[0]] if near else None
 
 
 def shown(value: Any) -> str:
-    """Return a value as it may stand in a message: as JSON, short, on one line, without control characters."""
+    """Return a value for a message: as JSON, shortened, on one line, without control characters."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=repr)
     except (RecursionError, ValueError):
         return "a value too deep or too long to be shown"
-    cut = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+    cut = text if len(text) <= _MAX_CHARACTERS else f"{text[: _MAX_CHARACTERS - 3]}..."
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in cut)
 
 
 def sentence(fault: Fault, where: str) -> str:
-    """Return what is wrong with an object as one sentence.
+    """Return the description of an error as one sentence.
 
     Args:
-        fault: What is wrong.
-        where: What the request calls the object.
+        fault: The error.
+        where: The object's name in messages.
     """
     if fault.kind is Kind.UNREADABLE:
         return f"[{where}] holds a value that cannot be read: {fault.problem}"

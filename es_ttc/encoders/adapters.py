@@ -1,4 +1,4 @@
-"""LoRA adapters by name: where they lie, which roles they serve, and what identifies them. No torch here."""
+"""LoRA adapters by name: their folders, roles and identities. This module does not import torch."""
 
 import hashlib
 import re
@@ -15,7 +15,7 @@ WEIGHTS = "adapter_model.safetensors"
 _SHIPPED_IN = "adapters"
 _QUERY = (".query",)
 _DOCUMENT = (".document", ".passage")
-"""What follows the name of an adapter that is another one in each role."""
+"""Suffixes of the name of an adapter that consists of one for each role."""
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -24,9 +24,9 @@ class Adapter:
     """An adapter, or a pair of adapters for the two roles.
 
     Attributes:
-        name: Its public name: the model's own for it, or the last part of its folder's or repository's.
+        name: Its public name: the model's name for it, or the last part of its folder or repository.
         revision: First 12 hexadecimal digits of the SHA-256 over configurations and weights.
-        folders: Where it lies, by role; the same folder where one serves both.
+        folders: Its folder by role; the same folder if it serves both.
     """
 
     name: str
@@ -35,15 +35,15 @@ class Adapter:
 
     @property
     def identity(self) -> str:
-        """What :attr:`es_ttc.encoders.base.EncoderIdentity.adapter` holds."""
+        """The value of :attr:`es_ttc.encoders.base.EncoderIdentity.adapter`."""
         return f"{self.name}@{self.revision}"
 
 
 def shipped(model: Path) -> list[str]:
-    """Return the names of the adapters that lie in a model's folder, in alphabetical order.
+    """Return the names of the adapters in a model's folder, in alphabetical order.
 
-    Those of ``adapters/`` go by the name of their folder there. A pair for the two roles (``retrieval.query`` beside
-    ``retrieval.passage`` or ``retrieval.document``) counts as one more, ``retrieval``.
+    Those in ``adapters/`` have the name of their folder. A pair for the two roles (``retrieval.query`` with
+    ``retrieval.passage`` or ``retrieval.document``) also counts as ``retrieval``.
     """
     folders = (path.parent.relative_to(model) for path in model.rglob(ADAPTER_CONFIG) if path.parent != model)
     names = {folder.as_posix().removeprefix(f"{_SHIPPED_IN}/") for folder in folders}
@@ -56,12 +56,12 @@ def find(model: Path, name: str, hashes: FileHashes) -> Adapter:
 
     Args:
         model: The model's folder.
-        name: One that the model ships, else a folder, else a repository on the hub (``organisation/adapter``).
-        hashes: For the revision.
+        name: An adapter that the model ships, else a folder, else a repository on the hub (``organisation/adapter``).
+        hashes: Computes the revision.
 
     Raises:
-        ConfigurationError: There is none of this name (the message lists what the model ships), or it has no weights
-            as safetensors.
+        ConfigurationError: There is none of this name (the message lists those of the model), or it has no weights as
+            safetensors.
     """
     own = shipped(model)
     if name in own:
@@ -81,7 +81,7 @@ def find(model: Path, name: str, hashes: FileHashes) -> Adapter:
 
 
 def _by_role(base: Path) -> dict[Role, Path]:
-    """Return the folder for each role: ``base`` itself, or those of its name with the role's ending; {} for neither."""
+    """Return the folder for each role: ``base`` itself, or those with the role's suffix; {} if there is neither."""
     if _is_adapter(base):
         return {"query": base, "document": base}
     if not base.name:

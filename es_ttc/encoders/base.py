@@ -1,4 +1,4 @@
-"""What an encoder is: texts in; pooled vectors, token vectors and character offsets out."""
+"""The contract of an encoder: texts in; pooled vectors, token vectors and character offsets out."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _ADAPTER = re.compile(r"\+(.+@[0-9a-f]{12})", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class EncoderIdentity:
-    """What makes two encoders interchangeable: it is stored with the index and compared at every query.
+    """The identity of an encoder, stored with the index and compared at every query.
 
     The backend and its arithmetic (torch, ONNX Runtime; float32, bfloat16, int8) are not part of it: they differ by
     rounding only, and an index may be written with one and queried with another.
@@ -27,8 +27,8 @@ class EncoderIdentity:
         model: The model's public name, e.g. ``all-MiniLM-L6-v2``, or the folder's name.
         revision: First 12 hexadecimal digits of the SHA-256 over the weights' and tokenizer's canonical content (for
             built-in names: a constant of the release that all its backends share).
-        dims: Components of a vector (after Matryoshka truncation).
-        max_length: Tokens that the model reads at once, special ones included.
+        dims: Number of components of a vector (after Matryoshka truncation).
+        max_length: Maximum number of tokens of one input, special ones included.
         prompts: The query and document prompts' SHA-256 prefix, or "" without prompts.
         adapter: The adapter's name and revision, e.g. ``law@0123456789ab``, or "".
     """
@@ -42,7 +42,7 @@ class EncoderIdentity:
 
     @property
     def key(self) -> str:
-        """One line that names the identity: the value of ``ttc.encoder`` in every document."""
+        """The identity as one line: the value of ``ttc.encoder`` in every document."""
         extras = "".join(f"+{part}" for part in (self.prompts, self.adapter) if part)
         return f"{self.model}@{self.revision}/{self.dims}x{self.max_length}{extras}"
 
@@ -52,7 +52,7 @@ class EncoderIdentity:
         return self.adapter.rpartition("@")[0]
 
     def variant(self, key: str) -> Self | None:
-        """Return the identity that a key names, where this encoder becomes it by cutting, or by an adapter; else None.
+        """Return the identity of a key if this encoder can have it by truncation or by an adapter; else None.
 
         Args:
             key: The :attr:`key` of an identity. Model, revision and prompts must be this one's, dimensions and length
@@ -74,19 +74,19 @@ class EncoderIdentity:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read back :meth:`as_dict`."""
+        """Return the identity of :meth:`as_dict`."""
         return cls(**data)
 
 
 def name_in(key: str) -> str:
-    """Return the name that an encoder goes by, ``model`` or ``model+adapter``, from its identity's key."""
+    """Return an encoder's name, ``model`` or ``model+adapter``, from its identity's key."""
     model = key.partition("@")[0]
     adapter = _ADAPTER_IN_KEY.search(key)
     return f"{model}+{adapter[1]}" if adapter else model
 
 
 def or_folder(key: str) -> str:
-    """Return what a message adds to :func:`name_in`: a key does not tell an adapter from what was trained here."""
+    """Return an addition to :func:`name_in` for messages: a key may belong to an adapter or to a trained folder."""
     return ", or the folder that `es-ttc train` wrote, if it did" if _ADAPTER_IN_KEY.search(key) else ""
 
 
@@ -95,15 +95,15 @@ class Encodings:
     """The encodings of n texts, in the order given.
 
     Attributes:
-        pooled: ``(n, d)`` float32 unit rows (a zero row for a text without any token of its own: empty, white space,
-            control characters): the model's own sentence embedding, so ``dense`` is what everyone calls dense for
-            this model; a text longer than ``max_length`` tokens is cut for it, as the model's own library does.
+        pooled: ``(n, d)`` float32 unit rows: the model's own sentence embedding, so ``dense`` is the usual dense
+            retrieval for this model. A text longer than ``max_length`` tokens is truncated for it, as the model's own
+            library does. The row is zero for a text without tokens of its own (empty, white space, control characters).
         tokens: n arrays ``(t_i, d)`` float32, unit rows: every token, special ones and the prompt's included. A text
-            longer than ``max_length`` is read in consecutive windows, each with its own special tokens and prompt,
-            whose rows follow each other, up to ``max_tokens``. A text without any token of its own has no rows. Empty
-            list when tokens were not asked for.
-        offsets: n arrays ``(t_i, 2)`` int32: first and end character (code point) of each token in the text; a token
-            of the model's or the prompt's has an empty span. Empty list when tokens were not asked for.
+            longer than ``max_length`` is encoded in consecutive windows, each with its own special tokens and prompt,
+            whose rows follow each other, up to ``max_tokens``. A text without tokens of its own has no rows. Empty list
+            if tokens were not requested.
+        offsets: n arrays ``(t_i, 2)`` int32: first and end character (code point) of each token in the text; special
+            tokens and those of the prompt have an empty span. Empty list if tokens were not requested.
         truncated: ``(n,)`` bool: True where the text was longer than ``max_tokens``.
     """
 
@@ -114,16 +114,16 @@ class Encodings:
 
 
 class Encoder(Protocol):
-    """A frozen encoder; thread-safe, and deterministic for a given text whatever the batch."""
+    """A frozen encoder; thread-safe, and deterministic for a text whatever the batch."""
 
     @property
     def identity(self) -> EncoderIdentity:
-        """What the vectors depend on."""
+        """The encoder's identity."""
         ...
 
     @property
     def backend(self) -> str:
-        """Backend and arithmetic for people, e.g. ``sentence-transformers, float32, cpu``."""
+        """Backend and arithmetic for display, e.g. ``sentence-transformers, float32, cpu``."""
         ...
 
     def encode(
@@ -132,10 +132,10 @@ class Encoder(Protocol):
         """Encode texts.
 
         Args:
-            texts: Any strings, empty ones included. A lone surrogate, which UTF-8 can't hold, is read as U+FFFD.
-            role: Which prompt goes before the text, for models that have prompts.
-            tokens: Whether token vectors and offsets are wanted; pooled vectors alone are cheaper to return.
-            max_tokens: Rows kept of one text's token matrix; 1 or more.
+            texts: Any strings, also empty ones. A lone surrogate, which UTF-8 cannot represent, is read as U+FFFD.
+            role: Selects the prompt, for models with prompts.
+            tokens: Whether token vectors and offsets are returned; pooled vectors alone are cheaper.
+            max_tokens: Maximum number of rows of one text's token matrix; 1 or more.
 
         Raises:
             EncoderError: A text could not be encoded; the message names its position.
@@ -143,9 +143,9 @@ class Encoder(Protocol):
         ...
 
     def adapted(self, adapter: str) -> "Encoder | None":
-        """Return the same model under an adapter that it ships, in place of its own if it has one; None without such.
+        """Return the same model with an adapter that it ships, in place of its own; None if there is no such adapter.
 
-        It is loaded when first asked for, and kept.
+        It is loaded at the first call, and kept.
 
         Args:
             adapter: Its name in the model's folder, e.g. ``text-matching``.
@@ -156,8 +156,8 @@ class Encoder(Protocol):
         ...
 
     def shortened(self, max_length: int) -> "Encoder":
-        """Return the same model reading at most ``max_length`` tokens of a text for its pooled vector.
+        """Return the same model with at most ``max_length`` tokens of a text for its pooled vector.
 
-        Weights are shared. A length of the model's own or more changes nothing.
+        Weights are shared. A length that is not below the model's own changes nothing.
         """
         ...

@@ -1,12 +1,12 @@
-"""Batches of fixed shape: a text's vectors must not depend on what it is encoded with.
+"""Batches of fixed shape, so that a text's vectors do not depend on the other texts of its batch.
 
-Matrix libraries choose their kernels, and with them the order of additions, by the shape of the whole batch. In
-float32 that moves a unit row's component by up to 5e-7, in bfloat16 by up to 5e-3 (all-MiniLM-L6-v2). So the shape is
-made a function of the text's own length: it is padded to the next step, the number of rows follows from the padded
-length, and a batch that is not full is filled up with rows of padding. Vectors are then equal bit for bit.
+Matrix libraries choose their kernels, and with them the order of additions, by the shape of the whole batch. In float32
+this changes a unit row's component by up to 5e-7, in bfloat16 by up to 5e-3 (all-MiniLM-L6-v2). So the shape depends
+only on the text's own length: the text is padded to the next step, the number of rows follows from the padded length,
+and an incomplete batch is filled with rows of padding. Vectors are then equal bit for bit.
 
-Kernels of attention differ too, with and without a mask, and a batch without any padding gets none. Where that moves
-the result, every batch has a spare row that is padding always.
+Kernels of attention also differ with and without a mask, and a batch without any padding has none. Where this changes
+the result, every batch has one spare row of padding.
 """
 
 from collections import defaultdict
@@ -36,7 +36,7 @@ def padded_length(length: int, max_length: int) -> int:
 
 
 def fixed_batches(lengths: Sequence[int], *, max_length: int, tokens: int, spare: int = 0) -> Iterator[Batch]:
-    """Group windows into batches of fixed shapes, the longest first (so that memory peaks at once).
+    """Group windows into batches of fixed shapes, the longest first (so that the memory peak comes first).
 
     Args:
         lengths: Tokens of every window.

@@ -1,8 +1,8 @@
-"""Encodings kept on disk between runs: evaluation, demo and tests encode a text once.
+"""A disk cache of encodings: evaluation, demo and tests encode a text once.
 
-One SQLite file in write-ahead mode: any number of processes may use it at once, and a killed one leaves it whole.
-Vectors are kept as the float32 that the encoder returned, so a second run gives the first one's figures exactly
-(1.5 kB a token of 384 components).
+It is one SQLite file in write-ahead mode: several processes may use it at once, and a killed one does not damage it.
+Vectors are stored as the float32 that the encoder returned, so a second run gives exactly the same figures (1.5 kB per
+token of 384 components).
 """
 
 import hashlib
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 _FILE = "encodings-v1.sqlite"
 _DEFAULT_BYTES = 8 << 30
 _BUSY_SECONDS = 30.0
-# A read entry counts as used again only after a while: reading stays reading.
+# A read updates the time of use only after a while, so that most reads write nothing.
 _TOUCH_SECONDS = 3600
 _KEYS_PER_QUERY = 256
 _HEADER = struct.Struct("<IIi?")  # CRC-32 of the rest, components, rows (-1: pooled alone), truncated
@@ -57,7 +57,7 @@ CREATE TABLE IF NOT EXISTS vectors (id INTEGER PRIMARY KEY, value BLOB NOT NULL)
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The encoding of one text; ``tokens`` and ``offsets`` are None where they were not asked for."""
+    """The encoding of one text; ``tokens`` and ``offsets`` are None if they were not requested."""
 
     pooled: Float32
     tokens: Float32 | None
@@ -66,12 +66,12 @@ class Encoding:
 
 
 class CachedEncoder:
-    """An encoder that remembers; it is itself an :class:`~es_ttc.encoders.base.Encoder`.
+    """An encoder with a cache; it implements :class:`~es_ttc.encoders.base.Encoder`.
 
     Args:
-        encoder: Encodes what is not known yet.
-        folder: Where the file is kept; made if missing. Entries of many encoders share it.
-        max_bytes: Size of the entries kept; those unused for longest go first.
+        encoder: Encodes texts that are not in the cache.
+        folder: Folder of the file; created if missing. Several encoders share it.
+        max_bytes: Maximum size of the entries; the least recently used ones are dropped.
     """
 
     def __init__(self, encoder: Encoder, folder: Path, *, max_bytes: int = _DEFAULT_BYTES) -> None:
@@ -96,7 +96,7 @@ class CachedEncoder:
     def encode(
         self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024
     ) -> Encodings:
-        """Return what is known from disk, and encode the rest in one call; see the encoder's own ``encode``."""
+        """Return encodings from the cache, and encode the others in one call; see the encoder's own ``encode``."""
         kind = f"{self.identity.key}\n{self.backend}\n{role}\n{'tokens' if tokens else 'pooled'}\n{max_tokens}\n"
         keys = [_key(kind, text) for text in texts]
         known = self._store.get(set(keys))
@@ -124,7 +124,7 @@ class CachedEncoder:
 
 
 def cached(encoder: Encoder, folder: Path) -> Encoder:
-    """Return an encoder that remembers; of one with trained heads what lies under them is kept, for heads are quick."""
+    """Return an encoder with a cache; for trained heads the base encoder is cached, because heads are fast."""
     if isinstance(encoder, TrainedEncoder):
         return encoder.over(lambda base: CachedEncoder(base, folder))
     return CachedEncoder(encoder, folder)
@@ -141,13 +141,13 @@ class _SharedFileEncoder(CachedEncoder):
 class EncodingStore:
     """A bounded key-value store of encodings; thread-safe and safe to share between processes.
 
-    What it can't read (a damaged entry, a damaged file) is not there, what it can't write is not kept: both are logged,
-    neither is an error. A file that cannot be used at all (no right, a lock that lasts) is left as it is, and what
-    follows goes on without it; only one that is damaged is begun again.
+    Entries or files that cannot be read are treated as missing, and those that cannot be written are dropped: both are
+    logged, neither is an error. A file that cannot be used at all (no permission, a lasting lock) is not changed, and
+    the cache is disabled; only a damaged file is created again.
 
     Args:
         path: The SQLite file.
-        max_bytes: Size of the entries kept.
+        max_bytes: Maximum size of the entries.
     """
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:
@@ -166,7 +166,7 @@ class EncodingStore:
             self._go_without(error)
 
     def get(self, keys: set[bytes]) -> dict[bytes, Encoding]:
-        """Return the encodings that are known and sound."""
+        """Return the encodings that are in the cache and undamaged."""
         found: dict[bytes, Encoding] = {}
         stale: list[int] = []
         ordered = sorted(keys)
@@ -196,7 +196,7 @@ class EncodingStore:
         return found
 
     def put(self, encodings: dict[bytes, Encoding]) -> None:
-        """Keep encodings, in place of older ones of the same keys, and drop the longest unused above the bound."""
+        """Store encodings, replace those of the same keys, and drop the least recently used ones above the limit."""
         packed = {key: _pack(encoding) for key, encoding in encodings.items()}
         with self._guarded("written") as connection:
             if connection is None:
@@ -252,7 +252,7 @@ class EncodingStore:
         return self._open
 
     def _after(self, error: sqlite3.DatabaseError, done: str) -> None:
-        """Do what a failure asks for: begin a damaged file again, go on without one that is of no use, or forget it."""
+        """React to a failure: recreate a damaged file, disable the cache, or ignore it."""
         code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
         if code in _DAMAGED:
             self._start_afresh(error)
@@ -283,7 +283,7 @@ class EncodingStore:
 
     @contextmanager
     def _guarded(self, done: str) -> Iterator[sqlite3.Connection | None]:
-        """Hold the connection, None where the file is of no use; a failure of the file is logged and forgotten."""
+        """Yield the connection, None if the cache is disabled; a failure of the file is logged and ignored."""
         with self._lock:
             try:
                 yield self._open
@@ -312,11 +312,11 @@ def _key(kind: str, text: str) -> bytes:
 
 
 def _one(encodings: Encodings, position: int) -> Encoding:
-    asked = bool(encodings.tokens)
+    with_tokens = bool(encodings.tokens)
     return Encoding(
         pooled=encodings.pooled[position],
-        tokens=encodings.tokens[position] if asked else None,
-        offsets=encodings.offsets[position] if asked else None,
+        tokens=encodings.tokens[position] if with_tokens else None,
+        offsets=encodings.offsets[position] if with_tokens else None,
         truncated=bool(encodings.truncated[position]),
     )
 
@@ -342,7 +342,7 @@ def _pack(encoding: Encoding) -> bytes:
 
 
 def _unpack(value: bytes) -> Encoding | None:
-    """Return the encoding, or None where the bytes are not those that were written."""
+    """Return the encoding, or None if the bytes are damaged."""
     if len(value) < _HEADER.size:
         return None
     checksum, dims, rows, truncated = _HEADER.unpack_from(value)

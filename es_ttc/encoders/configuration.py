@@ -1,4 +1,4 @@
-"""What a model's folder says about itself, for backends that read it without its own library."""
+"""The configuration in a model's folder, for backends that do not use the model's own library."""
 
 import json
 from pathlib import Path
@@ -10,18 +10,18 @@ _DEFAULT_MAX_LENGTH = 512
 
 
 def max_length_of(folder: Path) -> int:
-    """Return the tokens that a model reads at once."""
+    """Return the maximum number of tokens of one input of a model."""
     stated = (
         read_json(folder / "sentence_bert_config.json").get("max_seq_length"),
         read_json(folder / "tokenizer_config.json").get("model_max_length"),
         read_json(folder / "config.json").get("max_position_embeddings"),
     )
-    # Tokenizers without a limit state a number beyond all reason.
+    # Tokenizers without a limit contain a huge number.
     return next((int(length) for length in stated if length and length < 1_000_000), _DEFAULT_MAX_LENGTH)
 
 
 def read_json(path: Path, default: Any = None) -> Any:
-    """Return a configuration file's content; the default, or {}, where there is no such file.
+    """Return a configuration file's content; the default, or {}, if there is no such file.
 
     Raises:
         ConfigurationError: It is no JSON.

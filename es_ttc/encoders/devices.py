@@ -1,4 +1,4 @@
-"""Which device torch computes on."""
+"""Select the device for torch."""
 
 import torch
 
@@ -6,11 +6,11 @@ from es_ttc.errors import ConfigurationError
 
 
 def device_of(name: str, *, mps: bool) -> torch.device:
-    """Return a device by name; ``auto`` is CUDA where there is some.
+    """Return a device by name; ``auto`` is CUDA if available.
 
     Args:
         name: auto, cpu, cuda, mps or another torch device.
-        mps: Whether ``auto`` may be Apple's, too.
+        mps: Whether ``auto`` may be Apple's MPS.
 
     Raises:
         ConfigurationError: It cannot be used.

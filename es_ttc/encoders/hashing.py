@@ -1,4 +1,4 @@
-"""A model's revision: a hash over the files that its vectors depend on, computed once for each state of a file."""
+"""A model's revision: a hash of the files that its vectors depend on, cached until a file changes."""
 
 import hashlib
 import json
@@ -14,18 +14,18 @@ logger = logging.getLogger(__name__)
 
 DIGITS = 12
 ADAPTER_CONFIG = "adapter_config.json"
-"""A folder that holds it is an adapter, not a part of the model around it."""
-# The first kind that a folder has stands for the model: the others are made from it.
+"""A folder with this file is an adapter, not a part of the model."""
+# The first kind in a folder identifies the model: the others are derived from it.
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.onnx")
 _TOKENIZER = ("tokenizer.json",)
 _POOLING = ("*_Pooling/config.json",)
 
 
 class FileHashes:
-    """SHA-256 of files, remembered by path, size and modification time in the cache folder.
+    """SHA-256 of files, stored by path, size and modification time in the cache folder.
 
     Args:
-        cache_dir: Where ``file-hashes.json`` is kept; a folder that can't be written costs time only.
+        cache_dir: Folder of ``file-hashes.json``; if it cannot be written, hashes are computed again.
     """
 
     def __init__(self, cache_dir: Path) -> None:
@@ -36,36 +36,36 @@ class FileHashes:
         state = path.stat()
         key = str(path.resolve())
         stamp = [state.st_size, state.st_mtime_ns]
-        known = self._load()
-        entry = known.get(key)
+        stored = self._load()
+        entry = stored.get(key)
         if isinstance(entry, list) and entry[:2] == stamp and len(entry) == 3:
             return str(entry[2])
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        self._save(known | {key: [*stamp, digest]})
+        self._save(stored | {key: [*stamp, digest]})
         return digest
 
     def _load(self) -> dict[str, object]:
         try:
-            known = json.loads(self._store.read_text(encoding="utf-8"))
+            stored = json.loads(self._store.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return known if isinstance(known, dict) else {}
+        return stored if isinstance(stored, dict) else {}
 
-    def _save(self, known: dict[str, object]) -> None:
+    def _save(self, stored: dict[str, object]) -> None:
         try:
             self._store.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(
                 "w", encoding="utf-8", dir=self._store.parent, prefix=self._store.name, delete=False
             ) as file:
-                json.dump(known, file)
+                json.dump(stored, file)
             os.replace(file.name, self._store)  # noqa: PTH105 - the temporary file has a name, no Path
         except OSError as error:
             logger.warning("file hashes are not kept in %s: %s", self._store, error)
 
 
 def revision(folder: Path, hashes: FileHashes) -> str:
-    """Return the revision of a model folder: weights, tokenizer and pooling, whatever else lies there.
+    """Return the revision of a model folder: of weights, tokenizer and pooling, without other files.
 
     Raises:
         ConfigurationError: The folder has no weights or no ``tokenizer.json``.

@@ -1,8 +1,8 @@
 """Heads: small trained maps from an encoder's vectors to better ones, applied with numpy alone.
 
 They are trained with torch (:mod:`es_ttc.lab.training`) and served without it: a two-layer network is two matrix
-products. A head is a sequence of layers, each of which gives unit rows; a row of zeros (a text without tokens) stays
-one.
+products. A head is a sequence of layers, each of which returns unit rows; a row of zeros (a text without tokens) stays
+zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ Kind = Literal["mlp", "linear", "table"]
 Arrays = Mapping[str, NDArray[np.float32]]
 
 SAME = 0.999
-"""Cosine from which on a vector counts as one of a table's: what two backends of one encoder keep to."""
+"""Minimum cosine for a vector to count as one of a table's: two backends of one encoder agree to this."""
 _GELU = np.float32(np.sqrt(2 / np.pi))
 
 
@@ -26,18 +26,18 @@ class Layer(Protocol):
     """One map of unit rows to unit rows.
 
     Attributes:
-        kind: Its name on an artefact's card.
+        kind: Its name on the card of a trained encoder.
     """
 
     kind: ClassVar[Kind]
 
     @property
     def dims(self) -> int:
-        """Components of what it takes and gives."""
+        """Number of components of its input and output."""
         ...
 
     def __call__(self, rows: Float32) -> Float32:
-        """Map rows, ``(n, d)``, not zero; what it gives need not be of unit length."""
+        """Map non-zero rows, ``(n, d)``; the result need not have unit length."""
         ...
 
 
@@ -103,13 +103,14 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A vector of its own for each of some vectors; every other stays what it is.
+    """A map with its own vector for each of some vectors; every other vector does not change.
 
-    COLT learns a vector a document, which follows from no text: a document that it has not seen keeps its encoder's.
+    COLT learns a vector for each document, which cannot be computed from a text: a document that was not in the
+    training data keeps its encoder's vector.
 
     Attributes:
         known: ``(n, d)`` unit rows.
-        learned: ``(n, d)`` what stands for them.
+        learned: ``(n, d)`` their replacements.
     """
 
     kind: ClassVar[Kind] = "table"
@@ -135,7 +136,7 @@ LAYERS: Mapping[Kind, type[Mlp] | type[Linear] | type[Table]] = {"mlp": Mlp, "li
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Layers, one after the other; none leaves vectors as they are."""
+    """Layers, applied one after the other; an empty head changes nothing."""
 
     layers: tuple[Layer, ...] = ()
 
@@ -156,14 +157,14 @@ class Head:
         return result
 
     def alone(self, rows: Float32) -> Float32:
-        """Return the same, each row mapped by itself: its bits do not depend on the others."""
+        """Return the same head, applied to each row separately: its bits do not depend on the other rows."""
         if not self.layers:
             return rows
         parts = [self(rows[place : place + 1]) for place in range(len(rows))]
         return np.concatenate(parts) if parts else rows
 
     def arrays(self, prefix: str) -> dict[str, NDArray[np.float32]]:
-        """Return its weights by name."""
+        """Return the weights by name."""
         return {
             f"{prefix}.{number}.{field.name}": np.ascontiguousarray(getattr(layer, field.name), np.float32)
             for number, layer in enumerate(self.layers)
@@ -172,12 +173,12 @@ class Head:
 
     @property
     def kinds(self) -> list[Kind]:
-        """Its layers' kinds, for a card."""
+        """The kinds of its layers, for a card."""
         return [layer.kind for layer in self.layers]
 
     @classmethod
     def of(cls, kinds: Sequence[Kind], arrays: Arrays, prefix: str) -> Self:
-        """Read back :meth:`arrays`.
+        """Return the head with the weights of :meth:`arrays`.
 
         Raises:
             KeyError: A weight is missing.

@@ -1,4 +1,4 @@
-"""Models and adapters by their hub name: taken from the local hub cache, and fetched where the hub may be used."""
+"""Models and adapters by their hub name: from the local hub cache, or downloaded if the hub may be used."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,14 +15,14 @@ _IGNORED = ("openvino/*", "*.ot", "*.h5", "*.msgpack")
 def snapshot(name: str, backend: str) -> Path:
     """Return the folder with a hub model's files.
 
-    Huggingface's own variables apply: ``HF_HUB_OFFLINE=1`` keeps to the local cache, ``HF_TOKEN`` signs in.
+    Hugging Face's own variables apply: ``HF_HUB_OFFLINE=1`` uses only the local cache, ``HF_TOKEN`` authenticates.
 
     Args:
         name: ``organisation/model``; a bare name is one of the sentence-transformers organisation.
-        backend: ``torch`` or ``onnx``: only that backend's weights are fetched.
+        backend: ``torch`` or ``onnx``: only that backend's weights are downloaded.
 
     Raises:
-        ConfigurationError: There is no such model, or it can't be had.
+        ConfigurationError: There is no such model, or it is unavailable.
     """
     repository = name if "/" in name else f"sentence-transformers/{name}"
     with _from_the_hub(f"encoder [{name}] is no short name (minilm, mpnet), no folder"):
@@ -36,7 +36,7 @@ def adapter(name: str) -> Path:
     """Return the folder with the files of an adapter on the hub, ``organisation/adapter``.
 
     Raises:
-        ConfigurationError: There is no such adapter, or it can't be had.
+        ConfigurationError: There is no such adapter, or it is unavailable.
     """
     with _from_the_hub(f"adapter [{name}] is none of the model's own, no folder"):
         return _download(name, _ADAPTER)
@@ -54,7 +54,7 @@ def _from_the_hub(what: str) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, ValueError) as error:  # huggingface_hub's errors are all one or the other
+    except (OSError, ValueError) as error:  # all errors of huggingface_hub are one of these
         offline = " (the hub is switched off by HF_HUB_OFFLINE)" if constants.HF_HUB_OFFLINE else ""
         raise ConfigurationError(
             f"{what}, and could not be had from the model hub{offline}: {' '.join(str(error).split())}"

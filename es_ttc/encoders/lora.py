@@ -1,4 +1,4 @@
-"""LoRA adapters put into a model's weights, with peft: encoding then costs what it costs without an adapter."""
+"""Merge LoRA adapters into a model's weights, with peft: encoding is then as fast as without an adapter."""
 
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,18 @@ from es_ttc.errors import ConfigurationError
 
 _SLOT = "adapter"
 _SAVED_BELOW = "base_model."
-"""Before every weight's name in a file, for the wrapper that peft trains with, which merging does without."""
+"""Prefix of every weight's name in a file, for peft's wrapper in training, which merging does not use."""
 
 
 def merge(model: Any, folder: Path) -> None:
-    """Add an adapter's products B A to the weights that it was trained for, in place.
+    """Add an adapter's products B A to the weights of a model, in place.
 
     Args:
         model: A transformers model in float32.
         folder: ``adapter_config.json`` and ``adapter_model.safetensors``; nothing else is read.
 
     Raises:
-        ConfigurationError: It is no LoRA adapter, or was not made for this model.
+        ConfigurationError: It is not a LoRA adapter, or it belongs to another model.
     """
     try:
         config = PeftConfig.from_pretrained(str(folder))
@@ -40,7 +40,7 @@ def merge(model: Any, folder: Path) -> None:
         adapted.merge_and_unload(safe_merge=True)
     except ConfigurationError:
         raise
-    except Exception as error:  # whatever an adapter's files make the library raise
+    except Exception as error:  # the library may raise any exception for an adapter's files
         reason = " ".join(str(error).split())[:300]
         raise ConfigurationError(f"adapter folder [{folder}] does not fit the encoder: {reason}") from error
 

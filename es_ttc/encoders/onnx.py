@@ -1,8 +1,8 @@
-"""Encoders on ONNX Runtime: no torch, no transformers; small to install, quick to start.
+"""Encoders on ONNX Runtime, without torch and transformers: small to install, quick to start.
 
 Every window is a run of its own, without padding. Models with dynamic quantisation scale their activations over the
-whole batch, so a text's vectors would follow its neighbours; alone they can't. Windows run side by side on threads,
-which keeps the processors busier than one run that is split over them.
+whole batch, so a text's vectors would depend on the other texts of a batch. Windows run in parallel threads, which uses
+the processors better than one run over several threads.
 """
 
 import os
@@ -30,7 +30,7 @@ POOLING: Mapping[str, Pooling] = {
     "lasttoken": lambda rows: rows[-1],
     "max": lambda rows: rows.max(axis=0),
 }
-"""A window's token rows ``(t, d)`` to its pooled vector ``(d,)``, by the names of sentence-transformers."""
+"""Functions from a window's token rows ``(t, d)`` to its pooled vector ``(d,)``, by sentence-transformers' names."""
 
 _LEGACY_POOLING = {
     "pooling_mode_mean_tokens": "mean",
@@ -49,7 +49,7 @@ def load_onnx(
     """Load a model on ONNX Runtime; see :func:`es_ttc.encoders.load_encoder`.
 
     Raises:
-        ConfigurationError: The folder's model, tokenizer or configuration can't be used.
+        ConfigurationError: The folder's model, tokenizer or configuration cannot be used.
     """
     if files.onnx is None:
         raise ConfigurationError(f"encoder [{files.model}] has no ONNX model: take @torch")
@@ -74,12 +74,12 @@ class OnnxModel:
 
     Args:
         path: The ``.onnx`` file.
-        pooling: Rows to pooled vector.
+        pooling: Computes the pooled vector from rows.
         include_prompt: Whether leading special tokens and the prompt are pooled too.
-        threads: Windows that run at the same time.
+        threads: Number of concurrent windows.
 
     Raises:
-        ConfigurationError: The graph is not that of a text encoder.
+        ConfigurationError: The graph does not belong to a text encoder.
     """
 
     def __init__(self, path: Path, pooling: Pooling, include_prompt: bool, *, threads: int) -> None:
@@ -108,10 +108,10 @@ class OnnxModel:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="es-ttc-onnx") if threads > 1 else None
 
     def run(self, windows: Sequence[InputWindow], *, role: Role, tokens: bool) -> list[WindowVectors]:  # noqa: ARG002
-        """Run every window by itself."""
+        """Run every window separately."""
         if self._executor is None or len(windows) < 2:
             return [self._run(window, tokens) for window in windows]
-        # The longest first: no thread is left with a long one at the end.
+        # The longest first, so that no thread ends with a long one.
         order = sorted(range(len(windows)), key=lambda index: -len(windows[index].ids))
         results = list(self._executor.map(lambda index: self._run(windows[index], tokens), order))
         placed = dict(zip(order, results, strict=True))
@@ -126,13 +126,13 @@ class OnnxModel:
         }
         (output,) = self._session.run([self._output], {name: feed[name] for name in self._inputs})
         rows: Float32 = output[0].astype(np.float32, copy=False)
-        # A window holds at least one token of the text, so something is left to pool.
+        # A window contains at least one token of the text, so there is a row to pool.
         pooled = self._pooling(rows if self._include_prompt else rows[window.lead :])
         return WindowVectors(pooled, rows if tokens else None)
 
 
 def _pooling(folder: Path) -> tuple[Pooling, bool]:
-    """Return the pooling that a folder names (mean where it names none), and whether the prompt is pooled too."""
+    """Return the pooling in a folder's configuration (default: mean), and whether the prompt is pooled too."""
     modules = read_json(folder / "modules.json", default=[])
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     unknown = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})

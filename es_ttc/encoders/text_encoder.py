@@ -1,4 +1,4 @@
-"""The encoder that every backend shares: reads texts in windows, runs the model, puts the rows together."""
+"""The encoder for all backends: cut texts into windows, run the model, join the rows."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from es_ttc.errors import EncoderError, InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class WindowVectors:
-    """What a model gives for a window of t tokens, of any length (not yet unit).
+    """A model's result for a window of t tokens, not normalised.
 
     Attributes:
         pooled: ``(d,)`` float32.
-        tokens: ``(t, d)`` float32, or None where they were not asked for.
+        tokens: ``(t, d)`` float32, or None if they were not requested.
     """
 
     pooled: Float32
@@ -27,7 +27,7 @@ class WindowVectors:
 
 
 class WindowModel(Protocol):
-    """A backend: runs windows through a frozen model; thread-safe; a window's vectors do not depend on the others."""
+    """A backend: runs windows through a frozen model; thread-safe; each window's vectors depend on it alone."""
 
     def run(self, windows: Sequence[InputWindow], *, role: Role, tokens: bool) -> list[WindowVectors]:
         """Return the vectors of every window, in the order given."""
@@ -38,11 +38,11 @@ class TextEncoder:
     """An :class:`~es_ttc.encoders.base.Encoder` on any backend.
 
     Args:
-        identity: ``dims`` may be smaller than the model's own (Matryoshka): vectors are cut, then made unit again.
-        backend: Backend and arithmetic, for people and as part of a cache's key.
+        identity: ``dims`` may be smaller than the model's own (Matryoshka): vectors are truncated, then normalised.
+        backend: Backend and arithmetic, for display and as part of a cache's key.
         reader: Cuts texts into windows.
         model: Runs them.
-        load_adapted: Loads the same model under an adapter that it ships, or returns None.
+        load_adapted: Loads the same model with an adapter that it ships, or returns None.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class TextEncoder:
 
     @property
     def identity(self) -> EncoderIdentity:
-        """What the vectors depend on."""
+        """The encoder's identity."""
         return self._identity
 
     @property
     def backend(self) -> str:
-        """Backend and arithmetic for people."""
+        """Backend and arithmetic for display."""
         return self._backend
 
     def encode(
@@ -78,7 +78,7 @@ class TextEncoder:
         if max_tokens < 1:
             raise InvalidRequest(f"max_tokens must be at least 1, got [{max_tokens}]")
         readings = self._reader.read(texts, role, max_tokens)
-        # Pooled vectors come from the first window alone.
+        # Pooled vectors come from the first window only.
         chosen = [reading.windows if tokens else reading.windows[:1] for reading in readings]
         flat = [window for windows in chosen for window in windows]
         vectors = iter(self._model.run(flat, role=role, tokens=tokens))
@@ -96,14 +96,14 @@ class TextEncoder:
         return Encodings(pooled, matrices, offsets, _truncated(readings))
 
     def adapted(self, adapter: str) -> "TextEncoder | None":
-        """Return the same model under an adapter that it ships; see :meth:`es_ttc.encoders.base.Encoder.adapted`."""
+        """Return the same model with an adapter that it ships; see :meth:`es_ttc.encoders.base.Encoder.adapted`."""
         with self._loading:
             if adapter not in self._adapted:
                 self._adapted[adapter] = self._load_adapted(adapter)
             return self._adapted[adapter]
 
     def shortened(self, max_length: int) -> "TextEncoder":
-        """Return this encoder, its weights shared, reading at most ``max_length`` tokens at once."""
+        """Return this encoder, with shared weights, with at most ``max_length`` tokens per input."""
         if max_length >= self._identity.max_length:
             return self
 
@@ -120,10 +120,10 @@ class TextEncoder:
         return rows[0][:max_tokens] if len(rows) == 1 else np.concatenate(rows)[:max_tokens]
 
     def _unit(self, rows: Float32, position: int) -> Float32:
-        """Cut rows to ``dims`` components and give them unit length.
+        """Truncate rows to ``dims`` components and normalise them.
 
         Raises:
-            EncoderError: The model gave infinite or undefined components.
+            EncoderError: The model returned infinite or undefined components.
         """
         cut = rows[:, : self._identity.dims]
         norms: Float32 = np.sqrt(np.einsum("ij,ij->i", cut, cut))[:, None]

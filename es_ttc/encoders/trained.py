@@ -1,7 +1,7 @@
-"""Trained artefacts: an encoder with a head for queries and one for documents, from a folder that `es-ttc train` wrote.
+"""Trained encoders: an encoder with a head for queries and one for documents, from a folder that `es-ttc train` wrote.
 
-A folder holds ``card.json`` (what it is and where it comes from), ``heads.safetensors`` and, where the encoder itself
-was fine-tuned, ``query/`` or ``document/`` with a sentence-transformers model. No torch here but for the latter.
+A folder contains ``card.json`` (its description and origin), ``heads.safetensors`` and, if the encoder itself was
+fine-tuned, ``query/`` or ``document/`` with a sentence-transformers model. Only the latter needs torch.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ ROLES: tuple[Role, ...] = ("query", "document")
 
 
 class BaseEncoder(BaseModel):
-    """The encoder under the heads.
+    """The base encoder of the heads.
 
     Attributes:
-        name: What it is loaded by where nothing else is said: ``minilm``, a hub name, a folder.
-        identity: What it must be.
+        name: The name by which it is loaded by default: ``minilm``, a hub name, a folder.
+        identity: Its required identity.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -45,16 +45,16 @@ class BaseEncoder(BaseModel):
 
 
 class ModelCard(BaseModel):
-    """What serving reads of ``card.json``; the rest of it is for people.
+    """The fields of ``card.json`` that serving reads; the others are for readers.
 
     Attributes:
-        version: Of the layout.
-        kind: What trained it: nnn, colt, dense or head.
+        version: Version of the layout.
+        kind: The training method: nnn, colt, dense or head.
         name: Its public name.
-        base: The encoder under it.
+        base: The base encoder.
         heads: Kinds of each role's layers.
-        models: Roles that have a fine-tuned model of their own.
-        params: Parameters that go with it, by method.
+        models: Roles with a fine-tuned model of their own.
+        params: Parameters to use with it, by method.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -69,7 +69,7 @@ class ModelCard(BaseModel):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the card of a folder.
+        """Return the card of a folder.
 
         Raises:
             ConfigurationError: It is damaged, or of a newer release.
@@ -92,15 +92,15 @@ class ModelCard(BaseModel):
 
 
 class TrainedEncoder:
-    """An encoder whose vectors go through a head; it is itself an :class:`~es_ttc.encoders.base.Encoder`.
+    """An encoder whose vectors are mapped by a head; it implements :class:`~es_ttc.encoders.base.Encoder`.
 
-    Token vectors go through the same head as pooled ones, so both stay of one space.
+    Token vectors are mapped by the same head as pooled ones, so both stay in one space.
 
     Args:
-        base: The encoder under it, or both roles' where they differ.
-        heads: Each role's.
-        identity: What it is now.
-        backend: What people call it.
+        base: The base encoder, or one for each role if they differ.
+        heads: The head of each role.
+        identity: The identity of the result.
+        backend: Backend for display.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class TrainedEncoder:
 
     @property
     def identity(self) -> EncoderIdentity:
-        """What the vectors depend on."""
+        """The identity of the result."""
         return self._identity
 
     @property
     def backend(self) -> str:
-        """The backend of the encoder under it."""
+        """The backend of the base encoder."""
         return self.bases["document"].backend
 
     def encode(
@@ -129,30 +129,30 @@ class TrainedEncoder:
         return replace(found, pooled=head.alone(found.pooled), tokens=[head(rows) for rows in found.tokens])
 
     def adapted(self, adapter: str) -> Encoder | None:
-        """Return the encoder under it with another adapter in place of this one's heads."""
+        """Return the base encoder with another adapter in place of the heads."""
         return self.bases["document"].adapted(adapter)
 
     def shortened(self, max_length: int) -> "TrainedEncoder":
-        """Return the same for texts cut at ``max_length`` tokens."""
+        """Return the same encoder for texts truncated to ``max_length`` tokens."""
         shorter = {role: base.shortened(max_length) for role, base in self.bases.items()}
         identity = replace(self._identity, max_length=shorter["document"].identity.max_length)
         return TrainedEncoder(shorter, self.heads, identity)
 
     def over(self, wrap: Callable[[Encoder], Encoder]) -> "TrainedEncoder":
-        """Return the same with the encoders under it wrapped: a cache belongs there, for heads are quick."""
+        """Return the same encoder with its base encoders wrapped, for a cache, because heads are fast."""
         return TrainedEncoder({role: wrap(base) for role, base in self.bases.items()}, self.heads, self._identity)
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether a folder holds a trained artefact."""
+    """Return whether a folder contains a trained encoder."""
     return (folder / CARD).is_file() and (folder / HEADS).is_file()
 
 
 def heads_in(folder: Path, card: ModelCard) -> dict[Role, Head]:
-    """Read both roles' heads.
+    """Return the heads of both roles.
 
     Raises:
-        ConfigurationError: The weights are damaged, or do not fit the card.
+        ConfigurationError: The weights are damaged, or do not match the card.
     """
     try:
         arrays = load_file(folder / HEADS)
@@ -170,9 +170,9 @@ def heads_in(folder: Path, card: ModelCard) -> dict[Role, Head]:
 
 
 def identity_of(folder: Path, card: ModelCard, hashes: FileHashes) -> EncoderIdentity:
-    """Return the identity of an artefact: the base's, and the name and content of what was trained.
+    """Return the identity of a trained encoder: the base's, and name and content of the trained part.
 
-    The content is what vectors depend on: weights and layers, not the figures on the card.
+    The content are weights and layers, without the figures on the card.
     """
     total = hashlib.sha256()
     layers = {role: card.heads.get(role, []) for role in ROLES}
@@ -185,24 +185,24 @@ def identity_of(folder: Path, card: ModelCard, hashes: FileHashes) -> EncoderIde
 def load_trained(
     folder: Path, card: ModelCard, load: Callable[[str], Encoder], name: str, hashes: FileHashes
 ) -> TrainedEncoder:
-    """Load an artefact.
+    """Load a trained encoder.
 
     Args:
-        folder: Where it lies.
+        folder: Its folder.
         card: Its card.
         load: Loads an encoder by name.
-        name: Of the encoder under it.
-        hashes: For the identity.
+        name: Name of the base encoder.
+        hashes: Computes the identity.
 
     Raises:
         ConfigurationError: It is damaged, or the encoder is not the one that it was trained on.
     """
     encoder = load(name)
-    wanted = card.base.encoder_identity
+    expected = card.base.encoder_identity
     found = encoder.identity
-    if replace(found, max_length=wanted.max_length) != wanted or found.max_length > wanted.max_length:
+    if replace(found, max_length=expected.max_length) != expected or found.max_length > expected.max_length:
         raise ConfigurationError(
-            f"[{folder}] was trained on the vectors of [{wanted.key}], and [{name}] is [{found.key}]: name the right "
+            f"[{folder}] was trained on the vectors of [{expected.key}], and [{name}] is [{found.key}]: name the right "
             f"one, as in NAME+{folder}"
         )
     bases: dict[Role, Encoder] = dict.fromkeys(ROLES, encoder)

@@ -1,8 +1,8 @@
-"""Encoders behind a vLLM server: the model runs there, only its tokenizer here, so neither torch nor a GPU is needed.
+"""Encoders behind a vLLM server: only the tokenizer runs in this process, so neither torch nor a GPU is needed.
 
 Texts are cut into windows here, as for every backend, and sent as token ids: pooled vectors come from
-``/v1/embeddings``, token vectors from vLLM's ``/pooling``. The model's folder must be here too: its tokenizer reads the
-texts, and its identity is that of the files, so an index that any backend has written can be queried through this one.
+``/v1/embeddings``, token vectors from vLLM's ``/pooling``. The model's folder is needed here too: for its tokenizer,
+and for the identity of its files, so an index written with any backend can be queried through this one.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ def load_vllm(
     """Return an encoder whose model runs behind ``encoder_url``; see :func:`es_ttc.encoders.load_encoder`.
 
     Raises:
-        ConfigurationError: No address is set, the server does not answer, or serves another model.
+        ConfigurationError: No address is configured, the server does not answer, or it serves another model.
     """
     if settings.encoder_url is None:
         raise ConfigurationError(
@@ -74,11 +74,11 @@ def load_vllm(
 class VllmModel:
     """A model behind a server; see :class:`es_ttc.encoders.text_encoder.WindowModel`.
 
-    Requests run in an event loop of the model's own, whoever asks from whichever thread.
+    Requests run in an event loop of the model's own, whatever the calling thread.
 
     Args:
         settings: The server.
-        name: The model's name there.
+        name: The model's name at the server.
     """
 
     def __init__(self, settings: EndpointSettings, name: str) -> None:
@@ -90,10 +90,10 @@ class VllmModel:
         weakref.finalize(self, _end, self._endpoint, self._loop)
 
     def dims(self) -> int:
-        """Return the components of its vectors, by asking for one.
+        """Return the number of components of its vectors, by requesting one.
 
         Raises:
-            ConfigurationError: The server does not answer, or embeds nothing.
+            ConfigurationError: The server does not answer, or returns no vector.
         """
         try:
             return len(self._await(self._pooled([[0]], _PROBE_SECONDS))[0])
@@ -136,13 +136,13 @@ class VllmModel:
         body = {"model": self._name, "input": [*ids], "task": "token_embed", "encoding_format": "float"}
         return self._arrays(await self._endpoint.post("../pooling", body), "data", len(ids), 2)
 
-    def _arrays(self, answer: Any, key: str, wanted: int, axes: int) -> list[Float32]:
+    def _arrays(self, answer: Any, key: str, expected: int, axes: int) -> list[Float32]:
         try:
             listed = sorted(answer["data"], key=lambda one: one["index"])
             arrays = [np.asarray(one[key], np.float32) for one in listed]
         except (KeyError, TypeError, ValueError):
             arrays = []
-        if len(arrays) != wanted or any(array.ndim != axes for array in arrays):
+        if len(arrays) != expected or any(array.ndim != axes for array in arrays):
             raise EncoderError(f"the server at [{self._endpoint.url}] gave no vectors in the form of vLLM's answers")
         return arrays
 
@@ -159,7 +159,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _end(endpoint: Endpoint, loop: asyncio.AbstractEventLoop) -> None:
-    """Close the connections of a model that nobody has any more, and end its thread."""
+    """Close the connections of a model that is not referenced any more, and end its thread."""
 
     async def close() -> None:
         await endpoint.__aexit__()

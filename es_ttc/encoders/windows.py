@@ -1,4 +1,4 @@
-"""Texts cut into the windows that a model reads: tokens, special tokens, prompts and character offsets."""
+"""Cut texts into a model's input windows: tokens, special tokens, prompts and character offsets."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class InputWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowedText:
-    """One text as the model reads it: its windows, none for a text without any token of its own.
+    """The windows of one text; none for a text without tokens of its own.
 
     Attributes:
         windows: As many as are needed for ``max_tokens`` rows.
@@ -49,11 +49,11 @@ class WindowedText:
 
 
 def role_prompts(prompts: Mapping[str, str | None], default_name: str | None) -> dict[Role, str]:
-    """Return each role's prompt, found the way sentence-transformers finds it ("" for none).
+    """Return each role's prompt, chosen as sentence-transformers does ("" for none).
 
     Args:
         prompts: The model's prompts by name (``config_sentence_transformers.json``).
-        default_name: The name of the prompt for roles that have none of their own.
+        default_name: The name of the prompt for roles without one of their own.
     """
     default = prompts.get(default_name) if default_name else None
 
@@ -64,11 +64,11 @@ def role_prompts(prompts: Mapping[str, str | None], default_name: str | None) ->
 
 
 class Reader:
-    """Tokenizes texts once and cuts them into windows; thread-safe, for the tokenizer is never changed afterwards.
+    """Tokenizes texts and cuts them into windows; thread-safe, because the tokenizer is not changed later.
 
     Args:
         tokenizer: Copied, without truncation and padding.
-        max_length: Tokens that the model reads at once, special ones included.
+        max_length: Maximum number of tokens of one input, special ones included.
         prompts: The text that goes before every text of a role.
 
     Raises:
@@ -91,7 +91,7 @@ class Reader:
                 )
 
     def _probe_special_tokens(self) -> None:
-        """Learn which tokens go before and after a text from a text with and without them."""
+        """Find the tokens before and after a text by tokenizing a text with and without them."""
         bare = self._tokenizer.encode("a", add_special_tokens=False)
         whole = self._tokenizer.encode("a")
         start = whole.special_tokens_mask.index(0)
@@ -114,9 +114,9 @@ class Reader:
         return len(self._prefix) + len(self._suffix)
 
     def read(self, texts: Sequence[str], role: Role, max_tokens: int) -> list[WindowedText]:
-        """Read texts, each up to the window in which ``max_tokens`` rows are reached.
+        """Return the windows of texts, up to the one in which ``max_tokens`` rows are reached.
 
-        A lone surrogate, which no UTF-8 text can hold, is read as U+FFFD; offsets stay those of the text given.
+        A lone surrogate, which UTF-8 cannot represent, is read as U+FFFD; offsets refer to the original text.
 
         Raises:
             EncoderError: A text is not a string.
@@ -131,7 +131,7 @@ class Reader:
 
     def _cut(self, ids: list[int], spans: list[tuple[int, int]], prompt_chars: int, max_tokens: int) -> WindowedText:
         offsets = np.array(spans, dtype=np.int32).reshape(-1, 2)
-        # The prompt is tokenized together with the text, as the model's own library does; every window begins with it.
+        # The prompt is tokenized together with the text, as in the model's own library; every window begins with it.
         prompt_tokens = 0
         if prompt_chars:
             prompt_tokens = int(np.count_nonzero(np.maximum.accumulate(offsets[:, 1]) <= prompt_chars))

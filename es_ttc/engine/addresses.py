@@ -1,4 +1,4 @@
-"""Where the engine's nodes are: parsed once from the settings, and the only source of a request's scheme and host."""
+"""Addresses of the engine's nodes, parsed once from the settings: the only source of a request's scheme and host."""
 
 import itertools
 import re
@@ -16,7 +16,7 @@ _FIRST_REST_SECONDS = 1.0
 _LONGEST_REST_SECONDS = 30.0
 _TARGET = re.compile(rb"/[\x21-\x7e\x80-\xff]*")
 _QUERY = re.compile(rb"[\x21-\x7e\x80-\xff]*")
-_SEPARATOR = re.compile(r",(?=\s*https?://)")  # a password may hold a comma
+_SEPARATOR = re.compile(r",(?=\s*https?://)")  # a password may contain a comma
 _DOT_SEGMENT = re.compile(rb"(?:^|/)(?:\.|%2e){1,2}(?:/|$)", re.IGNORECASE)
 
 
@@ -28,7 +28,7 @@ class EngineAddress:
         scheme: ``http`` or ``https``.
         host: Name or IP address.
         port: TCP port.
-        prefix: Path below which the engine answers, without a slash at its end; mostly empty.
+        prefix: Path below which the engine is reachable, without a trailing slash; usually empty.
     """
 
     scheme: str
@@ -38,30 +38,30 @@ class EngineAddress:
 
     @property
     def url(self) -> str:
-        """The address without credentials and without a slash at its end."""
+        """The address without credentials and without a trailing slash."""
         return str(URL.build(scheme=self.scheme, host=self.host, port=self.port)).rstrip("/") + self.prefix
 
     def target(self, raw_path: bytes, query_string: bytes) -> URL:
         """Return the URL of a request to this node.
 
-        Scheme, host and port are this address's whatever the path holds: the URL is built from its parts, it is never
-        parsed from a joined text.
+        Scheme, host and port are always those of this address: the URL is built from its parts, never parsed from a
+        joined text.
 
         Args:
             raw_path: The request's path in origin form, percent-encoded.
             query_string: The query string, encoded, without its question mark.
 
         Raises:
-            InvalidRequest: The path is not in origin form, holds a character that no request line can hold, or
-                leaves the prefix by a dot segment.
+            InvalidRequest: The path is not in origin form, contains a character that is not allowed in a request line,
+                or leaves the prefix by a dot segment.
         """
         if not _TARGET.fullmatch(raw_path) or not _QUERY.fullmatch(query_string):
             raise InvalidRequest(
-                f"the request target [{_shown(raw_path)}] is not a path: it must begin with [/] and hold neither "
+                f"the request target [{_excerpt(raw_path)}] is not a path: it must begin with [/] and hold neither "
                 "spaces nor control characters"
             )
         if self.prefix and _DOT_SEGMENT.search(raw_path):
-            raise InvalidRequest(f"the request target [{_shown(raw_path)}] holds a dot segment: write the path out")
+            raise InvalidRequest(f"the request target [{_excerpt(raw_path)}] holds a dot segment: write the path out")
         path = self.prefix + raw_path.decode("latin-1").replace("?", "%3F").replace("#", "%23")
         query = query_string.decode("latin-1").replace("#", "%23")
         return URL.build(
@@ -70,39 +70,39 @@ class EngineAddress:
 
 
 def engine_addresses(settings: EngineSettings) -> tuple[EngineAddress, ...]:
-    """Return the addresses that the settings give: URLs separated by commas, or a cloud id.
+    """Return the addresses from the settings: URLs separated by commas, or a cloud id.
 
     Raises:
-        ConfigurationError: One of them is no http or https URL.
+        ConfigurationError: One of them is not an http or https URL.
     """
     return tuple(dict.fromkeys(_address(url) for url in engine_urls(settings.engine)))
 
 
 def engine_urls(engine: str) -> list[URL]:
-    """Return the URLs in the setting ``engine``, with their credentials.
+    """Return the URLs of the setting ``engine``, with their credentials.
 
     Raises:
-        ConfigurationError: One of them is no http or https URL.
+        ConfigurationError: One of them is not an http or https URL.
     """
     return [_url(part.strip()) for part in _SEPARATOR.split(engine)]
 
 
 def without_credentials(url: str) -> str:
-    """Return a URL, or several, as they may stand in a message."""
+    """Return a URL, or several, without credentials, for messages."""
     return ", ".join(re.sub(r"^([^/]*//)?[^/]*@", r"\1", part.strip()) for part in _SEPARATOR.split(url))
 
 
 def not_a_path(target: bytes) -> InvalidRequest:
-    """Return the error for a request target in another form than a path."""
-    return InvalidRequest(f"the request target [{_shown(target)}] is not a path: it must begin with [/]")
+    """Return the error for a request target that is not a path."""
+    return InvalidRequest(f"the request target [{_excerpt(target)}] is not a path: it must begin with [/]")
 
 
 class NodePool:
-    """Chooses a node for each request: those that answer in turn, those that failed only when no other is left.
+    """Chooses a node for each request: working nodes in turn, failed ones only if no other is left.
 
     Args:
         addresses: The nodes; one or more.
-        clock: Seconds that never jump.
+        clock: A monotonic clock in seconds.
     """
 
     def __init__(self, addresses: Sequence[EngineAddress], clock: Callable[[], float] = time.monotonic) -> None:
@@ -121,7 +121,7 @@ class NodePool:
         return sorted(turned, key=lambda address: max(0.0, self._rests.get(address, (0.0, 0.0))[0] - now))
 
     def failed(self, address: EngineAddress) -> None:
-        """Leave a node alone for a while, longer each time that it fails."""
+        """Do not contact a node for a while, longer after each failure."""
         rest = min(_LONGEST_REST_SECONDS, 2 * self._rests.get(address, (0.0, _FIRST_REST_SECONDS / 2))[1])
         self._rests[address] = (self._clock() + rest, rest)
 
@@ -161,5 +161,5 @@ def _address(url: URL) -> EngineAddress:
     return EngineAddress(url.scheme, url.host or "", url.port or 80, url.raw_path.rstrip("/"))
 
 
-def _shown(raw_path: bytes) -> str:
+def _excerpt(raw_path: bytes) -> str:
     return ascii(raw_path[:80].decode("latin-1"))[1:-1]

@@ -1,4 +1,4 @@
-"""What both adapters share: everything of the protocol that the two products answer alike."""
+"""The parts of the protocol that both products answer in the same way."""
 
 import asyncio
 import logging
@@ -25,17 +25,17 @@ CONNECTIONS = 32
 PIT_KEEP_ALIVE = "5m"
 DEFAULT_MAX_CONTENT_LENGTH = 100 * 2**20
 exact: ContextVar[bool] = ContextVar("exact", default=False)
-"""Whether the numbers of the answer that is being read must not change; the clients' deserialisers look at it."""
+"""Whether the numbers of the response in progress must stay exact; read by the clients' deserialisers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PointInTimeApi:
-    """What the products call the parts of a point in time.
+    """The product's API of points in time.
 
     Attributes:
-        opened_at: Last parts of the path below an index.
-        key: Of its id in the answer.
-        closed_at: The path.
+        opened_at: Path below an index that opens one.
+        key: Name of its id in the response.
+        closed_at: Path that closes one.
         closed_by: Returns the body that closes one.
     """
 
@@ -47,7 +47,7 @@ class PointInTimeApi:
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """What one product tells in another way than the other, or does not tell; see Capabilities."""
+    """The capabilities that each product reports in its own way; see Capabilities."""
 
     vectors: bool
     knn_engine: str
@@ -56,16 +56,16 @@ class Detected:
 
 
 class ClientEngine(ABC):
-    """An engine behind the product's own client, which sends; what is sent and how answers are read is decided here.
+    """An engine behind the product's own client, which sends; requests are built and responses parsed here.
 
     Args:
         settings: Address, credentials, certificates and timeout.
-        info: The engine's answer to ``GET /``, where it was asked already.
+        info: The engine's response to ``GET /``, if it was requested already.
     """
 
     product: Product
     shard_doc_since: tuple[int, ...]
-    """Version since which hits can be ordered by shard and position, which costs nothing."""
+    """Version since which hits can be sorted by shard and position, without cost."""
     point_in_time: PointInTimeApi
 
     def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
@@ -83,12 +83,12 @@ class ClientEngine(ABC):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"the engine at {self.url}"
 
     @property
     def write_retry_seconds(self) -> float:
-        """Seconds for which a write that the engine cannot take for now is sent again."""
+        """Seconds for which a temporarily rejected write is sent again."""
         return self._write_retry_seconds
 
     @abstractmethod
@@ -98,19 +98,19 @@ class ClientEngine(ABC):
         """Send one request, once.
 
         Raises:
-            Unreachable: No answer came.
+            Unreachable: No response arrived.
         """
 
     @abstractmethod
     async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Detected:
-        """Ask for what differs between the products."""
+        """Detect the capabilities that differ between the products."""
 
     @abstractmethod
     async def close(self) -> None:
         """Close connections."""
 
     async def capabilities(self) -> Capabilities:
-        """Ask the engine what it is; cached after the first answer."""
+        """Detect the engine's capabilities; cached after the first call."""
         async with self._detecting:
             if self._capabilities is None:
                 if self._info is None:
@@ -140,18 +140,18 @@ class ClientEngine(ABC):
     ) -> Any:
         """Send one JSON request and return the decoded body.
 
-        Reads are sent again, up to three times, when the engine cannot be reached or is busy.
+        Reads are repeated up to three times if the engine cannot be reached or is busy.
 
         Raises:
-            EngineError: The engine answered with an error.
-            EngineUnavailable: It gave no answer in time, or stayed busy (429, 502, 503, 504).
+            EngineError: The engine returned an error.
+            EngineUnavailable: It returned no response in time, or stayed busy (429, 502, 503, 504).
         """
         payload = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         answer = await self._send(method, path, params or {}, payload, JSON, timeout or self._timeout)
         return answer.body
 
     async def exists(self, index: str) -> bool:
-        """Whether an index of this name exists."""
+        """Return whether an index of this name exists."""
         path = f"/{path_of_one(index)}"
         answer = await self._send("HEAD", path, {}, None, JSON, self._timeout, accept=(404,))
         return answer.status == 200
@@ -164,7 +164,7 @@ class ClientEngine(ABC):
         """Delete one index.
 
         Raises:
-            InvalidRequest: The name stands for more than one index.
+            InvalidRequest: The name matches more than one index.
         """
         await self.request("DELETE", f"/{path_of_one(name)}")
 
@@ -174,19 +174,19 @@ class ClientEngine(ABC):
         return {name: entry["mappings"] for name, entry in body.items()}
 
     async def put_meta(self, index: str, meta: Mapping[str, Any]) -> None:
-        """Write an index's ``_meta``, in place of what stands there."""
+        """Write an index's ``_meta``, and replace the present one."""
         await self.request("PUT", f"/{path_of_one(index)}/_mapping", body={"_meta": meta})
 
     async def bulk(self, index: str, lines: Sequence[bytes]) -> list[BulkItem]:
-        """Send one `_bulk`, once, and return each action's outcome, in order.
+        """Send one `_bulk`, once, and return each action's result, in order.
 
         Args:
-            index: Where actions go that name no index.
+            index: The index for actions that name none.
             lines: NDJSON lines without their newline: action, source, action, source...
 
         Raises:
-            EngineError: The engine refused the bulk as a whole.
-            EngineUnavailable: It gave no answer in time, or was busy; some actions may have been carried out.
+            EngineError: The engine rejected the bulk as a whole.
+            EngineUnavailable: It returned no response in time, or was busy; some actions may have been applied.
         """
         body = b"\n".join(lines) + b"\n"
         params = {"filter_path": "items.*._id,items.*.status,items.*.error"}
@@ -239,7 +239,7 @@ class ClientEngine(ABC):
                 logger.debug("a point in time is left to expire: %s", error)
 
     async def refresh(self, index: str) -> None:
-        """Make everything written so far visible to search."""
+        """Make all writes visible to search."""
         await self.request("POST", f"/{_path(index)}/_refresh")
 
     async def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
@@ -249,7 +249,7 @@ class ClientEngine(ABC):
         return int(answer["count"])
 
     async def _nodes(self) -> Mapping[str, Any]:
-        """Return the nodes' roles, limits and plugins; nothing where the user may not see them."""
+        """Return the nodes' roles, limits and plugins; nothing if the user may not read them."""
         path = "nodes.*.roles,nodes.*.http.max_content_length_in_bytes,nodes.*.plugins.name"
         try:
             answer = await self.request("GET", "/_nodes/http,plugins", params={"filter_path": path})
@@ -288,13 +288,13 @@ class ClientEngine(ABC):
 
 
 def version_numbers(info: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the version's numbers from the answer to ``GET /``: "9.4.3-SNAPSHOT" is (9, 4, 3)."""
+    """Return the version's numbers from the response to ``GET /``: "9.4.3-SNAPSHOT" is (9, 4, 3)."""
     number = str(info["version"]["number"]).partition("-")[0]
     return tuple(int(part) for part in number.split("."))
 
 
 def tls_options(settings: EngineSettings, urls: Sequence[str]) -> dict[str, Any]:
-    """Return what both clients are told about certificates; nothing where no address is an https one."""
+    """Return the certificate options for both clients; none if no address is https."""
     if not any(url.startswith("https:") for url in urls):
         return {}
     authority = {} if settings.ca_certs is None else {"ca_certs": str(settings.ca_certs)}
@@ -302,12 +302,12 @@ def tls_options(settings: EngineSettings, urls: Sequence[str]) -> dict[str, Any]
 
 
 def data_nodes(nodes: Mapping[str, Any]) -> int:
-    """Return how many nodes hold data; 1 where none are shown."""
+    """Return the number of data nodes; 1 if none are known."""
     return sum(any(role.startswith("data") for role in node["roles"]) for node in nodes.values()) or 1
 
 
 def max_content_length(nodes: Mapping[str, Any]) -> int:
-    """Return the greatest HTTP body in bytes that every node takes."""
+    """Return the maximum size of an HTTP body, in bytes, over all nodes."""
     limits = [node["http"]["max_content_length_in_bytes"] for node in nodes.values() if "http" in node]
     return min(limits, default=DEFAULT_MAX_CONTENT_LENGTH)
 
@@ -320,7 +320,7 @@ def path_of_one(name: str) -> str:
     """Return the name of one index, alias or data stream as part of a path.
 
     Raises:
-        InvalidRequest: It could stand for more than one index, or for none.
+        InvalidRequest: It may match more than one index, or for none.
     """
     if not name or name == "_all" or name.startswith("-") or any(sign in name for sign in "*?,"):
         raise InvalidRequest(f"[{name}] does not name one index: give the name of a single index")

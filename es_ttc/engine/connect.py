@@ -1,4 +1,4 @@
-"""Connects to an engine, whichever of the two it is."""
+"""Connect to an engine of either product."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,11 +16,11 @@ OLDEST = {"opensearch": (2, 4), "elasticsearch": (8, 0)}
 
 
 async def connect(settings: EngineSettings) -> Engine:
-    """Ask the engine what it is and return the adapter for it; the caller closes it.
+    """Detect the engine's product and return its adapter; the caller closes it.
 
     Raises:
-        ConfigurationError: The address is no URL, or the engine is too old.
-        EngineError: It refused to say, or it is neither of the two.
+        ConfigurationError: The address is not a URL, or the engine is too old.
+        EngineError: It returned an error, or it is neither of the two products.
         EngineUnavailable: It cannot be reached.
     """
     info = await engine_info(settings)

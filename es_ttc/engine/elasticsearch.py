@@ -1,7 +1,7 @@
 """Elasticsearch through its own client, elasticsearch-py.
 
-Requests go through the client's transport with plain JSON media types: its generated methods ask for
-``compatible-with=9``, which Elasticsearch 8 refuses.
+Requests go through the client's transport with plain JSON media types: its generated methods send
+``compatible-with=9``, which Elasticsearch 8 rejects.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from es_ttc.settings import EngineSettings
 
 
 class _Serializer(OrjsonSerializer):
-    """The client's own, which keeps numbers as they are where that is asked for."""
+    """The client's serializer, which keeps numbers exact where requested."""
 
     def json_loads(self, data: bytes) -> Any:
         return exact_numbers.loads(data) if exact.get() else super().json_loads(data)
@@ -86,7 +86,7 @@ class ElasticsearchEngine(ClientEngine):
         )
 
     async def _licence(self) -> str:
-        """Return the licence's type; "unknown" where the user may not see it or the build has none."""
+        """Return the licence's type; "unknown" if the user may not read it or the build has none."""
         try:
             answer = await self.request("GET", "/_license")
         except EngineError as error:

@@ -1,4 +1,4 @@
-"""One question to an engine: sent again where that may help, its failures turned into errors."""
+"""One request to an engine: repeated where that may help, with its failures converted to errors."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ LONGEST_WAIT_SECONDS = 5.0
 READ_POSTS = frozenset(
     {"_search", "_count", "_msearch", "_mget", "_refresh", "_analyze", "_validate", "_termvectors", "_field_caps"}
 )
-"""Last parts of paths whose POST changes nothing, so that it may be sent twice."""
+"""Last parts of paths whose POST changes nothing, so that it may be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the engine answered.
+    """The engine's response.
 
     Attributes:
         status: HTTP status.
-        body: Decoded body; None where it was empty.
+        body: Decoded body; None if it was empty.
     """
 
     status: int
@@ -32,12 +32,12 @@ class Answer:
 
 
 class Unreachable(Exception):
-    """The engine gave no answer.
+    """The engine returned no response.
 
     Args:
-        reason: Why, in the client's words.
-        may_repeat: Whether asking again is worth it: not when the time is spent, nor when its certificate is refused.
-        unsent: Whether nothing was sent, since no connection was made: even a write may then go to another node.
+        reason: The reason, from the client.
+        may_repeat: Whether to repeat the request: not if the time is spent, nor if the certificate is not accepted.
+        unsent: Whether nothing was sent, because no connection was made: even a write may then go to another node.
     """
 
     def __init__(self, reason: str, *, may_repeat: bool, unsent: bool = False) -> None:
@@ -56,20 +56,20 @@ async def answer_of(
     seconds: float,
     accept: Sequence[int] = (),
 ) -> Answer:
-    """Return the answer to a request, a read being sent again where that may help.
+    """Return the response to a request; a read is repeated where that may help.
 
     Args:
         send: Sends the request, once.
         method: Its HTTP method.
         path: Its path.
-        engine: What messages call the engine.
-        nodes: How many nodes there are to ask.
-        seconds: For how long it is sent again.
-        accept: Statuses from 300 on that are answers.
+        engine: The engine's name in messages.
+        nodes: Number of nodes.
+        seconds: Time for which the request is repeated.
+        accept: Statuses from 300 on that are not errors.
 
     Raises:
-        EngineError: The engine answered with an error.
-        EngineUnavailable: It gave no answer in time, or stayed busy (429, 502, 503, 504).
+        EngineError: The engine returned an error.
+        EngineUnavailable: It returned no response in time, or stayed busy (429, 502, 503, 504).
     """
     repeatable = method in ("GET", "HEAD") or (method == "POST" and path.rpartition("/")[2] in READ_POSTS)
     other_nodes = nodes > 1
@@ -100,7 +100,7 @@ async def answer_of(
 
 
 def not_json(engine: str, method: str, path: str) -> EngineError:
-    """Return the error for an answer that cannot be decoded."""
+    """Return the error for a response that cannot be decoded."""
     return EngineError(f"{engine} answered {method} {path} with something that is not JSON")
 
 

@@ -1,4 +1,4 @@
-"""Plain HTTP to the engine, for what its own clients cannot do: pass-through, CBOR, a caller's own credentials."""
+"""Plain HTTP to the engine, for requests that its clients cannot send: pass-through, CBOR, a caller's credentials."""
 
 import base64
 import ssl
@@ -19,11 +19,11 @@ _KEEPALIVE_SECONDS = 30
 _LONGEST_HEADER = 64 * 1024
 _CONNECT_SECONDS = 3.0
 _MAY_BE_UNREAD = frozenset({400, 408, 413, 414, 417, 431})
-"""Statuses of an engine that may not have read the request to its end: what came next on that connection would wait."""
+"""Statuses of an engine that may not have read the whole request: the next request on that connection would wait."""
 
 
 def service_headers(settings: EngineSettings) -> dict[str, str]:
-    """Return the headers that sign in with the settings' own credentials; none where there are none.
+    """Return the headers with the settings' own credentials; none if there are none.
 
     Raises:
         ConfigurationError: A file with credentials cannot be read, or is empty.
@@ -44,11 +44,11 @@ def service_headers(settings: EngineSettings) -> dict[str, str]:
 
 
 def open_session(settings: EngineSettings, *, connections: int = 100) -> aiohttp.ClientSession:
-    """Open a session that adds nothing of its own: no headers, no cookies, no decompression, no overall timeout.
+    """Open a session without defaults: no headers, no cookies, no decompression, no overall timeout.
 
     Args:
-        settings: Certificates and the time allowed for connecting.
-        connections: Connections kept open at most.
+        settings: Certificates and the timeout for connecting.
+        connections: Maximum number of open connections.
     """
     connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEPALIVE_SECONDS, ssl=_tls(settings))
     return aiohttp.ClientSession(
@@ -64,29 +64,29 @@ def open_session(settings: EngineSettings, *, connections: int = 100) -> aiohttp
 
 
 def request_timeout(settings: EngineSettings) -> aiohttp.ClientTimeout:
-    """Return the timeout of a call of our own."""
+    """Return the timeout of the gateway's own calls."""
     return aiohttp.ClientTimeout(total=settings.request_timeout, sock_connect=connect_seconds(settings))
 
 
 def connect_seconds(settings: EngineSettings) -> float:
-    """Return how long connecting to a node may take: not long where another node can be tried."""
+    """Return the timeout for connecting to a node: short if there is another node."""
     several = len(engine_addresses(settings)) > 1
     return min(settings.request_timeout, _CONNECT_SECONDS) if several else settings.request_timeout
 
 
 def is_elasticsearch(headers: Mapping[str, str]) -> bool:
-    """Whether an answer comes from Elasticsearch, which says so in every one."""
+    """Return whether a response comes from Elasticsearch, which names itself in each one."""
     return "X-Elastic-Product" in headers
 
 
 class _EngineResponse(aiohttp.ClientResponse):
-    """An answer whose connection is not used again where the engine may not have read the whole request.
+    """A response whose connection is not used again if the engine may not have read the whole request.
 
-    Netty refuses a request with too long a header by a 400, leaves the connection open and drops whatever follows.
+    Netty rejects a request with a too long header by a 400, leaves the connection open and ignores the rest.
     """
 
     async def start(self, connection: aiohttp.connector.Connection) -> "_EngineResponse":
-        """Read the answer's status and headers."""
+        """Read the response's status and headers."""
         protocol = connection.protocol
         await super().start(connection)
         if self.status in _MAY_BE_UNREAD and protocol is not None:
@@ -97,7 +97,7 @@ class _EngineResponse(aiohttp.ClientResponse):
 
 
 def _secret(name: str, value: SecretStr | None, file: Path | None) -> str | None:
-    """Return a secret that is set as it is, or by its file, whose last line break does not count."""
+    """Return a secret from the setting or from its file, without a trailing line break."""
     if value is not None or file is None:
         return None if value is None else value.get_secret_value()
     try:

@@ -18,7 +18,7 @@ KNN_PLUGIN = "opensearch-knn"
 
 
 class _Serializer(opensearchpy.JSONSerializer):
-    """The client's own, which keeps numbers as they are where that is asked for."""
+    """The client's serializer, which keeps numbers exact where requested."""
 
     def loads(self, s: str) -> Any:
         if not exact.get():
@@ -55,7 +55,7 @@ class OpenSearchEngine(ClientEngine):
         """Close connections."""
         pool = self._client.transport.connection_pool
         await self._client.close()
-        for connection in getattr(pool, "orig_connections", ()):  # the client forgets those that failed
+        for connection in getattr(pool, "orig_connections", ()):  # the client does not close connections that failed
             await connection.close()
 
     async def _exchange(
@@ -76,13 +76,13 @@ class OpenSearchEngine(ClientEngine):
             return Answer(int(error.status_code), error.info)
         except opensearchpy.SerializationError as error:
             raise self._not_json(method, path) from error
-        # The client answers HEAD with a truth value.
+        # The client returns a boolean for HEAD.
         return Answer(200 if answer is not False else 404, answer)
 
     async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Detected:
-        """Tell whether every data node has k-NN.
+        """Detect whether every data node has k-NN.
 
-        The Lucene engine works wherever the plugin does, with its native libraries or without them.
+        The Lucene engine works wherever the plugin is installed, with or without its native libraries.
         """
         plugins = [{plugin["name"] for plugin in node.get("plugins", ())} for node in nodes.values()]
         vectors = all(KNN_PLUGIN in names for names in plugins)

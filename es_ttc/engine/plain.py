@@ -1,4 +1,4 @@
-"""One plain request to an engine of which nothing is known yet: neither product's client suits the other's."""
+"""One plain request to an engine whose product is not known yet."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from es_ttc.settings import EngineSettings
 
 
 async def engine_info(settings: EngineSettings) -> Any:
-    """Return the engine's answer to ``GET /``.
+    """Return the engine's response to ``GET /``.
 
     Raises:
-        ConfigurationError: The address is no URL, or its certificates or credentials cannot be read.
-        EngineError: The engine refused to say.
+        ConfigurationError: The address is not a URL, or its certificates or credentials cannot be read.
+        EngineError: The engine returned an error.
         EngineUnavailable: It cannot be reached.
     """
     nodes = NodePool(engine_addresses(settings))

@@ -1,4 +1,4 @@
-"""What es-ttc asks of an engine, whichever product it is."""
+"""The protocol of an engine of either product."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ Product = Literal["opensearch", "elasticsearch"]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the engine at hand can do: detected, never configured.
+    """Capabilities of an engine: detected, never configured.
 
     Attributes:
-        product: Which of the two.
+        product: The product.
         version: The version's numbers, e.g. ``(3, 5, 0)``.
         vectors: Whether it has a vector field and kNN search (OpenSearch's k-NN plugin, Elasticsearch's dense_vector).
         knn_engine: For OpenSearch the k-NN engine to name in mappings, ``lucene`` or ``faiss``; "" on Elasticsearch.
         licence: Elasticsearch's licence type (``basic``, ``enterprise``...); "apache-2.0" on OpenSearch.
-        max_dims: Greatest number of components of a vector.
-        max_content_length: Greatest HTTP body in bytes.
+        max_dims: Maximum number of components of a vector.
+        max_content_length: Maximum size of an HTTP body, in bytes.
         nodes: Number of data nodes.
     """
 
@@ -36,13 +36,13 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class BulkItem:
-    """The engine's answer to one action of a bulk.
+    """The engine's result for one action of a bulk.
 
     Attributes:
         position: Index of the action in the bulk as sent.
         id: The document's id.
         status: HTTP status of this action.
-        error: ``type: reason`` where it failed, else None.
+        error: ``type: reason`` if it failed, else None.
     """
 
     position: int
@@ -57,12 +57,12 @@ class BulkItem:
 
     @property
     def error_type(self) -> str:
-        """The engine's type of the error, e.g. ``mapper_parsing_exception``; "" where there is none."""
+        """The engine's type of the error, e.g. ``mapper_parsing_exception``; "" if there is none."""
         return (self.error or "").partition(":")[0]
 
 
 class SearchApi(Protocol):
-    """Who can ask an engine: an :class:`Engine`, or the gateway in a caller's name."""
+    """A search client: an :class:`Engine`, or the gateway with a caller's credentials."""
 
     async def request(
         self,
@@ -84,8 +84,8 @@ class SearchApi(Protocol):
 class Engine(Protocol):
     """An async client of one engine.
 
-    Every call has a timeout; calls that are safe to repeat are retried with backoff and jitter on connection errors
-    and on 429, 502, 503, 504. Failures are EngineError (the engine said no) or EngineUnavailable (no answer).
+    Every call has a timeout; calls that are safe to repeat are retried with backoff and jitter on connection errors and
+    on 429, 502, 503, 504. Failures are EngineError (the engine returned an error) or EngineUnavailable (no response).
     """
 
     @property
@@ -95,11 +95,11 @@ class Engine(Protocol):
 
     @property
     def write_retry_seconds(self) -> float:
-        """Seconds for which a write that the engine cannot take for now is sent again."""
+        """Seconds for which a temporarily rejected write is sent again."""
         ...
 
     async def capabilities(self) -> Capabilities:
-        """Ask the engine what it is; cached after the first answer."""
+        """Detect the engine's capabilities; cached after the first call."""
         ...
 
     async def request(
@@ -111,11 +111,11 @@ class Engine(Protocol):
         body: Any = None,
         timeout: float | None = None,  # noqa: ASYNC109 - handed to the client, not awaited here
     ) -> Any:
-        """Send one JSON request and return the decoded body; the way to any API that has no method of its own."""
+        """Send one JSON request and return the decoded body, for APIs without a method here."""
         ...
 
     async def exists(self, index: str) -> bool:
-        """Whether an index of this name exists."""
+        """Return whether an index of this name exists."""
         ...
 
     async def create_index(self, name: str, body: Mapping[str, Any]) -> None:
@@ -131,14 +131,14 @@ class Engine(Protocol):
         ...
 
     async def put_meta(self, index: str, meta: Mapping[str, Any]) -> None:
-        """Write an index's ``_meta``, in place of what stands there."""
+        """Write an index's ``_meta``, and replace the present one."""
         ...
 
     async def bulk(self, index: str, lines: Sequence[bytes]) -> list[BulkItem]:
-        """Send one `_bulk` and return each action's outcome, in order; no retry of single items here.
+        """Send one `_bulk` and return each action's result, in order; single items are not retried here.
 
         Args:
-            index: Where actions go that name no index.
+            index: The index for actions that name none.
             lines: NDJSON lines without their newline: action, source, action, source...
         """
         ...
@@ -158,7 +158,7 @@ class Engine(Protocol):
         ...
 
     async def refresh(self, index: str) -> None:
-        """Make everything written so far visible to search."""
+        """Make all writes visible to search."""
         ...
 
     async def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
@@ -171,7 +171,7 @@ class Engine(Protocol):
 
 
 async def delete_if_there(engine: Engine, name: str) -> None:
-    """Delete an index; one that somebody else has deleted is no error."""
+    """Delete an index, if it still exists."""
     try:
         await engine.delete_index(name)
     except EngineError as error:

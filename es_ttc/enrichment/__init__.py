@@ -1,1 +1,1 @@
-"""SIRA's corpus enrichment: phrases proposed by a language model, and the jobs that bring them into an index."""
+"""SIRA's corpus enrichment: phrases proposed by a language model, and the jobs that write them into an index."""

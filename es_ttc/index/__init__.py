@@ -1,1 +1,1 @@
-"""An index and its features: what it must carry, how documents are written, how an existing index gets them."""
+"""Indices and their features: mappings, ingest, and features for existing indices."""

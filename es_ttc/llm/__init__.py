@@ -1,4 +1,4 @@
-"""Asking a language model behind any OpenAI-compatible endpoint: vLLM, llama.cpp, a hosted one."""
+"""Calls to a language model behind any OpenAI-compatible endpoint: vLLM, llama.cpp, a hosted one."""
 
 from es_ttc.llm.base import JsonSchema, LanguageModel, Message, Reply, Usage
 from es_ttc.llm.choice import model_for_jobs

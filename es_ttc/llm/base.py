@@ -1,4 +1,4 @@
-"""What goes to a language model and what comes back."""
+"""Requests to a language model and its replies."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ class Message:
     """One turn of a conversation.
 
     Attributes:
-        role: Who says it.
-        content: What is said.
+        role: The speaker.
+        content: The text.
     """
 
     role: Literal["system", "user", "assistant"]
@@ -23,12 +23,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """The form that an answer must have, where the endpoint can hold a model to one.
+    """A JSON schema for answers, for endpoints that can enforce one.
 
     Attributes:
-        name: Of the form; letters, digits, ``_`` and ``-``.
-        schema: A JSON schema. Close its objects (``additionalProperties: false``): some endpoints else let a model add
-            keys until its tokens are spent.
+        name: Name of the schema; letters, digits, ``_`` and ``-``.
+        schema: A JSON schema. Close its objects (``additionalProperties: false``): some endpoints otherwise let a model
+            add keys until its tokens are spent.
     """
 
     name: str
@@ -36,13 +36,13 @@ class JsonSchema:
 
     @property
     def key(self) -> str:
-        """The same for equal schemas."""
+        """A key that is the same for equal schemas."""
         return hashlib.sha256(orjson.dumps(self.schema, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one answer, as the endpoint counts them; 0 where it does not say.
+    """Tokens of one answer, as the endpoint counts them; 0 if it does not report them.
 
     Attributes:
         prompt_tokens: Read by the model.
@@ -64,13 +64,13 @@ class Reply:
     """A model's answer.
 
     Attributes:
-        text: What it wrote; may be empty.
-        finish: Why it ended: ``stop``, or ``length`` where its tokens were spent, or the endpoint's own word.
+        text: The text; may be empty.
+        finish: Why it ended: ``stop``, or ``length`` if its tokens were spent, or the endpoint's own word.
         usage: Tokens.
-        model: The name that the endpoint gives the model.
-        held: Whether the endpoint was asked to hold the answer to a schema and accepted. Some accept and do not do it:
-            read the text with tolerance all the same.
-        seconds: From the question to the answer, waiting and repetitions included.
+        model: The model's name at the endpoint.
+        held: Whether the request contained the schema and was accepted. Some endpoints accept it without enforcing it:
+            parse the text leniently all the same.
+        seconds: Time of the request, including waiting and repetitions.
     """
 
     text: str
@@ -82,17 +82,17 @@ class Reply:
 
 
 class LanguageModel(Protocol):
-    """A model that is asked: behind an endpoint (:class:`~es_ttc.llm.client.LlmClient`), or in this process.
+    """A language model: behind an endpoint (:class:`~es_ttc.llm.client.LlmClient`), or in this process.
 
     Attributes:
-        api: How it is asked by those who have no form of their own.
+        api: The API that is used by default.
     """
 
     api: Literal["chat", "completions"]
 
     @property
     def url(self) -> str:
-        """Where it is; for people."""
+        """Its address, for messages."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -100,10 +100,10 @@ class LanguageModel(Protocol):
     async def __aexit__(self, *exc: object) -> None: ...
 
     async def models(self, *, seconds: float | None = None) -> list[str]:
-        """Return the names of the models there are; also the way to ask for a sign of life.
+        """Return the names of the available models; also used as a health check.
 
         Raises:
-            LlmError: There is none.
+            LlmError: The model does not answer.
         """
         ...
 
@@ -112,17 +112,17 @@ class LanguageModel(Protocol):
 
         Raises:
             ConfigurationError: It does not follow from the settings.
-            LlmError: Who knows it does not answer.
+            LlmError: The endpoint does not answer.
         """
         ...
 
     async def complete(
-        self, prompt: str, *, schema: JsonSchema | None = None, seconds: float | None = None, **asked: Any
+        self, prompt: str, *, schema: JsonSchema | None = None, seconds: float | None = None, **options: Any
     ) -> Reply:
-        """Let the model continue a text.
+        """Return the model's continuation of a text.
 
         Raises:
-            LlmError: No answer, or a refusal; its ``failure`` says which.
+            LlmError: The model returned no answer or an error; its ``failure`` says which.
         """
         ...
 
@@ -132,11 +132,11 @@ class LanguageModel(Protocol):
         *,
         schema: JsonSchema | None = None,
         seconds: float | None = None,
-        **asked: Any,
+        **options: Any,
     ) -> Reply:
-        """Let the model answer as an assistant.
+        """Return the model's answer as an assistant.
 
         Raises:
-            LlmError: No answer, or a refusal; its ``failure`` says which.
+            LlmError: The model returned no answer or an error; its ``failure`` says which.
         """
         ...

@@ -1,4 +1,4 @@
-"""Which language model does jobs: one in the worker's own process where that is set, else the endpoint."""
+"""Choose the language model for jobs: the one in the worker's process if it is configured, else the endpoint."""
 
 from es_ttc.llm.base import LanguageModel
 from es_ttc.llm.client import LlmClient
@@ -6,10 +6,10 @@ from es_ttc.settings import LlmSettings
 
 
 def model_for_jobs(settings: LlmSettings) -> LanguageModel:
-    """Return what jobs ask; nothing is loaded or called yet.
+    """Return the model for jobs; nothing is loaded or called yet.
 
     Raises:
-        ConfigurationError: No model is set.
+        ConfigurationError: No model is configured.
     """
     if settings.llm_offline is not None:
         from es_ttc.llm.offline import OfflineLlm

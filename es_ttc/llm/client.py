@@ -1,4 +1,4 @@
-"""Asks a language model: completions and chat, answers held to a JSON schema where the endpoint can do that."""
+"""The client of a language model: completions and chat, with JSON schemas where the endpoint can enforce them."""
 
 import logging
 import time
@@ -17,13 +17,13 @@ _MAY_BE_THE_SCHEMA = frozenset({400, 404, 415, 422, 501})
 
 
 class LlmClient:
-    """One model behind one endpoint. An async context manager; to be used in one event loop.
+    """One model at one endpoint. Use as an async context manager, in one event loop.
 
     Args:
         settings: Address, model, key, limits.
 
     Raises:
-        ConfigurationError: No address is set, or it is no URL.
+        ConfigurationError: No address is configured, or it is not a URL.
     """
 
     def __init__(self, settings: LlmSettings) -> None:
@@ -35,7 +35,7 @@ class LlmClient:
         self.endpoint = Endpoint(_endpoint_settings(settings, settings.llm_url), setting="llm_url")
         self.api: Literal["chat", "completions"] = settings.llm_api
         self._model = settings.llm_model
-        self._asks_for_schemas = settings.llm_json_schema
+        self._uses_schemas = settings.llm_json_schema
         self._extra = settings.llm_extra_body
         self._refused_schemas: set[str] = set()
 
@@ -52,7 +52,7 @@ class LlmClient:
         await self.endpoint.__aexit__(*exc)
 
     async def models(self, *, seconds: float | None = None) -> list[str]:
-        """Return the names of the models that the endpoint serves; also the way to ask whether it is there.
+        """Return the names of the models that the endpoint serves; also used as a health check.
 
         Raises:
             LlmError: It does not answer.
@@ -91,32 +91,32 @@ class LlmClient:
         seed: int | None = None,
         seconds: float | None = None,
     ) -> Reply:
-        """Ask in the configured way (``llm_api``): as a user's message, or as a text to be continued.
+        """Send a prompt by the configured API (``llm_api``): as a user's message, or as a text to continue.
 
         Args:
-            prompt: The question, or the beginning of a text.
-            max_tokens: The longest answer.
-            temperature: 0 for the likeliest answer.
+            prompt: The prompt.
+            max_tokens: Maximum length of the answer.
+            temperature: Sampling temperature; 0 for the most likely answer.
             stop: Texts at which the answer ends.
-            schema: The form of the answer; an endpoint that refuses schemas is asked without.
-            seed: For the same answer again, where the endpoint goes by it.
-            seconds: What all of it may take; the default lets every attempt have ``llm_timeout``.
+            schema: Schema of the answer; an endpoint that rejects schemas gets none.
+            seed: Seed for a repeatable answer, if the endpoint supports it.
+            seconds: Total time limit; the default allows ``llm_timeout`` for every attempt.
 
         Raises:
-            LlmError: No answer, or a refusal; its ``failure`` says which.
+            LlmError: The model returned no answer or an error; its ``failure`` says which.
         """
-        asked: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
-        asked |= {"stop": list(stop)} if stop else {}
-        asked |= {"seed": seed} if seed is not None else {}
+        options: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
+        options |= {"stop": list(stop)} if stop else {}
+        options |= {"seed": seed} if seed is not None else {}
         if self.api == "chat":
-            return await self.chat([Message("user", prompt)], schema=schema, seconds=seconds, **asked)
-        return await self.complete(prompt, schema=schema, seconds=seconds, **asked)
+            return await self.chat([Message("user", prompt)], schema=schema, seconds=seconds, **options)
+        return await self.complete(prompt, schema=schema, seconds=seconds, **options)
 
     async def complete(
-        self, prompt: str, *, schema: JsonSchema | None = None, seconds: float | None = None, **asked: Any
+        self, prompt: str, *, schema: JsonSchema | None = None, seconds: float | None = None, **options: Any
     ) -> Reply:
-        """Let the model continue a text; ``asked`` goes into the request as it is."""
-        return await self._answer("completions", {"prompt": prompt, **asked}, schema, seconds)
+        """Return the model's continuation of a text; ``options`` are added to the request."""
+        return await self._answer("completions", {"prompt": prompt, **options}, schema, seconds)
 
     async def chat(
         self,
@@ -124,16 +124,16 @@ class LlmClient:
         *,
         schema: JsonSchema | None = None,
         seconds: float | None = None,
-        **asked: Any,
+        **options: Any,
     ) -> Reply:
-        """Let the model answer as an assistant; ``asked`` goes into the request as it is."""
+        """Return the model's answer as an assistant; ``options`` are added to the request."""
         turns = [{"role": message.role, "content": message.content} for message in messages]
-        return await self._answer("chat/completions", {"messages": turns, **asked}, schema, seconds)
+        return await self._answer("chat/completions", {"messages": turns, **options}, schema, seconds)
 
     async def _answer(self, path: str, body: dict[str, Any], schema: JsonSchema | None, seconds: float | None) -> Reply:
         started = time.monotonic()
         body = {**self._extra, **body, "model": await self.model(seconds=seconds)}
-        answer, held = await self._held_to_schema(path, body, schema, seconds)
+        answer, held = await self._with_schema(path, body, schema, seconds)
         reply = _reply(answer, held, time.monotonic() - started, self.url, path)
         logger.debug(
             "model answered: %s tokens read, %s written, %.2f s",
@@ -143,18 +143,18 @@ class LlmClient:
         )
         return reply
 
-    async def _held_to_schema(
+    async def _with_schema(
         self, path: str, body: Mapping[str, Any], schema: JsonSchema | None, seconds: float | None
     ) -> tuple[dict[str, Any], bool]:
-        """Ask with the schema; without it where that is refused, and from then on at once."""
-        if schema is None or not self._asks_for_schemas or schema.key in self._refused_schemas:
+        """Send the request with the schema; without it if it is rejected, and then from the beginning."""
+        if schema is None or not self._uses_schemas or schema.key in self._refused_schemas:
             return await self.endpoint.post(path, body, seconds=seconds), False
         try:
             return await self.endpoint.post(path, {**body, **_schema_fields(path, schema)}, seconds=seconds), True
         except LlmError as error:
             if error.failure is not LlmFailure.REFUSED or error.upstream_status not in _MAY_BE_THE_SCHEMA:
                 raise
-        # Refusals look different everywhere. It was the schema if the same question without it is answered.
+        # Errors differ between endpoints. The schema was the cause if the same request succeeds without it.
         answer = await self.endpoint.post(path, body, seconds=seconds)
         self._refused_schemas.add(schema.key)
         logger.warning("the endpoint at %s takes no JSON schema [%s]: asked without from now on", self.url, schema.name)
@@ -162,17 +162,17 @@ class LlmClient:
 
 
 def _schema_fields(path: str, schema: JsonSchema) -> dict[str, Any]:
-    """Return what asks for a form: as OpenAI has it; for texts that are continued, as llama.cpp has it too."""
-    wanted = {"name": schema.name, "schema": schema.schema, "strict": True}
-    fields: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": wanted}}
+    """Return the fields that request a schema: OpenAI's; for completions llama.cpp's too."""
+    schema_field = {"name": schema.name, "schema": schema.schema, "strict": True}
+    fields: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": schema_field}}
     return fields | ({"json_schema": schema.schema} if path == "completions" else {})
 
 
 def _reply(answer: Mapping[str, Any], held: bool, seconds: float, url: str, path: str) -> Reply:
-    """Read an answer of either kind.
+    """Parse an answer of either API.
 
     Raises:
-        LlmError: It is none.
+        LlmError: It is invalid.
     """
     try:
         choice = answer["choices"][0]
@@ -181,7 +181,7 @@ def _reply(answer: Mapping[str, Any], held: bool, seconds: float, url: str, path
             raise TypeError("no text")
         usage = answer.get("usage") or {}
         return Reply(
-            text=text or "",  # null where a model only thought, or called a tool
+            text=text or "",  # null if a model returned only reasoning, or called a tool
             finish=str(choice.get("finish_reason") or "stop"),
             usage=Usage(int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)),
             model=str(answer.get("model", "")),

@@ -1,7 +1,7 @@
 """One model endpoint over HTTP: bounded concurrency, timeouts, repetitions by status, a circuit breaker.
 
-What is sent and what comes back is never logged, nor is the key: logs and errors name the address, the path, the
-status and the endpoint's own reason.
+Neither requests, answers nor the key are logged: logs and errors contain the address, the path, the status and the
+endpoint's own reason.
 """
 
 import asyncio
@@ -33,28 +33,28 @@ _FIRST_WAIT_SECONDS = 0.25
 _LONGEST_WAIT_SECONDS = 20.0
 _GRACE_SECONDS = 0.05
 _LONGEST_ANSWER = 64 * 2**20
-_SHOWN = 300  # characters of an endpoint's own reason
-_REPEATED = 12  # so many characters of the request in an endpoint's reason, and the reason is not shown
+_MAX_REASON = 300  # characters of an endpoint's own reason
+_REPEATED = 12  # if an endpoint's reason contains this many characters of the request, it is not displayed
 _MALFORMED = LlmFailure.MALFORMED
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
 _NO_OTHER_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=None)
 _DOWN = frozenset({LlmFailure.UNREACHABLE, LlmFailure.TIMEOUT, LlmFailure.SERVER, LlmFailure.MALFORMED})
-"""What counts as a failure of the endpoint. One that refuses a request, or is busy, is well."""
+"""Results that count as a failure of the endpoint. An endpoint that rejects a request, or is busy, works."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSettings:
-    """Where an endpoint is and how it is treated.
+    """Address and limits of an endpoint.
 
     Attributes:
         url: Its base address, with or without ``/v1``.
         api_key: Sent as a bearer token.
         ca_certs: Certificates that sign its own.
         timeout: Seconds that one attempt may take.
-        attempts: Of one question at most, the first included.
-        concurrency: Requests in flight at once.
-        breaker_failures: Failures in a row until it is left alone.
-        breaker_seconds: For how long, at first.
+        attempts: Maximum number of attempts for one request, including the first.
+        concurrency: Maximum number of requests in flight.
+        breaker_failures: Number of consecutive failures after which it is not contacted.
+        breaker_seconds: Initial time without contact.
     """
 
     url: str
@@ -68,14 +68,14 @@ class EndpointSettings:
 
 
 class Endpoint:
-    """Sends JSON to one endpoint. An async context manager; to be used in one event loop.
+    """Sends JSON to one endpoint. Use as an async context manager, in one event loop.
 
     Args:
-        settings: Where it is and how it is treated.
-        setting: Name of the setting that holds the address, for messages.
+        settings: Address and limits.
+        setting: Name of the setting with the address, for messages.
 
     Raises:
-        ConfigurationError: The address is no http or https URL, or the certificates cannot be read.
+        ConfigurationError: The address is not an http or https URL, or the certificates cannot be read.
     """
 
     def __init__(self, settings: EndpointSettings, *, setting: str) -> None:
@@ -93,7 +93,7 @@ class Endpoint:
 
     @property
     def seconds_closed(self) -> float:
-        """How long it is still left alone after failures; 0 where it is not."""
+        """Time for which it is not contacted after failures; 0 if it is."""
         return self._breaker.seconds_left
 
     async def __aenter__(self) -> "Endpoint":
@@ -106,7 +106,7 @@ class Endpoint:
             await self._session.close()
 
     async def get(self, path: str, *, seconds: float | None = None) -> dict[str, Any]:
-        """Ask for something; see :meth:`post`."""
+        """Send a GET request; see :meth:`post`."""
         return await self._repeated("GET", path, None, seconds)
 
     async def post(self, path: str, body: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
@@ -114,12 +114,12 @@ class Endpoint:
 
         Args:
             path: Below the base address, such as ``completions``.
-            body: What is sent.
-            seconds: What all of it may take, waiting for a place and repetitions included; the default lets every
-                attempt have its whole time.
+            body: The request's body.
+            seconds: Total time limit, including waiting and repetitions; the default allows the full time for every
+                attempt.
 
         Raises:
-            LlmError: No answer, or a refusal; its ``failure`` says which.
+            LlmError: The endpoint returned no answer or an error; its ``failure`` says which.
         """
         return await self._repeated("POST", path, body, seconds)
 
@@ -137,7 +137,7 @@ class Endpoint:
             wait_jitter=_FIRST_WAIT_SECONDS,
         )
         try:
-            # An attempt ends by its own clock, which the breaker is told of; this one ends waiting for a turn.
+            # An attempt has its own timeout, which the breaker counts; this one ends the wait for a free place.
             async with asyncio.timeout(None if seconds is None else seconds + _GRACE_SECONDS):
                 async for attempt in attempts:
                     with attempt:
@@ -152,7 +152,7 @@ class Endpoint:
     async def _once(
         self, method: str, path: str, body: Mapping[str, Any] | None, deadline: float | None
     ) -> dict[str, Any]:
-        """Make one attempt, and tell the breaker how it went."""
+        """Make one attempt, and report its result to the breaker."""
         async with self._room:
             if not self._breaker.enter():
                 raise LlmError(
@@ -193,7 +193,7 @@ class Endpoint:
                     self._base.joinpath(*path.strip("/").split("/")),
                     data=None if body is None else orjson.dumps(body),
                     headers=headers,
-                    allow_redirects=False,  # a key and a prompt go where the operator has said, and nowhere else
+                    allow_redirects=False,  # key and prompt are sent only to the configured address
                     timeout=_NO_OTHER_TIMEOUT,
                 ) as response,
             ):
@@ -238,7 +238,7 @@ class Endpoint:
 
 
 def _wait_before_repeating(error: Exception) -> bool | float:
-    """Say whether to ask again, and after how many seconds where the endpoint says so itself."""
+    """Return whether to repeat the request, and the delay if the endpoint names one."""
     if not isinstance(error, LlmError):
         return False
     match error.failure:
@@ -269,7 +269,7 @@ def _retry_after(value: str | None) -> float | None:
 
 
 def _reason(content: bytes, sent: Mapping[str, Any] | None) -> str:
-    """Return an endpoint's own reason; not where it repeats what was sent, for reasons end in logs."""
+    """Return an endpoint's own reason, unless it repeats the request, because reasons are logged."""
     try:
         error: Any = json.loads(content)
         error = error.get("error", error)
@@ -279,7 +279,7 @@ def _reason(content: bytes, sent: Mapping[str, Any] | None) -> str:
     text = " ".join(str(reason).split())
     if _repeats(text, " ".join(" ".join(_texts(sent)).split())):
         return "its reason is not shown, since it repeats the request"
-    return (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...") or "no reason given"
+    return (text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}...") or "no reason given"
 
 
 def _repeats(text: str, sent: str) -> bool:
@@ -287,7 +287,7 @@ def _repeats(text: str, sent: str) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield every text in a request that a person may have written."""
+    """Yield every text in a request that may come from a user."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

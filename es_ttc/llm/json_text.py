@@ -1,4 +1,4 @@
-"""JSON in what a model wrote: beside prose, in a code fence, broken off."""
+"""Find JSON in a model's output: inside prose, in a code fence, truncated."""
 
 import json
 from typing import Any
@@ -7,7 +7,7 @@ _DECODER = json.JSONDecoder()
 
 
 def first_json(text: str) -> Any | None:
-    """Return the first JSON object or list that a text holds, or None where it holds none that is whole.
+    """Return the first complete JSON object or list in a text, or None.
 
     Examples:
         >>> first_json('Here you are: ```json {"phrases": ["aspirin"]} ```')

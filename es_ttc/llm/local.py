@@ -1,6 +1,6 @@
-"""A small language model on this machine, behind llama.cpp's OpenAI-compatible server, for tests and demonstrations.
+"""A small language model on this machine, served by llama.cpp's OpenAI-compatible server, for tests and demonstrations.
 
-``python -m es_ttc.llm.local`` serves it until its standard input ends, so it never outlives the program that started
+``python -m es_ttc.llm.local`` serves it until its standard input ends, so it does not outlive the program that started
 it. It is a base model of 270 million parameters: it continues texts (``ES_TTC_LLM_API=completions``) and follows no
 instructions.
 """
@@ -23,19 +23,19 @@ from es_ttc.settings import Settings
 
 MODEL = "gemma-3-270m"
 _SLOTS = 4
-_CONTEXT = 2048  # tokens of one question and its answer
+_CONTEXT = 2048  # tokens of one request and its answer
 _START_SECONDS = 120.0
 _STOP_SECONDS = 10.0
-_TOLD = 2000  # last characters of the log, when it does not start
+_MAX_LOG = 2000  # last characters of the log, if it does not start
 
 
 @contextmanager
 def running_llm(*, threads: int = 1, port: int = 0) -> Iterator[str]:
-    """Run the server in a process of its own and give its base URL.
+    """Run the server in a process of its own and yield its base URL.
 
     Args:
-        threads: Processor threads that the model computes with. More than are idle make it many times slower.
-        port: 0 takes a free one.
+        threads: Number of processor threads. More than are idle make it many times slower.
+        port: Port; 0 for a free one.
 
     Raises:
         ConfigurationError: The extra ``llm`` is not installed, or the server does not start.
@@ -68,18 +68,18 @@ def serve(threads: int, port: int) -> None:
     params.port = port
     params.n_parallel = _SLOTS
     params.n_ctx = _SLOTS * _CONTEXT
-    params.swa_full = True  # else the beginning that prompts share is read anew each time: attention slides here
-    params.cache_ram_mib = 0  # what a slot has read stays in the slot; llama.cpp keeps 8 GiB of it beside by default
+    params.swa_full = True  # sliding-window attention would process the common prefix of prompts again each time
+    params.cache_ram_mib = 0  # each slot keeps its own state; by default llama.cpp caches 8 GiB in addition
     params.cpuparams.n_threads = threads
     params.cors_origins = ""
     server = xllamacpp.Server(params)
     click.echo(f"{server.listening_address}/v1")
     sys.stdin.buffer.read()
-    os._exit(0)  # the server's threads know no other end
+    os._exit(0)  # the server's threads do not end otherwise
 
 
 def model_file(cache_dir: Path) -> Path:
-    """Return the model as one file; it is put together from its packages the first time.
+    """Return the model as one file; it is assembled from its packages at the first call.
 
     Raises:
         ConfigurationError: The extra ``llm`` is not installed.
@@ -92,20 +92,21 @@ def model_file(cache_dir: Path) -> Path:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            Path(assemble(Path(folder) / path.name)).replace(path)  # whole or not at all, whoever else does the same
+            # Complete or not at all, even if another process does the same.
+            Path(assemble(Path(folder) / path.name)).replace(path)
     return path
 
 
 def _address(process: "subprocess.Popen[bytes]", log: IO[bytes]) -> str:
-    """Wait until the server says where it listens."""
+    """Wait until the server prints its address."""
     if process.stdout is None:
         raise RuntimeError("the server's output is not read")
     ready, _, _ = select.select([process.stdout], [], [], _START_SECONDS)
     line = process.stdout.readline().decode().strip() if ready else ""
     if not line.startswith("http"):
         log.seek(0)
-        told = log.read().decode(errors="replace").strip()[-_TOLD:]
-        raise ConfigurationError(f"the local model cannot be served: {told or 'it does not say why'}")
+        log_tail = log.read().decode(errors="replace").strip()[-_MAX_LOG:]
+        raise ConfigurationError(f"the local model cannot be served: {log_tail or 'it does not say why'}")
     return line
 
 

@@ -1,8 +1,8 @@
-"""A language model inside this process, by vLLM's offline batches: for large corpora, without a server between.
+"""A language model inside this process, by vLLM's offline batches: for large corpora, without a server.
 
-:class:`OfflineLlm` is asked as :class:`~es_ttc.llm.client.LlmClient` is, one question a call. Questions that are there
-at the same time go to vLLM as one batch, and those that come meanwhile make the next one. The model is loaded once a
-process, when it is first asked, and stays.
+:class:`OfflineLlm` has the same methods as :class:`~es_ttc.llm.client.LlmClient`, one request per call. Requests that
+wait at the same time go to vLLM as one batch, and those that arrive meanwhile form the next one. The model is loaded
+once per process, at its first call, and stays loaded.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from es_ttc.settings import LlmSettings
 logger = logging.getLogger(__name__)
 
 _GATHER_SECONDS = 0.05
-"""After the first question of a batch, for those that come with it."""
+"""Time after the first request of a batch in which further ones join it."""
 _IN_PROCESS = "VLLM_ENABLE_V1_MULTIPROCESSING"
 
 
 class Generator(Protocol):
-    """What is used of ``vllm.LLM``."""
+    """The used part of ``vllm.LLM``."""
 
     def generate(self, prompts: Any, sampling_params: Any, *, use_tqdm: bool) -> list[Any]:
         """Continue texts."""
@@ -41,12 +41,12 @@ class Generator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model in memory.
+    """A loaded model.
 
     Attributes:
         generator: The model.
-        sampling: Makes vLLM's sampling parameters of our own and a schema.
-        refusals: What it raises at a question that it does not take; all else means that it is broken.
+        sampling: Returns vLLM's sampling parameters for parameters and a schema.
+        refusals: Exceptions for a rejected request; all others mean that the model is broken.
     """
 
     generator: Generator
@@ -56,14 +56,14 @@ class Loaded:
 
 @dataclass(slots=True)
 class _Question:
-    """One question that waits for its batch.
+    """One request that waits for its batch.
 
     Attributes:
-        asked: A text to be continued, or a conversation.
+        asked: A text to continue, or a conversation.
         params: vLLM's sampling parameters.
-        held: Whether the answer is held to a schema.
-        begun: When it was asked.
-        answer: What is waited for.
+        held: Whether the answer follows a schema.
+        begun: When it was made.
+        answer: The future of its answer.
     """
 
     asked: str | list[dict[str, str]]
@@ -74,19 +74,19 @@ class _Question:
 
     @property
     def kind(self) -> Literal["generate", "chat"]:
-        """Which of vLLM's methods takes it."""
+        """The method of vLLM for it."""
         return "generate" if isinstance(self.asked, str) else "chat"
 
 
 class OfflineLlm:
-    """One model in this process. An async context manager; to be used in one event loop.
+    """One model in this process. Use as an async context manager, in one event loop.
 
     Args:
-        settings: The model (``llm_offline``), vLLM's own options, the way to ask.
-        load: Loads a model by name and options, given as JSON; for tests of faults.
+        settings: The model (``llm_offline``), vLLM's options, the API.
+        load: Loads a model by name and options in JSON; for tests of faults.
 
     Raises:
-        ConfigurationError: No model is set.
+        ConfigurationError: No model is configured.
     """
 
     def __init__(self, settings: LlmSettings, load: Callable[[str, bytes], Loaded] | None = None) -> None:
@@ -106,14 +106,14 @@ class OfflineLlm:
 
     @property
     def url(self) -> str:
-        """What stands in messages where a client has its endpoint's address."""
+        """The model's name in messages, in place of an endpoint's address."""
         return f"vllm:{self._name}"
 
     async def __aenter__(self) -> "OfflineLlm":
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        if self._working is not None:  # a batch cannot be broken off; those who asked may have gone
+        if self._working is not None:  # a batch cannot be cancelled; its callers may have ended
             await asyncio.gather(self._working, return_exceptions=True)
 
     async def models(self, *, seconds: float | None = None) -> list[str]:
@@ -121,21 +121,21 @@ class OfflineLlm:
         return [await self.model(seconds=seconds)]
 
     async def model(self, *, seconds: float | None = None) -> str:
-        """Return the model's name; nothing is loaded for it."""
+        """Return the model's name, without loading the model."""
         del seconds
         return self._name
 
     async def complete(
         self, prompt: str, *, schema: JsonSchema | None = None, seconds: float | None = None, **asked: Any
     ) -> Reply:
-        """Let the model continue a text; ``asked`` are vLLM's sampling parameters.
+        """Return the model's continuation of a text; ``asked`` are vLLM's sampling parameters.
 
         Raises:
             ConfigurationError: The model cannot be loaded.
-            LlmError: No answer, or a refusal; its ``failure`` says which.
+            LlmError: The model returned no answer or an error; its ``failure`` says which.
         """
-        del seconds  # a batch takes what it takes
-        return await self._asked(prompt, schema, asked)
+        del seconds  # a batch has no timeout
+        return await self._answer_to(prompt, schema, asked)
 
     async def chat(
         self,
@@ -145,18 +145,18 @@ class OfflineLlm:
         seconds: float | None = None,
         **asked: Any,
     ) -> Reply:
-        """Let the model answer as an assistant; see :meth:`complete`."""
+        """Return the model's answer as an assistant; see :meth:`complete`."""
         del seconds
-        return await self._asked([{"role": one.role, "content": one.content} for one in messages], schema, asked)
+        return await self._answer_to([{"role": one.role, "content": one.content} for one in messages], schema, asked)
 
-    async def _asked(
+    async def _answer_to(
         self, asked: str | list[dict[str, str]], schema: JsonSchema | None, params: Mapping[str, Any]
     ) -> Reply:
         begun = time.monotonic()
         schema = schema if self._schemas else None
         if self._loading is None:
             self._loading = asyncio.create_task(asyncio.to_thread(self._load, self._path, self._options))
-        loaded = await asyncio.shield(self._loading)  # for all who ask, also when this one leaves
+        loaded = await asyncio.shield(self._loading)  # for all callers, also if this one is cancelled
         try:
             sampling = loaded.sampling({**self._extra, **params}, schema)
         except (TypeError, ValueError) as error:
@@ -168,7 +168,7 @@ class OfflineLlm:
         return await answer
 
     async def _work(self, loaded: Loaded) -> None:
-        """Answer what waits, batch after batch, until nothing does."""
+        """Answer waiting requests, batch after batch, until none is left."""
         while self._waiting:
             await asyncio.sleep(_GATHER_SECONDS)
             batch, self._waiting = self._waiting, []
@@ -181,17 +181,17 @@ class OfflineLlm:
         try:
             outputs = await asyncio.to_thread(self._outputs, loaded.generator, questions)
         except loaded.refusals as error:
-            # One that vLLM refuses (longer than the model reads) ends the batch: each is asked by itself.
+            # A rejected request (longer than the model's limit) ends the batch: each is sent alone.
             if len(questions) > 1:
                 for question in questions:
                     await self._answer(loaded, [question])
             else:
                 reason = f"the model [{self._name}] refuses a question: {type(error).__name__}"
                 _fail(questions, LlmError(reason, LlmFailure.REFUSED))
-        except Exception as error:  # noqa: BLE001 - whatever vLLM or a driver raises, those who asked must hear of it
+        except Exception as error:  # noqa: BLE001 - after any exception of vLLM or a driver, the callers must get it
             logger.warning("a batch of %s questions failed: %s", len(questions), type(error).__name__)
             self._loading = None
-            load_vllm.cache_clear()  # what has failed once is not asked again
+            load_vllm.cache_clear()  # a failed model is not called again
             reason = f"the model [{self._name}] failed: {type(error).__name__}; its worker's log may say more"
             _fail(questions, LlmError(reason, LlmFailure.SERVER))
         else:
@@ -205,7 +205,7 @@ class OfflineLlm:
             outputs = generator.generate(asked, params, use_tqdm=False)
         else:
             outputs = generator.chat(asked, params, use_tqdm=False, chat_template_kwargs=self._template)
-        if len(outputs) != len(questions):  # whose answers are they?
+        if len(outputs) != len(questions):  # the answers cannot be assigned
             raise RuntimeError(f"{len(outputs)} answers to {len(questions)} questions")
         return outputs
 
@@ -229,7 +229,7 @@ def _fail(questions: Sequence[_Question], error: LlmError) -> None:
 
 @lru_cache(maxsize=1)
 def load_vllm(path: str, options: bytes) -> Loaded:
-    """Load a model by vLLM; the same again for the same arguments.
+    """Load a model by vLLM; the same object for the same arguments.
 
     Args:
         path: A folder, or a name on the hub.
@@ -238,7 +238,7 @@ def load_vllm(path: str, options: bytes) -> Loaded:
     Raises:
         ConfigurationError: vLLM is not installed, or cannot load the model.
     """
-    # The model computes in this very process: killed with the worker, it leaves no process behind that holds a GPU.
+    # The model runs in this process: if the worker is killed, no other process keeps the GPU.
     os.environ.setdefault(_IN_PROCESS, "0")
     try:
         from vllm import LLM, SamplingParams
@@ -257,7 +257,7 @@ def load_vllm(path: str, options: bytes) -> Loaded:
     begun = time.monotonic()
     try:
         generator = LLM(model=path, **orjson.loads(options))
-    except Exception as error:  # whatever vLLM, the hub's client or a driver raises
+    except Exception as error:  # vLLM, the hub's client or a driver may raise any exception
         raise ConfigurationError(
             f"vLLM cannot load the model [{path}], see [llm_offline] and [llm_offline_options]: "
             f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Prompts as files: placeholders checked when they are read, a version by their content."""
+"""Prompts as files: placeholders are checked when they are read, and a hash of the content is the version."""
 
 import hashlib
 import re
@@ -15,11 +15,11 @@ _LONGEST = 100_000  # characters; a prompt file is a page or two
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt with places for what is asked about, written ``{{query}}``.
+    """A prompt with placeholders, written ``{{query}}``.
 
     Attributes:
-        name: What it is called in messages and records.
-        text: The whole of it.
+        name: Its name in messages and records.
+        text: The whole text.
     """
 
     name: str
@@ -27,11 +27,11 @@ class Prompt:
 
     @cached_property
     def version(self) -> str:
-        """A hash of the text: another wording is another version."""
+        """A hash of the text: a changed text is another version."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def render(self, **values: str) -> str:
-        """Return the text with its placeholders filled in; what a value holds is never read as a placeholder."""
+        """Return the text with its placeholders replaced; values are never read as placeholders."""
         return _PLACEHOLDER.sub(lambda match: values[match[1]], self.text)
 
 
@@ -40,16 +40,16 @@ def read_prompt(path: Path, placeholders: Collection[str]) -> Prompt:
 
     Args:
         path: A text file in UTF-8.
-        placeholders: Names that must stand in it, each at least once, and no others.
+        placeholders: Names that must occur in it, each at least once, and no others.
 
     Raises:
-        ConfigurationError: It cannot be read, or its placeholders are not these.
+        ConfigurationError: It cannot be read, or its placeholders are different.
     """
     return checked_prompt(path.name, prompt_text(path), placeholders)
 
 
 def prompt_text(path: Path) -> str:
-    """Return the text of a prompt's file, its placeholders not yet checked.
+    """Return the text of a prompt's file, without a check of its placeholders.
 
     Raises:
         ConfigurationError: It cannot be read.
@@ -61,7 +61,7 @@ def prompt_text(path: Path) -> str:
 
 
 def checked_prompt(name: str, text: str, placeholders: Collection[str]) -> Prompt:
-    """Make a prompt of a text; see :func:`read_prompt`."""
+    """Return a prompt with a text; see :func:`read_prompt`."""
     if len(text) > _LONGEST:
         raise ConfigurationError(f"the prompt [{name}] is longer than {_LONGEST:,} characters: shorten it")
     found = set(_PLACEHOLDER.findall(text))

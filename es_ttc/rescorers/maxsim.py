@@ -56,8 +56,9 @@ class MaxSimRescorer:
         vectors = query.vectors if params.query == "pooled" else query.tokens
         assert vectors is not None  # noqa: S101 - promised by needs
         if compiled.prepared() and len(vectors):
-            greatest: Float32 = greatest_cosines(vectors, window.tokens, None, (IDENTITY,))
-            return np.clip(greatest.max(axis=1) if params.query == "pooled" else greatest.mean(axis=1), -1, 1)
+            greatest = greatest_cosines(vectors, window.tokens, None, (IDENTITY,))
+            scored: Float32 = greatest.max(axis=1) if params.query == "pooled" else greatest.mean(axis=1)
+            return np.clip(scored, -1, 1)
         scores = np.full(len(window), EMPTY_DOCUMENT, dtype=np.float32)
         for places in _batches(window.tokens, len(vectors)):
             if not len(vectors):

@@ -1,7 +1,8 @@
-"""What a retriever is: a declaration and one coroutine from a query and the means to search to the best documents.
+"""The contract of a retriever: a declaration, and one coroutine that returns the best documents for a query.
 
-The means to search are a :class:`Search`: the gateway gives one that asks the engine in the caller's name, with the
-caller's filter on every call; an evaluation in memory gives one over arrays. A retriever knows neither.
+A retriever searches by a :class:`Search`. The gateway provides one that queries the engine with the caller's
+credentials, with the caller's filter on every call; an evaluation in memory provides one over arrays. A retriever
+cannot distinguish them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ Documents = NDArray[np.intp]
 
 
 class Vectors(StrEnum):
-    """The vectors that a kNN search goes through; of several vectors of one document the nearest counts."""
+    """The vectors of a kNN search; of several vectors of one document the nearest counts."""
 
     POOLED = "pooled"
     SPANS = "spans"
@@ -35,11 +36,11 @@ class NearestDocuments:
     """The documents nearest to one vector.
 
     Attributes:
-        documents: ``(m,)`` their numbers, nearest first; fewer than were asked for where no more match the filter.
-        cosines: ``(m,)`` float32, those of their nearest vectors with the one that was asked for, non-increasing. As
-            exact as the engine's own scores: compute what must be exact from a :class:`Window`.
-        complete: Whether there are no others where there are fewer than were asked for. False where a search has given
-            up looking for them: they are then farther away than these.
+        documents: ``(m,)`` their numbers, nearest first; fewer than requested if no more match the filter.
+        cosines: ``(m,)`` float32, the cosines of their nearest vectors with the query vector, non-increasing. They are
+            as exact as the engine's scores: compute exact values from a :class:`Window`.
+        complete: Whether there are no others if there are fewer than requested. False if a search stopped looking for
+            them: they are then farther away than these.
     """
 
     documents: Documents
@@ -49,10 +50,11 @@ class NearestDocuments:
 
 @dataclass(frozen=True, slots=True)
 class KnownDocuments:
-    """Documents with the features that were asked for.
+    """Documents with the requested features.
 
     Attributes:
-        documents: ``(k,)`` those that have all that is needed, in the order asked; one that changed meanwhile has none.
+        documents: ``(k,)`` those that have all needed features, in the order of the request; a document that changed
+            meanwhile has none.
         window: Their features, in this order; ``window.first_pass`` is 0.
     """
 
@@ -61,23 +63,23 @@ class KnownDocuments:
 
 
 class Search(Protocol):
-    """The means to search: every document that it ever finds matches the caller's filter and rights.
+    """A search client: every document that it finds matches the caller's filter and rights.
 
     Attributes:
-        seconds_left: What is left of the time for retrieving, 0 or more. A retriever that can end early with an honest
-            answer does so before it is over; one that cannot is cut off then.
-        details: Whether what can be shown about each document is asked for; else it need not be computed, and the ids
-            of windows mean nothing.
+        seconds_left: Remaining time for retrieval, 0 or more. A retriever that can end early with a valid answer does
+            so in time; another one is cancelled at the end.
+        details: Whether details of each document are requested; otherwise they need not be computed, and the ids of
+            windows are meaningless.
     """
 
     @property
     def details(self) -> bool:
-        """Whether what can be shown about each document is asked for."""
+        """Whether details of each document are requested."""
         ...
 
     @property
     def seconds_left(self) -> float:
-        """What is left of the time for retrieving."""
+        """The remaining time for retrieval."""
         ...
 
     async def nearest(
@@ -94,17 +96,17 @@ class Search(Protocol):
 
         Args:
             vectors: ``(b, d)`` finite, none zero, of any length: only the direction counts.
-            k: Documents wanted for each of them; 1 or more.
+            k: Number of documents for each vector; 1 or more.
             among: The vectors that are searched.
-            num_candidates: Vectors that an approximate search considers on each shard at least; the caller's own
-                choice, or the engine's default, where that is more. Never fewer than k.
-            exact: Compare every vector in place of asking the approximate index.
-            features: Stored features of the documents that come along where the corpus can give them, so that
-                :meth:`window` needs no round trip for them. For few documents: whatever is stored beside them is read.
+            num_candidates: Minimum number of vectors that an approximate search considers on each shard; the caller's
+                own value or the engine's default if that is greater. Never fewer than k.
+            exact: Compare every vector, without the approximate index.
+            features: Stored features to return with the documents if the corpus can, so that :meth:`window` needs no
+                round trip for them. For few documents: all features stored with them are read.
 
         Raises:
             MissingFeature: The corpus has no such vectors.
-            EngineError: The engine failed.
+            EngineError: The engine returned an error.
         """
         ...
 
@@ -115,33 +117,32 @@ class Search(Protocol):
 
         Args:
             documents: Their numbers.
-            needs: Features that a document must have, or it is left out.
-            wants: Features that are given where every document has them.
+            needs: Features that a document must have; others are left out.
+            wants: Features that are returned if every document has them.
 
         Raises:
-            EngineError: The engine failed.
+            EngineError: The engine returned an error.
         """
         ...
 
     async def compute(self, function: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
-        """Return what a pure function returns; where others wait for the same event loop it is called off it.
+        """Return the result of a pure function, computed in a thread if other requests use the event loop.
 
-        For whatever takes more than about a millisecond: scoring a window, solving.
+        For computations of more than about a millisecond: scoring a window, solving.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """What a retriever found.
+    """The result of a retriever.
 
     Attributes:
-        documents: ``(m,)`` best first, each once; m is at most the k that was asked for.
-        scores: ``(m,)`` float32, non-increasing: cosines where the retriever's ``similarity`` says so, else not
-            negative.
-        details: What can be shown about each document (JSON-ready); empty where nothing, or where nobody asks.
-        summary: What is to be said about the retrieval as a whole (JSON-ready), whether or not detail is asked for:
-            rounds, certificates.
+        documents: ``(m,)`` best first, each once; at most k.
+        scores: ``(m,)`` float32, non-increasing: cosines if the retriever's ``similarity`` is True, else not negative.
+        details: Details of each document (JSON-ready); empty if there are none or none are requested.
+        summary: Values for the summary (JSON-ready), whether or not detail is requested: numbers of searches,
+            certificates.
     """
 
     documents: Documents
@@ -160,8 +161,8 @@ class Retriever(Protocol[P]):
     Attributes:
         name: The ``method`` of a request. Lower case.
         Params: The model that validates a request's ``params``.
-        similarity: True where scores are cosines in [-1, 1]; they are then shown as (1 + score) / 2, the engines' own
-            convention for cosine similarity. Otherwise scores must be >= 0.
+        similarity: True if scores are cosines in [-1, 1]; the response then contains (1 + score) / 2, as the engines do
+            for cosine similarity. Otherwise scores must be >= 0.
     """
 
     name: ClassVar[str]
@@ -169,7 +170,7 @@ class Retriever(Protocol[P]):
     similarity: ClassVar[bool]
 
     def needs(self, params: P) -> frozenset[Feature]:
-        """Return the features of documents that it reads, and ``QUERY_TOKENS`` where it reads those of the query."""
+        """Return the features of documents that it reads, and ``QUERY_TOKENS`` if it reads those of the query."""
         ...
 
     def searches(self, params: P) -> frozenset[Vectors]:
@@ -177,19 +178,19 @@ class Retriever(Protocol[P]):
         ...
 
     async def retrieve(self, query: Query, search: Search, k: int, params: P) -> Retrieved:
-        """Return the k best documents of the corpus, or fewer where there are no more.
+        """Return the k best documents of the corpus, or fewer if there are no more.
 
         Args:
             query: The encoded query; none of its vectors is zero.
-            search: The means to search.
-            k: Documents wanted, 1 or more.
+            search: The search client.
+            k: Number of documents, 1 or more.
             params: Validated parameters.
         """
         ...
 
 
 def together(found: Sequence[NearestDocuments]) -> NearestDocuments:
-    """Return the documents of several searches as one: each once, with the greatest of its cosines, nearest first."""
+    """Return the documents of several searches as one list: each once, with its greatest cosine, nearest first."""
     if not found:
         return NearestDocuments(np.empty(0, np.intp), np.empty(0, np.float32))
     numbers = np.concatenate([part.documents for part in found])
@@ -200,6 +201,6 @@ def together(found: Sequence[NearestDocuments]) -> NearestDocuments:
 
 
 def best(documents: Documents, scores: Float32, k: int) -> tuple[Documents, Float32]:
-    """Return the k documents of the greatest scores, best first; equal ones keep their order."""
+    """Return the k documents with the greatest scores, best first; equal ones keep their order."""
     order = np.argsort(-scores, kind="stable")[:k]
     return documents[order], scores[order]

@@ -1,4 +1,4 @@
-"""Dense retrieval: the documents whose pooled vectors are nearest to the query's. The smallest retriever there is."""
+"""Dense retrieval: the documents with the nearest pooled vectors. The smallest retriever."""
 
 from typing import ClassVar
 
@@ -9,15 +9,15 @@ from es_ttc.retrievers.base import Retrieved, Search, Vectors, together
 
 
 class DenseRetrieverParams(Params):
-    """What dense retrieval can be told."""
+    """Parameters of dense retrieval."""
 
-    exact: bool = Field(False, description="Compare every document's vector in place of asking the approximate index.")
+    exact: bool = Field(False, description="Compare every document's vector, without the approximate index.")
 
 
 class DenseRetriever:
     """The engine's own kNN search by the query's pooled vector.
 
-    With several query texts it is one search for each, in one round trip; the greatest of a document's cosines counts.
+    Several query texts are searched in one round trip; the greatest of a document's cosines counts.
     """
 
     name: ClassVar[str] = "dense"
@@ -25,7 +25,7 @@ class DenseRetriever:
     similarity: ClassVar[bool] = True
 
     def needs(self, params: DenseRetrieverParams) -> frozenset[Feature]:  # noqa: ARG002
-        """None: the engine's own scores do."""
+        """None: the engine's own scores are used."""
         return frozenset()
 
     def searches(self, params: DenseRetrieverParams) -> frozenset[Vectors]:  # noqa: ARG002

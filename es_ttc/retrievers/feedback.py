@@ -1,6 +1,6 @@
-"""Feedback over the whole corpus: the query moved by its nearest documents, and searched for again.
+"""Feedback over the whole corpus: move the query by its nearest documents, and search again.
 
-Two kNN searches in two round trips: the first one's documents bring their vectors with them.
+Two kNN searches in two round trips: the first one returns its documents with their vectors.
 """
 
 from typing import ClassVar
@@ -20,19 +20,19 @@ _POOLED = frozenset({Feature.POOLED})
 
 
 class ConsensusParams(Params):
-    """What feedback from documents that resemble each other can be told."""
+    """Parameters of feedback from documents that are similar to each other."""
 
     documents: int = Field(
         100,
         ge=4,
         le=1000,
-        description="Nearest documents that are parted: the core of the best quarter is what the query moves to, the "
-        "quarter's others and the worse half what it moves away from.",
+        description="Number of nearest documents. The query moves towards the core of the best quarter, and away from "
+        "the rest of that quarter and from the worse half.",
     )
 
 
 class _Feedback:
-    """What all feedback shares: how it searches."""
+    """The search that all feedback retrievers share."""
 
     similarity: ClassVar[bool] = True
 
@@ -52,8 +52,8 @@ class _Feedback:
         With several query texts the first one's vector is refined.
         """
         vector = query.vectors[:1]
-        wanted = params.documents
-        [first] = await search.nearest(vector, wanted, num_candidates=max(k, wanted), features=_POOLED)
+        count = params.documents
+        [first] = await search.nearest(vector, count, num_candidates=max(k, count), features=_POOLED)
         known = await search.window(first.documents, _POOLED)
         vectors = known.window.pooled
         seen = 0 if vectors is None else len(vectors)
@@ -84,7 +84,7 @@ class SoftCentroidRetriever(_Feedback):
 
 
 class RocchioRetriever(_Feedback):
-    """Classical Rocchio without negatives, which is VPRF, over the corpus: the plain mean of the nearest documents."""
+    """Classical Rocchio without negatives, which is VPRF, over the corpus: the mean of the nearest documents."""
 
     name: ClassVar[str] = "rocchio"
     Params: ClassVar[type[Params]] = RocchioParams
@@ -93,7 +93,7 @@ class RocchioRetriever(_Feedback):
 class ConsensusRetriever(_Feedback):
     """ConsensusRocchio's feedback (B.8) over the corpus: `normalise(q + d_core - d_others)`.
 
-    The program's other channels and rounds need a window: as a rescorer it has them all.
+    The program's other channels and rounds need a window: use the rescorer for them.
     """
 
     name: ClassVar[str] = "consensusrocchio"

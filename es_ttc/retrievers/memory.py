@@ -1,4 +1,4 @@
-"""A search over arrays: exact, for evaluations in memory, for tests, and for anyone's own vectors."""
+"""A search over arrays: exact, for evaluations in memory, tests and other vectors."""
 
 import math
 import time
@@ -34,20 +34,20 @@ class Matrix:
 
     @classmethod
     def of(cls, rows: Float32) -> Self:
-        """Take one vector a document, ``(n, d)``; a zero row is a document without one."""
+        """Return a matrix of one vector for each document, ``(n, d)``; a zero row is a document without one."""
         present = np.flatnonzero(rows.any(axis=1))
         return cls(rows if len(present) == len(rows) else rows[present], present)
 
 
 class MemorySearch:
-    """Finds documents by comparing every vector; documents are numbered as the corpus orders them.
+    """Finds documents by comparing every vector; documents are numbered in the order of the corpus.
 
     Args:
-        matrices: The vectors that can be searched.
-        windows: Gives stored features of documents.
-        eligible: ``(n,)`` which documents match the caller's filter; None for all.
-        seconds: The time for retrieving.
-        details: Whether what can be shown about each document is asked for.
+        matrices: The searchable vectors.
+        windows: Returns stored features of documents.
+        eligible: ``(n,)`` the documents that match the caller's filter; None for all.
+        seconds: Time limit of the retrieval.
+        details: Whether details of each document are requested.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class MemorySearch:
 
     @property
     def seconds_left(self) -> float:
-        """What is left of the time for retrieving."""
+        """The remaining time for retrieval."""
         return max(0.0, self._end - time.monotonic())
 
     async def nearest(
@@ -96,7 +96,7 @@ class MemorySearch:
         return KnownDocuments(documents, self._windows(documents, needs | wants))
 
     async def compute(self, function: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
-        """Call a function; nobody else waits here."""
+        """Call a function; nothing else uses the event loop here."""
         return function(*args, **kwargs)
 
 

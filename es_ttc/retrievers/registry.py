@@ -1,4 +1,4 @@
-"""Finding retrievers by name, and reading their parameters from a request.
+"""Find retrievers by name, and parse their parameters.
 
 A package adds a retriever by naming its class in the entry-point group ``es_ttc.retrievers``, as es-ttc itself does::
 
@@ -18,7 +18,7 @@ GROUP = "es_ttc.retrievers"
 
 
 def names() -> list[str]:
-    """Return the names of all retrievers that are installed, in alphabetical order; nothing is imported."""
+    """Return the names of all installed retrievers, in alphabetical order; nothing is imported."""
     return _GROUP.names()
 
 
@@ -28,19 +28,19 @@ def load(name: str) -> Retriever[Any]:
 
     Raises:
         InvalidRequest: There is no retriever of this name; the message names the nearest.
-        ConfigurationError: It cannot be imported or breaks the contract; the message names the entry point. Other
-            retrievers are not concerned.
+        ConfigurationError: It cannot be imported or violates the contract; the message names the entry point. Other
+            retrievers are not affected.
     """
     return _GROUP.load(name)
 
 
 def problems() -> dict[str, str]:
-    """Load every retriever and return, for each that cannot be used, its name and why."""
+    """Load every retriever and return name and reason for each that cannot be used."""
     return _GROUP.problems(load)
 
 
 def parse_params(retriever: Retriever[Any], raw: Mapping[str, Any]) -> Params:
-    """Read a retriever's parameters from the decoded JSON of a request's ``params``.
+    """Parse a retriever's parameters from the decoded JSON of a request's ``params``.
 
     Raises:
         InvalidRequest: An unknown key (the nearest valid one is named), a wrong type or a value out of range.

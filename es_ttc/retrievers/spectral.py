@@ -1,4 +1,4 @@
-"""Spectral Retrieval of the whole corpus: passages found by kNN, then every document found scored in full."""
+"""Spectral Retrieval of the whole corpus: find passages by kNN, then score their documents completely."""
 
 import asyncio
 from typing import Any, ClassVar, Literal
@@ -14,27 +14,27 @@ _rescorer = SpectralRescorer()
 
 
 class SpectralRetrieverParams(SpectralParams):
-    """What Spectral Retrieval can be told: what spectral rescoring can, and what is searched."""
+    """Parameters of Spectral Retrieval: those of spectral rescoring, and the searched vectors."""
 
     through: Literal["spans", "tokens"] = Field(
         "spans",
-        description="The passages that are searched: smoothed `spans`, one every few tokens, or single `tokens`; an "
-        "index has them if it was made so.",
+        description="Searched vectors: smoothed `spans`, one every few tokens, or single `tokens`. The index must have "
+        "been created with them.",
     )
-    pooled: bool = Field(True, description="Whether the documents whose pooled vectors are nearest are scored as well.")
-    candidates: int = Field(100, ge=1, le=10_000, description="Documents of each search; at least k.")
-    exact: bool = Field(False, description="Compare every vector in place of asking the approximate index.")
+    pooled: bool = Field(True, description="Whether the documents with the nearest pooled vectors are scored too.")
+    candidates: int = Field(100, ge=1, le=10_000, description="Number of documents of each search; at least k.")
+    exact: bool = Field(False, description="Compare every vector, without the approximate index.")
 
 
 class SpectralRetriever:
-    """Documents of which one passage answers the query, though the document as a whole is about something else.
+    """Find documents of which one passage answers the query, even if the document has another main topic.
 
-    Where pooled vectors choose the window, a document whose pooled vector is far from the query never gets a spectral
-    score. Here the documents with the nearest passages are found as well, by the
-    engine's kNN over vectors of spans or tokens, and each document of the union gets its exact spectral score: all
-    positions, all scales. The passages decide only what is scored.
+    If pooled vectors choose the window, a document whose pooled vector is far from the query never gets a spectral
+    score. This method also finds the documents with the nearest passages, by the engine's kNN over vectors of spans or
+    tokens, and computes the exact spectral score of each document found: all positions, all scales. The passages only
+    decide which documents are scored.
 
-    With several query texts each is searched; `roles` says how their scores become one.
+    Each of several query texts is searched; `roles` says how their scores are combined.
     """
 
     name: ClassVar[str] = "spectral"
@@ -46,15 +46,15 @@ class SpectralRetriever:
         return _rescorer.needs(params)
 
     def searches(self, params: SpectralRetrieverParams) -> frozenset[Vectors]:
-        """The passages, and the pooled vectors unless they are left out."""
+        """The passages, and the pooled vectors unless they are disabled."""
         return frozenset({Vectors(params.through), *([Vectors.POOLED] if params.pooled else [])})
 
     async def retrieve(self, query: Query, search: Search, k: int, params: SpectralRetrieverParams) -> Retrieved:
-        """Return the documents of the greatest spectral scores among those found."""
-        wanted = max(k, params.candidates)
+        """Return the documents with the greatest spectral scores among those found."""
+        count = max(k, params.candidates)
         routes = sorted(self.searches(params))
         answers = await asyncio.gather(
-            *(search.nearest(query.vectors, wanted, among=among, exact=params.exact) for among in routes)
+            *(search.nearest(query.vectors, count, among=among, exact=params.exact) for among in routes)
         )
         found = dict(zip(routes, map(together, answers), strict=True))
         union = np.unique(np.concatenate([part.documents for part in found.values()]))
@@ -85,7 +85,7 @@ def _part(window: Window, places: Documents) -> Window:
 
 
 def _ranks(found: dict[Vectors, NearestDocuments], document: int) -> dict[str, Any]:
-    """Return at which rank each search found a document, 1 for its first."""
+    """Return the rank at which each search found a document, 1 for its first."""
     ranks = {}
     for among, part in found.items():
         places = np.flatnonzero(part.documents == document)

@@ -1,7 +1,7 @@
-"""What a rewriter is: a declaration, one coroutine from a text to weighted terms, and a pure function to a query.
+"""The contract of a rewriter: a declaration, a coroutine from text to weighted terms, and a pure function to a query.
 
-The slow half (``expand``: asks a model, counts documents) is remembered by the gateway and has a deadline; the other
-half (``query``) is pure, and also makes the plain query that answers where there is no expansion.
+The slow part (``expand``: calls a model, counts documents) is cached by the gateway and has a deadline; the other part
+(``query``) is pure, and also builds the plain query that is used without an expansion.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from es_ttc.rescorers.base import Params
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A word or phrase that is searched for beside the text.
+    """A word or phrase that is searched in addition to the text.
 
     Attributes:
-        text: As it is searched for; the fields' analyzers read it.
-        weight: Its share of the expansion's weight; 1 where all count the same.
-        documents: How many documents have it, where that was asked.
+        text: As it is searched; the fields' analyzers process it.
+        weight: Its share of the expansion's weight; 1 if all count the same.
+        documents: Its document frequency, if it was counted.
     """
 
     text: str
@@ -31,12 +31,12 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What a text is expanded by.
+    """The expansion of a text.
 
     Attributes:
-        terms: Searched for beside the text.
-        dropped: Proposed and left out, with the reason.
-        summary: What is to be said about it (JSON-ready), whether or not detail is asked for.
+        terms: Terms to search in addition to the text.
+        dropped: Proposed terms that were dropped, with the reason.
+        summary: Values for the summary (JSON-ready), whether or not detail is requested.
     """
 
     terms: tuple[Term, ...] = ()
@@ -63,11 +63,11 @@ class Fields:
 
 
 class Corpus(Protocol):
-    """The means to expand a text: the searched documents, in the caller's name, and the language model.
+    """The data for an expansion: the searched documents, read with the caller's credentials, and the language model.
 
     Attributes:
         fields: The searched fields.
-        continues: Whether the model continues texts, in place of answering as an assistant.
+        continues: Whether the model continues texts, or answers as an assistant.
     """
 
     @property
@@ -77,7 +77,7 @@ class Corpus(Protocol):
 
     @property
     def continues(self) -> bool:
-        """Whether the model continues texts, in place of answering as an assistant."""
+        """Whether the model continues texts, or answers as an assistant."""
         ...
 
     def prompt(self, name: str) -> Prompt:
@@ -91,22 +91,22 @@ class Corpus(Protocol):
     async def ask(
         self, prompt: str, *, max_tokens: int, stop: Sequence[str] = (), schema: JsonSchema | None = None
     ) -> str:
-        """Return what the language model answers; the same prompt is asked once, however many requests have it.
+        """Return the language model's answer; equal prompts are sent once, whatever the number of requests.
 
         Raises:
-            LlmError: It does not answer.
+            LlmError: The model returned no answer.
         """
         ...
 
     async def tokens(self, texts: Sequence[str]) -> list[Tokens]:
-        """Return the tokens of texts as the first text field is analysed; lower-cased words where that is not told."""
+        """Return the tokens of texts by the first text field's analyzer; lower-cased words if that is not available."""
         ...
 
     async def frequencies(self, phrases: Sequence[str]) -> Frequencies:
-        """Return how many of the caller's documents have each phrase in one of the searched fields.
+        """Return the document frequencies of phrases in the searched fields, among the caller's documents.
 
         Raises:
-            EngineError: The engine refuses, or answers from a part of the documents only.
+            EngineError: The engine returned an error, or a partial answer.
         """
         ...
 
@@ -114,7 +114,7 @@ class Corpus(Protocol):
         """Return the scores and texts of a query's best documents, best first; for feedback.
 
         Raises:
-            EngineError: The engine refuses.
+            EngineError: The engine returned an error.
         """
         ...
 
@@ -137,23 +137,23 @@ class Rewriter(Protocol[P]):
     asks_model: ClassVar[bool]
 
     def remembers(self, params: P) -> Mapping[str, Any]:
-        """Return the parameters that the expansion depends on (JSON-ready), and versions of whatever else it does."""
+        """Return the parameters that the expansion depends on (JSON-ready), and versions of other inputs."""
         ...
 
     def fields(self, params: P) -> Sequence[str]:
-        """Return the text fields that the request names; none where the index's own are searched."""
+        """Return the text fields that the request names; none for the indices' own."""
         ...
 
     def enrichment(self, params: P) -> bool | None:
-        """Whether the field of enrichment is searched: True if an index must have it, None where it may."""
+        """Whether the field of enrichment is searched: True if an index must have it, None if it may."""
         ...
 
     async def expand(self, text: str, corpus: Corpus, params: P) -> Expansion:
-        """Return what a text is expanded by.
+        """Return the expansion of a text.
 
         Args:
             text: The query's text.
-            corpus: The means.
+            corpus: The data for the expansion.
             params: Validated parameters.
         """
         ...
@@ -166,8 +166,8 @@ class Rewriter(Protocol[P]):
         Args:
             text: The query's text.
             fields: The searched fields.
-            expansion: None for the plain query, which answers where there is no expansion.
+            expansion: None for the plain query.
             params: Validated parameters.
-            named: Whether terms have names (:func:`es_ttc.rewriters.weighted.name_of`), so that hits can show them.
+            named: Whether terms have names (:func:`es_ttc.rewriters.weighted.name_of`), which hits then contain.
         """
         ...

@@ -1,8 +1,8 @@
-"""Prompts of the query side: a kind of task each, in two forms, for assistants and for models that continue texts.
+"""Prompts of the query side: one for each kind of task, in two forms, for assistants and for base models.
 
 SIRA asks for vocabulary that narrows the search and forbids guessing the answer itself: a guessed name would lead to
-one candidate (section 3.2). Files of the gateway's own folder (`sketch_prompts`) stand beside the built-in ones, or in
-their place.
+one candidate (section 3.2). Files in the gateway's folder (`sketch_prompts`) are added to the built-in prompts, or
+replace them.
 """
 
 from collections.abc import Collection
@@ -38,7 +38,7 @@ class Prompts:
         self._own = {path.stem: read_prompt(path, PLACEHOLDERS) for path in found}
 
     def names(self, api: Api) -> list[str]:
-        """Return the names that a request may give."""
+        """Return the names that a request may use."""
         return sorted({*self._own, *_built_in(api)})
 
     def named(self, name: str, api: Api) -> Prompt:

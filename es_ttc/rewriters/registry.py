@@ -1,4 +1,4 @@
-"""Finding rewriters by name, and reading their parameters from a request.
+"""Find rewriters by name, and parse their parameters.
 
 A package adds a rewriter by naming its class in the entry-point group ``es_ttc.rewriters``, as es-ttc itself does::
 
@@ -19,7 +19,7 @@ _METHODS = ("remembers", "fields", "enrichment", "expand", "query")
 
 
 def names() -> list[str]:
-    """Return the names of all rewriters that are installed, in alphabetical order; nothing is imported."""
+    """Return the names of all installed rewriters, in alphabetical order; nothing is imported."""
     return _GROUP.names()
 
 
@@ -29,19 +29,19 @@ def load(name: str) -> Rewriter[Any]:
 
     Raises:
         InvalidRequest: There is no rewriter of this name; the message names the nearest.
-        ConfigurationError: It cannot be imported or breaks the contract; the message names the entry point. Other
-            rewriters are not concerned.
+        ConfigurationError: It cannot be imported or violates the contract; the message names the entry point. Other
+            rewriters are not affected.
     """
     return _GROUP.load(name)
 
 
 def problems() -> dict[str, str]:
-    """Load every rewriter and return, for each that cannot be used, its name and why."""
+    """Load every rewriter and return name and reason for each that cannot be used."""
     return _GROUP.problems(load)
 
 
 def parse_params(rewriter: Rewriter[Any], raw: Mapping[str, Any]) -> Params:
-    """Read a rewriter's parameters from the decoded JSON of a request's ``params``.
+    """Parse a rewriter's parameters from the decoded JSON of a request's ``params``.
 
     Raises:
         InvalidRequest: An unknown key (the nearest valid one is named), a wrong type or a value out of range.

@@ -1,4 +1,4 @@
-"""RM3: feedback from the best documents of a first search, without any model; the baseline of query expansion.
+"""RM3: feedback from the best documents of a first search, without a model; the baseline of query expansion.
 
 Relevance models (Lavrenko and Croft, 2001; RM3 of Abdul-Jaleel et al., 2004): a term's weight is the mean, over the
 best documents, of its share of the document's tokens, weighted by the documents' scores.
@@ -16,7 +16,7 @@ from es_ttc.rewriters.base import Corpus, Expansion, Term
 from es_ttc.rewriters.weighted import FieldParams, WeightedRewriter
 
 _CONSIDERED = 5
-"""Words whose document frequency is asked for, for each that is wanted."""
+"""Number of words whose document frequency is counted, per requested word."""
 
 
 class Rm3Params(FieldParams):
@@ -28,17 +28,17 @@ class Rm3Params(FieldParams):
         "terms": (10, 20, 40),
     }
 
-    feedback: int = Field(10, ge=1, le=100, description="Best documents that words are taken from.")
-    terms: int = Field(20, ge=1, le=100, description="Words that are searched for beside the text.")
+    feedback: int = Field(10, ge=1, le=100, description="Number of best documents from which words are taken.")
+    terms: int = Field(20, ge=1, le=100, description="Number of words that are searched in addition to the text.")
     tau: float = Field(
-        DEFAULT_TAU, ge=0, le=1, description="Greatest share of the documents that may have a word; 1 for no filter."
+        DEFAULT_TAU, ge=0, le=1, description="Maximum share of the documents that may contain a word; 1 for no filter."
     )
 
 
 class Rm3Rewriter(WeightedRewriter):
-    """Feedback without a model: the text, and the words that stand out in its own best documents.
+    """Expand the text by words that are typical of its own best documents, without a model.
 
-    Costs one search more than the plain query when it is first asked.
+    The first request for a text needs one additional search.
     """
 
     name: ClassVar[str] = "rm3"
@@ -46,7 +46,7 @@ class Rm3Rewriter(WeightedRewriter):
     asks_model: ClassVar[bool] = False
 
     async def expand(self, text: str, corpus: Corpus, params: Rm3Params) -> Expansion:
-        """Weigh the words of the best documents."""
+        """Return the weighted words of the best documents."""
         if params.weight == 0:
             return Expansion()
         found = await corpus.best(self.query(text, corpus.fields, None, params, named=False), params.feedback)
@@ -70,10 +70,10 @@ class Rm3Rewriter(WeightedRewriter):
 
 
 def relevance_model(scores: Sequence[float], documents: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """Return p(term | query) of a relevance model: the mean of the terms' shares of each document, by its score.
+    """Return p(term | query) of a relevance model: the mean of a term's share of each document, by its score.
 
     Args:
-        scores: Of the documents, not negative.
+        scores: Scores of the documents, not negative.
         documents: Their term frequencies.
     """
     total = sum(scores)
@@ -86,6 +86,6 @@ def relevance_model(scores: Sequence[float], documents: Sequence[Mapping[str, in
 
 
 def _counted(document: str, tokens: Mapping[str, Tokens]) -> Counter[str]:
-    """Count a document's tokens, by what its words are analysed to."""
+    """Return the term frequencies of a document by its analysed words."""
     cleaned = (candidates([word], most_words=1) for word in document.split())
     return Counter(token for word in cleaned for one in word for token in tokens.get(one, ()))

@@ -1,8 +1,8 @@
-"""SIRA's query side: the model sketches the evidence, document frequencies judge its words, one query is made.
+"""SIRA's query side: a model proposes vocabulary, document frequencies filter it, and one query is built.
 
 Section 3.2 of *Superintelligent Retrieval Agent*: the model predicts vocabulary that relevant documents would use and
-the query lacks; a phrase stays where 0 < DF <= tau |C|; what is left is searched for beside the query. No passage is
-ever shown to the model.
+the query lacks; a phrase is kept if 0 < DF <= tau |C|; the kept phrases are searched in addition to the query. The
+model receives no passage.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ from es_ttc.rewriters.prompts import SCHEMA
 from es_ttc.rewriters.weighted import FieldParams, WeightedRewriter
 
 _LONGEST_TEXT = 2000
-"""Characters of the text that the model reads."""
+"""Maximum number of characters of the text for the model."""
 _TOKENS_A_PHRASE = 8
-"""Tokens that a phrase of the model's answer may take, its punctuation included."""
+"""Maximum number of tokens per phrase of the model's answer, punctuation included."""
 
 
 class SiraParams(FieldParams):
@@ -34,23 +34,24 @@ class SiraParams(FieldParams):
     prompt: str = Field(
         "general",
         pattern=r"^[a-z][a-z0-9_-]{0,50}$",
-        description="Which prompt asks for the sketch: built-in, or a file of the gateway's folder of prompts.",
+        description="Name of the prompt: a built-in one, or a file in the gateway's folder of prompts.",
     )
     tau: float = Field(
-        DEFAULT_TAU, ge=0, le=1, description="Greatest share of the documents that may have a phrase; 1 for no filter."
+        DEFAULT_TAU,
+        ge=0,
+        le=1,
+        description="Maximum share of the documents that may contain a phrase; 1 for no filter.",
     )
-    phrases: int = Field(10, ge=1, le=50, description="Phrases that are proposed at most.")
-    words: bool = Field(
-        True, description="Whether the words of a phrase are judged and searched for by themselves too."
-    )
+    phrases: int = Field(10, ge=1, le=50, description="Maximum number of proposed phrases.")
+    words: bool = Field(True, description="Whether the single words of a phrase are also filtered and searched.")
 
 
 class SiraRewriter(WeightedRewriter):
-    """One weighted BM25 query: the text, and vocabulary that a language model expects in relevant documents.
+    """Build one weighted BM25 query: the text, and vocabulary that a language model expects in relevant documents.
 
-    The model is asked once a text, then document frequencies in the caller's name: phrases that no document has, and
-    those that more than `tau` of all documents have, are left out. Where the model fails or is late, the plain query
-    answers, and the response says so.
+    The model is called once for each text. Then document frequencies are read with the caller's credentials, and
+    phrases are dropped that no document or more than a share `tau` of all documents contain. If the model fails or is
+    late, the plain query is used, and the response contains the reason.
     """
 
     name: ClassVar[str] = "sira"
@@ -58,7 +59,7 @@ class SiraRewriter(WeightedRewriter):
     asks_model: ClassVar[bool] = True
 
     async def expand(self, text: str, corpus: Corpus, params: SiraParams) -> Expansion:
-        """Ask for a sketch, and keep of it what the corpus can tell apart."""
+        """Request proposals, and keep those that pass the document frequency filter."""
         if params.weight == 0:
             return Expansion()
         prompt = corpus.prompt(params.prompt)

@@ -1,7 +1,7 @@
 """The one weighted query (SIRA, equation 2): score(d) = BM25(q, d) + w BM25(expansion, d), in one search.
 
-Both parts are BM25 of the same engine over the same fields, so ``w`` is a ratio without a unit: it means the same on
-OpenSearch and on Elasticsearch, whose BM25 scores differ by the constant factor k1 + 1.
+Both parts are BM25 of the same engine over the same fields, so ``w`` is a ratio without a unit: it has the same effect
+on OpenSearch and on Elasticsearch, whose BM25 scores differ by the constant factor k1 + 1.
 """
 
 import re
@@ -17,20 +17,20 @@ from es_ttc.rewriters.base import Expansion, Fields, Term
 
 _FIELD = re.compile(r"[^\s^*]+(\^\d+(\.\d+)?)?")
 NAMED = "ttc:"
-"""Begins the names of our clauses; the term follows."""
+"""Prefix of the names of es-ttc's clauses, followed by the term."""
 
 
 class FieldParams(Params):
-    """Which fields are searched, and what the parts count for.
+    """The searched fields, and the weights of the parts.
 
     Attributes:
-        GRID: Values that `es-ttc tune` tries.
+        GRID: Values for `es-ttc tune`.
     """
 
     text_fields: tuple[str, ...] = Field(
         (),
         max_length=50,
-        description="The text fields, with boosts where wanted (`title^2`). Default: those that `es-ttc` indexed.",
+        description="Text fields, optionally with boosts (`title^2`). Default: those that `es-ttc` has encoded.",
     )
 
     @field_validator("text_fields")
@@ -46,22 +46,21 @@ class FieldParams(Params):
         ge=0,
         le=100,
         allow_inf_nan=False,
-        description="What a match in `ttc.enrichment` counts for; 0 leaves the field out. Default: 1 where an index "
-        "has the field.",
+        description="Weight of a match in `ttc.enrichment`; 0 excludes the field. Default: 1 if an index has it.",
     )
     weight: float = Field(
         0.5,
         ge=0,
         le=100,
         allow_inf_nan=False,
-        description="Weight w of the expansion beside the query itself; 0 is the query alone.",
+        description="Weight w of the expansion relative to the query; 0 is the query alone.",
     )
 
 
 def weighted_query(
     text: str, fields: Fields, expansion: Expansion | None, params: FieldParams, *, named: bool
 ) -> dict[str, Any]:
-    """Return the native query: the text's own part, and the expansion's where there is one."""
+    """Return the native query: the text's own part, and the expansion's if there is one."""
     searched = _weights(fields, params)
     own = _summed([_matching(text, fields.text), *_in_enrichment(text, searched)])
     terms = () if expansion is None or params.weight == 0 else expansion.terms
@@ -72,10 +71,10 @@ def weighted_query(
 
 
 class WeightedRewriter:
-    """What rewriters share whose parameters are :class:`FieldParams` and whose query is the weighted one."""
+    """The base of rewriters whose parameters are :class:`FieldParams` and whose query is the weighted one."""
 
     def remembers(self, params: FieldParams) -> Mapping[str, Any]:
-        """Return the parameters that the expansion depends on: of the weight, whether there is one."""
+        """Return the parameters that the expansion depends on: of the weight, whether it is positive."""
         return {**params.model_dump(mode="json", exclude={"weight"}), "expands": params.weight > 0}
 
     def fields(self, params: FieldParams) -> Sequence[str]:
@@ -99,14 +98,14 @@ def name_of(term: str) -> str:
 
 
 def _weights(fields: Fields, params: FieldParams) -> float:
-    """Return what the field of enrichment counts for."""
+    """Return the weight of the field of enrichment."""
     if not fields.enrichment:
         return 0.0
     return 1.0 if params.enrichment is None else params.enrichment
 
 
 def _term(term: Term, fields: Fields, enrichment: float, *, named: bool) -> dict[str, Any]:
-    """Return the clause of one term: its words side by side, in the best field and in the enrichment."""
+    """Return the clause of one term: its adjacent words, in the best field and in the enrichment."""
     found = _summed(
         [_matching(term.text, fields.text, phrase=True), *_in_enrichment(term.text, enrichment, phrase=True)]
     )
@@ -124,7 +123,7 @@ def _in_enrichment(text: str, weight: float, *, phrase: bool = False) -> list[di
 
 
 def _matching(text: str, fields: Sequence[str], *, phrase: bool = False) -> dict[str, Any]:
-    """Return the query that ranks by BM25 over the text fields, of which the best one counts most."""
+    """Return the query that ranks by BM25 over the text fields, by the best field mostly."""
     name, _, boost = fields[0].partition("^")
     if len(fields) == 1:
         query: dict[str, Any] = {"query": text, "boost": float(boost)} if boost else {"query": text}

@@ -1,8 +1,8 @@
-"""What runs in the sandbox: ``python -m es_ttc.sandbox.child DESCRIPTOR [unfiltered]``.
+"""The code in the sandbox: ``python -m es_ttc.sandbox.child DESCRIPTOR [unfiltered]``.
 
-Everything that a program may import is loaded first; then the process is locked, and only then it reads the program.
-What a program takes of a task beside the matrices (chunks, views, texts, encodings) is asked for when it is used, so
-its cost is counted on the other side, where the program cannot reach.
+All modules that a program may import are loaded first; then the process is locked, and only then it receives the
+program. A task's data other than the matrices (chunks, views, texts, encodings) are requested when they are used, so
+their cost is counted by the parent, which the program cannot change.
 """
 
 import importlib
@@ -31,16 +31,16 @@ from es_ttc.sandbox import confinement, shared, wire
 from es_ttc.vectors.chunks import GRANULARITIES, Granularity
 from es_ttc.vectors.tokens import Float32
 
-_TOLD = 300
+_MAX_DETAIL = 300
 _WATCHED = ("open", "os.", "subprocess.", "shutil.", "tempfile.", "ctypes.dlopen", "resource.", "_thread.start")
 _SOCKETS = frozenset({"socket.__new__", "socket.connect", "socket.bind", "socket.getaddrinfo"})
 
 
 class _Parent:
-    """The other side.
+    """The connection to the parent process.
 
     Args:
-        channel: The process's only door.
+        channel: The only socket of the process.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -54,7 +54,7 @@ class _Parent:
         return message.about, message.descriptors
 
     def ask(self, what: str, payload: bytes = b"", **about: Any) -> list[Any]:
-        """Ask for arrays; an answer names the shape and type of each."""
+        """Request arrays; the answer contains the shape and type of each."""
         self.tell({"ask": what, **about}, payload)
         answer, descriptors = self.next()
         return [
@@ -64,12 +64,12 @@ class _Parent:
 
 
 class _Texts(Sequence[str]):
-    """Texts that are read when the first of them is wanted."""
+    """Texts that are requested at the first use."""
 
     def __init__(self, size: int, parent: _Parent, what: str, **about: Any) -> None:
         self._size = size
         self._parent = parent
-        self._what = what
+        self._kind = what
         self._about = about
         self._texts: list[str] | None = None
 
@@ -82,25 +82,25 @@ class _Texts(Sequence[str]):
     def __getitem__(self, place: slice) -> list[str]: ...
     def __getitem__(self, place: int | slice) -> str | list[str]:
         if self._texts is None:
-            self._texts = shared.texts_of(*self._parent.ask(self._what, **self._about))
+            self._texts = shared.texts_of(*self._parent.ask(self._kind, **self._about))
         return self._texts[place]
 
 
 class _SharedChunksView(Mapping[Granularity, Chunks]):
-    """The documents' chunks, each granularity counted when it is used."""
+    """The documents' chunks; each granularity is counted when it is used."""
 
     def __init__(self, parent: _Parent) -> None:
         self._parent = parent
-        self._known: dict[Granularity, Chunks] = {}
+        self._received: dict[Granularity, Chunks] = {}
 
     def __getitem__(self, name: Granularity) -> Chunks:
         if name not in GRANULARITIES:
             raise KeyError(name)
-        if name not in self._known:
+        if name not in self._received:
             vectors, starts = self._parent.ask("chunks", granularity=name)
             texts = _Texts(len(vectors), self._parent, "chunk_texts", granularity=name)
-            self._known[name] = Chunks(vectors, starts, texts)
-        return self._known[name]
+            self._received[name] = Chunks(vectors, starts, texts)
+        return self._received[name]
 
     def __iter__(self) -> Iterator[Granularity]:
         return iter(GRANULARITIES)
@@ -110,20 +110,20 @@ class _SharedChunksView(Mapping[Granularity, Chunks]):
 
 
 class _AdapterViews(Mapping[tuple[str, int | None], Float32]):
-    """Whole documents under other adapters, each counted when it is used."""
+    """Whole documents encoded under other adapters; each is counted when it is used."""
 
     KEYS = (*((adapter, None) for adapter in ADAPTERS), (PASSAGE, TOPIC_LENGTH))
 
     def __init__(self, parent: _Parent) -> None:
         self._parent = parent
-        self._known: dict[tuple[str, int | None], Float32] = {}
+        self._received: dict[tuple[str, int | None], Float32] = {}
 
     def __getitem__(self, key: tuple[str, int | None]) -> Float32:
         if key not in self.KEYS:
             raise KeyError(key)
-        if key not in self._known:
-            (self._known[key],) = self._parent.ask("view", adapter=key[0], max_length=key[1])
-        return self._known[key]
+        if key not in self._received:
+            (self._received[key],) = self._parent.ask("view", adapter=key[0], max_length=key[1])
+        return self._received[key]
 
     def __iter__(self) -> Iterator[tuple[str, int | None]]:
         return iter(self.KEYS)
@@ -133,7 +133,7 @@ class _AdapterViews(Mapping[tuple[str, int | None], Float32]):
 
 
 def main(descriptor: int, *, filtered: bool) -> None:
-    """Run one program, on as many tasks as there are."""
+    """Run one program on any number of tasks."""
     parent = _Parent(socket.socket(fileno=descriptor))
     for name in allowed_modules():
         importlib.import_module(name)
@@ -225,7 +225,7 @@ def _program(source: str, *, restricted: bool) -> Program:
 
 
 def _warm() -> None:
-    """Run what loads parts of libraries at its first use."""
+    """Run code that loads parts of libraries at its first use."""
     warnings.simplefilter("ignore")
     np.linalg.svd(np.eye(2))
     np.median(np.ones((2, 2)), axis=1)
@@ -235,7 +235,7 @@ def _warm() -> None:
 
 
 def _watch(parent: _Parent) -> Any:
-    """Return a hook that tells the parent what a program was about to do, before the filter ends it."""
+    """Return an audit hook that reports a program's forbidden action before the filter kills the process."""
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         if event in _SOCKETS or event.startswith(_WATCHED):
@@ -247,23 +247,23 @@ def _watch(parent: _Parent) -> Any:
 
 def _end(parent: _Parent, reason: Reason, detail: str) -> None:
     try:
-        parent.tell({"reason": str(reason), "detail": detail[:_TOLD].encode(errors="replace").decode()})
-    finally:  # a program may have closed the socket: its end says so
+        parent.tell({"reason": str(reason), "detail": detail[:_MAX_DETAIL].encode(errors="replace").decode()})
+    finally:  # a program may have closed the socket: the parent notices the end
         os._exit(0)
 
 
 def _sentence(error: BaseException) -> str:
-    """Return what was raised and on which of the program's lines, without reading any file."""
+    """Return an exception and the program's line as one sentence, without reading a file."""
     line, place = None, error.__traceback__
     while place is not None:
         if place.tb_frame.f_code.co_filename == "<program>":
             line = place.tb_lineno
         place = place.tb_next
     try:
-        told = str(error)
+        message = str(error)
     except Exception:  # noqa: BLE001 - anything may be raised with anything in it
-        told = "without a text"
-    return f"{f'line {line}: ' if line else ''}{type(error).__name__}: {told}"
+        message = "without a text"
+    return f"{f'line {line}: ' if line else ''}{type(error).__name__}: {message}"
 
 
 if __name__ == "__main__":

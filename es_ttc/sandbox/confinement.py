@@ -1,7 +1,7 @@
-"""Taking everything away from a process: resource limits, then a filter of system calls that cannot be taken off.
+"""Remove a process's rights: resource limits, then a filter of system calls that cannot be removed.
 
-The filter is libseccomp's, through pyseccomp. It lists what is allowed, so a call that nobody thought of is refused
-too; the process is killed at the first other one.
+The filter is libseccomp's, through pyseccomp. It lists the allowed calls, so unknown calls are refused too; any other
+call kills the process.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ ALLOWED = (
     # locks, signals to itself, its end
     "futex", "sched_yield", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall",
     "exit", "exit_group",
-    # what the C library asks about this process and the clock
+    # queries of the C library about this process and the clock
     "getpid", "gettid", "getrandom", "clock_gettime", "clock_getres", "gettimeofday", "time", "sched_getaffinity",
     "sysinfo",
 )  # fmt: skip
@@ -35,7 +35,7 @@ def seccomp() -> Any:
     """Return the filter's library.
 
     Raises:
-        ConfigurationError: It cannot be had here; the message says how to get it.
+        ConfigurationError: It is unavailable; the message says how to install it.
     """
     if not sys.platform.startswith("linux"):
         raise ConfigurationError(f"programs run in a sandbox that needs Linux, and this is {sys.platform}")
@@ -54,12 +54,12 @@ def seccomp() -> Any:
 
 
 def lock(memory: int, cpu_seconds: int, *, filtered: bool = True) -> None:
-    """Leave this process nothing but computing; for good.
+    """Permanently restrict this process to computing.
 
     Args:
-        memory: Bytes of address space that it may take beside what it has.
-        cpu_seconds: Seconds of processor time.
-        filtered: Whether system calls are filtered; without it, only what is listed above the filter is taken away.
+        memory: Maximum additional address space, in bytes.
+        cpu_seconds: Maximum processor time, in seconds.
+        filtered: Whether system calls are filtered; otherwise only the resource limits apply.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     taken = _address_space()

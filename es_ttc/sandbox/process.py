@@ -1,6 +1,6 @@
-"""One child: started, locked, given a program, answered while it ranks; ended by whatever it does wrong.
+"""One child process: start it, lock it, send it a program, answer its requests, and end it after any violation.
 
-What the child sends is untrusted. Whatever it is, here it becomes scores or :class:`Refused`, and nothing else.
+The child's messages are untrusted. They result in scores or :class:`Refused`, and nothing else.
 """
 
 import signal
@@ -27,7 +27,7 @@ from es_ttc.vectors.tokens import Float32
 _START_SECONDS = 60.0
 _END_SECONDS = 1.0
 _MOST_MESSAGES = 10_000
-"""Messages of a child while it ranks one task."""
+"""Maximum number of messages of a child for one task."""
 _MOST_NOTES = 256
 _CHILD = "es_ttc.sandbox.child"
 
@@ -36,11 +36,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What a process may take of the machine.
+    """Resource limits of a process.
 
     Attributes:
-        memory_mb: Memory beside what the interpreter and numpy take, in MiB.
-        cpu_seconds: Seconds of processor time, from its start to its end.
+        memory_mb: Memory in addition to that of the interpreter and numpy, in MiB.
+        cpu_seconds: Processor time, from its start to its end.
         filtered: Whether its system calls are filtered; a filter needs libseccomp.
     """
 
@@ -68,14 +68,14 @@ class SharedMoments:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a program ranks; q queries, n documents.
+    """The inputs of a program; q queries, n documents.
 
     Attributes:
         query_texts: q texts.
         queries: ``(q, d)`` float32 unit rows.
         documents: ``(n, d)`` float32 unit rows.
         size: q, n and d.
-        sample: Of queries, for statistics along them; None where the queries themselves stand for it.
+        sample: A sample of queries for statistics along queries; None: the queries themselves.
     """
 
     query_texts: Sequence[str]
@@ -86,7 +86,7 @@ class Inputs:
 
 
 class Source(Protocol):
-    """What a task gives a program beside its inputs. A method may refuse: :class:`Refused` ends the program."""
+    """A task's data for a program in addition to its inputs. A method may raise :class:`Refused` to end the program."""
 
     def chunks(self, granularity: Granularity) -> SharedChunks:
         """Return the documents' chunks."""
@@ -114,11 +114,11 @@ _Array = tuple[Shared, tuple[int, ...], str]
 
 
 class Process:
-    """One child.
+    """One child process.
 
     Args:
-        allowance: What it may take.
-        hash_seed: Of its texts' hashes.
+        allowance: Its resource limits.
+        hash_seed: Seed of the hashes of its strings.
     """
 
     def __init__(self, allowance: ProcessLimits, hash_seed: int = 0) -> None:
@@ -149,7 +149,7 @@ class Process:
         self._killed = ""
         self._messages = 0
         self.spent = 0.0
-        """Seconds that the program has taken, on all tasks together."""
+        """Seconds that the program has used, on all tasks together."""
 
     def __enter__(self) -> "Process":
         return self
@@ -166,39 +166,39 @@ class Process:
             self._child.stderr.close()
 
     def kill(self, why: str) -> None:
-        """Kill it, from any thread; whoever waits for it is told why."""
+        """Kill it, from any thread; a waiting caller gets the reason."""
         self._killed = self._killed or why
         if self._child.poll() is None:
             self._child.kill()
 
     @property
     def pid(self) -> int:
-        """The child's number."""
+        """The child's process id."""
         return self._child.pid
 
     def await_ready(self) -> None:
-        """Wait until it has loaded what programs may use.
+        """Wait until it has loaded the modules for programs.
 
         Raises:
-            ConfigurationError: The sandbox cannot be had on this machine.
+            ConfigurationError: The sandbox is unavailable on this machine.
         """
         try:
             theirs = self._receive(time.monotonic() + _START_SECONDS).about.get("ready")
         except Refused as refused:
             self.kill("")
-            told = b"" if self._child.stderr is None else self._child.stderr.read()
-            last = told.decode(errors="replace").strip().splitlines()[-1:] or [refused.detail]
+            output = b"" if self._child.stderr is None else self._child.stderr.read()
+            last = output.decode(errors="replace").strip().splitlines()[-1:] or [refused.detail]
             raise ConfigurationError(f"the sandbox did not start: {last[0]}") from refused
         if theirs != wire.edition():
             raise ConfigurationError("the sandbox's code was changed while this process ran: run it again to go on")
 
     def begin(self, source: str, seconds: float, *, restricted: bool = True) -> None:
-        """Lock it, and give it its program.
+        """Lock it, and send it its program.
 
         Args:
             source: The program.
-            seconds: That it may take to be defined.
-            restricted: Whether the child refuses what :mod:`es_ttc.rescorers.programs.source` refuses.
+            seconds: Time limit of the program's definition.
+            restricted: Whether the child also applies the checks of :mod:`es_ttc.rescorers.programs.source`.
 
         Raises:
             Refused: The program failed while it was defined.
@@ -219,16 +219,16 @@ class Process:
         self._until("defined", seconds)
 
     def rank(self, inputs: Inputs, source: Source, seconds: float, note: Note | None = None) -> tuple[Float32, float]:
-        """Return the program's scores, ``(q, n)`` and finite, and the seconds that it took, without those of answers.
+        """Return the program's scores, ``(q, n)`` and finite, and its seconds, without those of answers.
 
         Args:
-            inputs: What it ranks.
-            source: What it may ask for.
-            seconds: That it may take.
-            note: Told the scores of every channel, where they are wanted.
+            inputs: The inputs.
+            source: The data that it may request.
+            seconds: Time limit.
+            note: Receives the scores of every channel, if they are requested.
 
         Raises:
-            Refused: It failed, took too much, or tried what it may not.
+            Refused: It failed, exceeded a limit, or tried a forbidden action.
         """
         q, n, d = inputs.size
         self._messages = 0
@@ -251,7 +251,7 @@ class Process:
         return scores, own
 
     def _until(self, what: str, seconds: float, answers: "_Answers | None" = None) -> float:
-        """Answer until it says that it is through; return the time that was its own, all of which has one limit."""
+        """Answer requests until it has finished; return its own time, which has one limit in total."""
         spent = 0.0
         while True:
             start = time.monotonic()
@@ -307,7 +307,7 @@ class Process:
         raise Refused(Reason.TIME, "longer than a program may take") from None
 
     def _ended(self) -> NoReturn:
-        """Say how it ended."""
+        """Return the reason why it ended."""
         try:
             status = self._child.wait(timeout=_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -327,18 +327,18 @@ class Process:
 
 
 def _checkout() -> dict[str, str]:
-    """Return where the child finds this code, where it is not among installed packages."""
+    """Return the folder of this code for the child, if it is not among installed packages."""
     root = str(Path(wire.__file__).parents[2])
     return {} if root in sysconfig.get_paths().values() else {"PYTHONPATH": root}
 
 
 class _Answers:
-    """Answers to what a child asks, as arrays.
+    """Answers a child's requests, as arrays.
 
     Args:
-        source: Where they come from.
+        source: The source of the data.
         size: q, n and d.
-        note: Told the channels.
+        note: Receives the channels.
     """
 
     def __init__(self, source: Source, size: tuple[int, int, int], note: Note | None) -> None:
@@ -348,11 +348,11 @@ class _Answers:
         self._notes = 0
 
     def to(self, message: wire.Message) -> list[_Array]:
-        """Return the arrays that were asked for.
+        """Return the requested arrays.
 
         Raises:
-            Refused: There are no such, or they cost too much.
-            Malformed: The message is none.
+            Refused: They do not exist, or cost too much.
+            MalformedMessage: The message is none.
         """
         _, n, d = self._size
         match message.about:
@@ -376,10 +376,10 @@ class _Answers:
                 raise Refused(Reason.FAILED, f"asked for what there is not: {line(message.about.get('ask'))}")
 
     def note(self, message: wire.Message) -> None:
-        """Pass a channel on.
+        """Pass on a channel.
 
         Raises:
-            Malformed: The message is none.
+            MalformedMessage: The message is none.
         """
         q, n, _ = self._size
         self._notes += 1
@@ -407,5 +407,5 @@ def _reason(given: Any) -> Reason:
 
 
 def line(text: Any) -> str:
-    """Return what an untrusted process said as one short line."""
+    """Return the text of an untrusted process as one short line."""
     return "".join(char if char.isprintable() else " " for char in str(text)[:300])

@@ -1,7 +1,7 @@
-"""Processes for programs that are served: each runs one program, and some are kept from window to window.
+"""Processes for served programs: each runs one program, and some are kept from window to window.
 
-A window is ranked by a process that nobody else uses meanwhile. A program that fails, takes too long or is given up
-(its request has reached its deadline) costs its process; the next window gets another, which has been started ahead.
+A window is ranked by a process that no other window uses meanwhile. If a program fails, takes too long or is cancelled
+(its request has reached its deadline), its process is ended; the next window gets another one, which was started ahead.
 """
 
 import threading
@@ -24,9 +24,9 @@ from es_ttc.vectors.chunks import Granularity
 from es_ttc.vectors.tokens import Float32
 
 _WINDOWS_CPU = 60
-"""A process may take so many times the time of one window, and is replaced at half of it."""
+"""Processor time of a process, as a multiple of one window's; it is replaced at half of it."""
 _BATCH = 64
-"""Texts encoded between two looks at the clock."""
+"""Number of texts encoded between two checks of the clock."""
 _STATUS = Path("/proc/self/statm")
 _START_SECONDS = 60.0
 _STOPPING = "programs are not served any more: the gateway is stopping"
@@ -35,12 +35,12 @@ _GIVEN_UP = "nobody waited any longer"
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """What served programs may take.
+    """Resource limits of served programs.
 
     Attributes:
         seconds: Time for one window, in seconds, the encoder's included.
-        memory_mb: Memory of a process, beside what the interpreter and numpy take, in MiB.
-        processes: Processes that are kept while they have nothing to do.
+        memory_mb: Memory of a process in addition to that of the interpreter and numpy, in MiB.
+        processes: Maximum number of idle processes that are kept.
         filtered: Whether system calls are filtered.
     """
 
@@ -51,15 +51,15 @@ class ProgramLimits:
 
     @property
     def allowance(self) -> ProcessLimits:
-        """What each process may take."""
+        """The limits of each process."""
         return ProcessLimits(self.memory_mb, int(self.seconds * _WINDOWS_CPU), self.filtered)
 
 
 class ProgramProcessPool:
-    """Runs programs in processes of their own; nothing is started before a program is called.
+    """Runs programs in processes of their own; a process is started at the first call of a program.
 
     Args:
-        limits: What programs may take.
+        limits: The limits of programs.
     """
 
     def __init__(self, limits: ProgramLimits) -> None:
@@ -73,10 +73,10 @@ class ProgramProcessPool:
         self._closed = False
 
     def require(self) -> None:
-        """Refuse a machine that has not what the limits ask for.
+        """Raise an error if the machine does not support the limits.
 
         Raises:
-            ConfigurationError: It has not; the message says what to do.
+            ConfigurationError: It does not; the message contains the fix.
         """
         if not _STATUS.exists():
             raise ConfigurationError("promoted programs run in processes that need Linux: leave [programs] empty here")
@@ -91,10 +91,10 @@ class ProgramProcessPool:
             ) from error
 
     def program(self, source: str) -> Program:
-        """Return a promoted program as a function that runs it elsewhere.
+        """Return a promoted program as a function that runs it in a process.
 
         Raises:
-            Refused: Its text breaks a rule.
+            Refused: Its source violates a rule.
         """
         check(source)
 
@@ -112,7 +112,7 @@ class ProgramProcessPool:
             self._closed = True
             idle, self._idle = self._idle, []
             spare, self._spare = self._spare, None
-            for process in self._busy:  # whoever waits for one closes it
+            for process in self._busy:  # a caller that waits for one closes it
                 process.kill(_STOPPING)
         for _, process in idle:
             process.close()
@@ -123,7 +123,7 @@ class ProgramProcessPool:
     def _ranked(self, source: str, queries: Float32, documents: Float32, context: Context) -> Float32:
         call = current()
         end = time.monotonic() + self._limits.seconds
-        process = self._kept(source) or self._begun(source, call)
+        process = self._idle_process(source) or self._begun(source, call)
         try:
             with self._lock:
                 if self._closed:
@@ -138,11 +138,11 @@ class ProgramProcessPool:
         finally:
             with self._lock:
                 self._busy.discard(process)
-            self._start_spare()  # not before: it would take processor time from this window
+            self._start_spare()  # not earlier, because it would take processor time from this window
         self._keep(source, process)
         return scores
 
-    def _kept(self, source: str) -> Process | None:
+    def _idle_process(self, source: str) -> Process | None:
         with self._lock:
             for place in range(len(self._idle) - 1, -1, -1):
                 if self._idle[place][0] == source:
@@ -150,7 +150,7 @@ class ProgramProcessPool:
         return None
 
     def _keep(self, source: str, process: Process) -> None:
-        """Keep a process for the next window, unless it has taken much already; the longest unused one goes."""
+        """Keep a process for the next window, unless it has used many resources; drop the least recently used one."""
         spent = process.spent > self._limits.allowance.cpu_seconds / 2
         with self._lock:
             if self._closed or spent:
@@ -163,7 +163,7 @@ class ProgramProcessPool:
             one.close()
 
     def _begun(self, source: str, call: Call) -> Process:
-        """Return a process that has its program, from the one that was started ahead."""
+        """Return a process with its program, from the one that was started ahead."""
         process = self._started(call)
         try:
             with call.ending(lambda: process.kill(_GIVEN_UP)):
@@ -192,7 +192,7 @@ class ProgramProcessPool:
                 self._spare = self._starter.submit(_start, self._limits.allowance)
 
     def _keep_spare(self, starting: "Future[Process]") -> None:
-        """Keep for the next window what this one could not wait for."""
+        """Keep for the next window a process for which this one could not wait."""
         with self._lock:
             if self._spare is None and not self._closed:
                 self._spare = starting
@@ -220,14 +220,14 @@ def _close_started(starting: "Future[Process]") -> None:
 
 
 class _WindowInputs:
-    """What a window gives a program.
+    """The data of a window for a program.
 
     Args:
         queries: ``(q, d)``.
         documents: ``(n, d)``.
-        context: Everything else.
-        call: Given up at the request's deadline.
-        end: When the window's time is over, by `time.monotonic`.
+        context: All other data.
+        call: Cancelled at the request's deadline.
+        end: The window's deadline, by `time.monotonic`.
     """
 
     def __init__(self, queries: Float32, documents: Float32, context: Context, call: Call, end: float) -> None:
@@ -238,7 +238,7 @@ class _WindowInputs:
         self._end = end
 
     def inputs(self) -> Inputs:
-        """Return what the program gets at once."""
+        """Return the inputs that are sent at once."""
         moments = self._context.calibration
         return Inputs(
             self._context.query_texts,
@@ -251,7 +251,7 @@ class _WindowInputs:
         )
 
     def chunks(self, granularity: Granularity) -> SharedChunks:
-        """Return the documents' chunks, those of the index where it has them."""
+        """Return the documents' chunks, from the index if it has them."""
         chunks = self._context.chunks(granularity)
         return SharedChunks(_shared(chunks.vectors), Shared.of(chunks.starts.astype(np.int64)), len(chunks.vectors))
 
@@ -264,7 +264,7 @@ class _WindowInputs:
         return SharedTexts.of(self._context.doc_texts)
 
     def view(self, adapter: str, max_length: int | None) -> Shared:
-        """Return the documents under another adapter, those of the index where it has them."""
+        """Return the documents under another adapter, from the index if it has them."""
         return _shared(self._context.view(self._documents, adapter, max_length))
 
     def encode(self, texts: list[str], adapter: str, dimensions: int | None, max_length: int | None) -> Float32:

@@ -1,4 +1,4 @@
-"""Arrays and texts in memory that both sides see. The child can change none but its own result."""
+"""Arrays and texts in memory that both processes share. The child can write only its own result."""
 
 import ctypes
 import fcntl
@@ -19,11 +19,11 @@ _SEALED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 class Shared:
-    """A block of memory without a name; it goes with the last descriptor.
+    """A block of memory without a name; it is released with the last descriptor.
 
     Args:
-        content: What it holds; its size cannot change.
-        writable: Whether those that it is given to may write.
+        content: Its content; its size cannot change.
+        writable: Whether its receivers may write.
     """
 
     def __init__(self, content: bytes | memoryview, *, writable: bool = False) -> None:
@@ -39,26 +39,26 @@ class Shared:
 
     @classmethod
     def of(cls, values: NDArray[Any], *, writable: bool = False) -> "Shared":
-        """Share an array."""
+        """Return a shared array."""
         return cls(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data, writable=writable)
 
     def read(self) -> bytes:
-        """Return what it holds now."""
+        """Return the present content."""
         with mmap.mmap(self.descriptor, self.size, prot=mmap.PROT_READ) as mapped:
             return mapped[:]
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._closing()
 
 
 @dataclass(frozen=True, slots=True)
 class SharedTexts:
-    """Texts as one run of UTF-8.
+    """Texts as one block of UTF-8.
 
     Attributes:
         blob: The bytes.
-        ends: ``(n,)`` int64, where each text ends.
+        ends: ``(n,)`` int64, the end of each text.
         count: n.
     """
 
@@ -68,7 +68,7 @@ class SharedTexts:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> "SharedTexts":
-        """Share texts."""
+        """Return shared texts."""
         encoded = [text.encode("utf-8", "replace") for text in texts]
         ends = np.cumsum([len(one) for one in encoded], dtype=np.int64)
         return cls(Shared(b"".join(encoded)), Shared.of(ends), len(texts))
@@ -81,7 +81,7 @@ class SharedChunks:
     Attributes:
         vectors: ``(count, d)`` float32.
         starts: ``(n + 1,)`` int64.
-        count: How many chunks there are.
+        count: Number of chunks.
     """
 
     vectors: Shared
@@ -90,10 +90,10 @@ class SharedChunks:
 
 
 def mapped(descriptor: int, shape: Sequence[int], dtype: str, *, writable: bool = False) -> NDArray[Any]:
-    """Return shared memory as an array, in the child, which may neither ask for a file's size nor copy descriptors.
+    """Return shared memory as an array, in the child, which may neither query a file's size nor copy descriptors.
 
     Raises:
-        MemoryError: There is no room left for it.
+        MemoryError: The memory limit is exceeded.
     """
     kind = np.dtype(dtype)
     size = int(np.prod(shape)) * kind.itemsize
@@ -101,13 +101,13 @@ def mapped(descriptor: int, shape: Sequence[int], dtype: str, *, writable: bool 
         os.close(descriptor)
         return np.zeros(tuple(shape), kind)
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-    # Populated at once: a fault a page costs more than the pages.
+    # Populated at once: page faults would cost more than the pages.
     address = _mmap(None, size, protection, mmap.MAP_SHARED | _MAP_POPULATE, descriptor, 0)
     os.close(descriptor)
     if address == _FAILED:
         raise MemoryError
     mapping = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(mapping, _munmap, address, size)  # with the last array that looks at it
+    weakref.finalize(mapping, _munmap, address, size)  # released with the last array that uses it
     block = memoryview(mapping).cast("B")
     values: NDArray[Any] = np.frombuffer(block, kind).reshape(tuple(shape))
     values.flags.writeable = writable

@@ -1,8 +1,7 @@
-"""Messages between both sides: two lengths, a flat JSON object, bytes; descriptors of shared memory ride along.
+"""Messages between both processes: two lengths, a flat JSON object, bytes, and descriptors of shared memory.
 
-What comes from the child is untrusted. Reading it runs nothing (JSON, no pickle), costs little (both parts have a
-limit, which is looked at before anything is read, and nothing is nested) and ends at one deadline, however slowly it
-comes.
+The child's messages are untrusted. Reading them runs no code (JSON, no pickle), is cheap (both parts have a limit,
+which is checked before reading, and nothing is nested) and ends at one deadline, however slow the sender is.
 """
 
 import array
@@ -25,7 +24,7 @@ _ENDS = "q"
 
 
 class Limit(NamedTuple):
-    """The most bytes of a message that are read."""
+    """Maximum number of bytes of a message."""
 
     about: int
     payload: int
@@ -34,27 +33,27 @@ class Limit(NamedTuple):
 FROM_PARENT = Limit(64 * 2**20, 0)
 FROM_CHILD = Limit(64 * 2**10, 8 * 2**20)
 MOST_TEXTS = 10_000
-"""Texts in one message."""
+"""Maximum number of texts in one message."""
 MOST_CHARACTERS = 20_000
-"""Characters of a text that are sent; encoders read fewer."""
+"""Maximum number of characters of a text; encoders read fewer."""
 _BATCH_BYTES = FROM_CHILD.payload // 2
 
 
 class PeerClosed(Exception):
-    """The other side has gone."""
+    """The other process has closed the connection."""
 
 
 class MalformedMessage(Exception):
-    """The other side sent what is no message."""
+    """The other process sent an invalid message."""
 
 
 class Message(NamedTuple):
-    """What was received.
+    """A received message.
 
     Attributes:
         about: The JSON object.
-        payload: The bytes behind it.
-        descriptors: Open descriptors, which are the receiver's now.
+        payload: The bytes after it.
+        descriptors: Open descriptors, now owned by the receiver.
     """
 
     about: dict[str, Any]
@@ -64,7 +63,7 @@ class Message(NamedTuple):
 
 @cache
 def edition() -> str:
-    """Return a digest of both sides' code, as it was when this process first asked."""
+    """Return a digest of both processes' code, as of the first call."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
 
@@ -77,11 +76,11 @@ def send(
     descriptors: Sequence[int] = (),
     deadline: float | None = None,
 ) -> None:
-    """Send a message, with open descriptors that the other side gets copies of.
+    """Send a message, with open descriptors of which the receiver gets copies.
 
     Raises:
-        Closed: The other side has gone.
-        TimeoutError: It has not read the message by the deadline, a time of `time.monotonic`.
+        PeerClosed: The other process has closed the connection.
+        TimeoutError: It was not received by the deadline, a time of `time.monotonic`.
     """
     body = orjson.dumps(about)
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
@@ -100,14 +99,14 @@ def send(
 def receive(
     channel: socket.socket, limit: Limit, *, descriptors: bool = False, deadline: float | None = None
 ) -> Message:
-    """Return the next message and, where they are wanted, the descriptors that came with it.
+    """Return the next message and, if requested, the descriptors that came with it.
 
     Raises:
-        Closed: The other side has gone.
-        Malformed: It sent something else.
-        TimeoutError: The message is not there, whole, by the deadline, a time of `time.monotonic`.
+        PeerClosed: The other process has closed the connection.
+        MalformedMessage: It sent something else.
+        TimeoutError: The message is not complete by the deadline, a time of `time.monotonic`.
     """
-    header, given = _exactly(channel, _HEADER.size, descriptors, deadline)
+    header, received = _exactly(channel, _HEADER.size, descriptors, deadline)
     sizes = _HEADER.unpack(header)
     for size, most in zip(sizes, limit, strict=True):
         if size > most:
@@ -120,14 +119,14 @@ def receive(
         raise MalformedMessage(str(error)) from error
     if not isinstance(about, dict):
         raise MalformedMessage(f"a {type(about).__name__} in place of an object")
-    return Message(about, bytes(payload), given)
+    return Message(about, bytes(payload), received)
 
 
 def require_flat(message: Message) -> Message:
-    """Return a message whose object holds plain values alone.
+    """Return a message whose object contains only plain values.
 
     Raises:
-        Malformed: There is a list or an object in it.
+        MalformedMessage: There is a list or an object in it.
     """
     if any(isinstance(value, dict | list) for value in message.about.values()):
         raise MalformedMessage("a value that holds others")
@@ -135,7 +134,7 @@ def require_flat(message: Message) -> Message:
 
 
 def packed(texts: Sequence[str]) -> bytes:
-    """Return texts as bytes: where each ends, then all of them as UTF-8."""
+    """Return texts as bytes: the end of each, then all of them as UTF-8."""
     encoded = [text.encode() for text in texts]
     ends = array.array(_ENDS)
     end = 0
@@ -146,10 +145,10 @@ def packed(texts: Sequence[str]) -> bytes:
 
 
 def unpacked(payload: bytes, count: int) -> list[str]:
-    """Return the texts of :func:`packed`, each cut to what may be sent of it.
+    """Return the texts of :func:`packed`, each cut to the allowed length.
 
     Raises:
-        Malformed: They are no such texts, or too many.
+        MalformedMessage: The bytes are invalid, or the texts are too many.
     """
     if not 0 <= count <= MOST_TEXTS:
         raise MalformedMessage(f"{count:,} texts in one message; {MOST_TEXTS:,} are allowed")
@@ -169,7 +168,7 @@ def unpacked(payload: bytes, count: int) -> list[str]:
 
 
 def batches(texts: Sequence[str]) -> list[Sequence[str]]:
-    """Return texts in runs that fit one message each, each text cut to what is sent of it."""
+    """Return texts in groups that fit into one message each, each text cut to the allowed length."""
     runs: list[Sequence[str]] = []
     run: list[str] = []
     room = _BATCH_BYTES
@@ -188,7 +187,7 @@ def _exactly(
     channel: socket.socket, size: int, descriptors: bool, deadline: float | None
 ) -> tuple[bytearray, list[int]]:
     space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4) if descriptors else 0
-    data, given = bytearray(), array.array("i")
+    data, received = bytearray(), array.array("i")
     while len(data) < size:
         _until(channel, deadline)
         try:
@@ -197,15 +196,15 @@ def _exactly(
             raise PeerClosed from error
         for level, kind, content in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                given.frombytes(content)
+                received.frombytes(content)
         if not part:
             raise PeerClosed
         data += part
-    return data, given.tolist()
+    return data, received.tolist()
 
 
 def _until(channel: socket.socket, deadline: float | None) -> None:
-    """Let the next call on a socket wait no longer than the deadline; the child, which has none, makes no call here."""
+    """Set the timeout of the next call on a socket to the deadline; the child has none and makes no call here."""
     if deadline is None:
         return
     left = deadline - time.monotonic()

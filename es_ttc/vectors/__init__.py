@@ -1,1 +1,1 @@
-"""Token vectors as arrays and as bytes: quantisation, the packed container, ragged windows. Pure numpy."""
+"""Token vectors as arrays and as bytes: quantisation, the packed container. Pure numpy."""

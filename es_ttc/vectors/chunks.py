@@ -1,4 +1,4 @@
-"""A document's chunks as they are stored: its text, spans of it at three granularities, a vector for each."""
+"""A document's stored chunks: its text, spans of it at three granularities, a vector for each span."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ class DocumentChunks:
     """The chunks of one document.
 
     Attributes:
-        text: The document as it was encoded.
+        text: The encoded text of the document.
         spans: By granularity ``(m, 2)`` int32: first and end character of each chunk.
         vectors: By granularity m unit rows, as stored.
-        topic: One row: the document's first tokens alone (B.4 of the paper on programs).
+        topic: One row: the vector of the document's first tokens (B.4 of the paper on programs).
     """
 
     text: str
@@ -58,10 +58,10 @@ def pack_chunks(chunks: DocumentChunks) -> bytes:
 
 
 def unpack_chunks(blob: bytes) -> DocumentChunks:
-    """Read :func:`pack_chunks` back.
+    """Return the chunks in a blob of :func:`pack_chunks`.
 
     Raises:
-        ValueError: The blob is no such map, or its parts disagree.
+        ValueError: The blob is invalid, or its parts contradict each other.
     """
     try:
         packed = cbor2.loads(blob)

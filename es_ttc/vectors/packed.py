@@ -1,4 +1,4 @@
-"""One binary container for everything that is stored as bytes: token vectors, norms, offsets, codebooks.
+"""The binary container of all stored bytes: token vectors, norms, offsets, codebooks.
 
 All numbers are little-endian. A blob is a header of 16 bytes, a small JSON object (the meta), padding up to a multiple
 of 16, then the data up to the very end::
@@ -14,8 +14,8 @@ of 16, then the data up to the very end::
 Data is the matrix in row order, with the row factors before it. Residuals are 16-bit words: a row is its centroid and
 the words of its codes, and the meta names the codebook that they are read with.
 
-Unpacking trusts nothing: a blob whose header and length disagree is a ValueError. It copies nothing either (the arrays
-are read-only views of the blob), but for residuals, which are read back as int8.
+Unpacking validates every blob: if header and length disagree, it raises a ValueError. It copies nothing (the arrays are
+read-only views of the blob), except for residuals, which are decoded to int8.
 """
 
 import struct
@@ -94,23 +94,23 @@ def pack_tokens(tokens: TokenVectors) -> bytes:
 
 
 def pack_residuals(residuals: Residuals, identifier: str) -> bytes:
-    """Return the blob of one document's token vectors, written in the codebook of this :func:`codebook_id`."""
+    """Return the blob of one document's token vectors, encoded with the codebook of a :func:`codebook_id`."""
     rows = np.column_stack((residuals.centroids, residuals.words))
     return _pack(_Kind.TOKENS, rows, {_CODEBOOK: identifier}, row_factors=residuals.factors)
 
 
 def unpack_tokens(blob: bytes, codebooks: Codebooks = NO_CODEBOOKS) -> TokenVectors:
-    """Read :func:`pack_tokens` or :func:`pack_residuals` back.
+    """Return the token vectors in a blob of :func:`pack_tokens` or :func:`pack_residuals`.
 
     Raises:
-        UnknownCodebook: The codebook of residuals is not among those given.
-        ValueError: The blob is no such container, is truncated or too long, or holds a value that is not finite.
+        UnknownCodebook: The codebook of residuals is not available.
+        ValueError: The blob is invalid, truncated or too long, or contains a value that is not finite.
     """
     matrix, row_factors, meta = _unpack(blob, _Kind.TOKENS)
     if matrix.shape[1] == 0:
         raise ValueError("packed tokens: 0 columns")
     if matrix.dtype == np.float16:
-        # As integers, and with the sign off: everything from 0x7c00 up is an infinity or NaN.
+        # As integers without the sign: everything from 0x7c00 on is an infinity or NaN.
         finite = not matrix.size or int(np.max(matrix.view(np.uint16) & np.uint16(0x7FFF))) < 0x7C00
     else:
         finite = bool(np.isfinite(matrix if row_factors is None else row_factors).all())
@@ -134,10 +134,10 @@ def pack_codebook(codebook: Codebook) -> bytes:
 
 
 def unpack_codebook(blob: bytes) -> Codebook:
-    """Read :func:`pack_codebook` back.
+    """Return the codebook in a blob of :func:`pack_codebook`.
 
     Raises:
-        ValueError: The blob is no such container, is truncated or too long, or holds no codebook.
+        ValueError: The blob is invalid, truncated or too long, or contains no codebook.
     """
     centroids, steps, meta = _unpack(blob, _Kind.CODEBOOK)
     weights = meta.get(_WEIGHTS)
@@ -151,7 +151,7 @@ def unpack_codebook(blob: bytes) -> Codebook:
 
 
 def codebook_id(blob: bytes) -> str:
-    """Return what residuals call the codebook of this blob: the first 8 bytes of its SHA-256 as 16 hex digits."""
+    """Return the id of the codebook in a blob: the first 8 bytes of its SHA-256 as 16 hex digits."""
     return sha256(blob).hexdigest()[:16]
 
 
@@ -164,10 +164,10 @@ def pack_norms(norms: ScaleNorms) -> bytes:
 
 
 def unpack_norms(blob: bytes) -> ScaleNorms:
-    """Read :func:`pack_norms` back.
+    """Return the norms in a blob of :func:`pack_norms`.
 
     Raises:
-        ValueError: The blob is no such container, is truncated or too long, or holds no norms.
+        ValueError: The blob is invalid, truncated or too long, or contains no norms.
     """
     values, _, meta = _unpack(blob, _Kind.NORMS)
     scales = meta.get("scales")
@@ -179,22 +179,22 @@ def unpack_norms(blob: bytes) -> ScaleNorms:
 
 
 def pack_offsets(offsets: NDArray[np.int32], fields: Sequence[str]) -> bytes:
-    """Return the blob of where each token of a document stands in its text.
+    """Return the blob of the position of each token in a document's text.
 
     Args:
-        offsets: ``(n, 3)`` int32: ordinal of the field, first character, end character; a token that stands for no
-            text (a special one) has an empty span.
-        fields: The names that the ordinals stand for.
+        offsets: ``(n, 3)`` int32: ordinal of the field, first character, end character; a token without text (a special
+            one) has an empty span.
+        fields: The names of the fields, by ordinal.
     """
     _check_offsets(offsets, len(fields))
     return _pack(_Kind.OFFSETS, offsets, {"fields": list(fields)})
 
 
 def unpack_offsets(blob: bytes) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Read :func:`pack_offsets` back: the ``(n, 3)`` offsets and the fields' names.
+    """Return the ``(n, 3)`` offsets and the fields' names in a blob of :func:`pack_offsets`.
 
     Raises:
-        ValueError: The blob is no such container, is truncated or too long, or holds an impossible span.
+        ValueError: The blob is invalid, truncated or too long, or contains an impossible span.
     """
     offsets, _, meta = _unpack(blob, _Kind.OFFSETS)
     fields = meta.get("fields")
@@ -236,7 +236,7 @@ def _pack(
 
 
 def _unpack(blob: bytes, kind: _Kind) -> tuple[NDArray[Any], Float32 | None, dict[str, Any]]:
-    """Return the matrix, its row factors (int8 only) and the meta; every length is checked against the blob's own."""
+    """Return the matrix, its row factors (int8 only) and the meta, after a check of all lengths."""
     what = f"packed {kind.name.lower()}"
     if len(blob) < _HEADER.size:
         raise ValueError(f"{what}: {len(blob)} bytes are less than a header of {_HEADER.size}")

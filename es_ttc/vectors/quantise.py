@@ -1,4 +1,4 @@
-"""Storage types of token vectors: float32, float16, and int8 with one factor a row."""
+"""Codecs of token vectors: float32, float16, and int8 with one factor per row."""
 
 from typing import Literal
 
@@ -15,17 +15,17 @@ _HALF_REBIAS = np.float32(2.0**112)  # float32 and float16 exponents are biased 
 
 
 def quantise(matrix: Float32, codec: Codec) -> TokenVectors:
-    """Store token vectors in fewer bytes.
+    """Encode token vectors in fewer bytes.
 
     int8 rounds each row to 127 steps of its greatest component; its factor then restores the row's own length, so
     that a unit row stays one and inner products with it stay cosines.
 
     Args:
         matrix: ``(n, d)`` float32, unit (or zero) rows; n may be 0.
-        codec: The storage type: 4, 2 or 1 bytes a component, and 4 a row for int8.
+        codec: The codec: 4, 2 or 1 bytes per component, and 4 per row for int8.
 
     Raises:
-        ValueError: The matrix is no matrix, or holds a component that is not finite.
+        ValueError: The matrix has not two dimensions, or contains a component that is not finite.
     """
     matrix = np.ascontiguousarray(matrix, dtype=np.float32)
     if matrix.ndim != 2:
@@ -43,7 +43,7 @@ def quantise(matrix: Float32, codec: Codec) -> TokenVectors:
 
 
 def dequantise(tokens: TokenVectors) -> Float32:
-    """Return the ``(n, d)`` float32 matrix that the stored values stand for; float32 values come back uncopied."""
+    """Return the ``(n, d)`` float32 matrix of stored values; float32 values are not copied."""
     if tokens.values.dtype == np.float32:
         return tokens.values.astype(np.float32, copy=False)
     matrix = np.empty(tokens.values.shape, dtype=np.float32)
@@ -63,16 +63,16 @@ def _int8(matrix: Float32) -> TokenVectors:
 
 
 def widen(values: NDArray[np.float32] | NDArray[np.float16] | NDArray[np.int8], out: Float32) -> None:
-    """Write stored values as float32 into a buffer of the same shape; int8 rows are left without their factors.
+    """Write stored values as float32 into a buffer of the same shape; the factors of int8 rows are not applied.
 
-    float16 is widened by moving its bits, several times faster than a cast that handles infinities and NaN, which
-    :func:`quantise` and :func:`es_ttc.vectors.packed.unpack_tokens` keep out.
+    float16 is converted by moving its bits, several times faster than a cast that handles infinities and NaN, which
+    :func:`quantise` and :func:`es_ttc.vectors.packed.unpack_tokens` exclude.
     """
     if values.dtype != _FLOAT16:
         np.copyto(out, values)
         return
     bits = out.view(np.int32)
-    np.copyto(bits, values.view(np.int16))  # sign-extends, so the sign stands at the top after the shift
+    np.copyto(bits, values.view(np.int16))  # sign-extends, so the sign is the highest bit after the shift
     np.left_shift(bits, 13, out=bits)
     np.bitwise_and(bits, np.int32(-0x70000001), out=bits)  # 0x8fffffff: sign, exponent and mantissa
     np.multiply(out, _HALF_REBIAS, out=out)

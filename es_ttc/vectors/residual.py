@@ -1,10 +1,11 @@
 """Token vectors as a centroid and a residual of 2 or 4 bits a component (ColBERTv2, arXiv 2112.01488, section 3.3).
 
-Near tokens share a centroid, and what is left is small and alike in every component, so one short list of weights
-stands for it. ColBERTv2 takes the list from quantiles; here it minimises the squared error (Lloyd), which 4 bits need.
+Similar tokens share a centroid, and the residuals have a similar distribution in every component, so one short list of
+weights represents them. ColBERTv2 takes the list from quantiles; here it minimises the squared error (Lloyd), which 4
+bits need.
 
-Centroids and weights are whole steps of one grid. A vector is then read back by whole-number arithmetic alone: one
-look-up in a table for 16 bits of residual, one addition. Its own length is kept beside it as a factor, as for int8.
+Centroids and weights are integer multiples of one step. A vector is then decoded by integer arithmetic: one look-up in
+a table for 16 bits of residual, one addition. Its length is stored as a factor, as for int8.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ UInt16 = NDArray[np.uint16]
 
 MOST_CENTROIDS = 2**16
 DEFAULT_CENTROIDS = 256
-"""What fits into an index's mapping: 96 KiB at 384 dimensions."""
+"""A number that fits into an index's mapping: 96 KiB at 384 dimensions."""
 
 _WORD_BITS = 16
 _REACH = 126  # greatest sum of a centroid's and a weight's steps, with room for rounding both up to 127
@@ -34,7 +35,7 @@ _BLOCK = 4096
 
 @dataclass(frozen=True, eq=False)
 class Codebook:
-    """What the vectors of one index are written in.
+    """The codebook of one index.
 
     Attributes:
         centroids: ``(k, d)`` int8, in steps.
@@ -63,7 +64,7 @@ class Codebook:
 
     @cached_property
     def table(self) -> NDArray[np.uint32] | NDArray[np.uint64]:
-        """The weights that each 16-bit word stands for, ``(65536,)``, as the bytes of one number."""
+        """The weights of each 16-bit word, ``(65536,)``, as the bytes of one number."""
         per_word = _WORD_BITS // self.bits
         words = np.arange(2**_WORD_BITS)[:, None]
         codes = words >> (self.bits * np.arange(per_word)) & (len(self.weights) - 1)
@@ -73,12 +74,12 @@ class Codebook:
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """The token vectors of one document, written in a codebook; n tokens.
+    """The token vectors of one document, encoded with a codebook; n tokens.
 
     Attributes:
         centroids: ``(n,)`` uint16, the nearest centroid of each.
-        words: ``(n, words)`` uint16, the residuals' codes; the first component stands in the lowest bits.
-        factors: ``(n,)`` float32, what turns steps into the vector's own length.
+        words: ``(n, words)`` uint16, the residuals' codes; the first component is in the lowest bits.
+        factors: ``(n,)`` float32, which convert steps to the vector's own length.
     """
 
     centroids: UInt16
@@ -91,12 +92,12 @@ def learn(vectors: Float32, bits: Bits, *, centroids: int = DEFAULT_CENTROIDS, s
 
     Args:
         vectors: ``(m, d)`` float32 unit rows, some thousands or more; 65,536 of them are used.
-        bits: Of a component's residual.
+        bits: Number of bits per component of a residual.
         centroids: Number of centroids k; fewer where there are fewer vectors.
-        seed: Of the choice of the sample and of the first centroids.
+        seed: Seed of the sample and of the first centroids.
 
     Raises:
-        ValueError: There is no vector to learn from, or one that is not finite.
+        ValueError: There is no vector, or one that is not finite.
     """
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     if vectors.ndim != 2 or not vectors.size:
@@ -114,14 +115,14 @@ def learn(vectors: Float32, bits: Bits, *, centroids: int = DEFAULT_CENTROIDS, s
 
 
 def encode(matrix: Float32, codebook: Codebook) -> Residuals:
-    """Write token vectors in a codebook.
+    """Encode token vectors with a codebook.
 
     Args:
         matrix: ``(n, d)`` float32 unit (or zero) rows; n may be 0.
-        codebook: Of as many dimensions.
+        codebook: A codebook with the same number of dimensions.
 
     Raises:
-        ValueError: The matrix has other dimensions, or holds a component that is not finite.
+        ValueError: The matrix has other dimensions, or contains a component that is not finite.
     """
     matrix = np.ascontiguousarray(matrix, dtype=np.float32)
     if matrix.ndim != 2 or matrix.shape[1] != codebook.dims:
@@ -146,10 +147,10 @@ def encode(matrix: Float32, codebook: Codebook) -> Residuals:
 
 
 def decode(residuals: Residuals, codebook: Codebook) -> TokenVectors:
-    """Return the vectors, as int8 with one factor a row.
+    """Return the vectors, as int8 with one factor per row.
 
     Raises:
-        ValueError: They were not written in this codebook.
+        ValueError: They were not encoded with this codebook.
     """
     n = len(residuals.centroids)
     if residuals.words.shape != (n, codebook.words) or residuals.factors.shape != (n,):
@@ -177,7 +178,7 @@ def _nearest(vectors: Float32, centroids: Float32) -> NDArray[np.intp]:
 
 
 def _k_means(vectors: Float32, k: int, random: np.random.Generator) -> Float32:
-    """Lloyd's algorithm; a centroid that loses all of its vectors goes to one that is taken at random."""
+    """Run Lloyd's algorithm; a centroid without vectors is moved to a random one."""
     centroids = vectors[random.choice(len(vectors), k, replace=False)].copy()
     for _ in range(_ROUNDS):
         nearest = _nearest(vectors, centroids)

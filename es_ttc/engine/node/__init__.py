@@ -1,4 +1,4 @@
-"""An OpenSearch node of the package's own: fetched once, started as a plain process, no container needed.
+"""An embedded OpenSearch node: downloaded once, started as a process, without a container.
 
-`process.start` gives a running node, `process.stop` ends one, `report.reports` tells which there are.
+`process.start` returns a running node, `process.stop` ends one, `report.reports` lists them.
 """

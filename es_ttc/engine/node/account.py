@@ -1,4 +1,4 @@
-"""The user that a node runs as: engines refuse to run as root, so root hands them to an unprivileged user."""
+"""The user that a node runs as: engines refuse to run as root, so root starts them as an unprivileged user."""
 
 import os
 import pwd
@@ -15,10 +15,10 @@ UNPRIVILEGED = "nobody"
 
 
 def run_as() -> str | None:
-    """Return the user to switch to, or None where the current one will do.
+    """Return the user to switch to, or None if the current one can be used.
 
     Raises:
-        ConfigurationError: We are root and there is no other user to run as.
+        ConfigurationError: The current user is root and there is no other user.
     """
     if os.geteuid() != 0:
         return None
@@ -32,7 +32,7 @@ def run_as() -> str | None:
 
 
 def reachable(path: Path, user: str | None) -> bool:
-    """Whether the node's user can enter every folder on the way to `path`."""
+    """Return whether the node's user can enter every folder on the way to `path`."""
     if user is None:
         return True
     folders = [folder for folder in (path, *path.parents) if folder.is_dir()]
@@ -40,20 +40,20 @@ def reachable(path: Path, user: str | None) -> bool:
 
 
 def base_folder(cache: Path, user: str | None) -> Path:
-    """Return the folder for everything of the nodes: `cache`, or the system's cache where the user cannot enter it."""
+    """Return the folder for all files of nodes: `cache`, or the system's cache if the user cannot enter it."""
     chosen = cache if reachable(cache, user) else Path(platformdirs.site_cache_dir("es-ttc"))
     return make_folder(chosen.absolute())
 
 
 def give(folder: Path, user: str | None) -> None:
-    """Make the node's user the owner of a folder."""
+    """Change the owner of a folder to the node's user."""
     if user is not None:
         account = pwd.getpwnam(user)
         os.chown(folder, account.pw_uid, account.pw_gid, follow_symlinks=False)
 
 
 def reachable_copy(folder: Path, base: Path, user: str | None) -> Path:
-    """Return `folder`, or its copy below `base` where the node's user cannot enter the original."""
+    """Return `folder`, or its copy below `base` if the node's user cannot enter the original."""
     if reachable(folder, user):
         return folder
     copy = base / "java" / f"{folder.name}-{folder.stat().st_mtime_ns:x}"

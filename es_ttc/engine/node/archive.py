@@ -13,7 +13,7 @@ def unpack(archive: Path, folder: Path, *, without: Collection[str] = ()) -> Non
     """Unpack a plugin's archive.
 
     Raises:
-        NodeError: It is no zip, or would write outside of its folder.
+        NodeError: It is not a zip file, or would write outside of its folder.
     """
     try:
         _extract(archive, folder, without)

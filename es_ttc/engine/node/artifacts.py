@@ -1,6 +1,6 @@
-"""Fetches pinned artifacts into a cache: in parallel, checked by SHA-256, each at most once.
+"""Download pinned artifacts into a cache: in parallel, verified by SHA-256, each at most once.
 
-`jgo` knows where the repositories are, mirrors included: those stand in jgo's own settings file.
+`jgo` knows the repositories, mirrors included: they are configured in jgo's own settings file.
 """
 
 import logging
@@ -25,21 +25,21 @@ ATTEMPTS = 4
 
 
 class _Corrupt(Exception):
-    """What arrived is not what is pinned."""
+    """The downloaded file is not the pinned one."""
 
 
 def fetch(pins: Sequence[Pinned], cache: Path, on_progress: ProgressCallback = ignore) -> dict[Artifact, Path]:
-    """Return each artifact's file in the cache, downloading what is missing or damaged.
+    """Return each artifact's file in the cache; download missing or damaged ones.
 
-    Two processes that fetch at once take turns; the second finds everything there.
+    Two processes that download at once take turns; the second finds all files.
 
     Args:
-        pins: What to fetch.
-        cache: Folder of the cache; made where it does not exist.
-        on_progress: Told of bytes fetched, from several threads but never at the same time.
+        pins: The artifacts.
+        cache: Folder of the cache; created if it does not exist.
+        on_progress: Receives the number of bytes, from several threads but never at the same time.
 
     Raises:
-        NodeError: A file could not be had, or what came is not what is pinned.
+        NodeError: A file is unavailable, or is not the pinned one.
         ConfigurationError: jgo is not installed.
     """
     make_folder(cache)
@@ -52,12 +52,12 @@ def fetch(pins: Sequence[Pinned], cache: Path, on_progress: ProgressCallback = i
 
 
 def download(artifact: Artifact, folder: Path, on_bytes: Callable[[int], None] | None = None) -> Path:
-    """Download one artifact below an empty folder and return its path there; nothing is checked.
+    """Download one artifact below an empty folder and return its path, without verification.
 
     Args:
-        artifact: What to ask the repositories for.
-        folder: Where it goes, in the layout of a Maven repository.
-        on_bytes: Told of the size of each piece that arrives.
+        artifact: The artifact.
+        folder: The folder, in the layout of a Maven repository.
+        on_bytes: Receives the size of each downloaded piece.
 
     Raises:
         ConfigurationError: jgo is not installed.
@@ -83,7 +83,7 @@ def download(artifact: Artifact, folder: Path, on_bytes: Callable[[int], None] |
 
 
 def repositories() -> dict[str, str]:
-    """Return the Maven repositories to ask, by name: jgo's default and those in jgo's settings file."""
+    """Return the Maven repositories, by name: jgo's default and those in jgo's settings file."""
     from jgo.config import GlobalSettings
     from jgo.constants import MAVEN_CENTRAL_URL
 

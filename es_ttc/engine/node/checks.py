@@ -1,4 +1,4 @@
-"""Refuses, before anything is started, what could not work or would hurt somebody else."""
+"""Checks before a node is started: of its port and of its data folder."""
 
 import socket
 
@@ -12,10 +12,10 @@ from es_ttc.errors import InvalidRequest, NodeError
 
 
 def port_is_free(port: int | None) -> None:
-    """Refuse a port that somebody listens on; None and 0 leave the choice to the node.
+    """Raise an error if a port is in use; None and 0 leave the choice to the node.
 
     Raises:
-        NodeError: Naming the process that has the port, as far as we may know.
+        NodeError: With the process that uses the port, if it is known.
     """
     if not port:
         return
@@ -29,10 +29,10 @@ def port_is_free(port: int | None) -> None:
 
 
 def data_is_ours(folder: NodeFolder, product: Distribution, user: str | None) -> None:
-    """Refuse a data folder that holds something else, that another node uses, or that the node could not enter.
+    """Raise an error for a data folder with other files, of another running node, or that the node's user cannot enter.
 
     Raises:
-        InvalidRequest: Naming the folder and why.
+        InvalidRequest: With the folder and the reason.
     """
     if not account.reachable(folder.data.parent, user):
         raise InvalidRequest(

@@ -1,7 +1,7 @@
-"""Several nodes of one cluster on this machine: started together, each a process of its own.
+"""Several nodes of one cluster on this machine: started together, each in a process of its own.
 
-The first node has the cluster's name, the others a number behind it. Every node knows all the transport ports, so a
-cluster comes back after any of its nodes was stopped or killed, as long as most of them are there again.
+The first node has the cluster's name, the others a number after it. Every node knows all transport ports, so a cluster
+recovers after any of its nodes was stopped or killed, as soon as most of them run again.
 """
 
 import http.client
@@ -43,7 +43,7 @@ class Cluster:
 
     @property
     def reused(self) -> bool:
-        """Whether all of it ran already."""
+        """Whether all nodes were running already."""
         return all(node.reused for node in self.nodes)
 
     def stop(self, *, drop_data: bool = False) -> None:
@@ -61,17 +61,17 @@ class Cluster:
 def start(
     spec: NodeSpec, count: int, on_progress: ProgressCallback = ignore, distribution: Distribution | None = None
 ) -> Cluster:
-    """Return a cluster whose nodes all answer and know each other, starting those that do not run yet.
+    """Return a cluster whose nodes all answer and know each other; start those that do not run.
 
     Args:
-        spec: Of its first node. The others have ports that follow its port, and data folders beside its own.
-        count: How many nodes it has.
-        on_progress: Told of bytes fetched, then of seconds waited for the first node.
-        distribution: The product; OpenSearch where none is given.
+        spec: The spec of the first node. The others use the ports after its port, and data folders next to its own.
+        count: Number of nodes.
+        on_progress: Receives the number of downloaded bytes, then the seconds waited for the first node.
+        distribution: The product; default: OpenSearch.
 
     Raises:
-        InvalidRequest: A value cannot work, or what runs or was kept under this name is another cluster.
-        NodeError: A node could not be fetched or did not start; those that were started are stopped again.
+        InvalidRequest: A value is invalid, or another cluster of this name runs or was created before.
+        NodeError: A node could not be downloaded or did not start; the started ones are stopped again.
     """
     spec.check()
     if not 2 <= count <= MOST_NODES:
@@ -109,9 +109,9 @@ def _specs(spec: NodeSpec, count: int) -> list[NodeSpec]:
     states = [_noted(name, spec.cache_dir) for name in names]
     for name, state in zip(names, states, strict=True):
         if state is not None and tuple(state.members) != names:
-            kept = f"a cluster of {len(state.members)} nodes" if state.members else "a node by itself"
+            actual = f"a cluster of {len(state.members)} nodes" if state.members else "a node by itself"
             raise InvalidRequest(
-                f"node [{name}] was made as {kept}, not as one of {count}: choose another --name, or remove it with "
+                f"node [{name}] was made as {actual}, not as one of {count}: choose another --name, or remove it with "
                 f"`es-ttc engine down --name {state.members[0] if state.members else name} --drop-data`"
             )
     transports = _transports(states)
@@ -133,7 +133,7 @@ def _noted(name: str, cache_dir: Path) -> State | None:
 
 
 def _transports(states: Sequence[State | None]) -> list[int]:
-    """Return a transport port for each node: that of one that runs, else one that is free now."""
+    """Return a transport port for each node: that of a running one, else a free one."""
     probes: list[socket.socket] = []
     try:
         ports = []
@@ -155,7 +155,7 @@ def _await_all(cluster: Cluster, timeout: float) -> None:
     """Wait until every node is in the cluster.
 
     Raises:
-        NodeError: One is not, after so many seconds.
+        NodeError: One is missing after the timeout.
     """
     count = len(cluster.nodes)
     deadline = time.monotonic() + timeout

@@ -1,4 +1,4 @@
-"""Writes a node's folder: settings, logging, and the folders that the node's user owns."""
+"""Write a node's folder: settings, logging, and the folders that the node's user owns."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ rootLogger.appenderRef.console.ref = console
 
 
 def prepare(folder: NodeFolder, spec: NodeSpec, product: Distribution, home: Path, user: str | None) -> None:
-    """Write everything that the node finds when it starts."""
+    """Write all files that the node reads when it starts."""
     if held_by(folder.data) is None:
         make_folder(folder.data).chmod(0o700)
         (folder.data / DATA_MARK).write_text(product.product + "\n")
@@ -46,7 +46,7 @@ def settings(folder: NodeFolder, spec: NodeSpec, product: Distribution) -> str:
     values: dict[str, Any] = {
         "cluster.name": f"es-ttc-{spec.name}",
         "node.name": spec.name,
-        # The node binds a port by itself and writes it down: nothing can take it between choice and use.
+        # The node chooses a port itself and writes it to a file: so no other process can take it meanwhile.
         "node.portsfile": "true",
         "network.host": HOST,
         "http.port": PORT_RANGE if spec.port is None else str(spec.port),
@@ -77,7 +77,7 @@ def _of_cluster(cluster: ClusterSpec | None) -> dict[str, Any]:
 
 
 def held_by(data: Path) -> str | None:
-    """Return which product's data a folder holds; "" for something else, None for nothing."""
+    """Return the product whose data a folder contains; "" for other files, None for nothing."""
     if not data.exists() or not any(data.iterdir()):
         return None
     mark = data / DATA_MARK

@@ -1,4 +1,4 @@
-"""What has to be known of a product to start a node of it."""
+"""The protocol of a product whose nodes can be started."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from es_ttc.engine.node.spec import NodeSpec
 
 @dataclass(frozen=True, slots=True)
 class NodeFolder:
-    """Where one node keeps its own.
+    """The folder of one node.
 
-    The node's user owns `config`, `logs`, `temporary` and `data`. What we trust, the note of its processes and the
-    log that we write, lies outside of them, so that an engine gone wrong cannot turn root against others.
+    The node's user owns `config`, `logs`, `temporary` and `data`. The state file and the log that es-ttc writes are
+    outside of them, so that a compromised engine cannot misuse root.
     """
 
     path: Path
@@ -24,52 +24,52 @@ class NodeFolder:
 
     @property
     def config(self) -> Path:
-        """The configuration, written anew at every start."""
+        """The configuration, written at every start."""
         return self.path / "config"
 
     @property
     def logs(self) -> Path:
-        """Files that the node itself writes beside its output."""
+        """Files that the node itself writes in addition to its output."""
         return self.path / "logs"
 
     @property
     def log(self) -> Path:
-        """Everything that the node said since its last start."""
+        """The node's output since its last start."""
         return self.path / "node.log"
 
     @property
     def supervisor_log(self) -> Path:
-        """What the supervisor complained about; empty as a rule."""
+        """The supervisor's errors; usually empty."""
         return self.path / "supervisor.log"
 
     @property
     def ports(self) -> Path:
-        """Written by the node once it listens: ``address:port`` lines."""
+        """Written by the node when it listens: ``address:port`` lines."""
         return self.logs / "http.ports"
 
     @property
     def home(self) -> Path:
-        """The product's files with our plugin among them, where the node has it; made anew at every start."""
+        """The product's files with the es-ttc plugin, if the node has it; created at every start."""
         return self.path / "home"
 
     @property
     def temporary(self) -> Path:
-        """The node's own place for temporary files."""
+        """The node's folder for temporary files."""
         return self.path / "tmp"
 
     @property
     def state(self) -> Path:
-        """The note of the node's processes."""
+        """The state file with the node's processes."""
         return self.path.with_suffix(".json")
 
     @property
     def lock(self) -> Path:
-        """Held while the node is being started."""
+        """Locked while the node is being started."""
         return self.path.with_suffix(".lock")
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """Everything that is removed with the node."""
+        """All files that are removed with the node."""
         return self.data, self.path, self.state, self.lock
 
 
@@ -83,11 +83,11 @@ class Command:
 
 
 class Distribution(Protocol):
-    """A product of which nodes can be started."""
+    """A product whose nodes can be started."""
 
     @property
     def product(self) -> str:
-        """``opensearch`` or ``elasticsearch``: the name of its settings file too."""
+        """``opensearch`` or ``elasticsearch``; also the name of its settings file."""
         ...
 
     @property
@@ -97,23 +97,23 @@ class Distribution(Protocol):
 
     @property
     def plugin(self) -> Plugin | None:
-        """Our own plugin, where nodes are to have it."""
+        """The es-ttc plugin, if nodes are to have it."""
         ...
 
     def java(self) -> Java:
-        """Return a Java that the product runs on."""
+        """Return a Java that can run the product."""
         ...
 
     def install(self, base: Path, on_progress: ProgressCallback) -> Path:
-        """Return the folder with the product's files, fetching and building it at the first call."""
+        """Return the folder with the product's files; the first call downloads and builds it."""
         ...
 
     def settings(self) -> Mapping[str, str]:
-        """Return the settings that only this product needs."""
+        """Return the settings of this product only."""
         ...
 
     def configure(self, home: Path, folder: NodeFolder) -> None:
-        """Add configuration files of the product's own beside settings and logging."""
+        """Add configuration files of the product, in addition to settings and logging."""
         ...
 
     def command(self, home: Path, folder: NodeFolder, java: Java, spec: NodeSpec) -> Command:

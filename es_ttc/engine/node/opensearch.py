@@ -28,10 +28,10 @@ VECTOR_MODULE = "jdk.incubator.vector"
 
 
 class OpenSearchDistribution:
-    """OpenSearch with k-NN, fetched and built at the first use.
+    """OpenSearch with k-NN, downloaded and built at the first use.
 
     Args:
-        plugin: Our own plugin, where the node is to have it.
+        plugin: The es-ttc plugin, if the node is to have it.
     """
 
     product = "opensearch"
@@ -46,14 +46,14 @@ class OpenSearchDistribution:
         return self._parts.version
 
     def java(self) -> Java:
-        """Return any Java that is new enough."""
+        """Return any Java that is recent enough."""
         return java.find()
 
     def install(self, base: Path, on_progress: ProgressCallback) -> Path:
-        """Fetch what is missing, build the home where it does not stand yet, and return it.
+        """Download missing artifacts, build the home if it does not exist, and return it.
 
         Raises:
-            NodeError: A file could not be fetched, or is not what the lock file pins.
+            NodeError: A file could not be downloaded, or is not the one pinned in the lock file.
         """
         lock = parts.read_lock()
         unpinned = [artifact for artifact in self._parts.artifacts if artifact not in lock]
@@ -70,7 +70,7 @@ class OpenSearchDistribution:
         return home
 
     def settings(self) -> Mapping[str, str]:
-        """Return the plugin's; the common settings are all else."""
+        """Return the settings of the plugin; there are no others."""
         return {} if self.plugin is None else self.plugin.settings
 
     def configure(self, home: Path, folder: NodeFolder) -> None:  # noqa: ARG002 - the protocol has it
@@ -79,13 +79,13 @@ class OpenSearchDistribution:
             account.give(self.plugin.write_token(folder.config), account.run_as())
 
     def command(self, home: Path, folder: NodeFolder, java: Java, spec: NodeSpec) -> Command:
-        """Return the command that the product's own start script would run."""
+        """Return the command of the product's own start script."""
         vector = [f"--add-modules={VECTOR_MODULE}"] if VECTOR_MODULE in java.modules else []
         arguments = [
             str(java.executable),
             *spec.java_options,
             f"-Djava.io.tmpdir={folder.temporary}",
-            # The break iterators of icu4j stand in for those that small runtimes lack (Thai).
+            # icu4j provides the break iterators that small runtimes lack (Thai).
             "-Djava.locale.providers=CLDR,SPI",
             "-Djava.awt.headless=true",
             "-Dfile.encoding=UTF-8",
@@ -108,7 +108,7 @@ class OpenSearchDistribution:
 
 
 def build_home(node: parts.Parts, files: Mapping[Artifact, Path], home: Path) -> None:
-    """Lay the files out as the official archive does; the home appears whole or not at all."""
+    """Arrange the files as in the official archive; the home appears completely or not at all."""
     with staging_folder(home) as staging:
         lay_out(node, files, staging)
         record(staging)
@@ -117,7 +117,7 @@ def build_home(node: parts.Parts, files: Mapping[Artifact, Path], home: Path) ->
 
 def lay_out(node: parts.Parts, files: Mapping[Artifact, Path], folder: Path) -> None:
     """Put the files into an empty folder."""
-    make_folder(folder / "bin")  # The node insists on it.
+    make_folder(folder / "bin")  # The node requires it.
     for part in node.parts:
         _build_part(part, node.version, files, folder)
 
@@ -126,7 +126,7 @@ def _build_part(part: Part, version: str, files: Mapping[Artifact, Path], home: 
     folder = make_folder(home / part.folder)
     for artifact in part.artifacts:
         if artifact.packaging == "zip":
-            unpack(files[artifact], folder, without={DESCRIPTOR})  # ours describes the plugin
+            unpack(files[artifact], folder, without={DESCRIPTOR})  # the file written here describes the plugin
         else:
             link_or_copy(files[artifact], folder / artifact.filename)
     if part.classname:

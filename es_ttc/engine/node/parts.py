@@ -1,4 +1,4 @@
-"""What a node is made of: the parts in `opensearch.toml`, their checksums in `opensearch.lock.json`."""
+"""The parts of a node, from `opensearch.toml`, with their checksums from `opensearch.lock.json`."""
 
 import hashlib
 import tomllib
@@ -24,7 +24,7 @@ class Artifact:
 
     @classmethod
     def parse(cls, coordinates: str) -> Self:
-        """Read ``group:name:version[:packaging]``."""
+        """Parse ``group:name:version[:packaging]``."""
         group, name, version, *packaging = coordinates.split(":")
         return cls(group, name, version, *packaging)
 
@@ -39,10 +39,10 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """An artifact whose content is known.
+    """An artifact with a pinned checksum.
 
     Attributes:
-        artifact: What to ask the repository for.
+        artifact: The artifact.
         sha256: Checksum of the file, hexadecimal.
         size: The file's size in bytes.
     """
@@ -60,7 +60,7 @@ class Part:
         folder: Path below the home: ``lib``, ``modules/NAME`` or ``plugins/NAME``.
         artifacts: Jars to place there; a zip is unpacked.
         classname: The plugin's class; "" for ``lib``, which is no plugin.
-        extends: Name of the module whose classes this one builds on, or "".
+        extends: Name of the module whose classes it extends, or "".
     """
 
     folder: str
@@ -70,7 +70,7 @@ class Part:
 
     @classmethod
     def from_dict(cls, entry: dict[str, Any]) -> Self:
-        """Read one ``[[part]]``."""
+        """Parse one ``[[part]]``."""
         return cls(
             folder=entry["folder"],
             artifacts=tuple(Artifact.parse(artifact) for artifact in entry["artifacts"]),
@@ -95,7 +95,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A whole node: its product version and its parts."""
+    """All parts of a node, and its product version."""
 
     version: str
     parts: tuple[Part, ...]
@@ -122,5 +122,5 @@ def read_lock() -> dict[Artifact, Pinned]:
 
 
 def digest() -> str:
-    """Return a short digest of both files: a home built from other parts stands in another folder."""
+    """Return a short digest of both files: a home built from other parts is in another folder."""
     return hashlib.sha256(PARTS_FILE.read_bytes() + LOCK_FILE.read_bytes()).hexdigest()[:12]

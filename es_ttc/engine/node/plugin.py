@@ -1,4 +1,4 @@
-"""Our own plugin in a node: its archive, the sidecar that it asks, the token that it shows."""
+"""The es-ttc plugin in a node: its archive, its sidecar, its token."""
 
 import re
 import shutil
@@ -23,12 +23,12 @@ _BUILD = "build it in a checkout with `mvn -f plugin package`, or name its zip"
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """The plugin, as one node has it.
+    """The plugin in one node.
 
     Attributes:
-        archive: Its zip, as the product's own plugin tool takes it.
+        archive: Its zip file, for the product's own plugin tool.
         sidecar: Address of the gateway that scores.
-        token: What the gateway is shown, its `sidecar_token`.
+        token: The token for the gateway, its `sidecar_token`.
         more: Further settings below `ttc.sidecar.`.
     """
 
@@ -42,14 +42,14 @@ class Plugin:
         """Return the plugin.
 
         Args:
-            archive: Its zip; None takes the one that was built in this checkout.
+            archive: Its zip file; None for the one built in this checkout.
             product: ``opensearch`` or ``elasticsearch``.
             sidecar: Address of the gateway.
             token: The gateway's `sidecar_token`.
             **more: Further settings below `ttc.sidecar.`.
 
         Raises:
-            ConfigurationError: There is no such zip, or no token.
+            ConfigurationError: There is no such zip file, or no token.
         """
         if archive is None:
             built = sorted((_BUILT / product / "target").glob(f"es-ttc-{product}-*.zip"))
@@ -67,19 +67,19 @@ class Plugin:
 
     @property
     def digest(self) -> str:
-        """A short digest of the archive: tells one build from another."""
+        """A short digest of the archive, which identifies the build."""
         return sha256(self.archive)[:12]
 
     @property
     def settings(self) -> dict[str, str]:
-        """The node's settings; whoever names the sidecar here allows its host."""
+        """The node's settings, which allow the sidecar's host."""
         host = urlsplit(self.sidecar).netloc.rpartition("@")[2]
         host = host if host.endswith("]") else re.sub(r":\d+$", "", host)
         own = {"url": self.sidecar, "allowed_hosts": host, "token_file": TOKEN_FILE, **self.more}
         return {f"ttc.sidecar.{name}": value for name, value in own.items()}
 
     def install(self, product: Path, home: Path) -> Path:
-        """Give a node a home of its own: the product's files under second names, and this plugin among them."""
+        """Create a home for one node: hard links to the product's files, and this plugin."""
         remove([home])
         with staging_folder(home) as staging:
             shutil.copytree(product, staging, copy_function=link_or_copy, dirs_exist_ok=True)
@@ -88,7 +88,7 @@ class Plugin:
         return home
 
     def write_token(self, config: Path) -> Path:
-        """Write the token beside the node's settings; return the file, which is the node's user's alone to read."""
+        """Write the token next to the node's settings; return the file, which only the node's user can read."""
         path = config / TOKEN_FILE
         path.touch(mode=0o600)
         path.write_text(self.token.get_secret_value() + "\n")

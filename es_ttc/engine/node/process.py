@@ -1,7 +1,7 @@
-"""Starts, finds and stops nodes.
+"""Start, find and stop nodes.
 
-A node has a name; its folder below the cache holds its configuration, data and logs. Starting a name that already
-runs gives the running node. A node that is `owned` ends with the process that started it, however that one ends.
+A node has a name; its folder below the cache contains its configuration, data and logs. Starting a name that already
+runs returns the running node. A node that is `owned` ends with the process that started it, even if that is killed.
 """
 
 import dataclasses
@@ -39,13 +39,13 @@ LOG_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that answers. As a context manager it is stopped at the end, unless it ran before.
+    """A node that answers. As a context manager it is stopped at the end, unless it was running before.
 
     Attributes:
-        state: What is noted of it.
-        folder: Where it keeps its own.
-        port: The HTTP port that it listens on.
-        reused: Whether it ran already when it was asked for.
+        state: Its stored state.
+        folder: Its folder.
+        port: Its HTTP port.
+        reused: Whether it was running already.
     """
 
     state: State
@@ -73,16 +73,16 @@ class Node:
 
 
 def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: Distribution | None = None) -> Node:
-    """Return a node that answers, starting it unless one of this name runs already.
+    """Return a node that answers; start it unless one of this name is running.
 
     Args:
-        spec: Which node and how.
-        on_progress: Told of bytes fetched, then of seconds waited.
-        distribution: The product; OpenSearch where none is given.
+        spec: The spec of the node.
+        on_progress: Receives the number of downloaded bytes, then of seconds waited.
+        distribution: The product; default: OpenSearch.
 
     Raises:
-        InvalidRequest: A value of the spec cannot work, or a node of this name runs with others.
-        NodeError: It could not be fetched or did not start; carries the end of its log.
+        InvalidRequest: A value of the spec is invalid, or a node of this name runs with other values.
+        NodeError: It could not be downloaded or did not start; contains the end of its log.
         ConfigurationError: There is no Java for it.
     """
     spec.check()
@@ -108,17 +108,17 @@ def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: 
 
 
 def node_folder(name: str, cache_dir: Path) -> NodeFolder:
-    """Return where the node of this name keeps its own, whether it runs or not.
+    """Return the folder of the node of this name, whether it runs or not.
 
     Raises:
-        InvalidRequest: It could not be a node's name.
+        InvalidRequest: It is not a valid name of a node.
     """
     check_name(name)
     return open_folder(account.base_folder(cache_dir, account.run_as()), name)
 
 
 def stop(name: str, cache_dir: Path, *, drop_data: bool = False) -> bool:
-    """Stop a node; with the first one of a cluster, which has the cluster's name, all of them.
+    """Stop a node; for the first one of a cluster, which has the cluster's name, stop all nodes.
 
     Args:
         name: Which one.
@@ -145,19 +145,19 @@ def stop(name: str, cache_dir: Path, *, drop_data: bool = False) -> bool:
 def _reuse(
     state: State, folder: NodeFolder, spec: NodeSpec, product: Distribution, on_progress: ProgressCallback
 ) -> Node:
-    """Return the node that runs, once it answers, if it is the one that was asked for."""
+    """Return the running node when it answers, if it has the requested values."""
     node = Node(state, folder, _await(folder, state, spec.timeout, on_progress, lambda: state.lives), reused=True)
-    asked_and_running = {
+    requested_and_running = {
         "product": (product.product, state.product),
         "port": (spec.port or node.port, node.port),
         "plugin": (product.plugin.digest if product.plugin else state.plugin, state.plugin),
-        "cluster": (_shown(spec.cluster.members if spec.cluster else ()), _shown(state.members)),
+        "cluster": (_names(spec.cluster.members if spec.cluster else ()), _names(state.members)),
         "data folder": (str(spec.data_dir.absolute()) if spec.data_dir else state.data, state.data),
     }
-    for what, (asked, running) in asked_and_running.items():
-        if asked != running:
+    for what, (requested, running) in requested_and_running.items():
+        if requested != running:
             raise InvalidRequest(
-                f"node [{spec.name}] runs already with {what} [{running}], not [{asked}]: "
+                f"node [{spec.name}] runs already with {what} [{running}], not [{requested}]: "
                 f"stop it first or choose another --name"
             )
     if state.owner and not spec.owned:
@@ -167,21 +167,21 @@ def _reuse(
     return node
 
 
-def _require_same_cluster(kept: State, spec: NodeSpec) -> None:
-    """Refuse data of another cluster: its nodes would wait for others that are not there.
+def _require_same_cluster(before: State, spec: NodeSpec) -> None:
+    """Raise an error for data of another cluster: its nodes would wait for absent ones.
 
     Raises:
-        InvalidRequest: They are.
+        InvalidRequest: They belong to another cluster.
     """
     members = spec.cluster.members if spec.cluster else ()
-    if kept.members != members:
+    if before.members != members:
         raise InvalidRequest(
-            f"node [{kept.name}] was made with nodes [{_shown(kept.members)}], not [{_shown(members)}]: start all of "
-            "them with --nodes, choose another --name, or remove it with `es-ttc engine down --drop-data`"
+            f"node [{before.name}] was made with nodes [{_names(before.members)}], not [{_names(members)}]: start all "
+            "of them with --nodes, choose another --name, or remove it with `es-ttc engine down --drop-data`"
         )
 
 
-def _shown(members: Sequence[str]) -> str:
+def _names(members: Sequence[str]) -> str:
     return ", ".join(members) or "none"
 
 
@@ -193,7 +193,7 @@ def _install(
     user: str | None,
     on_progress: ProgressCallback,
 ) -> Command:
-    """Bring everything into place and return the command that starts the node."""
+    """Install all files and return the command that starts the node."""
     java = product.java()
     java = dataclasses.replace(java, home=account.reachable_copy(java.home, base, user))
     home = product.install(base, on_progress)
@@ -211,7 +211,7 @@ def _launch(
     user: str | None,
     on_progress: ProgressCallback,
 ) -> Node:
-    """Start the supervisor, which starts the node, and wait until that answers."""
+    """Start the supervisor, which starts the node, and wait until the node answers."""
     launch = Launch(
         arguments=list(command.arguments),
         environment=dict(command.environment),
@@ -262,7 +262,7 @@ def _launch(
     return Node(started, folder, port)
 
 
-# Supervisors that this process started, so that they are reaped when they end.
+# Supervisors started by this process, so that they are reaped when they end.
 _supervisors: dict[int, subprocess.Popen[bytes]] = {}
 
 
@@ -289,7 +289,7 @@ def _await(
 
 
 def _answers(port: int) -> bool:
-    """Whether the node has a master and its indices are open."""
+    """Return whether the node has a master and its indices are open."""
     connection = http.client.HTTPConnection(HOST, port, timeout=ANSWER_SECONDS)
     try:
         connection.request("GET", "/_cluster/health?wait_for_status=yellow&timeout=2s")
@@ -301,7 +301,7 @@ def _answers(port: int) -> bool:
 
 
 def _reason(folder: NodeFolder) -> str:
-    """Return the last line of the log that names an error, else its last line."""
+    """Return the last line of the log with an error, else its last line."""
     lines = log_tail(folder.log, 200).splitlines() or log_tail(folder.supervisor_log, 200).splitlines()
     telling = [line for line in lines if re.search(r"Exception|Error:|ERROR|fatal", line) and "\tat " not in line]
     return (telling or lines or ["it wrote no log"])[-1].strip()
@@ -320,7 +320,7 @@ def _stop(state: State, folder: NodeFolder, *, drop_data: bool) -> None:
 
 
 def _end(process: psutil.Process, name: str) -> None:
-    """Ask a process to end, and make it after a while."""
+    """Ask a process to end, and kill it after a timeout."""
     try:
         for number in (signal.SIGTERM, signal.SIGKILL):
             process.send_signal(number)

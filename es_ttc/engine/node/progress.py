@@ -1,4 +1,4 @@
-"""How long work on a node tells what it is doing."""
+"""Progress of downloading or starting a node."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One step of fetching or starting a node.
+    """Progress of one step.
 
     Attributes:
         stage: ``fetch`` counts bytes, ``start`` counts seconds.
-        done: How much is done.
-        total: Of how much: all bytes, or the seconds after which starting is given up.
-        detail: What is being done, for people.
+        done: Amount done.
+        total: Total: all bytes, or the timeout in seconds.
+        detail: A description of the step, for display.
     """
 
     stage: Literal["fetch", "start"]
@@ -26,4 +26,4 @@ ProgressCallback = Callable[[Progress], None]
 
 
 def ignore(_: Progress) -> None:
-    """Take no notice."""
+    """Ignore the progress."""

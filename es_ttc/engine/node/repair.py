@@ -1,7 +1,7 @@
-"""A product's files that were damaged after they had been put in place: found at every start, and replaced.
+"""Find and replace damaged files of a product, at every start.
 
-A jar that was cut short, emptied or deleted makes a node fail in words that say nothing of it. Sizes and times of the
-last change tell that cheaply; no file is read for it.
+If a jar was truncated, emptied or deleted, the node fails with unrelated messages. Sizes and modification times detect
+this without reading files.
 """
 
 import logging
@@ -18,11 +18,11 @@ logger = logging.getLogger(__name__)
 _LIST = ".es-ttc-files.json"
 
 Files = Mapping[str, tuple[int, int]]
-"""For each file of a home, by its path there: size, and time of the last change in ns."""
+"""Size and modification time in ns of each file of a home, by its path."""
 
 
 def record(home: Path) -> None:
-    """Write down what a home consists of.
+    """Store the list of a home's files.
 
     Raises:
         OSError: It cannot be written.
@@ -31,16 +31,16 @@ def record(home: Path) -> None:
 
 
 def repair(home: Path, build: Callable[[Path], None]) -> list[str]:
-    """Replace the files of a home that are absent, of another size, or changed since they were recorded.
+    """Replace the files of a home that are missing, of another size, or changed since they were recorded.
 
-    A node that runs from it keeps the files that it has open.
+    A running node keeps the files that it has open.
 
     Args:
         home: The product's files.
-        build: Puts all of them anew into an empty folder.
+        build: Writes all files to an empty folder.
 
     Returns:
-        What was replaced.
+        The replaced files.
 
     Raises:
         NodeError: A damaged file cannot be replaced.
@@ -52,11 +52,11 @@ def repair(home: Path, build: Callable[[Path], None]) -> list[str]:
         staged = folder / home.name
         staged.mkdir()
         build(staged)
-        wanted = _files(staged)
+        expected = _files(staged)
         changed = {name for name, entry in (recorded or {}).items() if found.get(name) != entry}
         replaced = [
             name
-            for name, (size, _) in sorted(wanted.items())
+            for name, (size, _) in sorted(expected.items())
             if name in changed or name not in found or found[name][0] != size
         ]
         try:

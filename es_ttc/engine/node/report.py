@@ -1,4 +1,4 @@
-"""What nodes there are and how they are."""
+"""The nodes of this machine and their state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from es_ttc.engine.node.state import HOST, State, open_folder, read_port
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A node as it is now.
+    """The present state of a node.
 
     Attributes:
         name: The node's name.
-        status: Whether it answers, is on its way, or neither.
+        status: Whether it answers, is starting, or is stopped.
         url: Its address; None unless it is running.
         product: ``opensearch`` or ``elasticsearch``.
         version: The product's version.
@@ -26,7 +26,7 @@ class Report:
         heap: Java heap that it was started with.
         data: Folder of its data.
         log: Its log.
-        cluster: The name of the cluster that it is part of; None for a node by itself.
+        cluster: The name of its cluster; None for a single node.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """A cluster as it is now.
+    """The present state of a cluster.
 
     Attributes:
         name: Its name, which is the first node's.
@@ -58,7 +58,7 @@ class ClusterReport:
 
 
 def clusters(nodes: Sequence[Report]) -> list[ClusterReport]:
-    """Return the clusters that nodes are part of."""
+    """Return the clusters of the nodes."""
     names = dict.fromkeys(node.cluster for node in nodes if node.cluster is not None)
     members = {name: [node for node in nodes if node.cluster == name] for name in names}
     return [

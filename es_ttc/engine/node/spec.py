@@ -1,4 +1,4 @@
-"""How a node is to be started."""
+"""The spec of a node."""
 
 import re
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 HEAP = re.compile(r"[1-9][0-9]*[mgMG]")
 
 _COLLECTION = ("-XX:G1ReservePercent=25", "-XX:InitiatingHeapOccupancyPercent=30")
-"""As both products' own `jvm.options` say: their circuit breakers count garbage, so it must not lie about long."""
+"""As in both products' own `jvm.options`: their circuit breakers count garbage, so it must be collected early."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """The cluster that a node is part of.
+    """The cluster of a node.
 
     Attributes:
         name: Its name, which is the first node's.
@@ -32,20 +32,20 @@ class ClusterSpec:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """How a node is to be started.
+    """The spec of a node.
 
     Attributes:
         cache_dir: Folder of downloads and nodes (`Settings.cache_dir`).
-        name: Tells nodes apart; lower-case letters, digits, ``_`` and ``-``.
-        port: HTTP port; None takes 9200 or the next free one, 0 any free one.
-        data_dir: Where the data goes; None is the node's own folder.
+        name: Its name; lower-case letters, digits, ``_`` and ``-``.
+        port: HTTP port; None for 9200 or the next free one, 0 for any free one.
+        data_dir: Folder of the data; None for the node's own folder.
         heap: Java heap, e.g. ``1g`` or ``512m``.
-        owned: Whether the node ends with this process, however that ends.
-        short_lived: Whether it starts in about half of the processor time (5.0 s against 9.5 s measured) at the price
-            of slower searches later: its code is compiled quickly rather than well. For tests and demonstrations.
-        keep_data: Whether the data outlives the node; False removes them when it is stopped.
-        timeout: Seconds until starting is given up, fetching not counted.
-        cluster: The cluster that it is part of; None for a node by itself.
+        owned: Whether the node ends with this process, even if that is killed.
+        short_lived: Whether it starts in about half of the processor time (5.0 s against 9.5 s measured), with slower
+            searches later: the compiler optimises less. For tests and demonstrations.
+        keep_data: Whether the data are kept when the node stops.
+        timeout: Timeout of the start in seconds, without downloads.
+        cluster: Its cluster; None for a single node.
     """
 
     cache_dir: Path
@@ -61,15 +61,15 @@ class NodeSpec:
 
     @property
     def java_options(self) -> tuple[str, ...]:
-        """Options of the Java machine, whatever the product."""
+        """The options of the Java machine, for both products."""
         quick = ("-XX:TieredStopAtLevel=1",) if self.short_lived else ()
         return (f"-Xms{self.heap}", f"-Xmx{self.heap}", *_COLLECTION, "-XX:-OmitStackTraceInFastThrow", *quick)
 
     def check(self) -> None:
-        """Refuse values that cannot work.
+        """Raise an error for invalid values.
 
         Raises:
-            InvalidRequest: Naming the field, the value and what is allowed.
+            InvalidRequest: With the field, the value and the allowed values.
         """
         check_name(self.name)
         if not HEAP.fullmatch(self.heap):
@@ -79,10 +79,10 @@ class NodeSpec:
 
 
 def check_name(name: str) -> None:
-    """Refuse a node name that could not be a folder's.
+    """Raise an error for a node name that cannot be the name of a folder.
 
     Raises:
-        InvalidRequest: Naming what is allowed.
+        InvalidRequest: With the allowed names.
     """
     if not NAME.fullmatch(name):
         raise InvalidRequest(f"node name [{name}] is not allowed: use lower-case letters, digits, _ and -")

@@ -1,4 +1,4 @@
-"""What is noted of a node in its folder, and how its process, port and log are found from there."""
+"""The stored state of a node, by which its process, port and log are found."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ LOG_TAIL_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The note.
+    """The stored state.
 
     Attributes:
         name: The node's name.
@@ -25,13 +25,13 @@ class State:
         version: The product's version.
         data: Folder of the data.
         heap: Java heap.
-        keep_data: Whether the data stay when it is stopped.
-        owner: Process that it ends with, or None.
-        supervisor: Its supervisor, once started.
-        node: The engine's own process, once started.
-        plugin: Digest of our own plugin, or None where the node is without.
-        members: The names of all nodes of its cluster; none for a node by itself.
-        transport: Its transport port, where it is part of a cluster.
+        keep_data: Whether the data are kept when it is stopped.
+        owner: The process with which it ends, or None.
+        supervisor: Its supervisor, after the start.
+        node: The engine's process, after the start.
+        plugin: Digest of the es-ttc plugin, or None.
+        members: The names of all nodes of its cluster; none for a single node.
+        transport: Its transport port, if it is part of a cluster.
     """
 
     name: str
@@ -49,7 +49,7 @@ class State:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Read the note; None where there is none."""
+        """Read the state; None if there is none."""
         try:
             fields: dict[str, Any] = orjson.loads(path.read_bytes())
         except FileNotFoundError:
@@ -58,20 +58,21 @@ class State:
             fields[key] = ProcessId(**fields[key]) if fields.get(key) else None
         fields["members"] = tuple(fields.get("members", ()))
         known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in fields.items() if name in known})  # another version may note more
+        # Another version may store more fields.
+        return cls(**{name: value for name, value in fields.items() if name in known})
 
     def write(self, path: Path) -> None:
-        """Note it."""
+        """Write the state."""
         write_atomically(path, orjson.dumps(self, option=orjson.OPT_INDENT_2).decode() + "\n")
 
     @property
     def lives(self) -> bool:
-        """Whether the engine's process lives; it may still be starting."""
+        """Return whether the engine's process is alive; it may still be starting."""
         return self.node is not None and self.node.process() is not None
 
 
 def open_folder(base: Path, name: str, data: Path | None = None) -> NodeFolder:
-    """Return a node's folder below `base`, with its data at `data`, else where its note says, else inside."""
+    """Return a node's folder below `base`, with its data at `data`, else at the stored place, else inside."""
     path = base / "nodes" / name
     inside = NodeFolder(path, path / "data")
     state = State.read(inside.state) if data is None else None
@@ -79,7 +80,7 @@ def open_folder(base: Path, name: str, data: Path | None = None) -> NodeFolder:
 
 
 def read_port(folder: NodeFolder) -> int | None:
-    """Return the port that the node wrote down once it listened, or None."""
+    """Return the port that the node has written, or None."""
     try:
         addresses = folder.ports.read_text().split()
     except FileNotFoundError:
@@ -88,7 +89,7 @@ def read_port(folder: NodeFolder) -> int | None:
 
 
 def log_tail(path: Path, lines: int) -> str:
-    """Return a log's last lines, from no more than its last MiB; "" where there is none."""
+    """Return the last lines of a log, from at most its last MiB; "" if there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))

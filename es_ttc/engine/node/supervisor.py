@@ -1,7 +1,7 @@
-"""The process beside every node: it starts the node, notes how to reach it, and ends it when its owner is gone.
+"""The supervisor of a node: it starts the node, stores its processes, and ends it when its owner is gone.
 
-Run as ``python -m es_ttc.engine.node.supervisor`` with a `Launch` as JSON on standard input. It imports little, so
-that it costs little while the node runs.
+Run as ``python -m es_ttc.engine.node.supervisor`` with a `Launch` as JSON on standard input. It imports few modules,
+because it runs as long as the node.
 """
 
 import json
@@ -27,21 +27,21 @@ GRACE_SECONDS = 30
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process, told apart from a later one with the same number by the time it was created."""
+    """Identifies a process by its number and its creation time, because numbers are reused."""
 
     pid: int
     created: float
 
     @classmethod
     def of(cls, pid: int) -> "ProcessId":
-        """Identify a living process."""
+        """Return the identity of a living process."""
         return cls(pid, psutil.Process(pid).create_time())
 
     def process(self) -> psutil.Process | None:
-        """Return the process if it still lives."""
+        """Return the process if it is still alive."""
         try:
             process = psutil.Process(self.pid)
-            # The clock that creation times are told by may be corrected by a little.
+            # The clock of creation times may be adjusted slightly.
             same = abs(process.create_time() - self.created) < 2
             return process if same and process.status() != psutil.STATUS_ZOMBIE else None
         except psutil.NoSuchProcess:
@@ -50,17 +50,17 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What the supervisor is to do.
+    """The configuration of a supervisor.
 
     Attributes:
         arguments: The node's command line.
         environment: Its environment.
         folder: Its working folder.
         user: The user to run it as, or None for the current one.
-        log: Where its output goes.
-        state: File where the processes are noted.
-        owner: Process whose end is the node's end; None for a node that stays.
-        remove: Files and folders to remove once the node was stopped.
+        log: File of its output.
+        state: File in which the processes are stored.
+        owner: Process with which the node ends; None if it does not end with one.
+        remove: Files and folders to remove after the node has stopped.
     """
 
     arguments: list[str]
@@ -73,12 +73,12 @@ class Launch:
     remove: list[str]
 
     def to_json(self) -> str:
-        """Write it for `from_json`."""
+        """Return the JSON for `from_json`."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Launch":
-        """Read what `to_json` wrote."""
+        """Parse the JSON of `to_json`."""
         fields: dict[str, Any] = json.loads(text)
         owner = fields.pop("owner")
         return cls(owner=ProcessId(**owner) if owner else None, **fields)
@@ -130,7 +130,7 @@ class _Supervisor:
         staged.replace(path)
 
     def _end(self, node: subprocess.Popen[bytes]) -> None:
-        """Ask the node's whole process group to end, and make it after a while."""
+        """Ask the node's process group to end, and kill it after a timeout."""
         os.killpg(node.pid, signal.SIGTERM)
         try:
             node.wait(GRACE_SECONDS)

@@ -1,9 +1,8 @@
 """The Celery application: two tasks, and the schedule that sends them.
 
-``sweep`` comes every few seconds, from every worker: it looks in the engine which parts of which jobs nobody is at work
-on, and sends a ``turn`` for each. So nothing depends on a message that must not be lost: a Redis that comes back empty,
-or a worker that was killed, is made good by the next sweep. Messages that come twice do no harm, since a turn needs the
-lease of its part.
+Every worker runs ``sweep`` every few seconds: it finds the partitions of jobs without a lease in the engine, and sends
+a ``turn`` for each. So no message is essential: after a Redis was emptied, or a worker was killed, the next sweep sends
+the messages again. Duplicate messages do no harm, because a turn needs the partition's lease.
 """
 
 import asyncio
@@ -30,14 +29,14 @@ SWEEP = "es_ttc.sweep"
 TURN = "es_ttc.turn"
 _PRIORITIES = 10
 _QUEUED_SECONDS = 60
-"""After which a message that was sent and never came is sent again."""
+"""Time after which a lost message is sent again."""
 _SPARE_SECONDS = 60.0
 _LOADING_SECONDS = 1800.0
-"""That a worker which has its model in its own process may take to load it, or to download it."""
+"""Maximum time in which a worker with its own model may load or download it."""
 _SWEEP_SECONDS = 15
-"""After which a sweep whose worker has died stands in nobody's way."""
+"""Time after which the sweep of a dead worker does not block others."""
 _SWEEP_SHARE = 4.0
-"""The pause after a sweep, as a multiple of what it took."""
+"""Pause after a sweep, as a multiple of its duration."""
 
 
 def make_app(settings: Settings, broker: str, redis: str) -> Celery:
@@ -45,8 +44,8 @@ def make_app(settings: Settings, broker: str, redis: str) -> Celery:
 
     Args:
         settings: The engine, the model's endpoint, the limits.
-        broker: Address of Redis, as Celery takes it.
-        redis: Address of Redis, as its client takes it.
+        broker: Address of Redis for Celery.
+        redis: Address of Redis for its client.
     """
     app = Celery("es-ttc", broker=broker, set_as_current=False)
     queue = f"es-ttc-{settings.jobs_index}"
@@ -82,22 +81,22 @@ def make_app(settings: Settings, broker: str, redis: str) -> Celery:
         },
     )
 
-    def turn(job: str, lane: int, priority: int) -> str:
-        """Work on one part of a job for a while."""
-        end = asyncio.run(_turn(settings, redis, job, lane))
+    def turn(job: str, partition: int, priority: int) -> str:
+        """Work on one partition of a job for a while."""
+        end = asyncio.run(_turn(settings, redis, job, partition))
         if end is TurnEnd.TIME:
-            send(job, lane, priority)
+            send(job, partition, priority)
         return end
 
     def sweep() -> int:
-        """Send a turn for every part of a job that nobody is at work on."""
-        wanted = asyncio.run(_sweep(settings, redis))
-        for job, lane, priority in wanted:
-            send(job, lane, priority)
-        return len(wanted)
+        """Send a turn for every partition of a job without a lease."""
+        waiting = asyncio.run(_sweep(settings, redis))
+        for job, partition, priority in waiting:
+            send(job, partition, priority)
+        return len(waiting)
 
-    def send(job: str, lane: int, priority: int) -> None:
-        app.send_task(TURN, (job, lane, priority), priority=priority_of(priority), retry=False)
+    def send(job: str, partition: int, priority: int) -> None:
+        app.send_task(TURN, (job, partition, priority), priority=priority_of(priority), retry=False)
 
     app.task(turn, name=TURN)
     app.task(sweep, name=SWEEP)
@@ -105,22 +104,22 @@ def make_app(settings: Settings, broker: str, redis: str) -> Celery:
 
 
 def priority_of(priority: int) -> int:
-    """Return Redis's priority of a message, where 0 comes first: sweeps, then jobs of priority 9 to 0."""
+    """Return Redis's priority of a message, where 0 is the first: sweeps, then jobs of priority 9 to 0."""
     return max(1, min(_PRIORITIES - 1, _PRIORITIES - 1 - priority))
 
 
 def run_worker(settings: Settings, broker: str, redis: str, *, processes: int) -> int:
-    """Work until told to stop; the exit status.
+    """Process jobs until stopped; return the exit status.
 
     Args:
         settings: The engine, the model's endpoint, the limits.
-        broker: Address of Redis, as Celery takes it.
-        redis: Address of Redis, as its client takes it.
-        processes: Turns at the same time.
+        broker: Address of Redis for Celery.
+        redis: Address of Redis for its client.
+        processes: Number of concurrent turns.
     """
     asyncio.run(_prepare(settings))
     app = make_app(settings, broker, redis)
-    # In memory: the default scheduler keeps a shelf, which is pickle, in the working folder.
+    # In memory: the default scheduler stores a shelf, which is a pickle, in the working folder.
     beat = EmbeddedService(
         app, max_interval=settings.jobs_sweep_seconds, scheduler_cls="celery.beat:Scheduler", thread=True
     )
@@ -149,29 +148,29 @@ async def _prepare(settings: Settings) -> None:
         await engine.close()
 
 
-async def _turn(settings: Settings, url: str, job: str, lane: int) -> TurnEnd:
+async def _turn(settings: Settings, url: str, job: str, partition: int) -> TurnEnd:
     async with connected_redis(url) as redis:
-        with contextlib.suppress(Exception):  # where Redis is away, a message that waits is sent twice at worst
-            await redis.delete(_queued(job, lane))
+        with contextlib.suppress(Exception):  # if Redis is unavailable, a waiting message is sent twice at worst
+            await redis.delete(_queued(job, partition))
         engine = await connect(settings)
         try:
-            end = await take_turn(engine, settings, redis, job, lane)
+            end = await take_turn(engine, settings, redis, job, partition)
             if end is TurnEnd.NOTHING_LEFT:
                 await finish(engine, settings, job)
         except EngineError as error:
-            logger.warning("a turn at job %s, part %s ended early: %s", job, lane, error)
+            logger.warning("a turn at job %s, part %s ended early: %s", job, partition, error)
             return TurnEnd.OUTAGE
         finally:
             await engine.close()
-    logger.info("a turn at job %s, part %s: %s", job, lane, end)
+    logger.info("a turn at job %s, part %s: %s", job, partition, end)
     return end
 
 
 async def _sweep(settings: Settings, url: str) -> list[tuple[str, int, int]]:
-    """Return the parts of jobs that wait for a worker, and their priorities.
+    """Return the partitions of jobs that wait for a worker, with their priorities.
 
-    One sweep at a time for all workers of a Redis, and a pause after each that grows with what it took: sweeps come
-    before turns, and where the engine is slow they must not keep workers from their work.
+    All workers of a Redis share one sweep at a time, with a pause after each that grows with its duration: sweeps
+    precede turns, and if the engine is slow they must not block the work.
     """
     swept = f"ttc:swept:{settings.jobs_index}"
     async with connected_redis(url) as redis:
@@ -179,8 +178,8 @@ async def _sweep(settings: Settings, url: str) -> list[tuple[str, int, int]]:
             return []
         begun = time.monotonic()
         try:
-            wanted = await _all_waiting(settings)
-            return [each for each in wanted if await redis.set(_queued(*each[:2]), 1, nx=True, ex=_QUEUED_SECONDS)]
+            waiting = await _all_waiting(settings)
+            return [each for each in waiting if await redis.set(_queued(*each[:2]), 1, nx=True, ex=_QUEUED_SECONDS)]
         finally:
             pause = settings.jobs_sweep_seconds / 2 + _SWEEP_SHARE * (time.monotonic() - begun)
             await redis.set(swept, 1, px=max(1, round(1000 * pause)))
@@ -192,25 +191,25 @@ async def _all_waiting(settings: Settings) -> list[tuple[str, int, int]]:
     except EsTtcError as error:
         logger.warning("no sweep: %s", error)
         return []
-    wanted: list[tuple[str, int, int]] = []
+    waiting: list[tuple[str, int, int]] = []
     try:
         store = JobStore(engine, settings.jobs_index)
         for job in await store.listed(status=[JobState.RUNNING], most=1000):
             try:
-                wanted += [(job.id, lane, job.priority) for lane in await _waiting(store, settings, job)]
+                waiting += [(job.id, partition, job.priority) for partition in await _waiting(store, settings, job)]
             except EngineUnavailable:
                 raise
-            except EsTtcError as error:  # its index has gone, or lost its field
+            except EsTtcError as error:  # its index was deleted, or lost its field
                 await pause(store, job.id, str(error))
     except EsTtcError as error:
         logger.warning("a sweep ended early: %s", error)
     finally:
         await engine.close()
-    return wanted
+    return waiting
 
 
 async def _waiting(store: JobStore, settings: Settings, job: Job) -> list[int]:
-    """Return the parts of a job that a worker should come to; end the job where nothing is left."""
+    """Return the partitions of a job that need a worker; end the job if nothing is left to do."""
     if await store.turn_of(job) is not None:
         return []
     documents = Documents(store.engine, await enrichable(store.engine, job.index))
@@ -220,5 +219,5 @@ async def _waiting(store: JobStore, settings: Settings, job: Job) -> list[int]:
     return await store.free_lanes(job)
 
 
-def _queued(job: str, lane: int) -> str:
-    return f"ttc:queued:{job}:{lane}"
+def _queued(job: str, partition: int) -> str:
+    return f"ttc:queued:{job}:{partition}"

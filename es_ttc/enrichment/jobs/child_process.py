@@ -1,6 +1,6 @@
 """Run a program that ends when this one's standard input does: ``python -m es_ttc.enrichment.jobs.child_process ...``.
 
-A program that is started so does not outlive the one that started it, even where that was killed without warning.
+So the program does not outlive the process that started it, even if that is killed.
 """
 
 import os
@@ -21,7 +21,7 @@ def main() -> int:
         process.terminate()
 
     signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent process
 
     def watch() -> None:
         while os.read(0, 4096):  # not through sys.stdin, whose lock a thread must not hold when Python ends

@@ -1,4 +1,4 @@
-"""The documents of a job: which are still to be enriched, what a model reads of them, and how they are written."""
+"""The documents of a job: find those to enrich, read their texts, write their enrichment."""
 
 import zlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -23,20 +23,20 @@ Key = tuple[str, str | None]
 
 _PAGE = 500
 _WHOLE_AT_ONCE = 32
-"""Documents read with all their features at a time: some 10 MB where token vectors are long."""
-_ROUNDS = 3
-"""Times that a document which others change is read again before it is left for later."""
+"""Number of documents read with all their features at a time: some 10 MB if token vectors are long."""
+_MAX_ATTEMPTS = 3
+"""Number of times that a document which other clients change is read again before it is deferred."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentText:
-    """What a model reads of a document.
+    """The text of a document for the model.
 
     Attributes:
         key: Its id and routing.
         text: Its text fields, joined.
         fields: The texts of the fields.
-        hash: Of the text; empty where the document has no text that can be read.
+        hash: Content hash; empty if the document has no readable text.
     """
 
     key: Key
@@ -47,11 +47,11 @@ class DocumentText:
 
 @dataclass(frozen=True, slots=True)
 class Enrichment:
-    """What is written into one document.
+    """The enrichment of one document.
 
     Attributes:
-        text: What the model read of it.
-        phrases: What it gets.
+        text: The text that the model read.
+        phrases: The phrases to write.
     """
 
     text: DocumentText
@@ -65,7 +65,7 @@ class _Action:
 
 
 class Documents:
-    """The documents of one index, as jobs see them.
+    """The documents of one index, for jobs.
 
     Args:
         engine: The engine.
@@ -86,48 +86,48 @@ class Documents:
         return await self._engine.count(self.target.index, to_enrich(job))
 
     async def written_by(self, job: str) -> int:
-        """Count the documents that carry a job's enrichment."""
+        """Count the documents with a job's enrichment."""
         return await self._engine.count(self.target.index, {"term": {ENRICHED_BY: job}})
 
     async def keys_written_by(self, job: str) -> AsyncGenerator[Key]:
-        """Yield them."""
+        """Yield the keys of documents with a job's enrichment."""
         async with aclosing(self._matching({"term": {ENRICHED_BY: job}})) as keys:
             async for key in keys:
                 yield key
 
-    async def keys(self, job: Job, lane: int | None) -> AsyncGenerator[Key]:
-        """Yield what is to be enriched, as the last refresh shows it.
+    async def keys(self, job: Job, partition: int | None) -> AsyncGenerator[Key]:
+        """Yield the keys of documents to enrich, as of the last refresh.
 
         Args:
             job: The job.
-            lane: Of its parts; None for all of them.
+            partition: Partition of the job; None for all.
         """
         async with aclosing(self._matching(to_enrich(job))) as keys:
             async for key in keys:
-                if lane is None or partition_of(key, job.lanes) == lane:
+                if partition is None or partition_of(key, job.lanes) == partition:
                     yield key
 
     async def refresh(self) -> None:
-        """Show everything written so far."""
+        """Make all writes visible to search."""
         await self._engine.refresh(self.target.index)
 
     async def texts(self, keys: Sequence[Key]) -> list[DocumentText]:
-        """Read what a model reads; documents that are gone are left out."""
+        """Read the texts of documents; deleted documents are left out."""
         fields = self.target.spec.text_fields
-        wanted = set(keys)
+        requested = set(keys)
         hits = await hits_by_id(self._engine, self.target.index, [name for name, _ in keys], {"_source": list(fields)})
         found = [text_of((hit["_id"], hit.get("_routing")), hit.get("_source") or {}, fields) for hit in hits]
-        return [text for text in found if text.key in wanted]
+        return [text for text in found if text.key in requested]
 
     async def write(self, job: Job, enrichments: Sequence[Enrichment]) -> tuple[set[Key], dict[Key, str]]:
-        """Write enrichment into documents that have still the text that the model read.
+        """Write enrichment into documents whose text has not changed since the model read it.
 
-        Each is replaced as a whole, or updated where features were attached to it, in one action that names the version
-        that was read. Where the version has changed
-        under way the document is read again; where its text has changed too it is left: it is another document now.
+        Each document is written as a whole, or updated if features were attached to it, in one action with the expected
+        version. If the version has changed meanwhile, the document is read again; if its text has changed too, it is
+        skipped, because it needs a new enrichment.
 
         Returns:
-            The documents written, and the reasons why the engine refuses others.
+            The written documents, and the reasons why the engine rejects others.
         """
         done: set[Key] = set()
         refused: dict[Key, str] = {}
@@ -139,7 +139,7 @@ class Documents:
         self, job: Job, enrichments: Sequence[Enrichment], done: set[Key], refused: dict[Key, str]
     ) -> None:
         waiting = {each.text.key: each for each in enrichments}
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ATTEMPTS):
             current = [
                 whole for whole in await self._reader.read([name for name, _ in waiting]) if whole.key in waiting
             ]
@@ -179,22 +179,22 @@ class Documents:
 
 
 def to_enrich(job: Job) -> dict[str, Any]:
-    """Return the query for documents that a job has still to enrich.
+    """Return the query for the documents that a job has still to enrich.
 
-    Someone else's write of a document drops all that is ours, so a document that has changed is among them by itself.
-    In an attached index a partial update carries all of ours along, and the fill drops it where the text is another.
+    A write of a document by another client drops all fields below ``ttc``, so a changed document matches again. In an
+    attached index a partial update keeps these fields, and the fill drops the enrichment if the text has changed.
     """
     done = {"term": {ENRICHED: job.plan.key}} if job.redo else {"exists": {"field": ENRICHED}}
     return {"bool": {"filter": [job.query] if job.query else [], "must_not": [done]}}
 
 
 def partition_of(key: Key, lanes: int) -> int:
-    """Return the part of a job that a document belongs to: the same in every process."""
+    """Return the partition of a document in a job: the same in every process."""
     return zlib.crc32(f"{key[0]}\0{key[1] or ''}".encode("utf-8", "surrogatepass")) % lanes
 
 
 def text_of(key: Key, source: Mapping[str, Any], fields: Sequence[str]) -> DocumentText:
-    """Return what a model reads of a document."""
+    """Return the text of a document for the model."""
     try:
         text, spans = compose(source, fields)
     except InvalidRequest:

@@ -1,7 +1,7 @@
-"""Limits that all workers keep together: questions a minute and questions in flight, counted in Redis by endpoint.
+"""Rate limits that all workers share: requests per minute and requests in flight, counted in Redis by endpoint.
 
-Time is Redis's own: workers' clocks may differ. Without Redis each process goes by the client's own limit: an outage of
-Redis must not stop a night's work.
+The time is that of Redis, because workers' clocks may differ. Without Redis each process uses the client's own limit:
+an outage of Redis must not stop a job.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ return 1
 
 
 class SharedRateLimits:
-    """Lets a question pass when the endpoint may be asked.
+    """Delays requests to an endpoint until the limits allow them.
 
     Args:
         redis: An async client of Redis; None for no common limit.
         endpoint: The endpoint's address.
-        concurrency: Questions in flight at once.
-        per_minute: Questions a minute; 0 for no limit.
-        seconds: After which a question that was never ended (its worker died) counts no more.
+        concurrency: Maximum number of requests in flight.
+        per_minute: Maximum number of requests per minute; 0 for no limit.
+        seconds: Time after which an unfinished request (its worker died) is not counted any more.
     """
 
     def __init__(self, redis: Any, endpoint: str, *, concurrency: int, per_minute: int, seconds: float) -> None:
@@ -54,7 +54,7 @@ class SharedRateLimits:
 
     @asynccontextmanager
     async def passing(self) -> AsyncIterator[None]:
-        """Wait until one more question may be asked; it counts until the block ends."""
+        """Wait until one more request is allowed; it counts until the block ends."""
         token = secrets.token_hex(8)
         wait = _WAIT_SECONDS
         while not await self._enter(token):

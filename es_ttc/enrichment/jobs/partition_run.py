@@ -1,9 +1,9 @@
-"""One worker's turn at one part of a job.
+"""One worker's turn at one partition of a job.
 
-A turn takes a lease of the part, works until its time is up or nothing is left, and gives it back. What it does with a
-document, in this order: look whether the model has been asked about this text before; ask; keep the answer; filter;
-write the document; note it. It may be killed between any two steps: what was done stays done, and is found by the next
-turn at that part, which begins when the lease has run out.
+A turn acquires the partition's lease, works until its time is up or nothing is left to do, and releases the lease. The
+steps for a document are: look for a stored proposal for its text; otherwise call the model; store the proposal; filter;
+write the document; store the outcome. A turn may be killed between any two steps: the finished steps stay, and the next
+turn at the partition, after the lease has expired, continues from there.
 """
 
 import asyncio
@@ -37,28 +37,28 @@ logger = logging.getLogger(__name__)
 _LEAST_CHUNK = 4
 _MOST_ATTEMPTS = 5
 _FIRST_WAIT_SECONDS = 10.0
-"""Before a document that failed is tried again; each further wait is three times as long."""
+"""Time before a failed document is retried; each further wait is three times as long."""
 _OUTAGE_WAITS = (1.0, 2.0, 4.0, 8.0, 15.0)
 _MODEL_SECONDS = 10.0
 _TEMPORARY = frozenset(LlmFailure) - {LlmFailure.REFUSED}
 
 
 class TurnEnd(StrEnum):
-    """How a turn ended."""
+    """The reason why a turn ended."""
 
     NOT_DUE = "not due"
-    """The job is not running, waits for another one, or the part is in other hands."""
+    """The job is not running, waits for another one, or another worker has the lease."""
     TIME = "time is up"
     NOTHING_LEFT = "nothing left"
     STOPPED = "stopped"
     """The job was paused or cancelled."""
     OUTAGE = "outage"
-    """The model's endpoint did not answer, or is another one."""
+    """The model's endpoint did not answer, or serves another model."""
 
 
 @dataclass(slots=True)
 class _Proposed:
-    """A document that the model was asked about."""
+    """A document with a proposal."""
 
     text: DocumentText
     kept: StoredProposal
@@ -67,15 +67,15 @@ class _Proposed:
 
 @dataclass(slots=True)
 class _NoProposal:
-    """A document that the model gave nothing for.
+    """A document without a proposal.
 
     Attributes:
-        text: What it was asked about.
+        text: The document's text.
         kind: Kind of failure.
         reason: One sentence.
-        usage: Tokens spent in vain.
-        temporary: Whether the endpoint may be to blame, and not the document.
-        final: Whether it would fail again.
+        usage: Tokens of the failed attempt.
+        temporary: Whether the endpoint may be the cause, and not the document.
+        final: Whether a further attempt would fail too.
     """
 
     text: DocumentText
@@ -87,47 +87,47 @@ class _NoProposal:
 
 
 class JobNotRunning(Exception):
-    """The job is no longer to be worked on."""
+    """The job is paused or has ended."""
 
 
-async def take_turn(engine: Engine, settings: Settings, redis: Any, job_id: str, lane: int) -> TurnEnd:
-    """Work on one part of a job for a while.
+async def take_turn(engine: Engine, settings: Settings, redis: Any, job_id: str, partition: int) -> TurnEnd:
+    """Work on one partition of a job for a while.
 
     Args:
         engine: The engine.
-        settings: Of the worker: the model's endpoint, the limits.
-        redis: An async client of Redis, for the common limits; None without.
+        settings: The worker's settings: the model's endpoint, the limits.
+        redis: An async client of Redis, for the shared limits; None without.
         job_id: The job.
-        lane: The part, from 0.
+        partition: The partition, from 0.
 
     Raises:
-        EngineError: The engine refuses, or stayed away.
+        EngineError: The engine returned an error or stayed unreachable.
     """
     store = JobStore(engine, settings.jobs_index)
     try:
         job = await store.get(job_id)
     except UnknownJob:
         return TurnEnd.NOT_DUE
-    if job.status is not JobState.RUNNING or lane >= job.lanes or await store.turn_of(job) is not None:
+    if job.status is not JobState.RUNNING or partition >= job.lanes or await store.turn_of(job) is not None:
         return TurnEnd.NOT_DUE
     owner = secrets.token_hex(8)
-    lease = await store.claim(job.id, lane, owner, settings.jobs_lease_seconds)
+    lease = await store.claim(job.id, partition, owner, settings.jobs_lease_seconds)
     if lease is None:
         return TurnEnd.NOT_DUE
     try:
-        return await _PartitionRun(store, settings, redis, job, lane, lease).run()
+        return await _PartitionRun(store, settings, redis, job, partition, lease).run()
     except EngineError as error:
         if isinstance(error, EngineUnavailable):
             raise
         await pause(store, job.id, f"the engine refuses: {error}")
         raise
-    except EsTtcError as error:  # the index lost its field, the model is another one: a person must look
+    except EsTtcError as error:  # the index lost its field, or the model is another one: an operator must act
         await pause(store, job.id, str(error))
         return TurnEnd.STOPPED
 
 
 async def pause(store: JobStore, job: str, reason: str) -> None:
-    """Pause a job by itself, with the reason."""
+    """Pause a job automatically, with the reason."""
 
     def paused(record: Job) -> Job | None:
         if record.status is not JobState.RUNNING:
@@ -135,16 +135,16 @@ async def pause(store: JobStore, job: str, reason: str) -> None:
         return record.model_copy(update={"status": JobState.PAUSED, "reason": reason})
 
     await store.change(job, paused)
-    logger.warning("job %s pauses: `es-ttc jobs show %s` says why", job, job)  # a reason may quote what a model wrote
+    logger.warning("job %s pauses: `es-ttc jobs show %s` says why", job, job)  # a reason may contain a model's output
 
 
 class _PartitionRun:
-    def __init__(self, store: JobStore, settings: Settings, redis: Any, job: Job, lane: int, lease: Lease) -> None:
+    def __init__(self, store: JobStore, settings: Settings, redis: Any, job: Job, partition: int, lease: Lease) -> None:
         self.store = store
         self.settings = settings
         self.redis = redis
         self.job = job
-        self.lane = lane
+        self.partition = partition
         self.lease = lease
         self.trouble = ""
         self.stopped = False
@@ -158,21 +158,21 @@ class _PartitionRun:
             return await self._work()
         except JobNotRunning:
             return TurnEnd.STOPPED
-        except VersionConflict:  # the lease is lost: whoever has it now goes on
+        except VersionConflict:  # the lease is lost: its new owner continues
             return TurnEnd.NOT_DUE
         except asyncio.CancelledError:
-            if beating.done():  # so it is
+            if beating.done():  # the lease is lost
                 return TurnEnd.NOT_DUE
             raise
         finally:
-            self.over.set()  # a renewal under way is waited for: its version is needed to give the lease back
+            self.over.set()  # wait for a running renewal: its version is needed to release the lease
             await asyncio.gather(beating, return_exceptions=True)
             with suppress(EngineError):
-                await self.store.engine.refresh(self.job.index)  # whoever counts now sees what this turn has done
+                await self.store.engine.refresh(self.job.index)  # make this turn's results visible for counts
             try:
                 await self._renew(0)
             except (VersionConflict, EngineError):
-                logger.debug("the lease of job %s, part %s runs out by itself", self.job.id, self.lane)
+                logger.debug("the lease of job %s, part %s runs out by itself", self.job.id, self.partition)
 
     async def _work(self) -> TurnEnd:
         target = await enrichable(self.store.engine, self.job.index)
@@ -186,12 +186,12 @@ class _PartitionRun:
         try:
             client = model_for_jobs(self.settings)
         except ConfigurationError as error:
-            await self._tell(str(error))
+            await self._store_trouble(str(error))
             return TurnEnd.OUTAGE
         async with client as llm:
             self.llm = llm
             self.limits = SharedRateLimits(
-                self.redis if self.settings.llm_offline is None else None,  # there is nothing to share
+                self.redis if self.settings.llm_offline is None else None,  # a model in this process shares no limits
                 llm.url,
                 concurrency=self.settings.llm_total_concurrency,
                 per_minute=self.settings.llm_requests_per_minute,
@@ -209,15 +209,15 @@ class _PartitionRun:
         return TurnEnd.NOTHING_LEFT
 
     async def _model_is_there(self) -> bool:
-        """Whether the worker's endpoint answers, and is set to what the job asks; else the job shows why it waits."""
+        """Return whether the endpoint answers and serves the job's model; otherwise store why the job waits."""
         try:
             served = await self.llm.model(seconds=_MODEL_SECONDS)
         except (LlmError, ConfigurationError) as error:
-            await self._tell(str(error))
+            await self._store_trouble(str(error))
             return False
         plan = self.job.plan
         if (served, self.llm.api) != (plan.model, plan.api):
-            await self._tell(
+            await self._store_trouble(
                 f"the job asks [{plan.model}] by [{plan.api}], and this worker is set to [{served}] by [{self.llm.api}]"
                 ": set ES_TTC_LLM_MODEL and ES_TTC_LLM_API for the worker"
             )
@@ -225,10 +225,10 @@ class _PartitionRun:
         return True
 
     async def _chunks(self) -> AsyncGenerator[list[Key]]:
-        """Yield the documents of this part that are due, a few at a time."""
+        """Yield the due documents of this partition, a few at a time."""
         size = max(_LEAST_CHUNK, 2 * self.job.parallel)
         page: list[Key] = []
-        async with aclosing(self.documents.keys(self.job, self.lane)) as keys:
+        async with aclosing(self.documents.keys(self.job, self.partition)) as keys:
             async for key in keys:
                 page.append(key)
                 if len(page) == size:
@@ -239,21 +239,21 @@ class _PartitionRun:
             yield due
 
     async def _due(self, keys: Sequence[Key]) -> list[Key]:
-        """Leave out what the job has settled, or comes back to later."""
+        """Leave out documents that are finished or deferred."""
         self.noted = dict(zip(keys, await self.store.results(self.job.id, keys), strict=True))
         return [key for key in keys if is_due(self.noted[key])]
 
     async def _through(self, keys: list[Key]) -> bool:
-        """Bring a few documents through all steps; False where the endpoint answers for none of them."""
+        """Process a few documents through all steps; return False if the endpoint answered for none of them."""
         texts = await self.documents.texts(keys)
         results = [_skipped(text) for text in texts if not text.text]
         texts = [text for text in texts if text.text]
         kept = await self.store.kept(self.job.plan.asked, [text.hash for text in texts])
         answered = [_Proposed(text, old, True) for text, old in zip(texts, kept, strict=True) if old is not None]
-        asked, failed = await self._ask([text for text, old in zip(texts, kept, strict=True) if old is None])
-        answered += asked
+        new, failed = await self._propose([text for text, old in zip(texts, kept, strict=True) if old is None])
+        answered += new
         results += await self._write(answered)
-        outage = bool(failed) and not asked and all(each.temporary for each in failed)
+        outage = bool(failed) and not new and all(each.temporary for each in failed)
         if not outage:
             results += [self._failure(each) for each in failed]
         await self.store.note(self.job.id, results)
@@ -261,12 +261,12 @@ class _PartitionRun:
         if outage:
             await self._wait_out(failed[0])
             return False
-        if self.trouble and asked:
-            await self._tell("")
+        if self.trouble and new:
+            await self._store_trouble("")
         return True
 
-    async def _ask(self, texts: Sequence[DocumentText]) -> tuple[list[_Proposed], list[_NoProposal]]:
-        """Ask the model about documents, some at a time; a job that is stopped begins no further one."""
+    async def _propose(self, texts: Sequence[DocumentText]) -> tuple[list[_Proposed], list[_NoProposal]]:
+        """Call the model for documents, some at a time; if the job is stopped, no further calls begin."""
         gate = asyncio.Semaphore(self.job.parallel)
         stopped = False
         answered: list[_Proposed] = []
@@ -281,7 +281,7 @@ class _PartitionRun:
                     stopped = True
                     return
                 async with self.limits.passing():
-                    outcome = await self._asked(text)
+                    outcome = await self._propose_for(text)
             (answered if isinstance(outcome, _Proposed) else failed).append(outcome)  # type: ignore[arg-type]
 
         try:
@@ -293,7 +293,7 @@ class _PartitionRun:
         self.stopped = stopped
         return answered, failed
 
-    async def _asked(self, text: DocumentText) -> _Proposed | _NoProposal:
+    async def _propose_for(self, text: DocumentText) -> _Proposed | _NoProposal:
         try:
             proposed = await propose(self.llm, self.job.plan, text.text)
         except NoReadableProposal as error:
@@ -322,7 +322,7 @@ class _PartitionRun:
         for each, left in zip(answered, found, strict=True):
             key = each.text.key
             if key not in done and key not in refused:
-                continue  # it has changed or gone under way: as another document it is met again
+                continue  # it was changed or deleted meanwhile: a changed document is found again
             read, written = self._tokens(each)
             results.append(
                 DocumentResult(
@@ -340,7 +340,7 @@ class _PartitionRun:
         return results
 
     def _tokens(self, each: _Proposed) -> tuple[int, int]:
-        """Return the tokens that the job has spent on a document so far, failed attempts and earlier texts included."""
+        """Return the tokens that the job has spent on a document, including failed attempts and earlier texts."""
         before = self.noted.get(each.text.key) or {}
         read, written = before.get("read", 0), before.get("written", 0)
         counted = each.reused and before.get("outcome") == DocumentOutcome.DONE
@@ -349,7 +349,7 @@ class _PartitionRun:
         return read + each.kept.read, written + each.kept.written
 
     def _failure(self, failed: _NoProposal) -> DocumentResult:
-        """Note a failure: for good after some attempts, else until it is tried again."""
+        """Return the outcome of a failure: final after some attempts, else deferred."""
         key = failed.text.key
         before = self.noted.get(key) or {}
         attempts = before.get("attempts", 0) + 1
@@ -367,7 +367,7 @@ class _PartitionRun:
         )
 
     async def _watch(self, results: Sequence[DocumentResult]) -> None:
-        """Stop where the job was stopped; pause it where document after document fails."""
+        """End the turn if the job was stopped; pause the job if document after document fails."""
         if any(result.outcome in (DocumentOutcome.FAILED, DocumentOutcome.DEFERRED) for result in results):
             last = await self.store.failing(self.job)
             if last is not None:
@@ -382,10 +382,10 @@ class _PartitionRun:
             raise JobNotRunning
 
     async def _spend(self) -> None:
-        """Pause the job once its budget is spent; what is under way elsewhere is still spent.
+        """Pause the job when its budget is spent; running calls of other workers still add to it.
 
         Raises:
-            Stopped: It is.
+            JobNotRunning: The budget is spent.
         """
         budget = self.job.budget
         if budget.tokens is None and budget.cost is None:
@@ -406,8 +406,8 @@ class _PartitionRun:
         return (await self.store.get(self.job.id)).status is JobState.RUNNING
 
     async def _wait_out(self, failed: _NoProposal) -> None:
-        """Wait, longer each time, until the endpoint shows a sign of life or the turn is over."""
-        await self._tell(failed.reason)
+        """Wait, longer each time, until the endpoint answers or the turn's time is up."""
+        await self._store_trouble(failed.reason)
         for seconds in _OUTAGE_WAITS:
             if time.monotonic() + seconds > self.deadline:
                 return
@@ -420,8 +420,8 @@ class _PartitionRun:
                 continue
             return
 
-    async def _tell(self, trouble: str) -> None:
-        """Write what keeps this part waiting where `es-ttc jobs show` finds it."""
+    async def _store_trouble(self, trouble: str) -> None:
+        """Store the reason why this partition waits, for `es-ttc jobs show`."""
         self.trouble = trouble
         await self._renew(self.settings.jobs_lease_seconds)
 
@@ -430,7 +430,7 @@ class _PartitionRun:
             self.lease = await self.store.renew(self.lease, self.job.id, seconds, self.trouble)
 
     async def _beat(self, turn: "asyncio.Task[Any] | None") -> None:
-        """Keep the lease; where it is lost, end the turn."""
+        """Renew the lease; end the turn if it is lost."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.jobs_lease_seconds / 3):
@@ -447,7 +447,7 @@ class _PartitionRun:
 
 
 async def finish(engine: Engine, settings: Settings, job_id: str) -> bool:
-    """End a job where nothing is left to do, with its counts made exact; return whether it has ended."""
+    """End a job if nothing is left to do, with exact counts; return whether it has ended."""
     store = JobStore(engine, settings.jobs_index)
     job = await store.get(job_id)
     if job.status is not JobState.RUNNING or job.continuous:
@@ -455,7 +455,7 @@ async def finish(engine: Engine, settings: Settings, job_id: str) -> bool:
     documents = Documents(engine, await enrichable(engine, job.index))
     await documents.refresh()
     progress = await store.progress(job, documents.pending)
-    if progress.pending or await _anything_left(store, documents, job):
+    if progress.pending or await _is_unfinished(store, documents, job):
         return False
     await reconcile(store, documents, job)
     progress = await store.progress(job, documents.pending)
@@ -470,9 +470,9 @@ async def finish(engine: Engine, settings: Settings, job_id: str) -> bool:
 
 
 async def reconcile(store: JobStore, documents: Documents, job: Job) -> int:
-    """Note documents that were written by workers which were killed before they could note it; return their number.
+    """Store the outcomes of documents written by workers that were killed before they stored them; return their number.
 
-    The documents themselves say which job wrote them, so nothing is guessed.
+    The documents themselves contain the job that wrote them.
     """
     progress = await store.progress(job, documents.pending)
     if await documents.written_by(job.id) <= progress.done:
@@ -501,15 +501,15 @@ async def reconcile(store: JobStore, documents: Documents, job: Job) -> int:
 
 
 def is_due(note: dict[str, Any] | None) -> bool:
-    """Whether a document that is not enriched is to be taken up now."""
+    """Return whether a document without enrichment is to be processed now."""
     if note is None or note["outcome"] == DocumentOutcome.DONE:
-        return True  # it was enriched, and has been changed since
+        return True  # it was enriched and has changed since
     if note["outcome"] != DocumentOutcome.DEFERRED:
         return False
     return note["due"] is None or datetime.fromisoformat(note["due"]) <= now()
 
 
-async def _anything_left(store: JobStore, documents: Documents, job: Job) -> bool:
+async def _is_unfinished(store: JobStore, documents: Documents, job: Job) -> bool:
     page: list[Key] = []
 
     async def left() -> bool:
@@ -536,7 +536,7 @@ def _skipped(text: DocumentText) -> DocumentResult:
 
 @asynccontextmanager
 async def connected_redis(url: str | None) -> AsyncIterator[Any]:
-    """Give an async client of Redis, or None without a URL."""
+    """Yield an async client of Redis, or None without a URL."""
     if url is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""A job's record, and what is known about how it goes."""
+"""A job's record, and its progress."""
 
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -10,7 +10,7 @@ from es_ttc.enrichment.proposals.plan import Plan
 
 
 class JobState(StrEnum):
-    """Where a job stands."""
+    """The state of a job."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -19,27 +19,27 @@ class JobState(StrEnum):
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will be done."""
+        """Whether the job has ended."""
         return self in (JobState.COMPLETED, JobState.CANCELLED)
 
 
 class DocumentOutcome(StrEnum):
-    """What became of a document in a job."""
+    """The outcome of a document in a job."""
 
     DONE = "done"
     FAILED = "failed"
     SKIPPED = "skipped"
     DEFERRED = "deferred"
-    """It failed, and is tried again later."""
+    """It failed, and will be retried."""
 
     @property
     def final(self) -> bool:
-        """Whether the job does not come back to it."""
+        """Whether the job does not process it again."""
         return self is not DocumentOutcome.DEFERRED
 
 
 class Budget(BaseModel):
-    """What a job may spend; it pauses by itself where that is spent.
+    """Limits of a job's cost; the job pauses when one is reached.
 
     Attributes:
         tokens: Tokens, read and written.
@@ -53,10 +53,10 @@ class Budget(BaseModel):
 
 
 class Price(BaseModel):
-    """What a million tokens cost, in any currency.
+    """Price of a million tokens, in any currency.
 
     Attributes:
-        read: Tokens of questions.
+        read: Tokens of requests.
         written: Tokens of answers.
     """
 
@@ -66,24 +66,24 @@ class Price(BaseModel):
     written: float = Field(0.0, ge=0)
 
     def of(self, read: int, written: int) -> float:
-        """Return the cost of some tokens."""
+        """Return the cost of a number of tokens."""
         return (read * self.read + written * self.written) / 1e6
 
 
 class JobSpec(BaseModel):
-    """Which documents a job is about, and how it is to be done.
+    """The documents of a job, and how they are processed.
 
     Attributes:
         index: The index.
-        query: The documents, as a query of the engine; None for all of them.
-        redo: Whether documents are enriched anew that another plan has enriched.
-        continuous: Whether it goes on with documents that arrive later.
-        lanes: Parts that workers can take on at the same time.
-        parallel: Questions in flight at once for one part.
+        query: The documents, as an engine's query; None for all of them.
+        redo: Whether documents that another plan has enriched are enriched again.
+        continuous: Whether the job continues with documents that arrive later.
+        lanes: Number of partitions, which workers process in parallel.
+        parallel: Maximum number of requests in flight per partition.
         priority: 0 to 9, greater ones first.
-        budget: What it may spend.
-        price: For the estimate of costs.
-        most_failures: Documents that fail without one success between them before it pauses by itself.
+        budget: Limits of its cost.
+        price: Price, for the estimate of costs.
+        most_failures: Number of failed documents without a success in between after which the job pauses.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -104,16 +104,16 @@ class Job(JobSpec):
     """An enrichment of the documents of one concrete index.
 
     Attributes:
-        id: Its name.
-        plan: How documents are enriched.
-        status: Where it stands.
-        reason: Why it paused by itself; empty otherwise.
+        id: Its id.
+        plan: The plan.
+        status: Its state.
+        reason: Why it paused automatically; else empty.
         created: When it was submitted.
-        started: When a worker first came to it.
-        ended: When it was over.
-        retried: When failed documents were last taken up again.
-        total: Documents to enrich when it was submitted.
-        final: Its counts when it was over.
+        started: When the first turn began.
+        ended: When it ended.
+        retried: When failed documents were last retried.
+        total: Number of documents to enrich when it was submitted.
+        final: Its counts at the end.
     """
 
     id: str
@@ -129,24 +129,24 @@ class Job(JobSpec):
 
 
 class JobProgress(BaseModel):
-    """How a job goes: counted in the engine whenever it is asked for.
+    """Progress of a job, counted in the engine on request.
 
     Attributes:
-        total: Documents that the job is about.
-        done: Enriched by it.
-        failed: Given up.
-        skipped: Without text.
-        deferred: Failed, and to be tried again.
+        total: Documents of the job.
+        done: Documents enriched by it.
+        failed: Documents that failed finally.
+        skipped: Documents without text.
+        deferred: Documents that failed and will be retried.
         pending: Still to be enriched.
-        reused: Documents among those done for which nothing was paid.
-        read: Tokens of questions.
+        reused: Documents among those done that used a stored proposal.
+        read: Tokens of requests.
         written: Tokens of answers.
-        cost: What they cost.
-        rate: Documents a second, over the last minute.
-        remaining: Seconds until the end at this rate; None where there is no rate.
+        cost: Their cost.
+        rate: Documents per second, over the last minute.
+        remaining: Estimated seconds until the end; None if there is no rate.
         phrases: Phrases written.
-        errors: Documents by kind of failure, with samples of reasons.
-        trouble: What keeps a worker waiting; empty where nothing does.
+        errors: Documents by kind of failure, with sample reasons.
+        trouble: Why a worker waits; empty if none does.
     """
 
     total: int
@@ -167,10 +167,10 @@ class JobProgress(BaseModel):
 
     @property
     def tokens(self) -> int:
-        """All tokens."""
+        """The number of all tokens."""
         return self.read + self.written
 
 
 def now() -> datetime:
-    """Return the time, in UTC."""
+    """Return the present time, in UTC."""
     return datetime.now(UTC)

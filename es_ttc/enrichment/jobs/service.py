@@ -1,4 +1,4 @@
-"""What people do with jobs: submit, list, look at, pause, resume, cancel, retry, try out; in the engine alone."""
+"""Commands for jobs: submit, list, show, pause, resume, cancel, retry, dry run. They use only the engine."""
 
 import random
 import secrets
@@ -26,11 +26,11 @@ _SAMPLED_FROM = 1_000
 
 
 class JobRequest(JobSpec, Parameters):
-    """What is asked for when a job is submitted.
+    """The request for a job.
 
     Attributes:
-        prompt: Name of a prompt; on the command line a file too. None for the one that suits the way to ask.
-        prompt_text: A prompt of one's own, in place of a name.
+        prompt: Name of a prompt; on the command line also a file. None for the default of the API.
+        prompt_text: Text of a prompt, in place of a name.
     """
 
     prompt: str | None = None
@@ -39,12 +39,12 @@ class JobRequest(JobSpec, Parameters):
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job and how it goes.
+    """A job with its progress.
 
     Attributes:
         job: Its record.
         progress: Its counts.
-        waits_for: The job on the same index that has its turn first; None where it waits for none.
+        waits_for: The job on the same index that is processed first; None if there is none.
     """
 
     job: Job
@@ -53,7 +53,7 @@ class JobStatus:
 
     @property
     def state(self) -> str:
-        """Where it stands, in one word."""
+        """Its state, in one word."""
         if self.job.status is not JobState.RUNNING:
             return self.job.status
         if self.waits_for:
@@ -61,7 +61,7 @@ class JobStatus:
         return "idle" if self.job.continuous and not self.progress.pending else "running"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready form; of the prompt its name and version."""
+        """Return a JSON-ready form, with name and version of the prompt."""
         plan = self.job.plan.model_dump(mode="json", exclude={"text"})
         record = self.job.model_dump(mode="json", exclude={"plan", "status", "final"})
         prompt = {"prompt_version": self.job.plan.template.version, "key": self.job.plan.key}
@@ -76,14 +76,14 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class SampledDocument:
-    """One document of a trial.
+    """One document of a dry run.
 
     Attributes:
-        text: What the model read.
-        proposals: What it wrote.
-        filtered: What is left, and what was left out.
+        text: The text that the model read.
+        proposals: The model's proposals.
+        filtered: The phrases kept and dropped.
         usage: Tokens.
-        problem: Why there is nothing; empty where there is something.
+        problem: Why there is nothing; else empty.
     """
 
     text: DocumentText
@@ -95,15 +95,15 @@ class SampledDocument:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """A sample, and what the whole would take.
+    """A sample, and an estimate of the whole job.
 
     Attributes:
         documents: The sample.
-        pending: Documents of the whole.
-        read: Tokens of questions for the whole, estimated.
-        written: Tokens of answers for the whole, estimated.
-        cost: Their cost.
-        seconds: Time for the whole with one question at a time.
+        pending: Number of documents of the whole job.
+        read: Estimated tokens of requests for the whole job.
+        written: Estimated tokens of answers for the whole job.
+        cost: Estimated cost.
+        seconds: Estimated time with one request at a time.
     """
 
     documents: Sequence[SampledDocument]
@@ -114,32 +114,32 @@ class DryRun:
     seconds: float
 
     def reached(self, share: float) -> float | None:
-        """Return the similarity to their documents that a share of the phrases reaches; None where none was compared.
+        """Return the similarity to their documents that a share of the phrases reaches; None if none was compared.
 
         Args:
-            share: Between 0 and 1; as those that are to be kept.
+            share: Between 0 and 1; the share of phrases to keep.
         """
         found = sorted((one for each in self.documents for one in each.filtered.similarities), reverse=True)
         return found[min(len(found) - 1, int(share * len(found)))] if found else None
 
 
-async def submit(engine: Engine, settings: Settings, wanted: JobRequest) -> JobStatus:
-    """Check a job and write its record; workers find it there.
+async def submit(engine: Engine, settings: Settings, request: JobRequest) -> JobStatus:
+    """Check a request and write the record of its job, where workers find it.
 
     Raises:
-        InvalidRequest: Something of it cannot be meant.
+        InvalidRequest: A value is invalid.
         MissingFeature: The index has no field for enrichment.
         ConfigurationError: No model is configured, or there is no such prompt.
         LlmError: The model's endpoint does not answer.
     """
-    target, plan = await _checked(engine, settings, wanted)
+    target, plan = await _checked(engine, settings, request)
     store = JobStore(engine, settings.jobs_index)
     await store.prepare()
-    job = _job(f"enrich-{secrets.token_hex(4)}", target, plan, wanted)
+    job = _job(f"enrich-{secrets.token_hex(4)}", target, plan, request)
     documents = Documents(engine, target)
     job = job.model_copy(update={"total": await documents.pending(job)})
     await store.create(job)
-    return await _shown(store, documents, job)
+    return await _status_of(store, documents, job)
 
 
 async def listed(engine: Engine, settings: Settings, status: Sequence[str] = ()) -> list[JobStatus]:
@@ -149,7 +149,7 @@ async def listed(engine: Engine, settings: Settings, status: Sequence[str] = ())
 
 
 async def shown(engine: Engine, settings: Settings, name: str) -> JobStatus:
-    """Return a job and how it goes.
+    """Return a job with its progress.
 
     Raises:
         UnknownJob: There is none of this name.
@@ -158,29 +158,29 @@ async def shown(engine: Engine, settings: Settings, name: str) -> JobStatus:
     job = await store.get(name)
     if job.final is not None:
         return JobStatus(job, JobProgress.model_validate({**job.final, "trouble": "", "remaining": None}), None)
-    return await _shown(store, await _documents(engine, job), job)
+    return await _status_of(store, await _documents(engine, job), job)
 
 
 async def pause(engine: Engine, settings: Settings, name: str) -> JobStatus:
-    """Let a job rest: documents under way are ended, no further one is begun."""
+    """Pause a job: documents in progress are finished, no further one is begun."""
     return await _change(engine, settings, name, JobState.PAUSED, ("running", "paused"))
 
 
 async def cancel(engine: Engine, settings: Settings, name: str) -> JobStatus:
-    """End a job; what it has enriched stays."""
+    """End a job; its enrichment stays."""
     return await _change(engine, settings, name, JobState.CANCELLED, ("running", "paused", "cancelled"))
 
 
 async def resume(
     engine: Engine, settings: Settings, name: str, *, tokens: int | None = None, cost: float | None = None
 ) -> JobStatus:
-    """Let a paused job go on; it may be given another budget."""
-    given = {key: value for key, value in (("tokens", tokens), ("cost", cost)) if value is not None}
-    return await _change(engine, settings, name, JobState.RUNNING, ("running", "paused"), given)
+    """Resume a paused job; it may get another budget."""
+    changes = {key: value for key, value in (("tokens", tokens), ("cost", cost)) if value is not None}
+    return await _change(engine, settings, name, JobState.RUNNING, ("running", "paused"), changes)
 
 
 async def retry(engine: Engine, settings: Settings, name: str) -> JobStatus:
-    """Take up documents that failed once more; a job that was over runs again.
+    """Process failed documents once more; a job that has ended runs again.
 
     Raises:
         InvalidRequest: None has failed.
@@ -196,22 +196,22 @@ async def retry(engine: Engine, settings: Settings, name: str) -> JobStatus:
         changes = {"status": JobState.RUNNING, "reason": "", "ended": None, "final": None, "retried": now()}
         return record.model_copy(update=changes)
 
-    return await _shown(store, await _documents(engine, job), await store.change(name, again))
+    return await _status_of(store, await _documents(engine, job), await store.change(name, again))
 
 
-async def dry_run(engine: Engine, settings: Settings, wanted: JobRequest, sample: int) -> DryRun:
-    """Enrich a sample, write nothing into any document, and estimate the whole.
+async def dry_run(engine: Engine, settings: Settings, request: JobRequest, sample: int) -> DryRun:
+    """Enrich a sample without writing it, and estimate the whole job.
 
-    What the model answers is kept as a job's would be, so the job does not pay for it again.
+    The model's answers are stored as a job's are, so the job does not pay for them again.
 
     Raises:
         InvalidRequest: As for :func:`submit`.
     """
-    target, plan = await _checked(engine, settings, wanted)
+    target, plan = await _checked(engine, settings, request)
     relevance = await relevance_of(plan, target, settings)
     store = JobStore(engine, settings.jobs_index)
     await store.prepare()
-    job = _job("dry-run", target, plan, wanted)
+    job = _job("dry-run", target, plan, request)
     documents = Documents(engine, target)
     pending = await documents.pending(job)
     keys = []
@@ -249,17 +249,17 @@ async def dry_run(engine: Engine, settings: Settings, wanted: JobRequest, sample
     share = pending / max(1, len(sampled))
     read = round(share * sum(each.usage.prompt_tokens for each in sampled))
     written = round(share * sum(each.usage.completion_tokens for each in sampled))
-    return DryRun(sampled, pending, read, written, wanted.price.of(read, written), share * seconds)
+    return DryRun(sampled, pending, read, written, request.price.of(read, written), share * seconds)
 
 
-async def _checked(engine: Engine, settings: Settings, wanted: JobRequest) -> tuple[EnrichmentTarget, Plan]:
-    check_tau(wanted.tau)
-    if wanted.prompt_text is not None:
-        prompt = checked_text(wanted.prompt or "own", wanted.prompt_text)
+async def _checked(engine: Engine, settings: Settings, request: JobRequest) -> tuple[EnrichmentTarget, Plan]:
+    check_tau(request.tau)
+    if request.prompt_text is not None:
+        prompt = checked_text(request.prompt or "own", request.prompt_text)
     else:
-        prompt = prompt_of(wanted.prompt or DEFAULT_PROMPTS[settings.llm_api])
-    target = await enrichable(engine, wanted.index)
-    await _check_query(engine, target, wanted.query)
+        prompt = prompt_of(request.prompt or DEFAULT_PROMPTS[settings.llm_api])
+    target = await enrichable(engine, request.index)
+    await _check_query(engine, target, request.query)
     async with model_for_jobs(settings) as llm:
         try:
             model = await llm.model(seconds=_MODEL_SECONDS)
@@ -268,8 +268,8 @@ async def _checked(engine: Engine, settings: Settings, wanted: JobRequest) -> tu
         except LlmError as error:
             raise LlmError(f"nothing is submitted: {error}", error.failure, status=error.upstream_status) from error
         api = llm.api
-    chosen = {field: getattr(wanted, field) for field in Parameters.model_fields}
-    compared = None if wanted.min_similarity is None else target.spec.encoder.key
+    chosen = {field: getattr(request, field) for field in Parameters.model_fields}
+    compared = None if request.min_similarity is None else target.spec.encoder.key
     return target, Plan(prompt=prompt.name, text=prompt.text, model=model, api=api, encoder=compared, **chosen)
 
 
@@ -284,8 +284,8 @@ async def _check_query(engine: Engine, target: EnrichmentTarget, query: Mapping[
         raise
 
 
-def _job(name: str, target: EnrichmentTarget, plan: Plan, wanted: JobRequest) -> Job:
-    ordered = {field: getattr(wanted, field) for field in JobSpec.model_fields}
+def _job(name: str, target: EnrichmentTarget, plan: Plan, request: JobRequest) -> Job:
+    ordered = {field: getattr(request, field) for field in JobSpec.model_fields}
     return Job(**{**ordered, "index": target.index}, id=name, plan=plan)
 
 
@@ -310,13 +310,13 @@ async def _change(
         return job.model_copy(update={"status": status, "reason": "", "ended": ended, "budget": spent})
 
     job = await store.change(name, changed)
-    return await _shown(store, await _documents(engine, job), job)
+    return await _status_of(store, await _documents(engine, job), job)
 
 
 async def _documents(engine: Engine, job: Job) -> Documents:
     return Documents(engine, await enrichable(engine, job.index))
 
 
-async def _shown(store: JobStore, documents: Documents, job: Job) -> JobStatus:
+async def _status_of(store: JobStore, documents: Documents, job: Job) -> JobStatus:
     first = await store.turn_of(job) if job.status is JobState.RUNNING else None
     return JobStatus(job, await store.progress(job, documents.pending), first.id if first else None)

@@ -1,9 +1,9 @@
-"""Records of jobs in the engine: who they are, who works on which part, and what became of each document.
+"""Records of jobs in the engine: the jobs, the leases of their partitions, and the outcome of each document.
 
-Three hidden indices. ``ttc-jobs``: jobs, and leases of their parts. ``ttc-jobs-outcomes``: one document for each
-document of a job, under an id that follows from both, so whatever is done twice counts once. ``ttc-jobs-proposals``:
-what a model proposed for a text, by the text's hash, so nothing is paid twice. Every change of a record names the
-version that it was made from.
+There are three hidden indices. ``ttc-jobs``: jobs, and leases of their partitions. ``ttc-jobs-outcomes``: one document
+for each document of a job, with an id derived from both, so duplicates count once. ``ttc-jobs-proposals``: a model's
+proposals for a text, by the text's hash, so that nothing is paid twice. Every change of a record contains the version
+that it is based on.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -51,26 +51,26 @@ class UnknownJob(InvalidRequest):
 
 
 class VersionConflict(Exception):
-    """Someone else has changed what was to be changed."""
+    """The record was changed by another writer."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentResult:
-    """What became of one document.
+    """The outcome of one document.
 
     Attributes:
         document: Its id.
         routing: Its routing.
-        outcome: What became of it.
-        kind: Kind of failure, or why it was skipped; empty for one that is done.
+        outcome: Its outcome.
+        kind: Kind of failure, or why it was skipped; empty if it is done.
         reason: One sentence.
-        read: Tokens of questions about it, over all attempts.
+        read: Tokens of requests about it, over all attempts.
         written: Tokens of answers.
-        attempts: Attempts that failed.
-        reused: Whether nothing was paid for it.
+        attempts: Number of failed attempts.
+        reused: Whether a stored proposal was used.
         phrases: Phrases written.
-        dropped: Proposals left out, by reason.
-        due: When it is to be tried again, where it is deferred.
+        dropped: Dropped proposals, by reason.
+        due: When it is retried, if it is deferred.
     """
 
     document: str
@@ -89,13 +89,13 @@ class DocumentResult:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to work on one part of a job.
+    """The right to work on one partition of a job.
 
     Attributes:
-        id: Of its record.
-        owner: Who has it.
-        seq_no: Of the record.
-        term: Of the record.
+        id: Id of its record.
+        owner: Its owner.
+        seq_no: `_seq_no` of the record.
+        term: `_primary_term` of the record.
     """
 
     id: str
@@ -106,14 +106,14 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class StoredProposal:
-    """What a model proposed for a text.
+    """A model's proposals for a text.
 
     Attributes:
-        phrases: As it wrote them.
-        read: Tokens of the question.
+        phrases: As the model wrote them.
+        read: Tokens of the request.
         written: Tokens of the answer.
         job: The job that paid.
-        document: For which of its documents; others of the same text have it for nothing.
+        document: The document for which it paid; others with the same text use them without cost.
     """
 
     phrases: tuple[str, ...]
@@ -123,7 +123,7 @@ class StoredProposal:
     document: str
 
     def paid_for(self, job: str, document: str) -> bool:
-        """Whether a job has paid this for a document."""
+        """Return whether a job has paid them for a document."""
         return (self.job, self.document) == (job, document)
 
 
@@ -148,7 +148,7 @@ class JobStore:
         self.proposals = f"{index}-proposals"
 
     async def prepare(self) -> None:
-        """Make the indices that are not there yet."""
+        """Create the indices that do not exist."""
         for name, properties in (
             (
                 self.jobs,
@@ -184,17 +184,19 @@ class JobStore:
             try:
                 await self.engine.create_index(name, body)
             except EngineError as error:
-                if error.upstream_status != 400 or not await self.engine.exists(name):  # else another made it just now
+                if error.upstream_status != 400 or not await self.engine.exists(
+                    name
+                ):  # else another process has just created it
                     raise
 
     # Jobs
 
     async def create(self, job: Job) -> None:
         """Write a new job."""
-        await self._put(job.id, {"kind": "job", "job": job.model_dump(mode="json")}, op_type="create")
+        await self._put_record(job.id, {"kind": "job", "job": job.model_dump(mode="json")}, op_type="create")
 
     async def get(self, name: str) -> Job:
-        """Return a job as it stands.
+        """Return a job.
 
         Raises:
             UnknownJob: There is none of this name.
@@ -202,11 +204,11 @@ class JobStore:
         return (await self._read(name))[0]
 
     async def change(self, name: str, change: Callable[[Job], Job | None]) -> Job:
-        """Change a job's record; where someone else changes it at the same time, what he wrote is changed.
+        """Change a job's record; after a conflict, the change is applied to the newer version.
 
         Args:
             name: The job.
-            change: Returns the record as it should be, or None to leave it as it is.
+            change: Returns the changed record, or None to leave it unchanged.
 
         Raises:
             UnknownJob: There is none of this name.
@@ -218,7 +220,7 @@ class JobStore:
                 return job
             params = {"if_seq_no": str(seq_no), "if_primary_term": str(term)}
             try:
-                await self._put(name, {"kind": "job", "job": changed.model_dump(mode="json")}, **params)
+                await self._put_record(name, {"kind": "job", "job": changed.model_dump(mode="json")}, **params)
             except VersionConflict:
                 continue
             return changed
@@ -240,19 +242,19 @@ class JobStore:
         return [Job.model_validate(hit["_source"]["job"]) for hit in answer["hits"]["hits"]]
 
     async def turn_of(self, job: Job) -> Job | None:
-        """Return the job that a job waits for: two on one index take turns; None where it waits for none."""
+        """Return the job that must be processed before this one, on the same index; None if there is none."""
         others = await self.listed(status=[JobState.RUNNING], index=job.index, most=_MOST_LISTED)
         first = min((*others, job), key=_order)
         return None if first.id == job.id else first
 
-    # Parts of jobs
+    # Partitions of jobs
 
-    async def claim(self, job: str, lane: int, owner: str, seconds: float) -> Lease | None:
-        """Take one part of a job, or return None where someone else is at work on it.
+    async def claim(self, job: str, partition: int, owner: str, seconds: float) -> Lease | None:
+        """Acquire the lease of one partition of a job; return None if another worker holds it.
 
-        Whether a lease is over is decided by the engine's clock alone: workers' own may differ by hours.
+        Only the engine's clock decides whether a lease has expired, because workers' clocks may differ by hours.
         """
-        name = f"{job}-lane-{lane}"
+        name = f"{job}-lane-{partition}"
         try:
             answer = await self._write_lease(name, self._lease(job, owner, seconds, unless_held=True))
         except VersionConflict:
@@ -262,28 +264,28 @@ class JobStore:
         return Lease(name, owner, answer["_seq_no"], answer["_primary_term"])
 
     async def renew(self, lease: Lease, job: str, seconds: float, trouble: str = "") -> Lease:
-        """Show a sign of life; 0 seconds give the part back.
+        """Renew a lease; 0 seconds release it.
 
         Raises:
-            Conflict: The part has been taken by someone else.
+            VersionConflict: The part has been taken by someone else.
         """
         params = {"if_seq_no": str(lease.seq_no), "if_primary_term": str(lease.term)}
         answer = await self._write_lease(lease.id, self._lease(job, lease.owner, seconds, trouble), **params)
         return Lease(lease.id, lease.owner, answer["_seq_no"], answer["_primary_term"])
 
     async def free_lanes(self, job: Job) -> list[int]:
-        """Return the parts of a job that nobody is at work on."""
-        names = [f"{job.id}-lane-{lane}" for lane in range(job.lanes)]
-        held = {"bool": {"filter": [{"ids": {"values": names}}, {"range": {"expires": {"gt": "now"}}}]}}
+        """Return the partitions of a job without a lease."""
+        names = [f"{job.id}-lane-{partition}" for partition in range(job.lanes)]
+        leased = {"bool": {"filter": [{"ids": {"values": names}}, {"range": {"expires": {"gt": "now"}}}]}}
         await self.engine.refresh(self.jobs)
-        answer = await self.engine.search(self.jobs, {"query": held, "size": len(names), "_source": False})
+        answer = await self.engine.search(self.jobs, {"query": leased, "size": len(names), "_source": False})
         taken = {hit["_id"] for hit in answer["hits"]["hits"]}
-        return [lane for lane, name in enumerate(names) if name not in taken]
+        return [partition for partition, name in enumerate(names) if name not in taken]
 
     # Documents
 
     async def results(self, job: str, documents: Sequence[tuple[str, str | None]]) -> list[dict[str, Any] | None]:
-        """Return what the job has noted of some documents, as it stands; None for those not yet met."""
+        """Return the stored outcomes of some documents; None for those without one."""
         if not documents:
             return []
         docs = [{"_id": outcome_id(job, *document)} for document in documents]
@@ -291,7 +293,7 @@ class JobStore:
         return [found["_source"] if found.get("found") else None for found in answer["docs"]]
 
     async def note(self, job: str, results: Iterable[DocumentResult]) -> None:
-        """Write what became of documents, in place of what was written of them before."""
+        """Store the outcomes of documents, and replace earlier ones."""
         actions = []
         for result in results:
             source = {
@@ -315,7 +317,7 @@ class JobStore:
         await self._write(self.outcomes, actions)
 
     async def forget_failures(self, job: str) -> int:
-        """Remove the notes of documents that failed, and return their number: they are to be enriched once more."""
+        """Delete the outcomes of failed documents, and return their number: they will be processed again."""
         await self.engine.refresh(self.outcomes)
         query = {"bool": {"filter": [{"term": {"job": job}}, {"terms": {"outcome": ["failed", "deferred"]}}]}}
         body = {"query": query}
@@ -325,20 +327,20 @@ class JobStore:
         return int(answer["deleted"])
 
     async def kept(self, asked: str, texts: Sequence[str]) -> list[StoredProposal | None]:
-        """Return what a model has proposed before.
+        """Return stored proposals of a model.
 
         Args:
-            asked: Key of what it was asked.
+            asked: Key of the request without the text.
             texts: Hashes of texts.
         """
         if not texts:
             return []
         docs = [{"_id": f"{asked}-{text}"} for text in texts]
         answer = await self.engine.request("POST", f"/{self.proposals}/_mget", body={"docs": docs})
-        return [_kept(found["_source"]) if found.get("found") else None for found in answer["docs"]]
+        return [_stored_proposal(found["_source"]) if found.get("found") else None for found in answer["docs"]]
 
     async def keep(self, asked: str, index: str, text: str, kept: StoredProposal) -> None:
-        """Keep what a model has proposed, before anything else is done with it."""
+        """Store a model's proposals, before anything else is done with them."""
         source = {
             "asked": asked,
             "index": index,
@@ -357,13 +359,13 @@ class JobStore:
     # Counting
 
     async def spent(self, job: Job) -> tuple[int, float]:
-        """Return the tokens and the money that a job has spent, as the last refresh shows them."""
+        """Return the tokens and the cost of a job, as of the last refresh."""
         answer = await self._counted(job.id)
         read, written = (int(answer[name]["value"]) for name in ("read", "written"))
         return read + written, job.price.of(read, written)
 
     async def failing(self, job: Job) -> dict[str, Any] | None:
-        """Return the last failure where document after document fails, and none succeeds between them."""
+        """Return the last failure if document after document fails without a success in between."""
         since = max(time for time in (job.created, job.started, job.retried) if time is not None)
         outcomes = [DocumentOutcome.DONE, DocumentOutcome.FAILED, DocumentOutcome.DEFERRED]
         filters = [{"term": {"job": job.id}}, {"terms": {"outcome": outcomes}}, {"range": {"at": {"gte": since}}}]
@@ -381,7 +383,7 @@ class JobStore:
         return last
 
     async def progress(self, job: Job, pending: Callable[[Job], Awaitable[int]]) -> JobProgress:
-        """Count how a job goes.
+        """Count a job's progress.
 
         Args:
             job: The job.
@@ -474,7 +476,7 @@ class JobStore:
             raise
         return found
 
-    async def _put(self, name: str, document: Mapping[str, Any], **params: str) -> Any:
+    async def _put_record(self, name: str, document: Mapping[str, Any], **params: str) -> Any:
         params.setdefault("refresh", "true")
         try:
             return await self.engine.request(
@@ -488,7 +490,7 @@ class JobStore:
     def _lease(
         self, job: str, owner: str, seconds: float, trouble: str = "", *, unless_held: bool = False
     ) -> dict[str, Any]:
-        """Return the body of an update that writes a lease, which ends some seconds from the engine's own time."""
+        """Return the body of an update that writes a lease; it expires some seconds after the engine's present time."""
         fields = {"kind": "lease", "of": job, "owner": owner, "trouble": trouble or None}
         params = {"fields": fields, "millis": int(seconds * 1000), "unless_held": unless_held}
         script = {"lang": "painless", "source": _WRITE_LEASE, "params": params}
@@ -513,7 +515,7 @@ class JobStore:
 
 
 def outcome_id(job: str, document: str, routing: str | None) -> str:
-    """Return the id of the note about one document of a job: the same whoever writes it, and how often."""
+    """Return the id of the outcome of one document of a job, the same in every process."""
     parts = orjson.dumps([job, document, routing])
     return sha256(parts).hexdigest()[:32]
 
@@ -522,7 +524,7 @@ def _order(job: Job) -> tuple[int, datetime, str]:
     return -job.priority, job.created, job.id
 
 
-def _kept(source: Mapping[str, Any]) -> StoredProposal:
+def _stored_proposal(source: Mapping[str, Any]) -> StoredProposal:
     return StoredProposal(
         tuple(source["phrases"]), source["read"], source["written"], source["job"], source["document"]
     )

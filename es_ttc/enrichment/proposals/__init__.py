@@ -1,5 +1,5 @@
-"""Enrichment by a language model (SIRA): proposed vocabulary, analysed, filtered by document frequency, written back.
+"""Enrichment by a language model (SIRA): propose vocabulary, analyse it, filter it by document frequency, write it.
 
-On the corpus side the model reads a document and proposes search vocabulary that it lacks; what
-survives the filters goes to a text field of its own, ``ttc.enrichment``, which BM25 searches beside the user's fields.
+On the corpus side the model reads a document and proposes search vocabulary that the document lacks; the phrases that
+pass the filters are written to a text field, ``ttc.enrichment``, which BM25 searches in addition to the user's fields.
 """

@@ -1,7 +1,7 @@
-"""How many documents have a phrase, and which phrases that leaves (SIRA, section 3.2).
+"""Document frequencies of phrases, and the filter based on them (SIRA, section 3.2).
 
-Frequencies are exact and live: one search with one filter a phrase, whatever the number of phrases. They are those of
-the whole index, not of a shard.
+Frequencies are exact and current: one search with one filter per phrase, whatever the number of phrases. They are those
+of the whole index, not of a shard.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,9 +13,9 @@ from es_ttc.enrichment.proposals.phrases import DroppedPhrase, Phrase, Reason
 from es_ttc.errors import EngineError, InvalidRequest
 
 MOST_PHRASES = 1_000
-"""Phrases of one search."""
+"""Maximum number of phrases per search."""
 DEFAULT_TAU = 0.05
-"""Share of the documents that may have a phrase; the paper gives no value."""
+"""Maximum share of the documents that may have a phrase; the paper gives no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,8 @@ class Frequencies:
     """Document frequencies.
 
     Attributes:
-        documents: Documents of the index, |C|.
-        counts: Documents that have a phrase in any of the fields, by phrase.
+        documents: Number of documents of the index, |C|.
+        counts: Number of documents with a phrase in any of the fields, by phrase.
     """
 
     documents: int
@@ -34,22 +34,22 @@ class Frequencies:
 async def document_frequencies(
     engine: SearchApi, index: str, fields: Sequence[str], phrases: Iterable[str]
 ) -> Frequencies:
-    """Ask how many documents have each phrase in one of the fields, analysed as each field is.
+    """Count the documents with each phrase in one of the fields, by each field's analyzer.
 
     Args:
         engine: The engine.
         index: The index.
-        fields: Text fields; a phrase counts where its words stand side by side in one of them.
-        phrases: Phrases; each is asked for once.
+        fields: Text fields; a phrase counts if its words are adjacent in one of them.
+        phrases: Phrases; each is counted once.
 
     Raises:
-        EngineError: The engine refuses, or a part of the index gave no answer.
+        EngineError: The engine returned an error, or a partial answer.
     """
-    wanted = list(dict.fromkeys(phrases))
+    distinct = list(dict.fromkeys(phrases))
     counts: dict[str, int] = {}
     documents = 0
-    for start in range(0, max(len(wanted), 1), MOST_PHRASES):
-        part = wanted[start : start + MOST_PHRASES]
+    for start in range(0, max(len(distinct), 1), MOST_PHRASES):
+        part = distinct[start : start + MOST_PHRASES]
         body: dict[str, Any] = {"size": 0, "track_total_hits": True}
         if part:
             body["aggs"] = {"phrases": {"filters": {"filters": [_having(phrase, fields) for phrase in part]}}}
@@ -71,14 +71,14 @@ def by_frequency(
     """Keep phrases with DF <= tau |C|, and on the query side DF > 0.
 
     Args:
-        phrases: Phrases whose frequencies are known.
-        frequencies: These.
-        tau: Greatest share of the documents that may have a phrase, 0 to 1.
-        present: Whether a document must have it: on the query side, where it could match nothing otherwise. On the
-            document side the enrichment itself brings new vocabulary.
+        phrases: Phrases with known frequencies.
+        frequencies: Their frequencies.
+        tau: Maximum share of the documents that may have a phrase, 0 to 1.
+        present: Whether a document must have it: on the query side, where it would otherwise match nothing. On the
+            document side the enrichment itself adds new vocabulary.
 
     Raises:
-        InvalidRequest: tau is no share.
+        InvalidRequest: tau is out of range.
     """
     check_tau(tau)
     kept: list[Phrase] = []
@@ -95,10 +95,10 @@ def by_frequency(
 
 
 def check_tau(tau: float) -> None:
-    """Refuse a tau that is no share.
+    """Raise an error for an invalid tau.
 
     Raises:
-        InvalidRequest: It is outside of 0 to 1, or no number.
+        InvalidRequest: It is not a number from 0 to 1.
     """
     if not 0 <= tau <= 1:
         raise InvalidRequest(

@@ -1,8 +1,8 @@
-"""From proposals to what is written: the filters over a batch of documents, with two calls of the engine.
+"""Filter the proposals for a batch of documents, with two calls of the engine.
 
-Frequencies are counted in the user's own fields. Were enrichment counted too, what is kept would depend on the order in
-which workers come to documents; vocabulary that enrichment has made common is met on the query side, where frequencies
-are those of the enriched index.
+Frequencies are counted in the user's own fields. If enrichment were counted too, the result would depend on the order
+in which workers process documents; vocabulary that has become common by enrichment is filtered on the query side, with
+the frequencies of the enriched index.
 """
 
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ from es_ttc.index.mappings.enrichment import EnrichmentTarget
 from es_ttc.index.mappings.spec import ENRICHMENT
 
 _CANDIDATES = 3
-"""Candidates looked at of one document, as a multiple of the phrases kept."""
+"""Number of candidates considered for one document, as a multiple of the phrases kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilteredPhrases:
-    """What is left of one document's proposals.
+    """One document's phrases after the filters.
 
     Attributes:
-        kept: Phrases that are written.
-        dropped: Those that are not, with the reason.
-        similarities: Cosines of phrases and the document, of all that were compared.
+        kept: Phrases to write.
+        dropped: Dropped phrases, with the reason.
+        similarities: Cosines of phrases and the document, for all that were compared.
     """
 
     kept: tuple[str, ...]
@@ -47,9 +47,9 @@ async def filtered(
     Args:
         engine: The engine.
         target: Their index.
-        plan: With tau and the numbers.
-        documents: For each the proposals, and the texts of its fields.
-        relevance: Compares phrases with documents; None keeps what is unlike them too.
+        plan: The plan, with tau and the limits.
+        documents: The proposals for each, and the texts of its fields.
+        relevance: Compares phrases with documents; None to compare nothing.
     """
     proposed = [
         candidates(proposals, most_words=plan.most_words, limit=_CANDIDATES * plan.most) for proposals, _ in documents
@@ -60,8 +60,8 @@ async def filtered(
     of_phrases = [[next(tokens) for _ in each] for each in proposed]
     of_texts = [[next(tokens) for _ in each] for each in owned]
     screened = [screen(*each) for each in zip(proposed, of_phrases, of_texts, strict=True)]
-    wanted = [phrase.text for phrases, _ in screened for phrase in phrases]
-    frequencies = await document_frequencies(engine, target.index, target.spec.text_fields, wanted)
+    texts = [phrase.text for phrases, _ in screened for phrase in phrases]
+    frequencies = await document_frequencies(engine, target.index, target.spec.text_fields, texts)
     rare = [by_frequency(phrases, frequencies, tau=plan.tau, present=False) for phrases, _ in screened]
     like: list[tuple[list[Phrase], list[DroppedPhrase]]] = [(phrases, []) for phrases, _ in rare]
     similar: list[list[float]] = [[] for _ in rare]

@@ -1,6 +1,6 @@
-"""What a model wrote, read as a list of proposals: JSON where it is some, even broken off, else lines and commas.
+"""Parse a model's answer into a list of proposals: JSON, also incomplete, else lines and commas.
 
-Nothing here raises: an answer without proposals gives an empty list; what is to be done about it is decided elsewhere.
+Nothing here raises: an answer without proposals gives an empty list, which the caller handles.
 """
 
 import json
@@ -12,9 +12,9 @@ from es_ttc.llm.base import JsonSchema
 from es_ttc.llm.json_text import first_json
 
 MOST_PROPOSALS = 100
-"""Of one answer: a model that has lost its way repeats itself until its tokens are spent."""
+"""Maximum number of proposals in an answer: a degenerate answer repeats itself until its tokens are spent."""
 _LONGEST = 200
-"""Characters of a proposal that is looked at; a longer one is no vocabulary."""
+"""Maximum number of characters of a proposal."""
 _DEEPEST = 4
 
 _THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
@@ -26,7 +26,7 @@ _LETTER = re.compile(r"[^\W_]")
 
 
 def phrases_schema(most: int) -> JsonSchema:
-    """Return the form of an answer with so many proposals at most, for endpoints that hold a model to one."""
+    """Return the schema of an answer with a maximum number of proposals, for endpoints that enforce schemas."""
     phrases = {"type": "array", "items": {"type": "string", "maxLength": 60}, "maxItems": most}
     return JsonSchema(
         "phrases",
@@ -40,10 +40,10 @@ def phrases_schema(most: int) -> JsonSchema:
 
 
 def proposals(text: str) -> list[str]:
-    """Return the phrases that an answer proposes, in order, each once; none where there are none.
+    """Return the phrases in an answer, in order, each once; none if there are none.
 
-    Read are, whichever comes first: a JSON list, a JSON object with lists in it, whole or broken off; else lines, and
-    what commas and semicolons part.
+    The first of these that occurs is parsed: a JSON list, a JSON object with lists, complete or not; else lines, split
+    at commas and semicolons.
     """
     answer = _THOUGHTS.sub("", text).strip()
     found = first_json(answer)
@@ -53,12 +53,14 @@ def proposals(text: str) -> list[str]:
         words = _quoted(answer)
     else:
         words = iter(_SEPARATORS.split(_INTRODUCTION.sub("", answer)))
-    kept = (word.strip() for word in words)
-    return list(dict.fromkeys(word for word in kept if len(word) <= _LONGEST and _LETTER.search(word)))[:MOST_PROPOSALS]
+    stripped = (word.strip() for word in words)
+    return list(dict.fromkeys(word for word in stripped if len(word) <= _LONGEST and _LETTER.search(word)))[
+        :MOST_PROPOSALS
+    ]
 
 
 def _strings(value: Any, depth: int) -> Iterator[str]:
-    """Yield every text in a JSON value; keys are none."""
+    """Yield every text in a JSON value, without keys."""
     if isinstance(value, str):
         yield value
     elif depth < _DEEPEST and isinstance(value, Mapping):
@@ -70,7 +72,7 @@ def _strings(value: Any, depth: int) -> Iterator[str]:
 
 
 def _quoted(broken: str) -> Iterator[str]:
-    """Yield the whole strings of JSON that breaks off or is not quite JSON; the one that breaks off is left out."""
+    """Yield the complete strings of incomplete or invalid JSON; a truncated last one is left out."""
     for quoted in _STRING.findall(_KEY.sub("", broken)):
         try:
             yield json.loads(quoted, strict=False)

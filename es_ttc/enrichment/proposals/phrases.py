@@ -1,7 +1,7 @@
-"""From what a model proposes to candidate phrases: cleaned, cut into 1-3 words, analysed as the field analyses them.
+"""Candidate phrases from a model's proposals: cleaned, cut into 1-3 words, analysed as the field analyses them.
 
-Two phrases are the same, and a phrase stands in a text already, where the field's analyzer gives the same tokens: what
-differs in case or ending only can never match anything else. Pure functions, and one call of the engine's `_analyze`.
+Two phrases are the same, and a phrase occurs in a text, if the field's analyzer gives the same tokens: phrases that
+differ only in case or ending match the same documents. Pure functions, and one call of the engine's `_analyze`.
 """
 
 import re
@@ -15,20 +15,20 @@ from es_ttc.engine.protocol import SearchApi
 MOST_WORDS = 3
 """Words of a phrase; SIRA's code has 2, its paper speaks of n-grams (section 3.2)."""
 LONGEST_PROPOSAL = 8
-"""Words of a proposal that is cut into phrases; a longer one is a sentence, and no vocabulary."""
+"""Maximum number of words of a proposal that is cut into phrases; a longer one is a sentence."""
 _PIECE = 8_000
-"""Characters of one `_analyze`: an index allows 10,000 tokens (``index.analyze.max_token_count``), of 1 character at
-least."""
+"""Maximum number of characters per `_analyze`: an index allows 10,000 tokens (``index.analyze.max_token_count``), of at
+least 1 character each."""
 
 _LIST_SIGN = re.compile(r"^\s*(?:[-*•·–—]+|\(?(?:\d{1,3}|[a-zA-Z])[.):])\s+")  # noqa: RUF001 - dashes
 _EDGES = " \t\r\n.,;:!?\"'`´‘’“”«»()[]{}<>|*_#=~"  # noqa: RUF001 - quotation marks that models write
 
 Tokens = tuple[str, ...]
-"""A text's tokens in order, as an analyzer gives them."""
+"""The tokens of a text, in order."""
 
 
 class Reason(StrEnum):
-    """Why a phrase is left out; each is one sentence's end."""
+    """Why a phrase is dropped; each is the end of a sentence."""
 
     NOTHING_LEFT = "the analyzer leaves nothing of it"
     TOO_LONG = "it is a sentence, no phrase"
@@ -41,11 +41,11 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A candidate.
+    """A candidate phrase.
 
     Attributes:
         text: As the model wrote it, cleaned.
-        tokens: What the field's analyzer makes of it; one or more.
+        tokens: Its tokens by the field's analyzer; one or more.
     """
 
     text: str
@@ -54,13 +54,13 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class DroppedPhrase:
-    """A phrase that is left out.
+    """A dropped phrase.
 
     Attributes:
         text: As the model wrote it.
-        reason: Why.
-        documents: Its document frequency, where it was asked for.
-        similarity: Its cosine to the document, where it was asked for.
+        reason: The reason.
+        documents: Its document frequency, if it was counted.
+        similarity: Its cosine with the document, if it was computed.
     """
 
     text: str
@@ -70,14 +70,14 @@ class DroppedPhrase:
 
 
 def candidates(proposals: Iterable[str], *, most_words: int = MOST_WORDS, limit: int | None = None) -> list[str]:
-    """Return phrases of 1 to ``most_words`` words: cleaned of list signs and quotes, each once, in order.
+    """Return phrases of 1 to ``most_words`` words, without list signs and quotes, each once, in order.
 
-    A longer proposal is cut into all its windows of ``most_words`` words; one of more than eight words is none.
+    A longer proposal is cut into all its windows of ``most_words`` words; one of more than eight words is dropped.
 
     Args:
-        proposals: What the model wrote, one a string.
-        most_words: Words of a phrase.
-        limit: Phrases returned at most; None for all.
+        proposals: The model's proposals.
+        most_words: Maximum number of words of a phrase.
+        limit: Maximum number of phrases; None for all.
     """
     found: dict[str, str] = {}
     for proposal in proposals:
@@ -92,14 +92,14 @@ def candidates(proposals: Iterable[str], *, most_words: int = MOST_WORDS, limit:
 
 
 def clean(proposal: str) -> str:
-    """Return a proposal without list sign, quotes and marks at its ends, its blanks made single."""
+    """Return a proposal without list sign, without quotes and punctuation at its ends, with single spaces."""
     return " ".join(_LIST_SIGN.sub("", proposal).strip(_EDGES).split())
 
 
 def screen(
     texts: Sequence[str], analysed: Sequence[Tokens], own: Sequence[Tokens]
 ) -> tuple[list[Phrase], list[DroppedPhrase]]:
-    """Leave out phrases that are empty, repeated, or in the text already.
+    """Drop phrases that are empty, repeated, or in the text already.
 
     Args:
         texts: The phrases.
@@ -121,7 +121,7 @@ def screen(
 
 
 def contains(sequence: Tokens, phrase: Tokens) -> bool:
-    """Whether a phrase's tokens stand side by side in a sequence; tokens that an analyzer drops part nothing."""
+    """Return whether a phrase's tokens are adjacent in a sequence; tokens that an analyzer drops are ignored."""
     if len(phrase) == 1:
         return phrase[0] in sequence
     first, length = phrase[0], len(phrase)
@@ -129,13 +129,13 @@ def contains(sequence: Tokens, phrase: Tokens) -> bool:
 
 
 async def analyse(engine: SearchApi, index: str, field: str, texts: Sequence[str]) -> list[Tokens]:
-    """Return the tokens of texts as an index analyses a field.
+    """Return the tokens of texts by a field's analyzer.
 
-    Short texts go together, long ones in pieces that are cut at blanks, so neither the number of calls nor an engine's
-    limit of tokens grows with them.
+    Short texts are sent together, long ones in parts cut at spaces, so that neither the number of calls nor the number
+    of tokens per call grows with them.
 
     Raises:
-        EngineError: The engine refuses, for instance since it has no such index.
+        EngineError: The engine returned an error, for instance because there is no such index.
     """
     found: list[list[str]] = [[] for _ in texts]
     pieces = [(position, piece) for position, text in enumerate(texts) for piece in _pieces(text)]
@@ -157,7 +157,7 @@ async def analyse(engine: SearchApi, index: str, field: str, texts: Sequence[str
 
 
 def _pieces(text: str) -> Iterable[str]:
-    """Cut a text at blanks into pieces that one call takes; inside a longer word where there is no blank."""
+    """Cut a text at spaces into parts for one call each; a longer word is cut inside."""
     start = 0
     while len(text) - start > _PIECE:
         cut = text.rfind(" ", start, start + _PIECE)

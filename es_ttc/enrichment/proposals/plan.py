@@ -1,7 +1,7 @@
-"""What a corpus is enriched by: a prompt, a model, parameters. Equal plans have equal keys, in every process.
+"""The plan of an enrichment: a prompt, a model, parameters. Equal plans have equal keys, in every process.
 
-Two keys, for two things that may be had again without paying: what the model was asked, by which its proposals are
-kept; and the whole plan, by which a document knows that it is done.
+There are two keys. The key of the request, without the document, identifies stored proposals. The key of the whole plan
+marks enriched documents.
 """
 
 import hashlib
@@ -22,23 +22,24 @@ from es_ttc.llm.prompts import Prompt, checked_prompt, prompt_text
 
 PLACEHOLDERS = ("document", "most")
 DEFAULT_PROMPTS = {"chat": "general", "completions": "base"}
-"""The prompt of each way to ask a model (``llm_api``)."""
+"""The default prompt for each API of a model (``llm_api``)."""
 _PROMPTS = resources.files("es_ttc.enrichment.proposals") / "prompts"
 
 SCHEMA = phrases_schema(30)
 
 
 class Parameters(BaseModel):
-    """What is chosen of a plan beside its prompt and model.
+    """The parameters of a plan, in addition to prompt and model.
 
     Attributes:
-        temperature: Of the model's answers.
-        answer_tokens: The longest answer, in tokens.
-        characters: A document's text is cut there.
-        most: Phrases kept of one document.
-        most_words: Words of a phrase.
-        tau: Greatest share of documents that may have a phrase, 0 to 1.
-        min_similarity: Least cosine of a phrase's vector and its document's, by the index's encoder; None for any.
+        temperature: Sampling temperature.
+        answer_tokens: Maximum length of an answer, in tokens.
+        characters: Maximum length of a document's text.
+        most: Maximum number of phrases per document.
+        most_words: Maximum number of words of a phrase.
+        tau: Maximum share of documents that may have a phrase, 0 to 1.
+        min_similarity: Minimum cosine of a phrase's vector with its document's, by the index's encoder; None for no
+            minimum.
     """
 
     temperature: float = Field(0.0, ge=0, le=2)
@@ -51,14 +52,14 @@ class Parameters(BaseModel):
 
 
 class Plan(Parameters):
-    """How documents are enriched.
+    """The plan of an enrichment.
 
     Attributes:
         prompt: Name of the prompt.
-        text: The prompt itself: workers need no file.
+        text: The prompt's text: workers need no file.
         model: The model's name at its endpoint.
-        api: How it is asked.
-        encoder: Key of the encoder that compares phrases with documents; None where they are not compared.
+        api: The API of the model.
+        encoder: Key of the encoder that compares phrases with documents; None if they are not compared.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -71,12 +72,12 @@ class Plan(Parameters):
 
     @cached_property
     def template(self) -> Prompt:
-        """The prompt, with places for the document and the number of phrases."""
+        """The prompt, with placeholders for the document and the number of phrases."""
         return checked_text(self.prompt, self.text)
 
     @cached_property
     def asked(self) -> str:
-        """Key of what the model is asked, the document apart: 16 hex digits."""
+        """Key of the request to the model, without the document: 16 hex digits."""
         names = ("model", "api", "temperature", "answer_tokens", "characters", "most")
         return _key({"prompt": self.template.version, **{name: getattr(self, name) for name in names}})
 
@@ -89,15 +90,15 @@ class Plan(Parameters):
         return _key(parts)
 
     def question(self, document: str) -> str:
-        """Return what the model is asked about a document."""
+        """Return the request to the model for a document."""
         shown = document[: self.characters].strip()
         if self.api == "completions":
-            shown = " ".join(shown.split())  # a blank line is the end of an example
+            shown = " ".join(shown.split())  # a blank line ends an example
         return self.template.render(document=shown, most=str(self.most)).rstrip()
 
 
 def prompt_of(name: str) -> Prompt:
-    """Return a prompt by its name, or a user's own by the path of its file.
+    """Return a built-in prompt by its name, or a user's own by the path of its file.
 
     Raises:
         ConfigurationError: There is none, or it lacks its placeholder.
@@ -114,18 +115,18 @@ def prompt_of(name: str) -> Prompt:
 
 
 def prompt_names() -> list[str]:
-    """Return the names of the prompts that come along."""
+    """Return the names of the built-in prompts."""
     return sorted(entry.name.removesuffix(".txt") for entry in _PROMPTS.iterdir() if entry.name.endswith(".txt"))
 
 
 def checked_text(name: str, text: str) -> Prompt:
-    """Return a prompt whose placeholders are checked: the document must stand there, the number of phrases may.
+    """Return a prompt after a check of its placeholders: the document is required, the number of phrases is optional.
 
     Raises:
-        ConfigurationError: They are others.
+        ConfigurationError: The placeholders are invalid.
     """
-    wanted = PLACEHOLDERS if "{{most}}" in text else PLACEHOLDERS[:1]
-    return checked_prompt(name, text, wanted)
+    placeholders = PLACEHOLDERS if "{{most}}" in text else PLACEHOLDERS[:1]
+    return checked_prompt(name, text, placeholders)
 
 
 def _key(parts: Mapping[str, Any]) -> str:

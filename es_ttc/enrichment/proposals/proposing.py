@@ -1,4 +1,4 @@
-"""One document's question to the model, with one try to mend an answer that cannot be read."""
+"""One document's request to the model, with one further attempt if the answer cannot be parsed."""
 
 from dataclasses import dataclass
 
@@ -12,17 +12,17 @@ _REPAIR = (
 )
 _REPAIR_TEMPERATURE = 0.7
 _STOPS = ("\n\n", "\nDocument:")
-_SHOWN = 200
+_MAX_EXCERPT = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What a model proposed for one document.
+    """A model's proposals for one document.
 
     Attributes:
-        phrases: As it wrote them.
+        phrases: As the model wrote them.
         usage: Tokens of all its answers.
-        calls: Answers.
+        calls: Number of answers.
     """
 
     phrases: tuple[str, ...]
@@ -31,7 +31,7 @@ class Proposals:
 
 
 class NoReadableProposal(Exception):
-    """A model's answers hold no proposal, the mended one neither.
+    """A model's answers contain no proposal, not even the second one.
 
     Args:
         sample: The beginning of the last answer.
@@ -44,11 +44,11 @@ class NoReadableProposal(Exception):
 
 
 async def propose(llm: LanguageModel, plan: Plan, text: str) -> Proposals:
-    """Ask for phrases, and once more where the answer holds none.
+    """Request phrases, and once more if the answer contains none.
 
     Raises:
-        LlmError: No answer.
-        Unreadable: Two answers, and no phrases in them.
+        LlmError: The model returned no answer.
+        NoReadableProposal: Two answers contained no phrases.
     """
     question = plan.question(text)
     usage = Usage()
@@ -58,10 +58,10 @@ async def propose(llm: LanguageModel, plan: Plan, text: str) -> Proposals:
         if plan.api == "chat":
             turns = [Message("user", question)]
             if attempt:
-                turns += [Message("assistant", answer[:_SHOWN]), Message("user", _REPAIR)]
+                turns += [Message("assistant", answer[:_MAX_EXCERPT]), Message("user", _REPAIR)]
             reply = await llm.chat(turns, schema=SCHEMA, max_tokens=plan.answer_tokens, temperature=temperature)
         else:
-            # A base model continues texts and understands no complaint: it is asked once more, less stubbornly.
+            # A base model follows no instructions: the request is repeated with a higher temperature.
             reply = await llm.complete(
                 question, max_tokens=plan.answer_tokens, temperature=temperature, stop=list(_STOPS)
             )
@@ -69,7 +69,7 @@ async def propose(llm: LanguageModel, plan: Plan, text: str) -> Proposals:
         answer = reply.text
         found = proposals(answer)
         if plan.api == "completions" and reply.finish == "length":
-            found = found[:-1] or found  # the last one breaks off
+            found = found[:-1] or found  # the last one is truncated
         if found:
             return Proposals(tuple(found), usage, attempt + 1)
-    raise NoReadableProposal(" ".join(answer.split())[:_SHOWN], usage)
+    raise NoReadableProposal(" ".join(answer.split())[:_MAX_EXCERPT], usage)

@@ -1,8 +1,8 @@
-"""Whether a phrase is about its document: the cosine of their vectors (Doc2Query--, Gospodinov et al., ECIR 2023).
+"""The relevance filter: the cosine of a phrase and its document (Doc2Query--, Gospodinov et al., ECIR 2023).
 
 The paper scores each generated query against its document by a relevance model and keeps those above a threshold, which
-it sets as a share of all queries of the corpus (30 % works best there). Here the judge is the index's own frozen
-encoder, a phrase being read as a query; a trial shows which similarity which share of the phrases reaches.
+it sets as a share of all queries of the corpus (30 % works best there). Here the index's own frozen encoder computes
+the scores, with a phrase encoded as a query; a dry run shows the similarities that shares of the phrases reach.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from es_ttc.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Relevance:
-    """A filter of phrases.
+    """A filter of phrases by similarity.
 
     Attributes:
-        encoder: What compares; that of the index.
-        least: The least cosine of a phrase that is kept, -1 to 1.
+        encoder: The encoder of the index.
+        least: Minimum cosine of a phrase that is kept, -1 to 1.
     """
 
     encoder: Encoder
@@ -38,7 +38,7 @@ class Relevance:
         """Return the cosine of each phrase and its document.
 
         Args:
-            documents: For each its text and its phrases.
+            documents: The text and the phrases of each.
 
         Raises:
             EncoderError: A text could not be encoded.
@@ -70,10 +70,10 @@ def by_similarity(
 
 
 async def relevance_of(plan: Plan, target: EnrichmentTarget, settings: Settings) -> Relevance | None:
-    """Return the filter that a plan asks for, with the encoder of its index; None where it asks for none.
+    """Return the filter of a plan, with the encoder of its index; None if the plan has none.
 
     Raises:
-        EncoderMismatch: The encoder that is set is not the index's.
+        EncoderMismatch: The configured encoder is not the index's.
         ConfigurationError: It cannot be loaded.
     """
     if plan.min_similarity is None:
@@ -84,7 +84,7 @@ async def relevance_of(plan: Plan, target: EnrichmentTarget, settings: Settings)
 
 @lru_cache(maxsize=2)
 def _encoder_of(identity: EncoderIdentity, name: str, cache_dir: Path) -> Encoder:
-    """Return the encoder of an index, loaded once a process."""
+    """Return the encoder of an index, loaded once per process."""
     encoder = load_encoder_for(identity, name, cache_dir=cache_dir)
     if encoder.identity != identity:
         raise EncoderMismatch(

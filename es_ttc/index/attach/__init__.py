@@ -1,4 +1,4 @@
-"""Features for an index that was there before: attach, fill, detach."""
+"""Features for an existing index: attach, fill, detach."""
 
 from es_ttc.index.attach.detach import AttachedObjects, detach, traces_of
 from es_ttc.index.attach.feature_locations import fill_attached

@@ -1,4 +1,4 @@
-"""Taking features away again: every trace of them that an engine lets go of, and a list of the others."""
+"""Remove the features of an index: everything that an engine can remove, and a list of the rest."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from es_ttc.index.mappings.spec import ROOT, STATE
 
 _REMOVE = {"script": {"lang": "painless", "source": f"ctx._source.remove('{ROOT}')"}}
 _PASSES = 100
-"""Times that documents are taken up again which others wrote in between."""
+"""Number of passes over documents that other clients changed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttachedObjects:
-    """What stands of es-ttc in one index or beside it.
+    """The objects that es-ttc has created in or for one index.
 
     Attributes:
         index: The index; it need not exist any more.
-        sides: Side indices, unfinished ones included; their aliases go with them.
-        inside: Whether documents carry features.
+        sides: Side indices, unfinished ones included; their aliases are removed with them.
+        inside: Whether documents contain features.
         documents: How many of them do.
     """
 
@@ -42,7 +42,7 @@ class AttachedObjects:
 
     @property
     def staying(self) -> tuple[str, ...]:
-        """What no engine lets go of, one sentence each."""
+        """The parts that no engine can remove, one sentence each."""
         if not self.inside:
             return ()
         return (
@@ -52,10 +52,10 @@ class AttachedObjects:
 
 
 async def traces_of(engine: Engine, name: str) -> list[AttachedObjects]:
-    """Return what there is to remove for each index behind a name.
+    """Return the objects to remove for each index behind a name.
 
     Raises:
-        InvalidRequest: There is neither an index nor a side index of this name, or es-ttc made the index itself.
+        InvalidRequest: There is neither an index nor a side index of this name, or es-ttc created the index itself.
     """
     try:
         sources = await sources_of(engine, name)
@@ -68,16 +68,16 @@ async def traces_of(engine: Engine, name: str) -> list[AttachedObjects]:
 
 
 async def detach(engine: Engine, traces: AttachedObjects, *, report: Callable[[int, int], None] | None = None) -> None:
-    """Remove all of it; may be stopped anywhere and run again.
+    """Remove all objects; it may be stopped at any time and run again.
 
     Args:
         engine: The engine.
-        traces: What is to be removed.
-        report: Told how many documents of how many have been relieved of their features.
+        traces: The objects to remove.
+        report: Receives the number of documents without features so far, and their total.
 
     Raises:
-        EngineError: The engine refuses, or writers never let a document be.
-        EngineUnavailable: The engine stayed busy or absent.
+        EngineError: The engine returned an error, or a document is changed so often that it cannot be written.
+        EngineUnavailable: The engine stayed busy or unreachable.
     """
     if traces.inside:
         [source] = await sources_of(engine, traces.index)
@@ -100,7 +100,7 @@ async def _traces(engine: Engine, source: Index) -> AttachedObjects:
 
 
 async def _restore_pipeline(engine: Engine, source: Index) -> None:
-    """First the setting, then the pipeline that it names: no write may meet a name without a pipeline."""
+    """Remove the setting before the pipeline that it names: otherwise a write would fail."""
     name = pipeline_name(source.index)
     if source.settings.get(FINAL_PIPELINE) == name:
         former = source.meta["inside"]["former_pipeline"]
@@ -116,7 +116,7 @@ async def _restore_pipeline(engine: Engine, source: Index) -> None:
 async def _empty_documents(
     engine: Engine, source: Index, total: int, report: Callable[[int, int], None] | None
 ) -> None:
-    """Take the features out of the documents, each as it is: one that changes under way is met again."""
+    """Remove the features from the documents; a document that changes meanwhile is read again."""
     body: dict[str, Any] = {
         "query": _with_features(),
         "size": MOST_DOCUMENTS,

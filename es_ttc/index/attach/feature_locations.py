@@ -1,4 +1,4 @@
-"""Where an index's features are, and the fill that follows from it."""
+"""Find where an index's features are stored, and fill them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,17 +19,17 @@ from es_ttc.index.mappings.index import several
 from es_ttc.index.mappings.indices import Index, serving_side_of
 from es_ttc.index.mappings.spec import ROOT, STATE, VECTOR, IndexSpec
 
-_SHOWN_FAILURES = 5
+_MAX_FAILURES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureLocation:
-    """The index that holds another one's features, or its own.
+    """The index in which the features of an index are stored: a side index, or the index itself.
 
     Attributes:
         source: The index that is searched.
-        holder: The one with the features.
-        spec: What it carries.
+        holder: The index with the features.
+        spec: The spec of its features.
     """
 
     source: Index
@@ -38,7 +38,7 @@ class FeatureLocation:
 
     @property
     def index(self) -> str:
-        """Name of the index with the features."""
+        """The name of the index with the features."""
         return self.holder.index
 
     @property
@@ -48,20 +48,20 @@ class FeatureLocation:
 
     @property
     def has_vectors(self) -> bool:
-        """Whether the index that is searched has the vector field itself."""
+        """Whether the searched index itself has the vector field."""
         ours = self.source.mapping.get("properties", {}).get(ROOT, {}).get("properties", {})
         return not self.side and VECTOR.partition(".")[2] in ours
 
 
 Found = tuple[Index, FeatureLocation | None]
-"""An index, and where its features are; None where it has none."""
+"""An index, and where its features are stored; None if it has none."""
 
 
 async def feature_location(engine: Engine, name: str) -> FeatureLocation:
-    """Return where the features of one index are.
+    """Return where the features of one index are stored.
 
     Raises:
-        InvalidRequest: The name stands for several indices, or for one without features.
+        InvalidRequest: The name matches several indices, or for one without features.
     """
     sources = await sources_of(engine, name)
     if len(sources) != 1:
@@ -70,7 +70,7 @@ async def feature_location(engine: Engine, name: str) -> FeatureLocation:
 
 
 async def feature_locations(engine: Engine, name: str) -> list[FeatureLocation]:
-    """Return where the features of every index behind a name, an alias or a data stream are.
+    """Return where the features of every index behind a name, an alias or a data stream are stored.
 
     Raises:
         InvalidRequest: There is none, or one of them has no features.
@@ -79,7 +79,7 @@ async def feature_locations(engine: Engine, name: str) -> list[FeatureLocation]:
 
 
 async def contents_of(engine: Engine, held: FeatureLocation) -> IndexCounts:
-    """Count what a side index has of its source's documents."""
+    """Count the documents of a source index in its side index."""
     found = await contents(engine, held.index, held.spec)
     states = {state: count for state, count in found.states.items() if state != CHECKPOINT}
     documents = await engine.count(held.source.index)
@@ -91,7 +91,7 @@ async def failures(engine: Engine, index: str) -> dict[str, str]:
     """Return a few of the documents that cannot have features, with the reasons."""
     body = {
         "query": {"term": {STATE: FAILED}},
-        "size": _SHOWN_FAILURES,
+        "size": _MAX_FAILURES,
         "stored_fields": [REASON],
         "track_total_hits": False,
     }
@@ -100,7 +100,7 @@ async def failures(engine: Engine, index: str) -> dict[str, str]:
 
 
 async def held_by(engine: Engine, source: Index) -> FeatureLocation | None:
-    """Return where the features of an index are; None where it has none."""
+    """Return where the features of an index are stored; None if it has none."""
     if source.meta:
         return FeatureLocation(source, source, source.spec)
     side = await serving_side_of(engine, source.index)
@@ -108,7 +108,7 @@ async def held_by(engine: Engine, source: Index) -> FeatureLocation | None:
 
 
 async def found_behind(engine: Engine, name: str) -> list[Found]:
-    """Return the indices behind a name, each with where its features are.
+    """Return the indices behind a name, and where the features of each are stored.
 
     Raises:
         InvalidRequest: There is no such index, or one that cannot have features.
@@ -124,20 +124,20 @@ async def fill_attached(
     options: FillOptions | None = None,
     report: Report | None = None,
 ) -> list[FillResult]:
-    """Bring the features of every index behind a name up to date, one after the other.
+    """Update the features of every index behind a name, one after the other.
 
     Args:
         engine: The engine.
         name: An index, an alias or a data stream.
-        encoder: The one that the features were made with.
-        options: How to go about it.
-        report: Told how it goes.
+        encoder: The encoder of the features.
+        options: Options of the fill.
+        report: Receives the progress.
 
     Raises:
         InvalidRequest: There is no such index, one of them has no features, or a text cannot be read any more.
         EncoderMismatch: The features are those of another encoder.
-        EngineError: The engine refuses, or the features were removed under way.
-        EngineUnavailable: The engine stayed busy or absent.
+        EngineError: The engine returned an error, or the features were removed meanwhile.
+        EngineUnavailable: The engine stayed busy or unreachable.
     """
     return await fill_found(engine, await found_behind(engine, name), encoder, options=options, report=report)
 
@@ -150,14 +150,14 @@ async def fill_found(
     options: FillOptions | None = None,
     report: Report | None = None,
 ) -> list[FillResult]:
-    """Bring the features of indices up to date, one after the other; see :func:`fill_attached`.
+    """Update the features of indices, one after the other; see :func:`fill_attached`.
 
     Args:
         engine: The engine.
-        found: The indices, and where their features are.
-        encoder: The one that the features were made with.
-        options: How to go about it.
-        report: Told how it goes.
+        found: The indices, and where their features are stored.
+        encoder: The encoder of the features.
+        options: Options of the fill.
+        report: Receives the progress.
     """
     filled = []
     for source, held in found:
@@ -181,7 +181,7 @@ def _target(engine: Engine, source: Index, held: FeatureLocation | None) -> Targ
 
 
 async def spec_of(engine: Engine, sources: Sequence[Index]) -> IndexSpec | None:
-    """Return the spec of the first of some indices that has features; None where none has."""
+    """Return the spec of the first of some indices that has features; None if none has."""
     for source in sources:
         held = await held_by(engine, source)
         if held is not None:

@@ -1,9 +1,9 @@
-"""The fill: documents that lack features, or have those of an earlier text, get them.
+"""The fill: encode documents that lack features or whose text has changed.
 
-What has changed is found by `_seq_no`, shard by shard, from a checkpoint on; documents that the target has right
-already are passed over by their marks without being read. Reading, encoding and writing run at the same time, a
-bounded number of documents each. Nobody's writes are waited for or held up: a document that changes under way keeps
-its own write, and is met again later with a greater `_seq_no`.
+Changes are found by `_seq_no`, shard by shard, from a checkpoint on. Documents whose features are current are skipped
+by their marks, without reading their text. Reading, encoding and writing run at the same time, a bounded number of
+documents each. Other writers are neither waited for nor blocked: a document that changes meanwhile keeps its own write,
+and is found again later with a greater `_seq_no`.
 """
 
 import asyncio
@@ -35,21 +35,21 @@ from es_ttc.index.mappings.spec import IndexSpec
 
 _SAVE_SECONDS = 2.0
 _BATCH_CHARACTERS = 64 * 1024
-_ROUNDS = 10
-"""Times that what changed during the fill is taken up again; after that it waits for the next one."""
-_CONFLICT_ROUNDS = 5
+_MAX_PASSES = 10
+"""Maximum number of passes over changes made during the fill; later ones are left to the next fill."""
+_MAX_CONFLICTS = 5
 _LONGEST_REASON = 1000
-_SHOWN_REASONS = 5
+_MAX_REASONS = 5
 _SETTLED = frozenset({READY, EMPTY, FAILED})
 
 
 @dataclass(frozen=True, slots=True)
 class FillOptions:
-    """How a fill goes about it.
+    """Options of a fill.
 
     Attributes:
-        everything: Look at every document from the first on, those included that are marked as failed: after a
-            restored snapshot, or to be sure.
+        everything: Check every document from the beginning, including those marked as failed: after a restored
+            snapshot, or to make sure.
     """
 
     everything: bool = False
@@ -57,22 +57,22 @@ class FillOptions:
 
 @dataclass(slots=True)
 class FillResult:
-    """What became of the documents.
+    """Counts of a fill.
 
     Attributes:
         index: The source.
-        total: Documents to look at, as far as is known.
-        seen: Documents looked at.
-        written: Documents that have got features.
-        unchanged: Documents whose features were right already.
-        carried: Documents whose features were mapped from those of the encoder under a trained one.
+        total: Documents to check, as far as is known.
+        seen: Documents checked.
+        written: Documents whose features were written.
+        unchanged: Documents whose features were current.
+        carried: Documents whose features were mapped from those of the base encoder of a trained one.
         failed: Documents that cannot have features; they are marked with the reason.
-        unmarked: Reasons for a few of those among them that could not be marked.
-        empty: Documents among those written that have no text.
-        removed: Documents whose features were removed, since they are gone.
-        deferred: Documents that changed under way, and are left to the next round.
+        unmarked: Reasons for a few failed documents that could not be marked.
+        empty: Written documents that have no text.
+        removed: Documents whose features were removed because the documents were deleted.
+        deferred: Documents that changed meanwhile, and are left to the next pass.
         seconds: Wall time.
-        encoder_seconds: Time in which the encoder worked.
+        encoder_seconds: Time that the encoder was busy.
     """
 
     index: str
@@ -91,7 +91,7 @@ class FillResult:
 
 
 Report = Callable[[FillResult], None]
-"""Called now and then with the counts so far."""
+"""Called repeatedly with the present counts."""
 
 
 async def fill(
@@ -103,23 +103,23 @@ async def fill(
     options: FillOptions | None = None,
     report: Report | None = None,
 ) -> FillResult:
-    """Bring a target up to date with its source.
+    """Update the features of a source index.
 
-    It ends when a round finds nothing that has changed, or after ten rounds where writers never rest. When this raises
-    or is cancelled, what was written stays written, and the next fill goes on there.
+    The fill ends when a pass finds no changes, or after ten passes if writers never pause. If it raises or is
+    cancelled, everything written stays, and the next fill resumes.
 
     Args:
         engine: The engine.
-        source: The index that people use.
-        target: Where its features go.
-        encoder: The one that the target was made with.
-        options: How to go about it.
-        report: Told how it goes.
+        source: The source index.
+        target: Where its features are stored.
+        encoder: The encoder of the target.
+        options: Options of the fill.
+        report: Receives the progress.
 
     Raises:
-        EncoderMismatch: The encoder is another one; nothing has been written.
-        EngineError: The engine refuses, or the target has gone.
-        EngineUnavailable: The engine stayed busy or absent.
+        EncoderMismatch: The encoder is a different one; nothing was written.
+        EngineError: The engine returned an error, or the target was deleted.
+        EngineUnavailable: The engine stayed busy or unreachable.
     """
     if encoder.identity.key != target.spec.encoder.key:
         raise EncoderMismatch(
@@ -131,7 +131,7 @@ async def fill(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Documents that need features, and where the checkpoint stands once they are written."""
+    """Documents to encode, and the checkpoint after they are written."""
 
     documents: Sequence[tuple[DocumentVersion, FeatureVersion | None, dict[str, Any]]]
     shard: int
@@ -139,7 +139,7 @@ class _Batch:
 
 
 class _FillRun:
-    """One fill: its stages, and the counts that they share."""
+    """One fill: its stages, and their common counts."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class _FillRun:
         self.outcome = FillResult(source.index)
         self.texts = TextReader(engine, source.index, target.spec.text_fields)
         self.reached: dict[int, int] = {}
-        self.kept: dict[int, int] = {}
+        self.checkpoint: dict[int, int] = {}
         self.saved = self.started = 0.0
         self.first_round = True
 
@@ -167,27 +167,27 @@ class _FillRun:
         self.started = self.saved = time.monotonic()
         if not self.options.everything:
             self.reached = dict(await self.target.load())
-            self.kept = dict(self.reached)
-        for number in range(_ROUNDS):
+            self.checkpoint = dict(self.reached)
+        for number in range(_MAX_PASSES):
             self.first_round = number == 0
             before = self._changes()
-            await self._round()
+            await self._pass()
             if self._changes() == before:
                 break
         self.outcome.removed += await self.target.remove_orphans()
-        self._tell()
+        self._report_progress()
         return self.outcome
 
     def _changes(self) -> int:
         return self.outcome.written + self.outcome.failed + self.outcome.deferred
 
-    async def _round(self) -> None:
-        """Look at everything that was written since the last round began."""
+    async def _pass(self) -> None:
+        """Check all documents written since the last pass began."""
         settled = await settled_writes(self.engine, self.source)
         await self.target.refresh()
         if self.first_round:
             self.outcome.total = await count_between(self.engine, self.source, self.reached, settled)
-            self._tell()
+            self._report_progress()
         batches: asyncio.Queue[_Batch | None] = asyncio.Queue(1)
         items: asyncio.Queue[tuple[_Batch, Sequence[FeatureWrite]] | None] = asyncio.Queue(1)
         try:
@@ -200,16 +200,18 @@ class _FillRun:
         await self._save()
 
     async def _save(self) -> None:
-        """Remember how far it came, where that has changed."""
-        if self.reached != self.kept:
+        """Save the checkpoint if it has changed."""
+        if self.reached != self.checkpoint:
             await self.target.save(self.reached)
-            self.kept = dict(self.reached)
+            self.checkpoint = dict(self.reached)
         self.saved = time.monotonic()
 
     async def _read(self, settled: dict[int, int], batches: asyncio.Queue[_Batch | None]) -> None:
         for shard in sorted(settled):
             after = self.reached.get(shard, -1)
-            pages = versions_between(self.engine, self.source.index, shard, after, settled[shard], self.target.asks)
+            pages = versions_between(
+                self.engine, self.source.index, shard, after, settled[shard], self.target.doc_value_fields
+            )
             async for page in pages:
                 marks = await self.target.marks(page)
                 stale = {
@@ -217,7 +219,7 @@ class _FillRun:
                     for version, mark in zip(page, marks, strict=True)
                     if not self._is_done(mark)
                 }
-                self._pass_over(len(page) - len(stale))
+                self._skip(len(page) - len(stale))
                 async for batch in self._batches([version for version, _ in stale.values()]):
                     documents = [(version, stale[version.key][1], text) for version, text in batch]
                     await batches.put(_Batch(documents, shard, documents[-1][0].seq_no))
@@ -228,7 +230,7 @@ class _FillRun:
     async def _batches(
         self, versions: Sequence[DocumentVersion]
     ) -> AsyncIterator[list[tuple[DocumentVersion, dict[str, Any]]]]:
-        """Yield documents with their texts, in the order of writing, few enough to be encoded in seconds."""
+        """Yield documents with their texts, in the order of writing, in batches that are encoded in seconds."""
         found = 0
         async for part in self.texts.read(versions):
             found += len(part)
@@ -265,11 +267,11 @@ class _FillRun:
             self.reached[batch.shard] = max(batch.reached, self.reached.get(batch.shard, -1))
             if time.monotonic() - self.saved >= _SAVE_SECONDS:
                 await self._save()
-            self._tell()
+            self._report_progress()
 
     async def _write_items(self, items: Sequence[FeatureWrite]) -> None:
-        """Write until every item is written, outdated, or refused and marked so."""
-        for _ in range(_CONFLICT_ROUNDS):
+        """Write until every item is written, outdated, or marked as failed."""
+        for _ in range(_MAX_CONFLICTS):
             written = await self.target.write(items)
             again = []
             for position, item in enumerate(items):
@@ -281,16 +283,16 @@ class _FillRun:
                     again.append(item)
                 elif position in written.refused and item.kind is not WriteKind.FAILURE:
                     again.append(_failure(item.version, item.mark, written.refused[position]))
-                else:  # where not even the reason can be written, it is counted, and met again if it changes
+                else:  # if not even the reason can be written, the document is counted, and found again if it changes
                     self._count(item)
             if not again:
                 return
             await self.target.refresh()
             marks = await self.target.marks([item.version for item in again])
             items = [replace(item, mark=mark) for item, mark in zip(again, marks, strict=True) if not _is_newer(mark)]
-            self._pass_over(len(again) - len(items))
+            self._skip(len(again) - len(items))
         raise EngineUnavailable(
-            f"{len(items)} documents of [{self.source.index}] met another writer {_CONFLICT_ROUNDS} times: is a second "
+            f"{len(items)} documents of [{self.source.index}] met another writer {_MAX_CONFLICTS} times: is a second "
             "fill running?"
         )
 
@@ -302,8 +304,8 @@ class _FillRun:
         retry = self.options.everything and mark.state == FAILED
         return mark.current and mark.state in _SETTLED and not retry
 
-    def _pass_over(self, documents: int) -> None:
-        """Count documents that are right already; in later rounds those of this very fill are among them."""
+    def _skip(self, documents: int) -> None:
+        """Count documents with current features; later passes find those of this fill among them."""
         if self.first_round:
             self.outcome.unchanged += documents
             self._see(documents)
@@ -313,7 +315,7 @@ class _FillRun:
 
     def _count(self, item: FeatureWrite) -> None:
         if item.kind is WriteKind.RENEWAL:
-            self._pass_over(1)
+            self._skip(1)
             return
         self._see(1)
         if item.kind is WriteKind.FAILURE:
@@ -325,14 +327,14 @@ class _FillRun:
     def _leave(self, reason: str) -> None:
         self._see(1)
         self.outcome.failed += 1
-        if len(self.outcome.unmarked) < _SHOWN_REASONS:
+        if len(self.outcome.unmarked) < _MAX_REASONS:
             self.outcome.unmarked.append(reason)
 
     def _see(self, documents: int) -> None:
         self.outcome.seen += documents
         self.outcome.total = max(self.outcome.total, self.outcome.seen)
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         self.outcome.seconds = time.monotonic() - self.started
         if self.report:
             self.report(self.outcome)
@@ -343,11 +345,11 @@ def encode_items(
     spec: IndexSpec,
     encoder: Encoder,
 ) -> list[FeatureWrite]:
-    """Return what is to be written of documents, with the features of those whose text has changed.
+    """Return the writes for documents, with the features of those whose text has changed.
 
     Args:
-        documents: Each with what the target has of it, and its text fields.
-        spec: What the target carries.
+        documents: Each with its features in the target, and its text fields.
+        spec: The spec of the target.
         encoder: Encodes them.
     """
     items: list[FeatureWrite] = []
@@ -377,5 +379,5 @@ def _failure(version: DocumentVersion, mark: FeatureVersion | None, reason: str)
 
 
 def _is_newer(mark: FeatureVersion | None) -> bool:
-    """Whether another fill has written features of this version, or of a later one."""
+    """Return whether another fill has written features of this version, or of a later one."""
     return mark is not None and (mark.outdated or (mark.current and mark.state != FAILED))

@@ -1,8 +1,8 @@
-"""Features in the documents of an index that was there before: attach, and the fill's target.
+"""Features in the documents of an existing index: attach, and the fill's target.
 
-An index keeps its way of storing `_source`, so the features stand in it too, and a partial update carries them along.
-Each document therefore has the `_version` that it got with its features: any later write has another one, whoever made
-it, and the gateway takes no stale vector for a fresh one. A final ingest pipeline marks what is written as pending.
+The setting of `_source` does not change, so the features are part of it, and a partial update keeps them. Each document
+therefore stores the `_version` that it had with its features: any later write has another version, so the gateway never
+uses stale features. A final ingest pipeline marks written documents as pending.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ NO_PIPELINE = "_none"
 _MARKS = (VERSION, HASH, ENCODER, STATE)
 _SOURCES_AT_ONCE = 50
 _SETTLING_SECONDS = 0.5
-"""Longer than what lies between the last look at a mapping and its update."""
+"""Longer than the time between the last check of a mapping and its update."""
 _LONGEST_NUMBER = 60
 
-# Whoever reads a document, changes it and writes it back sends the features along: they stay where the text is the
-# same one, which `ttc.stamp` shows, and are dropped where it is not.
+# A client that reads a document, changes it and writes it back sends the features too: they stay if the text is the
+# same, which `ttc.stamp` shows, and are dropped if it is not.
 _STAMP = """
 def at(Map map, String path) {
   if (map.containsKey(path)) { return map.get(path); }
@@ -66,15 +66,15 @@ async def attach_inside(
     options: FillOptions | None = None,
     report: Report | None = None,
 ) -> FillResult:
-    """Add features to the documents of an index, or bring them up to date.
+    """Add features to the documents of an index, or update them.
 
     Every step may be repeated: the pipeline, the mapping, the setting, the fill.
 
     Raises:
-        InvalidRequest: The index carries features of another spec, or fields of its own below ``ttc``; its documents
+        InvalidRequest: The index has features of another spec, or fields of its own below ``ttc``; or its documents
             cannot be updated, or the text of a field cannot be read.
-        EngineError: The engine refuses.
-        EngineUnavailable: The engine stayed busy or absent; attaching again goes on there.
+        EngineError: The engine returned an error.
+        EngineUnavailable: The engine stayed busy or unreachable; attaching again resumes.
     """
     inside = source.meta.get("inside")
     if source.meta and inside is None:
@@ -93,7 +93,9 @@ async def attach_inside(
     await require_readable(engine, source, spec.text_fields)
     pipeline = pipeline_name(source.index)
     former = inside["former_pipeline"] if inside else source.settings.get(FINAL_PIPELINE, NO_PIPELINE)
-    if former == pipeline:  # set by an attach that was stopped before it wrote the mapping: it comes after that
+    if (
+        former == pipeline
+    ):  # set by an attach that was stopped before it wrote the mapping; it is set again after the mapping
         former = NO_PIPELINE
     if inside is None:
         mapping: dict[str, Any] = {"properties": inside_properties(spec, await engine.capabilities(), source.settings)}
@@ -106,13 +108,13 @@ async def attach_inside(
 
 
 async def _take(engine: Engine, source: Index, mapping: Mapping[str, Any]) -> None:
-    """Write the mapping, unless another attach does so at the same time with other options.
+    """Write the mapping, unless another attach with other options does so at the same time.
 
-    Engines have no condition for a mapping's update: the last one holds. So nothing else is done until it is clear
-    which one that was.
+    Engines have no conditional update of a mapping: the last one wins. So nothing else is done until it is clear which
+    one that was.
 
     Raises:
-        InvalidRequest: Another attach was faster or later, and goes on.
+        InvalidRequest: Another attach with other options is running.
     """
     if ROOT in await _meta_of(engine, source):
         raise _other_attach(source)
@@ -144,7 +146,7 @@ def _pipeline(spec: IndexSpec, former: str) -> dict[str, Any]:
         "lang": "painless",
         "source": _STAMP,
         "params": {"fields": list(spec.text_fields), "state": PENDING},
-        "ignore_failure": True,  # a document without a stamp is found all the same; one that is refused is lost
+        "ignore_failure": True,  # a document without a stamp is still found by the fill; a rejected one would be lost
     }
     before = [] if former == NO_PIPELINE else [{"pipeline": {"name": former}}]
     return {
@@ -154,15 +156,15 @@ def _pipeline(spec: IndexSpec, former: str) -> dict[str, Any]:
 
 
 class InIndexTarget:
-    """An index's own documents as the fill's target; also for an index that es-ttc made.
+    """An index's own documents as the target of a fill; also for an index that es-ttc created.
 
     Args:
         engine: The engine.
         source: The index.
-        spec: What it carries.
+        spec: Its spec.
     """
 
-    asks: Sequence[str] = _MARKS
+    doc_value_fields: Sequence[str] = _MARKS
 
     def __init__(self, engine: Engine, source: Index, spec: IndexSpec) -> None:
         self.spec = spec
@@ -172,14 +174,14 @@ class InIndexTarget:
         self._fields: frozenset[str] = frozenset()
 
     async def load(self) -> Checkpoint:
-        """Return how far an earlier fill came."""
+        """Return the checkpoint of an earlier fill."""
         inside = (await self._meta()).get(ROOT, {}).get("inside", {})
         if inside.get("source") != self._source.uuid:
             return {}
         return {int(shard): seq_no for shard, seq_no in inside["checkpoint"].items()}
 
     async def save(self, reached: Checkpoint) -> None:
-        """Remember how far this fill came; in an index that es-ttc made every document tells by itself."""
+        """Save the checkpoint; in an index that es-ttc created, each document contains its own state."""
         meta = await self._meta()
         if ROOT not in meta:
             raise EngineError(f"index [{self._source.index}] was detached while it was filled")
@@ -194,16 +196,16 @@ class InIndexTarget:
             await self._engine.put_meta(self._source.index, {**meta, ROOT: {**meta[ROOT], "inside": inside}})
 
     async def refresh(self) -> None:
-        """Nothing to do: marks come with the documents themselves."""
+        """Do nothing: marks are read with the documents themselves."""
 
     async def marks(self, versions: Sequence[DocumentVersion]) -> list[FeatureVersion | None]:
-        """Return what the documents say of themselves."""
+        """Return the marks in the documents."""
         return [self._mark(version) for version in versions]
 
     async def write(self, items: Sequence[FeatureWrite]) -> WriteResult:
-        """Write features into documents that are still as they were read.
+        """Write features into documents that have not changed since they were read.
 
-        A partial update passes through no ingest pipeline, and keeps everything else in the document as it is.
+        A partial update runs no ingest pipeline, and keeps the other fields of the document.
         """
         written = WriteResult(left=await self._changed_by_update(items))
         if not self._fields:
@@ -220,10 +222,10 @@ class InIndexTarget:
         return written
 
     async def _changed_by_update(self, items: Sequence[FeatureWrite]) -> dict[int, str]:
-        """Return which documents the engine would change by any update, with the reasons.
+        """Return the documents that the engine would change by any update, with the reasons.
 
-        It reads and writes numbers of `_source` as doubles then. Of those that carry something of ours an update or a
-        pipeline has been made before.
+        An update reads and writes numbers of `_source` as doubles. Documents with fields of es-ttc have already been
+        through an update or a pipeline.
         """
         fresh = {
             item.version.key: position
@@ -247,7 +249,7 @@ class InIndexTarget:
         return found
 
     async def remove_orphans(self) -> int:
-        """Nothing to do: features go with their documents."""
+        """Do nothing: features are deleted with their documents."""
         return 0
 
     async def _meta(self) -> Mapping[str, Any]:
@@ -271,6 +273,6 @@ class InIndexTarget:
         action = {**routed(version), "if_seq_no": version.seq_no, "if_primary_term": version.term}
         fields: dict[str, object] = {"version": version.version + 1} if self._attached else {}
         if item.kind is not WriteKind.RENEWAL:
-            # An update merges objects: what is not written anew must be emptied.
+            # An update merges objects: fields that are not written again must be emptied.
             fields |= {name: item.fields.get(name) for name in self._fields - {"version", "stamp"}}
         return bulk_line({"update": action}), bulk_line({"doc": {ROOT: fields}, "detect_noop": False})

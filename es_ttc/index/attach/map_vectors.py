@@ -1,9 +1,8 @@
-"""Features of a trained encoder from those of the encoder under it: mapped, not encoded again.
+"""Compute the features of a trained encoder from those of its base encoder, without encoding again.
 
-A trained artefact is a few layers over an encoder's vectors (:mod:`es_ttc.encoders.trained`). Where an index has that
-encoder's features, in a side index, those of the artefact follow from them: they are read, mapped and written into the
-new side index. Only features of a document's present version are carried over; what is lacking or stale is left to the
-fill that follows, which encodes it.
+A trained artefact is a few layers over an encoder's vectors (:mod:`es_ttc.encoders.trained`). If an index has that
+encoder's features in a side index, they are read, mapped and written into the new side index. Only features of a
+document's present version are mapped; missing or stale ones are left to the fill that follows.
 """
 
 import asyncio
@@ -28,25 +27,27 @@ from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import TokenVectors
 
 _AT_ONCE = 100
-"""Documents whose features are held at the same time."""
+"""Number of documents whose features are in memory at a time."""
 
 
 class ReadableTarget(Target, Protocol):
     """A target whose features can be read."""
 
-    async def found(self, versions: Sequence[DocumentVersion], asked: Mapping[str, Any]) -> list[StoredFeatures | None]:
-        """Return what there is of documents, with the features that a part of a search body asks for."""
+    async def found(
+        self, versions: Sequence[DocumentVersion], request: Mapping[str, Any]
+    ) -> list[StoredFeatures | None]:
+        """Return the stored features of documents, as requested by a part of a search body."""
         ...
 
 
 def can_carry(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> bool:
-    """Whether features follow from those that an index has: of the encoder under a trained one, and stored alike.
+    """Return whether features can be mapped: the base encoder is that of a trained one, and the storage is the same.
 
-    Residuals need a codebook of the new vectors, nested token vectors are not read here: both are encoded.
+    Residuals need a codebook of the new vectors, and nested token vectors are not read here: both are encoded.
 
     Args:
-        before: What the index has.
-        after: What it is to have.
+        before: The present spec.
+        after: The new spec.
         encoder: The new one.
     """
     return (
@@ -65,41 +66,41 @@ async def carry_over(
     before: ReadableTarget,
     after: Target,
     head: Head,
-    told: Callable[[int], None] = lambda _: None,
+    report: Callable[[int], None] = lambda _: None,
 ) -> int:
-    """Map what a side index has into another one, and return how many documents that were.
+    """Map the features of a side index into another one, and return the number of documents.
 
-    Doing it again, after a kill too, goes on: what is there already is passed over.
+    Running it again resumes: documents that are done are skipped.
 
     Args:
         engine: The engine.
-        source: The index that people use.
+        source: The source index.
         before: Its side index.
         after: The new one.
         head: Maps documents' vectors.
-        told: How many there are so far.
+        report: Receives the number so far.
 
     Raises:
-        EngineError: The engine refuses.
-        EngineUnavailable: The engine stayed busy or absent.
+        EngineError: The engine returned an error.
+        EngineUnavailable: The engine stayed busy or unreachable.
     """
     settled = await settled_writes(engine, source)
     await before.refresh()
     await after.refresh()
     reader = reader_of(before.spec.layout)
-    asked = reader.request(_features(before.spec))
+    request = reader.request(_features(before.spec))
     carried = 0
     for shard in sorted(settled):
         async for page in versions_between(engine, source.index, shard, -1, settled[shard]):
             present = await after.marks(page)
-            wanted = [version for version, mark in zip(page, present, strict=True) if mark is None]
-            for start in range(0, len(wanted), _AT_ONCE):
-                part = wanted[start : start + _AT_ONCE]
-                found = await before.found(part, asked)
+            missing = [version for version, mark in zip(page, present, strict=True) if mark is None]
+            for start in range(0, len(missing), _AT_ONCE):
+                part = missing[start : start + _AT_ONCE]
+                found = await before.found(part, request)
                 items = await asyncio.to_thread(_items, part, found, reader, head, before.spec, after.spec)
                 written = await after.write(items) if items else WriteResult()
                 carried += len(items) - len(written.conflicts) - len(written.refused)
-                told(carried)
+                report(carried)
     return carried
 
 
@@ -116,7 +117,7 @@ def _items(
     before: IndexSpec,
     after: IndexSpec,
 ) -> list[FeatureWrite]:
-    """Return what is written of those documents whose features are right."""
+    """Return the writes for documents whose features are current."""
     items = []
     for version, one in zip(versions, found, strict=True):
         if one is None or not _is_right(one.mark, before):
@@ -132,8 +133,8 @@ def _is_right(mark: FeatureVersion, spec: IndexSpec) -> bool:
 
 
 def _mapped(found: StoredFeatures, reader: FeatureReader, head: Head, spec: IndexSpec) -> DocumentFeatures | None:
-    """Return a document's features mapped; None where something that it should have is missing."""
-    hit, text_hash = found.hit, found.mark.hash or ""  # stored alike, so the hash is the same
+    """Return a document's mapped features; None if one is missing."""
+    hit, text_hash = found.hit, found.mark.hash or ""  # same storage, so the hash is the same
     pooled = reader.read(hit, Feature.POOLED)
     if pooled is None:
         empty = DocumentFeatures(text_hash, None, None, truncated=False)

@@ -1,4 +1,4 @@
-"""The codebook of residuals, learned from the index that features are attached to."""
+"""The codebook of residual codecs, learned from the index to which features are attached."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ async def first_codebook(
     Raises:
         InvalidRequest: None of these documents has text.
         EncoderError: A text could not be encoded.
-        EngineError: The engine refused to show them.
+        EngineError: The engine returned an error.
     """
     documents: list[Mapping[str, Any]] = []
     for source in sources:
@@ -39,7 +39,7 @@ async def first_codebook(
 
 
 async def kept_codebook(engine: Engine, sources: Sequence[Index], encoder: Encoder, chosen: Mapping[str, Any]) -> bytes:
-    """Return the codebook of a side index, unfinished or not, with the same encoder and the same choices; else b""."""
+    """Return the codebook of a side index with the same encoder and options, unfinished or not; else b""."""
     for source in sources:
         for side in await all_sides_of(engine, source.index):
             spec = side.spec

@@ -1,8 +1,7 @@
-"""Features in a side index: attach, and the fill's target. Nothing of the source index is touched.
+"""Features in a side index: attach, and the fill's target. The source index is not changed.
 
-Every step may be the last one of a killed process: the side index is made under a name of its own, filled, and only
-then the alias is switched to it, in one step; what the alias has left is deleted after that. Attaching again goes on
-where it was.
+The process may be killed at any step: the side index is created under a name of its own and filled. Then the alias is
+switched to it in one step, and the previous side index is deleted. Attaching again resumes.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -62,40 +61,40 @@ async def attach_beside(
     options: FillOptions | None = None,
     report: Report | None = None,
 ) -> FillResult:
-    """Give an index a side index with features, or bring the one that it has up to date.
+    """Create a side index with the features of an index, or update the present one.
 
-    With another spec than before (another encoder, other fields) a new side index is made while the old one serves;
-    the alias is switched in one step, and the old one deleted after that. Where the encoder is trained over the vectors
-    that are there, these are mapped, and nothing but what is stale or lacking is encoded.
+    With another spec (another encoder, other fields) a new side index is filled while the present one is in use; the
+    alias is switched in one step, and the previous one is deleted. If the new encoder is trained over the present
+    vectors, these are mapped, and only stale or missing features are encoded.
 
     Args:
         engine: The engine.
-        source: The index that people use.
-        spec: What the side index is to carry.
-        encoder: The spec's encoder.
-        options: How to fill it.
-        report: Told how it goes.
+        source: The source index.
+        spec: The spec of the side index.
+        encoder: The encoder of the spec.
+        options: Options of the fill.
+        report: Receives the progress.
 
     Raises:
-        InvalidRequest: The text of a field cannot be read, or another attach with other options was faster.
-        EngineError: The engine refuses, or the side index was removed under way.
-        EngineUnavailable: The engine stayed busy or absent; attaching again goes on there.
+        InvalidRequest: The text of a field cannot be read, or another attach with other options has won.
+        EngineError: The engine returned an error, or the side index was removed meanwhile.
+        EngineUnavailable: The engine stayed busy or unreachable; attaching again resumes.
     """
     await require_readable(engine, source, spec.text_fields)
     sides = {side.index: side for side in await all_sides_of(engine, source.index)}
     alias = side_alias(source.index)
     serving = next((name for name, side in sides.items() if alias in side.aliases), None)
-    wanted = spec.as_meta() | {"source": source.index}
-    told = {name: dict(side.meta) for name, side in sides.items()}
-    calibrations = {name: meta.pop(CALIBRATION, None) for name, meta in told.items()}
-    fitting = [name for name, meta in told.items() if meta == wanted]
+    requested = spec.as_meta() | {"source": source.index}
+    metas = {name: dict(side.meta) for name, side in sides.items()}
+    calibrations = {name: meta.pop(CALIBRATION, None) for name, meta in metas.items()}
+    fitting = [name for name, meta in metas.items() if meta == requested]
     side = serving if serving in fitting else next(iter(fitting), None)
     if side is None:
         side = new_side_name(source.index)
         routing_required = bool(source.mapping.get("_routing", {}).get("required"))
         capabilities = await engine.capabilities()
         body = side_body(spec, capabilities, source.index, source.settings, routing_required=routing_required)
-        if calibrations.get(serving or ""):  # it names its encoder: with another one it tells nothing
+        if calibrations.get(serving or ""):  # a calibration belongs to its encoder: with another one it is useless
             body["mappings"]["_meta"][ROOT][CALIBRATION] = calibrations[serving or ""]
         await engine.create_index(side, body)
     target = SideIndexTarget(engine, source, side, spec)
@@ -107,7 +106,7 @@ async def attach_beside(
         filled = await fill(engine, source, target, encoder, options=options, report=report)
     except Exception:
         with suppress(EngineUnavailable):
-            await target.require_present()  # what failed may be no more than the consequence of its deletion
+            await target.require_present()  # the failure may only be a consequence of its deletion
         raise
     filled.carried, filled.unchanged = carried, max(0, filled.unchanged - carried)
     if side != serving:
@@ -126,20 +125,20 @@ async def _carried(
     encoder: Encoder,
     report: Report | None,
 ) -> int:
-    """Map what a side index has, where the new encoder is a trained one over its own; return how many documents."""
+    """Map the features of a side index if the new encoder is trained over its encoder; return their number."""
     if not (isinstance(encoder, TrainedEncoder) and can_carry(before.spec, after.spec, encoder)):
         return 0
     total = await engine.count(source.index)
 
-    def told(carried: int) -> None:
+    def report_carried(carried: int) -> None:
         if report is not None:
             report(FillResult(source.index, total=max(total, carried), seen=carried, carried=carried))
 
-    return await carry_over(engine, source, before, after, encoder.heads["document"], told)
+    return await carry_over(engine, source, before, after, encoder.heads["document"], report_carried)
 
 
 async def sides_of(engine: Engine, source: str) -> dict[str, Mapping[str, Any]]:
-    """Return all side indices of a source with their mappings: the serving one, unfinished and forgotten ones."""
+    """Return all side indices of a source with their mappings: the one in use, unfinished and abandoned ones."""
     return {side.index: side.mapping for side in await all_sides_of(engine, source)}
 
 
@@ -152,18 +151,18 @@ async def attached_sources(engine: Engine) -> list[str]:
 
 
 async def serving_side(engine: Engine, source: str) -> str | None:
-    """Return the side index that the alias leads to; None where nothing is attached, or not yet."""
+    """Return the side index that the alias points to; None if nothing is attached, or not yet."""
     side = await serving_side_of(engine, source)
     return None if side is None else side.index
 
 
 async def _switch(engine: Engine, source: str, before: str | None, side: str) -> None:
-    """Let the alias lead from one side index to another in one step, if it still leads to the first.
+    """Switch the alias from one side index to another in one step, if it still points to the first.
 
-    An alias may have one index for writing, so that nobody else's can be added beside ours; nothing is written by it.
+    An alias may have one index for writing, which would allow no second one; nothing is written through it.
 
     Raises:
-        InvalidRequest: Another attach has switched it meanwhile: ours is deleted.
+        InvalidRequest: Another attach has switched it meanwhile: the new side index is deleted.
     """
     alias = side_alias(source)
     added = {"index": side, "alias": alias, "is_hidden": True, "is_write_index": True}
@@ -176,7 +175,7 @@ async def _switch(engine: Engine, source: str, before: str | None, side: str) ->
         raise
     except EngineError as error:
         serving = await serving_side(engine, source)
-        if serving == side:  # an attach with the same options was faster
+        if serving == side:  # an attach with the same options has switched it first
             return
         if serving == before:
             raise
@@ -188,16 +187,16 @@ async def _switch(engine: Engine, source: str, before: str | None, side: str) ->
 
 
 class SideIndexTarget:
-    """A side index as the fill's target.
+    """A side index as the target of a fill.
 
     Args:
         engine: The engine.
-        source: The index that people use.
+        source: The source index.
         side: The side index.
-        spec: What it carries.
+        spec: Its spec.
     """
 
-    asks: Sequence[str] = ()
+    doc_value_fields: Sequence[str] = ()
 
     def __init__(self, engine: Engine, source: Index, side: str, spec: IndexSpec) -> None:
         self.spec = spec
@@ -206,7 +205,7 @@ class SideIndexTarget:
         self._source = source
 
     async def load(self) -> Checkpoint:
-        """Return how far an earlier fill of the same source came; a source made anew is begun anew."""
+        """Return the checkpoint of an earlier fill of the same source; none if the source was created again."""
         path = f"/{self.side}/_doc/{CHECKPOINT_ID}"
         try:
             found = await self._engine.request("GET", path, params=_CHECKPOINT_ROUTING)
@@ -214,13 +213,13 @@ class SideIndexTarget:
             if error.upstream_status == 404:
                 return {}
             raise
-        kept = found["_source"]["checkpoint"]
-        if kept["source"] != self._source.uuid:
+        saved = found["_source"]["checkpoint"]
+        if saved["source"] != self._source.uuid:
             return {}
-        return {int(shard): seq_no for shard, seq_no in kept["shards"].items()}
+        return {int(shard): seq_no for shard, seq_no in saved["shards"].items()}
 
     async def save(self, reached: Checkpoint) -> None:
-        """Remember how far this fill came; notice a side index that was deleted under way."""
+        """Save the checkpoint; detect a side index that was deleted meanwhile."""
         await self.require_present()
         body = {
             "checkpoint": {"source": self._source.uuid, "shards": {str(shard): at for shard, at in reached.items()}},
@@ -229,10 +228,10 @@ class SideIndexTarget:
         await self._engine.request("PUT", f"/{self.side}/_doc/{CHECKPOINT_ID}", params=_CHECKPOINT_ROUTING, body=body)
 
     async def require_present(self) -> None:
-        """Refuse to go on with a side index that was deleted.
+        """Raise an error if the side index was deleted.
 
-        Engines make an index again under the name of a deleted one as soon as it is written to. Nobody but this fill
-        can have done that here, so what stands there is removed.
+        Engines create an index again under the name of a deleted one as soon as it is written to. Only this fill can
+        have done that, so the new index is removed.
 
         Raises:
             EngineError: It was deleted.
@@ -247,28 +246,30 @@ class SideIndexTarget:
             )
 
     async def refresh(self) -> None:
-        """Let marks see everything written so far."""
+        """Refresh the side index, so that marks include everything written."""
         await self._engine.refresh(self.side)
 
     async def marks(self, versions: Sequence[DocumentVersion]) -> list[FeatureVersion | None]:
-        """Return what the side index has of documents."""
+        """Return the marks of documents in the side index."""
         found = await self.found(versions, {"stored_fields": "_none_"})
         return [None if one is None else one.mark for one in found]
 
-    async def found(self, versions: Sequence[DocumentVersion], asked: Mapping[str, Any]) -> list[StoredFeatures | None]:
-        """Return what the side index has of documents, with features of theirs.
+    async def found(
+        self, versions: Sequence[DocumentVersion], request: Mapping[str, Any]
+    ) -> list[StoredFeatures | None]:
+        """Return documents in the side index, with their features.
 
         Args:
             versions: The documents.
-            asked: The part of a search body that asks for features.
+            request: The part of a search body that requests features.
         """
         if not versions:
             return []
         body = {
             "query": {"ids": {"values": sorted({each.id for each in versions})}},
-            "size": MOST_CANDIDATES,  # documents may share an id, apart by their routing
-            **asked,
-            "docvalue_fields": [*_MARKS, *asked.get("docvalue_fields", ())],
+            "size": MOST_CANDIDATES,  # documents may share an id and differ in routing
+            **request,
+            "docvalue_fields": [*_MARKS, *request.get("docvalue_fields", ())],
             "seq_no_primary_term": True,
             "track_total_hits": False,
         }
@@ -278,10 +279,10 @@ class SideIndexTarget:
         return [self._found(version, hits.get(version.key)) for version in versions]
 
     async def write(self, items: Sequence[FeatureWrite]) -> WriteResult:
-        """Write features, each expecting what the side index had of the document; renewals need no write.
+        """Write features with the expected version of the side index's document; renewals need no write.
 
-        A mark without its features cannot be renewed: the features stand outside `_source`. The gateway compares the
-        hash of such a document's text instead.
+        A mark cannot be renewed without its features, because the features are stored outside `_source`. The gateway
+        compares the hash of such a document's text instead.
         """
         written = WriteResult()
         sent = [position for position, item in enumerate(items) if item.kind is not WriteKind.RENEWAL]
@@ -297,7 +298,7 @@ class SideIndexTarget:
         return written
 
     async def remove_orphans(self) -> int:
-        """Remove the features of documents that are gone; looked for only where the numbers differ."""
+        """Remove the features of deleted documents; they are searched only if the counts differ."""
         await self.refresh()
         await self._engine.refresh(self._source.index)
         ours = await self._engine.count(self.side, _NOT_CHECKPOINT)
@@ -305,8 +306,8 @@ class SideIndexTarget:
             return 0
         removed = 0
         async for page in self._pages():
-            wanted = [{"_id": _key(hit)[0], "_source": False, **_routing(_key(hit)[1])} for hit in page]
-            answer = await self._engine.request("POST", f"/{self._source.index}/_mget", body={"docs": wanted})
+            requested = [{"_id": _key(hit)[0], "_source": False, **_routing(_key(hit)[1])} for hit in page]
+            answer = await self._engine.request("POST", f"/{self._source.index}/_mget", body={"docs": requested})
             gone = [hit for hit, doc in zip(page, answer["docs"], strict=True) if doc.get("found") is False]
             actions = [BulkLines(_key(hit)[0], (bulk_line({"delete": _expected(hit)}),)) for hit in gone]
             if actions:
@@ -323,7 +324,7 @@ class SideIndexTarget:
             raise
 
     async def _pages(self) -> AsyncIterator[list[dict[str, Any]]]:
-        """Yield ids of everything that the side index has, without touching its stored fields."""
+        """Yield the ids of all documents of the side index, without reading stored fields."""
         for shard in range(self._source.shards):
             after = -1
             while True:

@@ -1,4 +1,4 @@
-"""The index that people already use: what it is, and which of its documents have changed since when."""
+"""The source index: its settings, and the documents that have changed since a checkpoint."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
 from es_ttc.index.mappings.indices import Index, indices_behind
 
 Checkpoint = Mapping[int, int]
-"""For each shard the `_seq_no` up to which everything is settled; -1 or no entry for a shard not yet begun."""
+"""For each shard the `_seq_no` up to which all writes are settled; -1 or no entry for a shard not yet begun."""
 
 MOST_DOCUMENTS = 500
 _MOST_CHARACTERS = 4 * 2**20
@@ -23,11 +23,11 @@ class DocumentVersion:
 
     Attributes:
         id: The document's id.
-        routing: Its routing, None where its id routes it.
+        routing: Its routing; None if it is routed by its id.
         seq_no: The write's `_seq_no` in its shard.
         term: The write's `_primary_term`.
         version: The document's `_version`.
-        fields: Doc values that were asked for.
+        fields: The requested doc values.
     """
 
     id: str
@@ -39,12 +39,12 @@ class DocumentVersion:
 
     @property
     def key(self) -> tuple[str, str | None]:
-        """What identifies the document in its index."""
+        """The document's key in its index."""
         return self.id, self.routing
 
     @classmethod
     def of(cls, hit: Mapping[str, Any]) -> "DocumentVersion":
-        """Read a hit."""
+        """Return the version in a hit."""
         return cls(
             hit["_id"],
             hit.get("_routing"),
@@ -59,7 +59,7 @@ async def sources_of(engine: Engine, name: str) -> list[Index]:
     """Return the concrete indices behind a name, an alias or a data stream.
 
     Raises:
-        InvalidRequest: There is none, or one of them is a side index itself, or keeps no `_source`.
+        InvalidRequest: There is none, or one of them is a side index itself, or stores no `_source`.
     """
     if any(sign in name for sign in "*,"):
         raise InvalidRequest(f"[{name}] may stand for many indices: name one index, alias or data stream")
@@ -75,23 +75,23 @@ async def sources_of(engine: Engine, name: str) -> list[Index]:
 
 
 def require_text_fields(source: Index, text_fields: Sequence[str]) -> None:
-    """Refuse names of text fields that the source's mapping does not know.
+    """Raise an error if a text field is not in the source's mapping.
 
     Raises:
-        InvalidRequest: One is unknown; the nearest ones, or the mapping's text fields, are named.
+        InvalidRequest: One is unknown; the message names the nearest ones, or the mapping's text fields.
     """
-    known, texts = source.leaf_fields, source.text_fields
+    types, texts = source.leaf_fields, source.text_fields
     for name in text_fields:
-        if name not in known:
-            near = get_close_matches(name, texts, n=1) or get_close_matches(name, known, n=1)
+        if name not in types:
+            near = get_close_matches(name, texts, n=1) or get_close_matches(name, types, n=1)
             fix = f"did you mean [{near[0]}]?" if near else f"its text fields are [{', '.join(texts) or 'none'}]"
             raise InvalidRequest(f"index [{source.index}] has no field [{name}] (--text-fields): {fix}")
 
 
 async def settled_writes(engine: Engine, source: Index) -> dict[int, int]:
-    """Return for each shard the greatest `_seq_no` up to which every write is in every copy, and make them visible.
+    """Refresh, and return for each shard the greatest `_seq_no` up to which every write is in every copy.
 
-    Writes above it may still be under way: a search may show a later one before an earlier one.
+    Writes above it may still be in progress: a search may return a later one before an earlier one.
 
     Raises:
         EngineUnavailable: A shard has no active primary.
@@ -129,15 +129,15 @@ async def count_between(engine: Engine, source: Index, after: Checkpoint, upto: 
 async def versions_between(
     engine: Engine, index: str, shard: int, after: int, upto: int, fields: Sequence[str] = ()
 ) -> AsyncIterator[list[DocumentVersion]]:
-    """Yield pages of what was last written to a shard between two seq_nos, in the order of writing, without texts.
+    """Yield pages of the documents last written to a shard between two seq_nos, in the order of writing.
 
     Args:
         engine: The engine.
         index: The index.
         shard: The shard.
         after: Writes above this one.
-        upto: Up to this one.
-        fields: Doc values wanted.
+        upto: Writes up to this one.
+        fields: Doc values to return.
     """
     while after < upto:
         hits = await _page(engine, index, shard, _between(after, upto), fields)
@@ -167,12 +167,12 @@ async def _page(
 
 
 class TextReader:
-    """Reads the text fields of documents, few enough at a time that long ones fit into memory.
+    """Reads the text fields of documents, in batches that fit into memory.
 
     Args:
         engine: The engine.
         index: The index.
-        text_fields: What is read.
+        text_fields: The fields to read.
     """
 
     def __init__(self, engine: Engine, index: str, text_fields: Sequence[str]) -> None:
@@ -184,9 +184,9 @@ class TextReader:
     async def read(
         self, versions: Sequence[DocumentVersion]
     ) -> AsyncIterator[list[tuple[DocumentVersion, dict[str, Any]]]]:
-        """Yield documents with their texts; those that have changed or gone since they were seen are left out.
+        """Yield documents with their texts, without those that have changed or been deleted since they were found.
 
-        A write that was not visible then has a `_seq_no` beyond what was settled, so it is met later.
+        A write that was not visible then has a `_seq_no` beyond the settled ones, so it is found later.
 
         Raises:
             EngineError: A document cannot be read.
@@ -194,8 +194,8 @@ class TextReader:
         waiting = list(versions)
         while waiting:
             part, waiting = waiting[: self._at_once], waiting[self._at_once :]
-            wanted = [{"_id": each.id, "_source": self._fields, **_routing(each.routing)} for each in part]
-            answer = await self._engine.request("POST", f"/{self._index}/_mget", body={"docs": wanted})
+            items = [{"_id": each.id, "_source": self._fields, **_routing(each.routing)} for each in part]
+            answer = await self._engine.request("POST", f"/{self._index}/_mget", body={"docs": items})
             documents = []
             for version, found in zip(part, answer["docs"], strict=True):
                 if "error" in found:
@@ -206,14 +206,14 @@ class TextReader:
             yield documents
 
     def _adapt(self, documents: Sequence[tuple[DocumentVersion, Mapping[str, Any]]]) -> None:
-        """Read more at once where texts are short, fewer where they are long."""
+        """Increase the batch size if texts are short, decrease it if they are long."""
         if documents:
             longest = max(sum(map(_length, document.values())) for _, document in documents)
             self._at_once = max(1, min(MOST_DOCUMENTS, 2 * self._at_once, _MOST_CHARACTERS // max(longest, 1)))
 
 
 def require_all_shards(answer: Mapping[str, Any], index: str) -> None:
-    """Refuse an answer from a part of the documents: what it lacks would be taken for deleted.
+    """Raise an error for a partial answer: missing documents would be taken for deleted ones.
 
     Raises:
         EngineUnavailable: Shards failed, or the search timed out.

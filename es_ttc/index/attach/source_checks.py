@@ -1,7 +1,7 @@
-"""Whether an index gives back the text that it was given, and takes updates: refused where features would go wrong.
+"""Checks of a source index: it must return the texts that were sent, and allow updates.
 
-Features are made of `_source`. A text field that is left out of it would be passed over without a word, and a partial
-update, which writes a document again from its `_source`, would take the field out of the index.
+Features are made from `_source`. A text field that is excluded from it would be skipped without an error, and a partial
+update, which writes a document again from its `_source`, would remove the field from the index.
 """
 
 import re
@@ -18,15 +18,15 @@ _NOT_INSIDE = "attach without --in-index"
 
 
 async def require_readable(engine: Engine, source: Index, text_fields: Sequence[str]) -> None:
-    """Refuse text fields whose text `_source` does not have, by the mapping and by a few documents.
+    """Raise an error if `_source` lacks the text of a field, by the mapping and by a few documents.
 
     Raises:
-        InvalidRequest: Naming the field, why its text cannot be read, and what to do.
-        EngineUnavailable: A part of the index gave no answer.
+        InvalidRequest: With the field, the reason and the fix.
+        EngineUnavailable: A part of the index returned no answer.
     """
-    kept = source.mapping.get("_source", {})
+    source_setting = source.mapping.get("_source", {})
     for name in text_fields:
-        pattern = _left_out_by(name, kept)
+        pattern = _excluded_by(name, source_setting)
         if pattern is not None:
             raise _unreadable(source, name, f"its mapping has _source.{pattern}")
         path = _alias_path(source.mapping, name)
@@ -39,17 +39,18 @@ async def require_readable(engine: Engine, source: Index, text_fields: Sequence[
 
 
 def require_updatable(source: Index) -> None:
-    """Refuse an index whose documents cannot be updated without loss, or not at all.
+    """Raise an error for an index whose documents cannot be updated, or not without loss.
 
     Raises:
-        InvalidRequest: Naming the setting that forbids it, and what to do.
+        InvalidRequest: With the setting that forbids it, and the fix.
     """
-    settings, kept = source.settings, source.mapping.get("_source", {})
+    settings, source_setting = source.settings, source.mapping.get("_source", {})
     for name in ("excludes", "includes"):
-        if kept.get(name):
+        if source_setting.get(name):
             raise InvalidRequest(
                 f"index [{source.index}] keeps a part of each document out of _source (_source.{name}: "
-                f"{', '.join(kept[name])}), and an update would remove that part from the index: {_NOT_INSIDE}"
+                f"{', '.join(source_setting[name])}), and an update would remove that part from the index: "
+                f"{_NOT_INSIDE}"
             )
     if settings.get("index.mode") == "time_series":
         raise InvalidRequest(f"index [{source.index}] is a time series, which takes no updates: {_NOT_INSIDE}")
@@ -69,13 +70,13 @@ def require_updatable(source: Index) -> None:
         )
 
 
-def _left_out_by(name: str, kept: Mapping[str, Any]) -> str | None:
-    """Return the part of a mapping's `_source` that leaves a field out; None where it is kept."""
+def _excluded_by(name: str, source_setting: Mapping[str, Any]) -> str | None:
+    """Return the part of a mapping's `_source` that excludes a field; None if it is included."""
     paths = list(_prefixes(name))
-    for pattern in kept.get("excludes", ()):
+    for pattern in source_setting.get("excludes", ()):
         if any(_matches(pattern, path) for path in paths):
             return f"excludes [{pattern}]"
-    includes = kept.get("includes", ())
+    includes = source_setting.get("includes", ())
     if includes and not any(_matches(pattern, path) for pattern in includes for path in paths):
         return f"includes [{', '.join(includes)}] without it"
     return None
@@ -88,7 +89,7 @@ def _prefixes(name: str) -> Iterator[str]:
 
 
 def _matches(pattern: str, path: str) -> bool:
-    """Whether an engine's pattern matches: a star stands for any characters, dots included."""
+    """Return whether an engine's pattern matches: a star stands for any characters, dots included."""
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), path, re.DOTALL) is not None
 
 
@@ -99,7 +100,7 @@ def _alias_path(mapping: Mapping[str, Any], name: str) -> str | None:
 
 
 async def _is_lost(engine: Engine, source: Index, name: str) -> bool:
-    """Whether documents have a field in the index, and none of a few has it in `_source`."""
+    """Return whether documents have a field in the index, and a sample of them lacks it in `_source`."""
     body = {"query": {"exists": {"field": name}}, "size": _SAMPLE, "_source": [name], "track_total_hits": False}
     answer = await engine.search(source.index, body)
     require_all_shards(answer, source.index)
@@ -108,7 +109,7 @@ async def _is_lost(engine: Engine, source: Index, name: str) -> bool:
 
 
 def _has(document: Any, name: str) -> bool:
-    """Whether a document has a field, by its name as it stands or by its path through objects and lists."""
+    """Return whether a document has a field, by its literal name or by its path through objects and lists."""
     if isinstance(document, list):
         return any(_has(item, name) for item in document)
     if not isinstance(document, Mapping):

@@ -1,4 +1,4 @@
-"""Where features go: beside the documents or inside them. The fill is the same for both."""
+"""Targets of a fill: where features are stored, in a side index or in the documents. The fill is the same for both."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,19 +11,19 @@ from es_ttc.index.attach.source import Checkpoint, DocumentVersion
 from es_ttc.index.mappings.spec import IndexSpec
 
 Fields = Mapping[str, object]
-"""What is written below ``ttc``."""
+"""The fields to write below ``ttc``."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureVersion:
-    """What a target has of a document.
+    """The state of a document's features in a target.
 
     Attributes:
-        state: Its ``ttc.state``; None where it has none.
-        hash: Content hash of its features; None where it has none.
+        state: Its ``ttc.state``; None if it has none.
+        hash: Content hash of its features; None if it has none.
         encoder: Identity of their encoder.
-        current: Whether they were made from the very version that is asked about.
-        outdated: Whether the target has those of a later one already.
+        current: Whether they were made from the requested version.
+        outdated: Whether the target has features of a later version already.
         own: `_seq_no` and `_primary_term` of the target's own document, which a write expects.
     """
 
@@ -37,11 +37,11 @@ class FeatureVersion:
 
 @dataclass(frozen=True, slots=True)
 class StoredFeatures:
-    """What a target has of a document, with features that were asked for.
+    """A document's features in a target.
 
     Attributes:
-        mark: What it has.
-        hit: The target's own hit.
+        mark: Their state.
+        hit: The target's hit.
     """
 
     mark: FeatureVersion
@@ -49,24 +49,24 @@ class StoredFeatures:
 
 
 class WriteKind(StrEnum):
-    """What is written of a document."""
+    """The kind of a write."""
 
     FEATURES = "features"
     RENEWAL = "renewal"
-    """Nothing but the mark: the text has not changed, so the features are right."""
+    """Only the mark: the text has not changed, so the features are valid."""
     FAILURE = "failure"
     """The reason why there are no features."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureWrite:
-    """One document's features on their way.
+    """One document's features to be written.
 
     Attributes:
         version: The version that they were made from.
-        mark: What the target had of it.
-        kind: What is written.
-        fields: What is written below ``ttc``, without marks.
+        mark: The state in the target before the write.
+        kind: The kind of the write.
+        fields: The fields below ``ttc``, without marks.
     """
 
     version: DocumentVersion
@@ -77,7 +77,7 @@ class FeatureWrite:
 
 @dataclass(frozen=True, slots=True)
 class BulkLines:
-    """Lines of a bulk."""
+    """Lines of a bulk request."""
 
     id: str
     lines: Sequence[bytes]
@@ -85,13 +85,13 @@ class BulkLines:
 
 @dataclass(slots=True)
 class WriteResult:
-    """What became of items; those that are not named are written.
+    """Result of a write; items that are not named were written.
 
     Attributes:
         conflicts: Positions of those whose features another fill has written.
-        moved: Positions of those that their own users changed under way.
-        refused: Reasons why the engine takes others never.
-        left: Reasons why others are left as they are, without a mark: any write of ours would change them.
+        moved: Positions of those whose documents were changed meanwhile.
+        refused: Reasons why the engine rejects others permanently.
+        left: Reasons why others are not changed, not even marked: any update would alter them.
     """
 
     conflicts: set[int] = field(default_factory=set)
@@ -101,50 +101,50 @@ class WriteResult:
 
 
 class Target(Protocol):
-    """Where features go.
+    """The place where features are stored.
 
     Attributes:
-        spec: What it carries.
-        asks: Doc values of the source's documents that :meth:`marks` reads.
+        spec: Its spec.
+        doc_value_fields: Doc values of the source's documents that :meth:`marks` reads.
     """
 
     spec: IndexSpec
-    asks: Sequence[str]
+    doc_value_fields: Sequence[str]
 
     async def load(self) -> Checkpoint:
-        """Return how far an earlier fill of the same source came."""
+        """Return the checkpoint of an earlier fill of the same source."""
         ...
 
     async def save(self, reached: Checkpoint) -> None:
-        """Remember how far this one came.
+        """Save the checkpoint.
 
         Raises:
-            EngineError: The target is not there any more.
+            EngineError: The target was deleted.
         """
         ...
 
     async def refresh(self) -> None:
-        """Let :meth:`marks` see everything written so far."""
+        """Make everything written so far visible to :meth:`marks`."""
         ...
 
     async def marks(self, versions: Sequence[DocumentVersion]) -> list[FeatureVersion | None]:
-        """Return what there is of documents; it may be older than the last refresh, which :meth:`write` will tell."""
+        """Return the state of documents' features, which may be older than the last refresh: see :meth:`write`."""
         ...
 
     async def write(self, items: Sequence[FeatureWrite]) -> WriteResult:
-        """Write features; nothing newer is ever overwritten."""
+        """Write features; newer ones are never overwritten."""
         ...
 
     async def remove_orphans(self) -> int:
-        """Remove what belongs to documents that are gone, and return their number."""
+        """Remove the features of deleted documents, and return their number."""
         ...
 
 
 def bulk_line(value: Mapping[str, object]) -> bytes:
-    """Return one line of a bulk."""
+    """Return one line of a bulk request."""
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def routed(version: DocumentVersion) -> dict[str, Any]:
-    """Return what names a document in the action line of a bulk."""
+    """Return the id and routing of a document for the action line of a bulk."""
     return {"_id": version.id} if version.routing is None else {"_id": version.id, "routing": version.routing}

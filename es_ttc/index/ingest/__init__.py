@@ -1,4 +1,4 @@
-"""Documents into an index: readers, composing, encoding, bulk writing, dead letters, resuming."""
+"""Ingest of documents: readers, text composition, encoding, bulk writing, dead letters, resuming."""
 
 from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.ingest.dead_letters import DeadLetter, DeadLetterFile, DeadLetterList

@@ -1,4 +1,4 @@
-"""Writing actions in bulks: batches bounded in size and time, every item's own outcome, patience with a busy engine."""
+"""Write actions in bulks: batches of bounded size and time, a result for every item, retries for a busy engine."""
 
 import asyncio
 import random
@@ -14,11 +14,11 @@ from es_ttc.index.ingest.bulk_errors import BulkErrorKind, is_temporary, refusal
 from es_ttc.index.ingest.prepare import Prepared
 
 _TOO_MUCH = (400, 413)
-"""A whole bulk refused for what one of its documents is, or for its size."""
+"""Statuses of a whole bulk that is rejected because of one of its documents, or of its size."""
 
 
 class BulkAction(Protocol):
-    """Anything that is sent in a bulk."""
+    """An action of a bulk."""
 
     @property
     def id(self) -> str:
@@ -27,13 +27,13 @@ class BulkAction(Protocol):
 
     @property
     def lines(self) -> Sequence[bytes]:
-        """Its lines without their newlines: the action, and the source where there is one."""
+        """Its lines without newlines: the action, and the source if there is one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentAction:
-    """One document on its way into the index.
+    """One document to be indexed.
 
     Attributes:
         prepared: The document.
@@ -60,12 +60,12 @@ class DocumentAction:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """When a batch is full.
+    """Limits of a batch.
 
     Attributes:
-        bytes: Its size.
-        actions: Its number of documents.
-        seconds: Time since its first document came.
+        bytes: Maximum size.
+        actions: Maximum number of documents.
+        seconds: Maximum time since its first document.
     """
 
     bytes: int = 8 * 2**20
@@ -75,13 +75,13 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long an engine that cannot take a document for now is waited for.
+    """Limits of retries while the engine cannot accept documents.
 
     Attributes:
-        seconds: Time from the first attempt until no further one is made.
-        attempts: Times that one document is sent at most; None for no such limit.
+        seconds: Time from the first attempt after which no further one is made.
+        attempts: Maximum number of attempts for one document; None: no limit.
         first_wait: Seconds before the second attempt; each further wait is twice as long.
-        longest_wait: Greatest wait in seconds.
+        longest_wait: Maximum wait, in seconds.
     """
 
     seconds: float = 150.0
@@ -90,12 +90,12 @@ class RetryPolicy:
     longest_wait: float = 30.0
 
     def wait(self, attempt: int) -> float:
-        """Return the seconds to wait after the given attempt (from 1), between a half and all of its share."""
-        doublings = min(attempt - 1, 60)  # a greater power would be no float
+        """Return the seconds to wait after an attempt (from 1), random between half and all of the exponential wait."""
+        doublings = min(attempt - 1, 60)  # a greater power would overflow a float
         return min(self.first_wait * 2.0**doublings, self.longest_wait) * random.uniform(0.5, 1.0)  # noqa: S311
 
     def next_wait(self, attempt: int, spent: float) -> float | None:
-        """Return the seconds to wait after an attempt, the last one cut to end in time; None where it was the last.
+        """Return the seconds to wait after an attempt, cut to the time limit; None after the last attempt.
 
         Args:
             attempt: Its number, from 1.
@@ -111,8 +111,8 @@ async def batches(
 ) -> AsyncIterator[list[DocumentAction]]:
     """Cut a queue of actions into batches, until None comes.
 
-    No batch holds an id twice: should the engine refuse the first of two for now and take the second, sending the
-    first again would bring back the older document.
+    No batch contains an id twice: if the engine rejected the first of two temporarily and accepted the second, sending
+    the first again would restore the older document.
     """
     clock = asyncio.get_running_loop().time
     batch: list[DocumentAction] = []
@@ -145,22 +145,22 @@ async def batches(
 async def write(
     engine: Engine, index: str, actions: Sequence[BulkAction], patience: RetryPolicy | None = None
 ) -> list[BulkItem]:
-    """Write one batch; what the engine cannot take for now is sent again, alone, after a wait.
+    """Write one batch; temporarily rejected actions are sent again after a wait.
 
-    Sending twice is safe: every action names its document's id, or the version that it expects of it.
+    Sending twice is safe: every action contains its document's id, or the expected version.
 
     Args:
         engine: The engine.
-        index: Where actions go that name no index.
-        actions: What is written.
-        patience: How long the engine is waited for; None for as long as its settings say.
+        index: The index for actions that name none.
+        actions: The actions.
+        patience: How writing is retried; None: as long as the engine's settings say.
 
     Returns:
-        Each action's outcome, in order: written, or refused for good.
+        Each action's result, in order: written, or rejected permanently.
 
     Raises:
-        EngineUnavailable: The engine could not take all of them in time.
-        EngineError: It refuses writing as such.
+        EngineUnavailable: The engine could not accept all of them in time.
+        EngineError: The engine rejects all writing.
     """
     patience = patience or RetryPolicy(engine.write_retry_seconds)
     begun = time.monotonic()
@@ -200,7 +200,7 @@ async def write(
 
 
 async def _send(engine: Engine, index: str, actions: Sequence[BulkAction]) -> list[BulkItem]:
-    """Send one bulk; one that is refused as a whole is halved until the document to blame stands alone."""
+    """Send one bulk; if it is rejected as a whole, split it until the offending document is alone."""
     try:
         items = await engine.bulk(index, [line for action in actions for line in action.lines])
     except EngineError as error:

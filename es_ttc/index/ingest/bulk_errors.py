@@ -1,4 +1,4 @@
-"""What a bulk's refusals mean: that the same action may succeed later, that it never will, or that none would."""
+"""Classify the errors of a bulk: the action may succeed later, it never will, or no action would."""
 
 from enum import Enum
 
@@ -8,7 +8,7 @@ from es_ttc.errors import EngineError, EngineUnavailable
 _NO_RIGHT_OR_NO_INDEX = (401, 403, 404)
 _FIRST_SERVER_ERROR = 500
 _FLOOD_STAGE = ("read-only-allow-delete", "read-only / allow delete", "TOO_MANY_REQUESTS", "SERVICE_UNAVAILABLE")
-"""Blocks that the engine sets and lifts by itself, whatever status it answers with."""
+"""Blocks that the engine sets and removes by itself, whatever status it returns."""
 
 _SHARD_ON_ITS_WAY = frozenset(
     {
@@ -20,10 +20,10 @@ _SHARD_ON_ITS_WAY = frozenset(
         "shard_not_found_exception",
     }
 )
-"""Answered with 404, and over as soon as the shard has started."""
+"""Returned with 404 until the shard has started."""
 
 _CLOSED = frozenset({"index_closed_exception"})
-"""Answered with 400, though no document is to blame."""
+"""Returned with 400, although no document is the cause."""
 
 _CAUSED_BY_THE_DOCUMENT = frozenset(
     {
@@ -36,11 +36,11 @@ _CAUSED_BY_THE_DOCUMENT = frozenset(
         "string_index_out_of_bounds_exception",
     }
 )
-"""Answered with 500, and again for the same document however often it is sent."""
+"""Returned with 500, at every attempt with the same document."""
 
 
 class BulkErrorKind(Enum):
-    """What an item's outcome means for the writer."""
+    """The meaning of an item's error for the writer."""
 
     NONE = "written"
     TEMPORARY = "the same action may succeed later"
@@ -49,7 +49,7 @@ class BulkErrorKind(Enum):
 
 
 def refusal_of(item: BulkItem) -> BulkErrorKind:
-    """Return what one item's outcome means."""
+    """Return the kind of one item's error."""
     if item.ok:
         return BulkErrorKind.NONE
     kind = item.error_type
@@ -66,14 +66,14 @@ def refusal_of(item: BulkItem) -> BulkErrorKind:
 
 
 def is_temporary(error: EngineError) -> bool:
-    """Whether a bulk that failed as a whole may succeed later."""
+    """Return whether a bulk that failed as a whole may succeed later."""
     if isinstance(error, EngineUnavailable) or _is_flood_stage(str(error)):
         return True
     return error.upstream_status is not None and is_temporary_status(error.upstream_status)
 
 
 def is_temporary_status(status: int) -> bool:
-    """Whether a status tells of the engine's state (429, 5xx: busy, disk full, node gone), not of what was sent."""
+    """Return whether a status comes from the engine's state (429, 5xx: busy, disk full), not from the request."""
     return status == 429 or status >= _FIRST_SERVER_ERROR
 
 

@@ -1,8 +1,8 @@
-"""Where an ingest stands: the number of leading records that are settled, kept so that a killed run can go on.
+"""The checkpoint of an ingest: the number of leading records that are done, so that a stopped run can resume.
 
-Settled means acknowledged by the engine, found unchanged, or in the dead-letter file. The checkpoint is a convenience,
-never the truth: ids are deterministic and writing a document twice gives the same document, so records beyond it are
-simply read again.
+A record is done if the engine has acknowledged it, if it was unchanged, or if it is in the dead-letter file. The
+checkpoint is only an optimisation: ids are deterministic and writing a document twice gives the same document, so
+records beyond it are read again.
 """
 
 import os
@@ -23,7 +23,7 @@ _SAMPLE = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What tells that a file is still the one whose records were counted.
+    """Identifies a file whose records were counted.
 
     Attributes:
         name: Its name as given.
@@ -39,7 +39,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, name: str) -> Self:
-        """Take a file's fingerprint."""
+        """Return a file's fingerprint."""
         path = Path(name)
         status = path.stat()
         state = sha256()
@@ -52,13 +52,13 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class IngestRunKey:
-    """What must be the same for a run to be resumed.
+    """The properties that must be the same to resume a run.
 
     Attributes:
         index: The concrete index.
-        index_uuid: Its UUID: an index made anew under the same name has none of the documents.
+        index_uuid: Its UUID: an index created again under the same name has none of the documents.
         encoder: Key of the encoder's identity.
-        id_field: Where ids come from; None for ``_id`` or the content's hash.
+        id_field: Field of the ids; None for ``_id`` or the content's hash.
         inputs: The files, in order.
     """
 
@@ -69,7 +69,7 @@ class IngestRunKey:
     inputs: tuple[Fingerprint, ...]
 
     def changed_since(self, earlier: Self) -> str | None:
-        """Return what differs from an earlier run, as the subject of a sentence; None where nothing does."""
+        """Return what differs from an earlier run, as the subject of a sentence; None if nothing does."""
         if [each.name for each in self.inputs] != [each.name for each in earlier.inputs]:
             return f"the list of files ({', '.join(each.name for each in earlier.inputs)})"
         for now, then in zip(self.inputs, earlier.inputs, strict=True):
@@ -83,13 +83,13 @@ class IngestRunKey:
 
 
 class Checkpoint:
-    """The checkpoint's file, replaced as a whole at every save.
+    """The checkpoint's file, replaced as a whole by every save.
 
     Args:
         path: The file.
-        run: The run's id: that of the dead letters it goes with.
-        job: What is being ingested.
-        position: Number of leading records that are settled.
+        run: The run's id, which its dead letters have too.
+        job: The key of the run.
+        position: Number of leading records that are done.
     """
 
     def __init__(self, path: Path, run: str, job: IngestRunKey, position: int = 0) -> None:
@@ -100,10 +100,10 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path, job: IngestRunKey) -> Self | None:
-        """Return the checkpoint of an unfinished run of this very job; None where there is no such file.
+        """Return the checkpoint of an unfinished run with the same key; None if there is no such file.
 
         Raises:
-            InvalidRequest: The file belongs to a run of something else, or what was ingested has changed since.
+            InvalidRequest: The file belongs to another run, or its inputs have changed since.
         """
         try:
             data = orjson.loads(path.read_bytes())
@@ -140,20 +140,20 @@ class Checkpoint:
         self.position = position
 
     def remove(self) -> None:
-        """Forget a run that has ended."""
+        """Delete the file after a finished run."""
         self.path.unlink(missing_ok=True)
 
 
 def fingerprints(names: Sequence[str]) -> tuple[Fingerprint, ...] | None:
-    """Return the files' fingerprints; None where one is standard input, which cannot be read a second time."""
+    """Return the files' fingerprints; None if one is standard input, which cannot be read twice."""
     return None if STDIN in names else tuple(Fingerprint.of(name) for name in names)
 
 
 class CompletedPrefix:
-    """The number of leading records that are settled, while records settle in any order.
+    """The number of leading records that are done, while records finish in any order.
 
     Args:
-        position: Where counting begins.
+        position: The initial number.
     """
 
     def __init__(self, position: int = 0) -> None:
@@ -161,7 +161,7 @@ class CompletedPrefix:
         self._ahead: set[int] = set()
 
     def add(self, sequence: int) -> None:
-        """Mark one record; the position moves over all that follow it without a gap."""
+        """Mark one record as done; the position moves over all consecutive ones."""
         self._ahead.add(sequence)
         while self.position in self._ahead:
             self._ahead.remove(self.position)

@@ -1,4 +1,4 @@
-"""Documents' chunks: cut and encoded once, when a document is written, so that programs need no encoder for them."""
+"""Chunks of documents, cut and encoded at ingest, so that programs need no encoder for them."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,18 +17,18 @@ from es_ttc.vectors.quantise import quantise
 def encode_chunks(
     texts: Sequence[str], fields: Sequence[Sequence[Span]], spec: IndexSpec, encoder: Encoder
 ) -> list[DocumentChunks]:
-    """Return the chunks of documents, in order, as float16 where tokens are, else as int8.
+    """Return the chunks of documents, in order, as float16 if tokens are, else as int8.
 
     Args:
         texts: Their composed texts.
-        fields: Where each document's fields stand in its text.
+        fields: Positions of each document's fields in its text.
         spec: What the index stores.
         encoder: The index's encoder.
 
     Raises:
         EncoderError: A text could not be encoded.
     """
-    codec = spec.codec if spec.codec == "float16" else "int8"  # a codebook is made of token vectors, not of these
+    codec = spec.codec if spec.codec == "float16" else "int8"  # the codebook belongs to token vectors, not to chunks
     splits = [split(text, [(span.start, span.end) for span in own]) for text, own in zip(texts, fields, strict=True)]
     topics = encoder.shortened(TOPIC_LENGTH).encode(texts, role="document", tokens=False).pooled
     spans = {name: [own.of(name) for own in splits] for name in GRANULARITIES}

@@ -1,4 +1,4 @@
-"""From a document to the text that is encoded: fields joined, spans kept, content hashed."""
+"""Compose a document's text for the encoder: join the fields, keep their positions, hash the content."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -19,7 +19,7 @@ _HASH_DIGITS = 32
 
 
 class Span(NamedTuple):
-    """Where one field's text stands in the composed text.
+    """Position of one field's text in the composed text.
 
     Attributes:
         field: Ordinal of the field among the index's text fields.
@@ -36,13 +36,13 @@ def compose(document: Document, text_fields: Sequence[str]) -> tuple[str, tuple[
     """Join a document's non-empty text fields by one space.
 
     A field is text, a number, a boolean, or a list of them (joined by one space, as one text); a dotted name also
-    reaches into objects and lists of objects. Absent, null and empty fields are left out.
+    addresses objects and lists of objects. Absent, null and empty fields are skipped.
 
     Returns:
-        The text, and where each field stands in it.
+        The text, and the position of each field in it.
 
     Raises:
-        InvalidRequest: A text field holds an object.
+        InvalidRequest: A text field contains an object.
     """
     parts: list[str] = []
     spans: list[Span] = []
@@ -60,16 +60,16 @@ def compose(document: Document, text_fields: Sequence[str]) -> tuple[str, tuple[
 def content_hash(text: str, spans: Sequence[Span], spec: IndexSpec) -> str:
     """Return the content hash of a composed text, with the mark of the index's layout.
 
-    It is the first 16 bytes of the SHA-256 of how the index stores features and of the (field name, text) pairs, as
-    32 hex digits; the mark tells how the features are read. So whoever keeps features by hash never takes those of
-    another storage type for them, an index that was deleted and made again under its name included.
+    It is the first 16 bytes of the SHA-256 of the storage of features and of the (field name, text) pairs, as 32 hex
+    digits; the mark says how the features are read. So a cache by hash never mixes features of different storage, even
+    if an index was deleted and created again under its name.
     """
     state = sha256(spec.storage)
     for span in spans:
         for part in (spec.text_fields[span.field], text[span.start : span.end]):
-            # A lone surrogate is refused elsewhere, with a reason; hashing must not be the place that fails.
+            # A lone surrogate is rejected elsewhere, with a reason; hashing must not fail.
             encoded = part.encode("utf-8", "surrogatepass")
-            # Lengths before contents: no two different lists of pairs give the same bytes.
+            # Lengths before contents: different lists of pairs give different bytes.
             state.update(len(encoded).to_bytes(8, "little"))
             state.update(encoded)
     return marked(state.hexdigest()[:_HASH_DIGITS], spec.layout)
@@ -87,40 +87,40 @@ def document_json(document: Document) -> bytes:
         InvalidRequest: A value has no JSON form (a lone surrogate, a Python integer above 64 bits, an unknown type...).
     """
     try:
-        # orjson's result keeps the room that it reserved for escapes, eight times the text's size: copy what is used.
+        # orjson's result keeps the memory reserved for escapes, eight times the text's size: copy the used part.
         return bytes(memoryview(orjson.dumps(document, default=exact_numbers.default)))
     except TypeError as error:
         raise InvalidRequest(f"the document has no JSON form: {error}") from error
 
 
 def locate(offsets: NDArray[np.int32], spans: Sequence[Span]) -> NDArray[np.int32]:
-    """Turn character offsets in the composed text into offsets in its fields.
+    """Convert character offsets in the composed text to offsets in its fields.
 
     Args:
         offsets: ``(n, 2)`` first and end character of each token in the composed text; empty for special tokens.
-        spans: Where each field stands.
+        spans: Position of each field.
 
     Returns:
         ``(n, 3)`` int32: ordinal of the field, first and end character in the field's text. A token without
         characters is (0, 0, 0). A token that reaches over a joining space is cut to the field it ends in.
     """
     located = np.zeros((len(offsets), 3), dtype=np.int32)
-    shown = offsets[:, 1] > offsets[:, 0]
-    if not spans or not shown.any():
+    with_text = offsets[:, 1] > offsets[:, 0]
+    if not spans or not with_text.any():
         return located
     fields, starts, ends = np.array(spans, dtype=np.int32).T
-    owner = np.searchsorted(starts, offsets[shown, 1] - 1, side="right") - 1
-    located[shown, 0] = fields[owner]
-    located[shown, 1] = np.maximum(offsets[shown, 0], starts[owner]) - starts[owner]
-    located[shown, 2] = np.minimum(offsets[shown, 1], ends[owner]) - starts[owner]
+    owner = np.searchsorted(starts, offsets[with_text, 1] - 1, side="right") - 1
+    located[with_text, 0] = fields[owner]
+    located[with_text, 1] = np.maximum(offsets[with_text, 0], starts[owner]) - starts[owner]
+    located[with_text, 2] = np.minimum(offsets[with_text, 1], ends[owner]) - starts[owner]
     located[:, 1] = np.minimum(located[:, 1], located[:, 2])
     return located
 
 
 def _value(document: Document, name: str) -> Any:
-    """Return a field's value by its name as it stands, else by its path through objects and lists of objects.
+    """Return a field's value by its literal name, else by its path through objects and lists of objects.
 
-    None where it is absent.
+    Return None if it is absent.
     """
     if name in document:
         return document[name]

@@ -1,4 +1,4 @@
-"""The dead-letter file: every rejected document with the reason, one JSON object a line."""
+"""The dead-letter file: every rejected document with the reason, one JSON object per line."""
 
 import json
 import os
@@ -20,10 +20,10 @@ class DeadLetter:
 
     Attributes:
         sequence: Its position in the whole input, from 0.
-        source: The file that it came from, "" for documents in memory.
-        number: Its line or row there, from 1.
-        id: Its id, where it has one.
-        status: HTTP status: the engine's, or 400 where it never got there.
+        source: The file of the document; "" for documents in memory.
+        number: Its line or row in the file, from 1.
+        id: Its id, if it has one.
+        status: HTTP status: the engine's, or 400 if it was not sent.
         reason: Why it was rejected.
         document: The document as read, or the text that could not be decoded.
     """
@@ -38,14 +38,14 @@ class DeadLetter:
 
 
 class DeadLetters(Protocol):
-    """Where rejected documents go."""
+    """Receives rejected documents."""
 
     def add(self, letter: DeadLetter) -> None:
-        """Keep one."""
+        """Add a document."""
         ...
 
     def sync(self) -> None:
-        """Make everything added so far survive a crash."""
+        """Make all documents added so far durable."""
         ...
 
 
@@ -56,19 +56,19 @@ class DeadLetterList:
         self.letters: list[DeadLetter] = []
 
     def add(self, letter: DeadLetter) -> None:
-        """Keep one."""
+        """Add a document."""
         self.letters.append(letter)
 
     def sync(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class DeadLetterFile:
-    """Appends rejected documents to a JSONL file, which is made with the first one.
+    """Appends rejected documents to a JSONL file, which is created for the first one.
 
     Args:
-        path: The file; what stands in it already is kept.
-        run: The run's id, kept with each letter.
+        path: The file; present lines stay.
+        run: The run's id, stored with each letter.
     """
 
     def __init__(self, path: Path, run: str) -> None:
@@ -84,7 +84,7 @@ class DeadLetterFile:
             self._file.close()
 
     def add(self, letter: DeadLetter) -> None:
-        """Append one.
+        """Append a document.
 
         Raises:
             ConfigurationError: The file cannot be written.
@@ -108,7 +108,7 @@ class DeadLetterFile:
             raise _unwritable(self.path, error) from error
 
     def sync(self) -> None:
-        """Write everything to the disk."""
+        """Write everything to disk."""
         if self._file is not None:
             try:
                 self._file.flush()
@@ -117,12 +117,12 @@ class DeadLetterFile:
                 raise _unwritable(self.path, error) from error
 
     def forget(self, position: int) -> frozenset[int]:
-        """Drop this run's letters from a position on, whose documents are about to be read again.
+        """Remove this run's letters from a position on, because their documents are read again.
 
-        A last line that a kill left half-written goes too: its document lies beyond every checkpoint.
+        An incomplete last line from a kill is removed too: its document is beyond every checkpoint.
 
         Returns:
-            The sequence numbers of this run's letters that stay.
+            The sequence numbers of this run's remaining letters.
         """
         if not self.path.exists():
             return frozenset()
@@ -155,7 +155,7 @@ class DeadLetterFile:
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
-    """Return one line of JSON, in ASCII: the standard library writes lone surrogates, orjson refuses them."""
+    """Return one line of JSON, in ASCII: the standard library encodes lone surrogates, orjson rejects them."""
     mark = uuid.uuid4().hex
     numbers: list[str] = []
 

@@ -1,6 +1,6 @@
-"""From documents to features, and from features to the lines of a bulk.
+"""Documents to features, and features to the lines of a bulk.
 
-Evaluation in memory takes the same features as the index is given, rounding included, so both paths score alike.
+Evaluation in memory uses the same features as the index, rounding included, so both compute the same scores.
 """
 
 import base64
@@ -41,13 +41,13 @@ _codebook_id = lru_cache(maxsize=4)(codebook_id)
 
 @dataclass(frozen=True, slots=True)
 class TokenFeatures:
-    """What is stored of a document's tokens; n tokens.
+    """The stored features of a document's tokens; n tokens.
 
     Attributes:
         vectors: ``(n, d)``, in the index's storage type.
         norms: Of the vectors as stored, at the index's scales.
         offsets: ``(n, 3)`` int32: ordinal of the text field, first and end character of each token.
-        residuals: What is written in place of the vectors, where the index has a codebook.
+        residuals: The residuals that are written in place of the vectors, if the index has a codebook.
     """
 
     vectors: TokenVectors
@@ -58,14 +58,14 @@ class TokenFeatures:
 
 @dataclass(frozen=True, slots=True)
 class SpanFeatures:
-    """What is stored of a document's spans, all grids together; m spans.
+    """The stored features of a document's spans, of all grids; m spans.
 
     Attributes:
         vectors: ``(m, d)`` float32 unit rows.
-        scales: ``(m,)`` the scale that each was smoothed with.
-        positions: ``(m,)`` the token at each one's centre.
-        offsets: For each the ordinal of the text field at its centre and the first and end character under its main
-            lobe there; None where no token under it has text of its own.
+        scales: ``(m,)`` the scale of each span.
+        positions: ``(m,)`` the token at the centre of each span.
+        offsets: For each span the ordinal of the text field at its centre, and the first and end character under its
+            main lobe; None if no token under it has text of its own.
     """
 
     vectors: Float32
@@ -75,7 +75,7 @@ class SpanFeatures:
 
 
 Composed = tuple[str, Sequence[Span]]
-"""A document's text as it is encoded, and where its fields stand in it."""
+"""A document's text for the encoder, and the positions of its fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Encoded:
 
     Attributes:
         encodings: Of the whole texts.
-        chunks: One a text; empty where the index has no chunks.
+        chunks: One for each text; empty if the index has no chunks.
     """
 
     encodings: Encodings
@@ -93,15 +93,15 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class DocumentFeatures:
-    """What is stored of one document.
+    """The stored features of one document.
 
     Attributes:
         hash: Content hash of its text fields.
         pooled: ``(d,)`` float32 unit vector; None for a document without text.
-        tokens: None for a document without text, and where the index stores no tokens.
-        truncated: Whether its text has more tokens than the index keeps.
-        spans: None for a document without text, and where the index has no spans.
-        chunks: None for a document without text, and where the index has no chunks.
+        tokens: None for a document without text, and if the index stores no tokens.
+        truncated: Whether its text has more tokens than the index stores.
+        spans: None for a document without text, and if the index has no spans.
+        chunks: None for a document without text, and if the index has no chunks.
     """
 
     hash: str
@@ -128,7 +128,7 @@ def encode_documents(documents: Sequence[Document], spec: IndexSpec, encoder: En
 
 
 def encode_texts(composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder) -> Encoded:
-    """Encode documents' texts as the index wants them."""
+    """Encode documents' texts for an index."""
     texts = [text for text, _ in composed]
     encodings = encoder.encode(texts, role="document", tokens=spec.encodes_tokens, max_tokens=spec.max_tokens)
     chunks = encode_chunks(texts, [spans for _, spans in composed], spec, encoder) if spec.chunks else ()
@@ -138,7 +138,7 @@ def encode_texts(composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder
 def encode_apart(
     composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder
 ) -> tuple[list[tuple[range, Encoded]], list[tuple[int, EncoderError]]]:
-    """Encode texts; where that fails, halve them until the text to blame stands alone.
+    """Encode texts; after a failure, split them until the offending text is alone.
 
     Returns:
         Ranges of positions with their encodings, in order; and positions of the texts that cannot be encoded, with
@@ -162,14 +162,14 @@ def encode_apart(
 def features_of(
     encoded: Encoded, position: int, spans: Sequence[Span], text_hash: str, spec: IndexSpec
 ) -> DocumentFeatures:
-    """Put together the features of one text of a batch.
+    """Assemble the features of one text of a batch.
 
     Args:
         encoded: The batch.
-        position: Which text of it.
-        spans: Where the document's fields stand in the text.
+        position: Position of the text in the batch.
+        spans: Positions of the document's fields in the text.
         text_hash: The document's content hash.
-        spec: What the index stores.
+        spec: The spec of the index.
     """
     encodings = encoded.encodings
     pooled = encodings.pooled[position]
@@ -183,26 +183,26 @@ def features_of(
     tokens = None if spec.tokens == "none" else token_features(matrix, offsets, spec)
     if not spec.spans:
         return DocumentFeatures(text_hash, pooled, tokens, truncated, chunks=chunks)
-    # Spans of what is stored, as the norms are: their cosines are those that a rescorer finds.
+    # Spans are made from the stored vectors, as the norms are: a rescorer computes the same cosines.
     smoothed = span_features(matrix if tokens is None else dequantise(tokens.vectors), offsets, spec.spans)
     return DocumentFeatures(text_hash, pooled, tokens, truncated, smoothed, chunks)
 
 
 def token_features(matrix: Float32, offsets: NDArray[np.int32], spec: IndexSpec) -> TokenFeatures:
-    """Return what an index of the spec stores of a document's tokens, rounding included.
+    """Return the stored features of a document's tokens, rounding included.
 
     Args:
         matrix: ``(n, d)`` float32 unit rows.
         offsets: ``(n, 3)`` int32 ordinal of the text field, first and end character of each.
-        spec: What the index stores; it stores tokens.
+        spec: The spec of the index, which stores tokens.
     """
     vectors, residuals = _as_stored(matrix, spec)
-    # Norms of what is stored, not of what was encoded: a rescorer that computes them itself finds the same.
+    # Norms of the stored vectors, not of the encoded ones: a rescorer that computes them gets the same values.
     return TokenFeatures(vectors, scale_norms(dequantise(vectors), stored_scales(spec)), offsets, residuals)
 
 
 def _as_stored(matrix: Float32, spec: IndexSpec) -> tuple[TokenVectors, Residuals | None]:
-    """Return token vectors as they are read back, and the residuals that are written where the index has a codebook."""
+    """Return token vectors as they are read back, and the residuals to write if the index has a codebook."""
     if spec.tokens != "packed":
         return quantise(matrix, "float32"), None
     if spec.codec == "residual2" or spec.codec == "residual4":
@@ -213,7 +213,7 @@ def _as_stored(matrix: Float32, spec: IndexSpec) -> tuple[TokenVectors, Residual
 
 
 def span_features(matrix: Float32, offsets: NDArray[np.int32], grids: Sequence[SpanGrid]) -> SpanFeatures:
-    """Return the spans of a document, from its token vectors as they are stored and the tokens' offsets."""
+    """Return the spans of a document, from its stored token vectors and the tokens' offsets."""
     vectors: list[Float32] = []
     scales: list[float] = []
     positions: list[int] = []
@@ -238,8 +238,8 @@ def action_lines(
         identifier: The document's id.
         source: Its JSON object.
         digest: Hash of ``source``.
-        features: What is stored beside it.
-        spec: What the index stores.
+        features: The features to store.
+        spec: The spec of the index.
     """
     ours = orjson.dumps({**feature_fields(features, spec), "document": digest}, option=orjson.OPT_SERIALIZE_NUMPY)
     comma = b"" if source == b"{}" else b","
@@ -248,7 +248,7 @@ def action_lines(
 
 
 def feature_fields(features: DocumentFeatures, spec: IndexSpec) -> dict[str, object]:
-    """Return what is written below ``ttc`` for one document; arrays are left to the JSON encoder."""
+    """Return the fields below ``ttc`` of one document; arrays are left to the JSON encoder."""
     stored: dict[str, object] = {
         "hash": features.hash,
         "encoder": spec.encoder.key,
@@ -270,7 +270,7 @@ def feature_fields(features: DocumentFeatures, spec: IndexSpec) -> dict[str, obj
 
 
 def token_blob(tokens: TokenFeatures, spec: IndexSpec) -> bytes:
-    """Return the blob that packed token vectors are stored as."""
+    """Return the blob for packed token vectors."""
     if tokens.residuals is not None:
         return pack_residuals(tokens.residuals, _codebook_id(spec.codebook))
     return pack_tokens(tokens.vectors)
@@ -287,7 +287,7 @@ def _tokens(tokens: TokenFeatures, spec: IndexSpec) -> object:
 
 
 def span_objects(spans: SpanFeatures, spec: IndexSpec) -> list[dict[str, object]]:
-    """Return spans as they are written."""
+    """Return spans as they are stored."""
     objects: list[dict[str, object]] = []
     for vector, scale, position, place in zip(spans.vectors, spans.scales, spans.positions, spans.offsets, strict=True):
         span: dict[str, object] = {"v": vector, "scale": scale, "position": position}

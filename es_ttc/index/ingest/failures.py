@@ -1,10 +1,10 @@
-"""What ended a group of tasks."""
+"""The cause of a failed group of tasks."""
 
 from es_ttc.errors import EngineError, InvalidRequest
 
 
 def cause_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the failure behind a group's cancellations: ours first, they say what to do."""
+    """Return the failure that ended a group of tasks, an error of this project first."""
     leaves: list[BaseException] = []
     stack: list[BaseException] = [group]
     while stack:

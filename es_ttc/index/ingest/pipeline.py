@@ -1,7 +1,7 @@
 """The ingest: read, encode, pack and write as four stages that run at the same time.
 
-Reading, encoding and packing each have a thread, so the encoder is busy while documents are read and the engine
-writes. Bounded queues between the stages keep memory flat: a slow stage stops the ones before it.
+Reading, encoding and packing have a thread each, so the encoder is busy while documents are read and the engine writes.
+Bounded queues between the stages limit memory: a slow stage blocks the ones before it.
 """
 
 import asyncio
@@ -36,18 +36,18 @@ _CHUNK_DOCUMENTS = 512
 _CHUNK_BYTES = 4 * 2**20
 _CHUNK_CHARACTERS = 256 * 1024
 _PART_CHARACTERS = 32 * 1024  # some 8,000 tokens of English: 12 MB as float32 of 384 dimensions
-_CHARACTERS_A_TOKEN = 8  # more than any tokenizer needs: bounds what a long text counts for in a chunk
+_CHARACTERS_A_TOKEN = 8  # more than any tokenizer needs: limits the weight of a long text in a chunk
 _SAVE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
-    """How documents are written.
+    """Options of an ingest.
 
     Attributes:
-        id_field: The field that holds ids; None for ``_id``, or the content's hash where there is none.
-        batch: When a bulk is full.
-        patience: How long an engine that cannot write for now is waited for; None for as long as its settings say.
+        id_field: The field of ids; None for ``_id``, or the content's hash if there is none.
+        batch: Limits of a bulk.
+        patience: How writing is retried; None: as long as the engine's settings say.
         concurrency: Bulks in flight at once.
     """
 
@@ -59,21 +59,21 @@ class IngestOptions:
 
 @dataclass(slots=True)
 class IngestResult:
-    """What became of the records.
+    """Counts of an ingest.
 
     Attributes:
-        resumed_at: Records that an earlier run had settled; not counted below.
-        rejected_before: Those among them that are in the dead letters.
+        resumed_at: Records that an earlier run had done; not counted below.
+        rejected_before: Those among them that are in the dead-letter file.
         read: Records read.
         written: Documents written.
-        skipped: Documents that the index had already, unchanged.
-        rejected: Documents in the dead letters.
-        missing: Documents that count as written or unchanged, by this run or an earlier one, and are not in the index.
+        skipped: Documents that were in the index already, unchanged.
+        rejected: Documents in the dead-letter file.
+        missing: Documents that were written or unchanged, in this run or an earlier one, and are not in the index.
         missing_ids: Ids of a few of them.
-        empty: Documents among those written that have no text, and so no features.
-        truncated: Documents among those written whose text was cut at the index's ``max_tokens``.
+        empty: Written documents that have no text, and so no features.
+        truncated: Written documents whose text was cut at the index's ``max_tokens``.
         seconds: Wall time.
-        encoder_seconds: Time in which the encoder worked.
+        encoder_seconds: Time that the encoder was busy.
     """
 
     resumed_at: int = 0
@@ -91,27 +91,27 @@ class IngestResult:
 
     @property
     def settled(self) -> int:
-        """Records that are done with, one way or another."""
+        """Records that are done: written, skipped or rejected."""
         return self.written + self.skipped + self.rejected
 
     @property
     def complete(self) -> bool:
-        """Whether every document is in the index, those that an earlier run had settled included."""
+        """Whether every document is in the index, including those of an earlier run."""
         return not (self.rejected or self.rejected_before or self.missing)
 
     @property
     def documents_per_second(self) -> float:
-        """Records settled a second."""
+        """Records done per second."""
         return self.settled / self.seconds if self.seconds else 0.0
 
     @property
     def encoder_busy(self) -> float:
-        """Share of the time in which the encoder worked, 0 to 1."""
+        """Share of the time that the encoder was busy, 0 to 1."""
         return self.encoder_seconds / self.seconds if self.seconds else 0.0
 
 
 Report = Callable[[IngestResult, float | None], None]
-"""Called now and then with the counts so far and the share of the input that has been read."""
+"""Called repeatedly with the present counts and the share of the input that has been read."""
 
 
 async def ingest(
@@ -126,29 +126,29 @@ async def ingest(
     rejected_before: Collection[int] = (),
     report: Report | None = None,
 ) -> IngestResult:
-    """Write documents with their features into an index that was made for them.
+    """Write documents with their features into an index that es-ttc created.
 
-    A document is settled once the engine has acknowledged it, it was found unchanged, or it stands in the dead
-    letters. When this raises or is cancelled, everything settled is recorded in the checkpoint, and running again
-    goes on from there; what was under way is done again, to the same effect. At the end the index is asked for every
-    document that counts as settled; those that it lacks are counted as missing.
+    A document is done if the engine has acknowledged it, if it was unchanged, or if it is in the dead-letter file. If
+    the ingest raises or is cancelled, the checkpoint contains everything done, and running again resumes; unfinished
+    documents are done again, with the same result. At the end the index is queried for every document that is done;
+    absent ones are counted as missing.
 
     Args:
         engine: The engine.
-        index: Name or alias of the index, or what the engine has just said of it.
+        index: Name or alias of the index, or the index as just read from the engine.
         inputs: The documents.
-        encoder: The one that the index was made with.
-        dead_letters: Where rejected documents go.
-        options: How to write.
-        checkpoint: Where to record how far it came; reading starts at its position.
-        rejected_before: Sequence numbers of records before that position that are in the dead letters.
-        report: Told how it goes.
+        encoder: The encoder of the index.
+        dead_letters: Receives rejected documents.
+        options: Options of the ingest.
+        checkpoint: Stores the progress; reading starts at its position.
+        rejected_before: Sequence numbers of records before that position that are in the dead-letter file.
+        report: Receives the progress.
 
     Raises:
-        InvalidRequest: The index was not made for es-ttc, or an input cannot be read on.
-        EncoderMismatch: The index holds vectors of another encoder; nothing has been written.
-        EngineUnavailable: The engine stayed busy or absent.
-        EngineError: The engine refuses to write.
+        InvalidRequest: The index was not created by es-ttc, or an input cannot be read.
+        EncoderMismatch: The index has vectors of another encoder; nothing was written.
+        EngineUnavailable: The engine stayed busy or unreachable.
+        EngineError: The engine rejects all writing.
     """
     if isinstance(index, Index):
         concrete, spec = index.index, spec_of_own(index.index, index.mapping)
@@ -173,7 +173,7 @@ class _Encoded:
 
 
 class _IngestRun:
-    """One ingest: its stages, and the counts that they share (touched by the event loop's thread only)."""
+    """One ingest: its stages, and their common counts (changed by the event loop's thread only)."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class _IngestRun:
 
     async def run(self, rejected_before: Collection[int]) -> IngestResult:
         self.started = self.saved = time.monotonic()
-        await self._threaded(self._pass_over_settled, frozenset(rejected_before))
+        await self._threaded(self._skip_settled, frozenset(rejected_before))
         capabilities = await self.engine.capabilities()
         self.max_bytes = int(capabilities.max_content_length * 0.95)
         await self.unchanged.start()
@@ -232,11 +232,11 @@ class _IngestRun:
         self.outcome.missing, self.outcome.missing_ids = await missing_from(self.engine, self.index, self.ids)
         if self.checkpoint:
             self.checkpoint.remove()
-        self._tell()
+        self._report_progress()
         return self.outcome
 
     async def _check_index(self) -> None:
-        """Notice an index that was deleted under way: engines make one of that name again, with guessed mappings."""
+        """Detect an index that was deleted meanwhile: engines create one of that name again, with guessed mappings."""
         mapping = (await self.engine.mapping(self.index))[self.index]
         if {key: value for key, value in own_meta(mapping).items() if key != CALIBRATION} != self.spec.as_meta():
             raise EngineError(
@@ -245,7 +245,7 @@ class _IngestRun:
             )
 
     async def _read(self, chunks: asyncio.Queue[Sequence[Prepared] | None]) -> None:
-        """Read, check and compare with the index."""
+        """Read and check documents, and compare them with the index."""
         while (chunk := await self._threaded(self._next_chunk)) is not None:
             documents, rejected = chunk
             self.outcome.read += len(documents) + len(rejected)
@@ -317,16 +317,16 @@ class _IngestRun:
         self._progress()
 
     def _settle(self, document: Prepared) -> None:
-        """Note a document that is in the index now."""
+        """Count a document that is in the index."""
         self.ids.add(document.id)
         self.settled.add(document.sequence)
 
-    def _pass_over_settled(self, rejected: frozenset[int]) -> None:
-        """Read what an earlier run has settled for its ids alone: the index is asked for these at the end."""
+    def _skip_settled(self, rejected: frozenset[int]) -> None:
+        """Read the ids of records that an earlier run has done, for the check at the end."""
         for sequence, record in islice(self.records, self.settled.position):
             try:
                 identifier = id_of(record, self.options.id_field)
-            except InvalidRequest:  # rejected then too, whether or not its dead letter was kept
+            except InvalidRequest:  # rejected in that run too, whether or not its dead letter still exists
                 self.outcome.rejected_before += 1
                 continue
             if sequence in rejected:
@@ -361,16 +361,16 @@ class _IngestRun:
     def _progress(self) -> None:
         if time.monotonic() - self.saved >= _SAVE_SECONDS:
             self._save()
-        self._tell()
+        self._report_progress()
 
     def _save(self) -> None:
-        """Dead letters first: what the checkpoint calls settled must survive."""
+        """Save dead letters first, because the checkpoint counts them as done."""
         self.dead_letters.sync()
         if self.checkpoint and self.settled.position > self.checkpoint.position:
             self.checkpoint.save(self.settled.position)
         self.saved = time.monotonic()
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         self.outcome.seconds = time.monotonic() - self.started
         if self.report:
             self.report(self.outcome, self.inputs.fraction)
@@ -380,8 +380,8 @@ class _IngestRun:
 
 
 def _parts(documents: Sequence[Prepared]) -> Iterator[Sequence[Prepared]]:
-    """Cut a chunk into parts of texts of like length: small enough to be soon done with, large enough for batches."""
-    if len({document.id for document in documents}) == len(documents):  # else the later of two must stay the later
+    """Cut a chunk into parts of texts of similar length: small for low latency, large for efficient batches."""
+    if len({document.id for document in documents}) == len(documents):  # else the order of documents must not change
         documents = sorted(documents, key=lambda document: len(document.text))
     part: list[Prepared] = []
     characters = 0

@@ -1,4 +1,4 @@
-"""From a record as read to a document that may be written: its id, its JSON, its text, or the reason why not."""
+"""Check a record: return a document with id, JSON and text, or the reason why it is rejected."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from es_ttc.index.mappings.spec import ROOT, IndexSpec
 ID = "_id"
 _LONGEST_NUMBER = 60
 MAX_ID_BYTES = 512
-"""Both engines refuse a whole bulk for one longer id."""
+"""Both engines reject a whole bulk because of one longer id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,12 @@ class Prepared:
 
     Attributes:
         sequence: Its position in the whole input, from 0.
-        record: The record that it was read from.
+        record: The record.
         id: Its id in the index.
         source: Its JSON, without the id.
         digest: Hash of ``source``.
-        text: The text that is encoded.
-        spans: Where each text field stands in it.
+        text: The text to encode.
+        spans: Position of each text field in it.
         hash: Content hash of the text fields.
     """
 
@@ -45,10 +45,10 @@ def prepare(sequence: int, record: Record, spec: IndexSpec, id_field: str | None
 
     The id is the value of ``id_field``, which stays in the document. Without an ``id_field`` it is the value of
     ``_id``; a document without one gets the hash of its content, so that reading the same input again writes the same
-    documents and none twice (equal documents become one).
+    documents (equal documents become one).
 
     Raises:
-        InvalidRequest: The record cannot become a document; the message says why.
+        InvalidRequest: The record is not a valid document; the message says why.
     """
     identified = _identified(record, id_field)
     text, spans = compose(identified.document, spec.text_fields)
@@ -57,16 +57,16 @@ def prepare(sequence: int, record: Record, spec: IndexSpec, id_field: str | None
 
 
 def id_of(record: Record, id_field: str | None) -> str:
-    """Return the id that :func:`prepare` gives a record.
+    """Return the id of a record, as :func:`prepare` does.
 
     Raises:
-        InvalidRequest: The record cannot become a document.
+        InvalidRequest: The record is not a valid document.
     """
     return _identified(record, id_field).id
 
 
 def raw_document(record: Record) -> Document | str | None:
-    """Return what a person needs to mend a record: the document, or the line where it could not be decoded."""
+    """Return the document of a rejected record for the dead-letter file, or its line if it could not be decoded."""
     return record.document if record.document is not None else record.raw
 
 
@@ -96,10 +96,10 @@ def _identified(record: Record, id_field: str | None) -> _Identified:
 
 
 def _refuse_long_decimals(document: Document) -> None:
-    """Refuse decimals that no double holds: engines write them anew as doubles when they leave `ttc` out of `_source`.
+    """Reject decimals that are not exact as doubles: engines rewrite them when they exclude `ttc` from `_source`.
 
     Raises:
-        InvalidRequest: Naming the field and the value.
+        InvalidRequest: With the field and the value.
     """
     for name, number in exact_numbers_in(document):
         if not number.integer:

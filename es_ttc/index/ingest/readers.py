@@ -1,7 +1,7 @@
 """Readers: JSONL, CSV and Parquet files, or JSONL on standard input, as a stream of records.
 
-Memory stays flat whatever the file's size. What cannot be decoded comes out as a record with an error, never as an
-exception, so one bad line does not end a run; a file that is damaged as a whole does.
+Memory use does not depend on the file's size. A line that cannot be decoded becomes a record with an error, so one bad
+line does not end a run; a file that is damaged as a whole raises an exception.
 """
 
 import base64
@@ -24,16 +24,16 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 
 STDIN = "-"
 MAX_RECORD_BYTES = 64 * 2**20
-"""Longest line or cell that is read; a longer one is rejected without ever being in memory as a whole."""
+"""Maximum size of a line or cell; a longer one is rejected without being loaded completely."""
 
 _BOM = b"\xef\xbb\xbf"
-_SHOWN = 2_000  # characters of an overlong line that a person gets to see
+_MAX_RAW_CHARACTERS = 2_000  # characters of an overlong line in its record
 _PARQUET_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One document as read, or why it could not be.
+    """One document as read, or why it could not be read.
 
     Attributes:
         source: The file's name, ``-`` for standard input, "" for documents in memory.
@@ -51,7 +51,7 @@ class Record:
 
 
 class Source(Protocol):
-    """Something to read documents from, once."""
+    """An input of documents, read once."""
 
     @property
     def name(self) -> str:
@@ -60,15 +60,15 @@ class Source(Protocol):
 
     @property
     def fraction(self) -> float | None:
-        """How much of it has been read, 0 to 1; None where its size is unknown."""
+        """The share that has been read, 0 to 1; None if the size is unknown."""
         ...
 
     def rows(self) -> Iterator[tuple[int, Any]]:
-        """Yield ``(number, raw row)``, cheaply: nothing is decoded yet."""
+        """Yield ``(number, raw row)`` without decoding."""
         ...
 
     def decode(self, number: int, raw: Any) -> Record:
-        """Turn one raw row into a record."""
+        """Convert one raw row to a record."""
         ...
 
 
@@ -82,7 +82,7 @@ class Inputs:
 
     @property
     def fraction(self) -> float | None:
-        """How much has been read, 0 to 1, every source counted alike; None where a source's size is unknown."""
+        """The share that has been read, 0 to 1, every source counted equally; None if a size is unknown."""
         if self._finished == len(self.sources):
             return 1.0
         current = self.sources[self._finished].fraction
@@ -95,7 +95,7 @@ class Inputs:
         return [source.decode(number, raw) for source, number, raw in rows]
 
     def records(self, skip: int = 0) -> Iterator[Record]:
-        """Yield the records of all sources; the first ``skip`` ones are passed over without being decoded."""
+        """Yield the records of all sources; the first ``skip`` ones are skipped without being decoded."""
         for source, number, raw in islice(self._rows, skip, None):
             yield source.decode(number, raw)
 
@@ -107,10 +107,10 @@ class Inputs:
 
 
 def open_source(path: str) -> Source:
-    """Choose the reader by the file's name: .jsonl, .ndjson, .csv, .tsv (each also .gz), .parquet, or ``-``.
+    """Return the reader for a file's name: .jsonl, .ndjson, .csv, .tsv (each also .gz), .parquet, or ``-``.
 
     Raises:
-        InvalidRequest: The file is absent, unreadable, or of no known kind.
+        InvalidRequest: The file is absent, unreadable, or of an unknown kind.
     """
     if path == STDIN:
         return JsonLines(STDIN)
@@ -135,7 +135,7 @@ def open_source(path: str) -> Source:
 
 
 class Documents:
-    """Documents that are in memory already, or come from a generator."""
+    """Documents in memory or from a generator."""
 
     name = ""
 
@@ -146,7 +146,7 @@ class Documents:
 
     @property
     def fraction(self) -> float | None:
-        """Documents taken of the total, where it was told."""
+        """Documents read of the total, if it was given."""
         return self._read / self._total if self._total else None
 
     def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -156,14 +156,14 @@ class Documents:
             yield self._read, document
 
     def decode(self, number: int, raw: Mapping[str, Any]) -> Record:
-        """Wrap one document."""
+        """Convert one document to a record."""
         return Record(self.name, number, raw)
 
 
 class JsonLines:
-    """JSON objects, one a line. Blank lines are passed over, a byte order mark and CRLF are understood.
+    """JSON objects, one per line. Blank lines are skipped; a byte order mark and CRLF are accepted.
 
-    Numbers stay as they are written, also those beyond 64 bits or with more digits than a double has.
+    Numbers stay exact, also beyond 64 bits or with more digits than a double has.
     """
 
     def __init__(self, name: str, *, limit: int = MAX_RECORD_BYTES) -> None:
@@ -177,7 +177,7 @@ class JsonLines:
         return self._stream.fraction
 
     def rows(self) -> Iterator[tuple[int, bytes]]:
-        """Yield lines; an overlong one comes cut to just above the limit."""
+        """Yield lines; an overlong one is cut to just above the limit."""
         number = 0
         with self._stream.opened() as lines:
             while line := lines.readline(self._limit + 1):
@@ -193,7 +193,7 @@ class JsonLines:
     def decode(self, number: int, raw: bytes) -> Record:
         """Decode one line."""
         if len(raw) > self._limit:
-            start = raw[:_SHOWN].decode("utf-8", "backslashreplace")
+            start = raw[:_MAX_RAW_CHARACTERS].decode("utf-8", "backslashreplace")
             return Record(self.name, number, None, f"the line is longer than {self._limit:,} bytes", start)
         try:
             document = exact_numbers.loads(raw)
@@ -221,14 +221,14 @@ class Csv:
         return self._stream.fraction
 
     def rows(self) -> Iterator[tuple[int, list[str] | csv.Error]]:
-        """Yield rows below the header, blank ones passed over.
+        """Yield rows below the header, without blank ones.
 
         Raises:
-            InvalidRequest: The header names a column twice, or leaves one without a name.
+            InvalidRequest: The header has a column twice, or one without a name.
         """
         csv.field_size_limit(MAX_RECORD_BYTES)  # the module's own limit of 128 KiB is below a long document
         with self._stream.opened() as binary:
-            # What is not UTF-8 becomes lone surrogates, which are refused row by row with a reason.
+            # Bytes that are not UTF-8 become lone surrogates, which are rejected row by row with a reason.
             text = io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape", newline="")
             reader = csv.reader(text, delimiter=self._delimiter, strict=True)
             self._header = self._checked(next(reader, []))
@@ -244,7 +244,7 @@ class Csv:
                     yield reader.line_num, row
 
     def decode(self, number: int, raw: list[str] | csv.Error) -> Record:
-        """Put one row together with the header."""
+        """Combine one row with the header."""
         if isinstance(raw, csv.Error):
             return Record(self.name, number, None, f"the row is not CSV: {raw}")
         if len(raw) != len(self._header):
@@ -262,7 +262,7 @@ class Csv:
 
 
 class Parquet:
-    """Rows of a Parquet file; nulls are absent fields, decimals become numbers, bytes base64."""
+    """Rows of a Parquet file; nulls are absent fields, decimals become numbers, bytes become base64."""
 
     def __init__(self, name: str) -> None:
         try:
@@ -293,7 +293,7 @@ class Parquet:
                     yield self._read, row
 
     def decode(self, number: int, raw: dict[str, Any]) -> Record:
-        """Turn Arrow's values into JSON's."""
+        """Convert Arrow's values to JSON's."""
         return Record(self.name, number, {name: _json_value(value) for name, value in raw.items() if value is not None})
 
 
@@ -313,7 +313,7 @@ def _json_value(value: Any) -> Any:
 
 
 class _Stream:
-    """A file's bytes, decompressed where its name ends in .gz, or standard input; knows how far it has been read."""
+    """A file's bytes, decompressed if its name ends in .gz, or standard input; counts the bytes read."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -323,7 +323,7 @@ class _Stream:
 
     @property
     def fraction(self) -> float | None:
-        """Bytes taken from the file of its size; None on standard input."""
+        """Bytes read of the file's size; None on standard input."""
         if self._size is None:
             return None
         if self._raw is not None and not self._raw.closed:
@@ -332,10 +332,10 @@ class _Stream:
 
     @contextmanager
     def opened(self) -> Iterator[BinaryIO]:
-        """Give the decompressed stream, and close the file afterwards.
+        """Return the decompressed stream, and close the file afterwards.
 
         Raises:
-            InvalidRequest: The file cannot be read on, or its compressed data is damaged.
+            InvalidRequest: The file cannot be read, or its compressed data is damaged.
         """
         if self._name == STDIN:
             yield sys.stdin.buffer

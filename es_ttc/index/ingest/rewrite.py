@@ -1,10 +1,10 @@
-"""A document written again with something added, and all its features as they were.
+"""Write a document again with something added, without changing its features.
 
-Nothing below ``ttc`` stands in ``_source``, so an `_update` would drop it. A document is therefore read whole: its
-``_source``, its blobs from the fields that they are stored in, its keywords from doc values. What engines give to no
-reader is made again from what they do give: the kNN vector from the pooled blob (float32, the same numbers), spans from
-the stored token vectors, which they were made from. It is written in one action that names the version that was read,
-so either all of it is replaced or nothing, and no other write is overwritten.
+The fields below ``ttc`` are not in ``_source``, so an `_update` would drop them. A document is therefore read
+completely: its ``_source``, its blobs from the fields that store them, its keywords from doc values. Fields that
+engines do not return are computed again: the kNN vector from the pooled blob (float32, the same numbers), spans from
+the stored token vectors. The document is written in one action with the version that was read, so either all of it is
+replaced or nothing, and no other write is overwritten.
 """
 
 import base64
@@ -44,42 +44,42 @@ _NO_PIPELINE = "_none"
 
 @dataclass(frozen=True, slots=True)
 class FullDocument(ReadDocument):
-    """A document with all that stands below ``ttc``.
+    """A document with all its fields below ``ttc``.
 
     Attributes:
-        ours: What stands below ``ttc``, ready to be written again.
+        ours: The fields below ``ttc``, ready to be written again.
     """
 
     ours: Mapping[str, Any]
 
     def lines(self, added: Mapping[str, Any]) -> tuple[bytes, bytes]:
-        """Return the two lines of a bulk that write it again, with something more below ``ttc``.
+        """Return the two lines of a bulk that write it again, with more fields below ``ttc``.
 
         Raises:
-            TypeError: The source holds a value that has no JSON form here.
+            TypeError: The source contains a value without a JSON form.
         """
-        # The source has been through the index's default pipeline already.
+        # The source has passed the index's default pipeline already.
         action = {"index": {**self.target, "pipeline": _NO_PIPELINE}}
         document = {**self.source, ROOT: {**self.ours, **added}}
         return orjson.dumps(action), orjson.dumps(document, default=default, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 class DocumentRewriter:
-    """Reads documents of one index whole.
+    """Reads complete documents of one index.
 
     Args:
         engine: The engine.
         index: The index's concrete name.
-        spec: What it carries.
+        spec: The spec of the index.
 
     Raises:
-        InvalidRequest: Its documents hold something that can be neither read nor made again.
+        InvalidRequest: Its documents contain a field that can be neither read nor computed again.
     """
 
     def __init__(self, engine: Engine, index: str, spec: IndexSpec) -> None:
         if spec.spans and spec.tokens != "packed":
-            # Without tokens there is nothing to make spans from; and beside spans that stand outside `_source`,
-            # Elasticsearch 9.4 gives nested token vectors to no reader (a null pointer in its loader).
+            # Without tokens, spans cannot be computed. If spans are stored outside `_source`, Elasticsearch 9.4
+            # does not return nested token vectors (a null pointer in its loader).
             raise InvalidRequest(
                 f"index [{index}] keeps spans, and tokens as [{spec.tokens}]: engines give spans to no reader, so its "
                 "documents cannot be written again with something added; make the index with packed tokens"
@@ -95,30 +95,30 @@ class DocumentRewriter:
         )
 
     async def read(self, ids: Sequence[str]) -> list[FullDocument]:
-        """Return the documents of some ids, as the last refresh shows them; those that are gone are left out.
+        """Return the documents of some ids, as of the last refresh, without deleted ones.
 
         Raises:
-            EngineUnavailable: A part of the index gave no answer.
-            ValueError: What is stored is damaged.
+            EngineUnavailable: A part of the index returned no answer.
+            ValueError: A stored field is damaged.
         """
         blobs = [field.name for field in self._features.values() if field.name not in self._sourced]
         stored = blobs if self._spec.blobs == "stored" else []
-        asked: dict[str, Any] = {
+        parts: dict[str, Any] = {
             "seq_no_primary_term": True,
             "_source": whole_source(await self._engine.capabilities()),
             "stored_fields": [*stored, ENRICHMENT],
             "docvalue_fields": [*_KEYWORDS, *(blobs if not stored else ())],
         }
-        return [self._whole(hit) for hit in await hits_by_id(self._engine, self._index, ids, asked)]
+        return [self._whole(hit) for hit in await hits_by_id(self._engine, self._index, ids, parts)]
 
     def _whole(self, hit: Mapping[str, Any]) -> FullDocument:
         fields: Mapping[str, Sequence[Any]] = hit.get("fields", {})
         source = dict(hit.get("_source") or {})
         ours: dict[str, Any] = {}
         for name in self._sourced:
-            kept = source.get(ROOT, {}).get(_leaf(name), source.get(name))
-            if kept is not None:
-                ours[_leaf(name)] = kept
+            value = source.get(ROOT, {}).get(_leaf(name), source.get(name))
+            if value is not None:
+                ours[_leaf(name)] = value
             source.pop(name, None)
         source.pop(ROOT, None)
         for name in _KEYWORDS:
@@ -149,7 +149,7 @@ def _leaf(name: str) -> str:
 
 
 def _padded(value: str) -> str:
-    """Return base64 as engines take it; OpenSearch gives that of doc values without its padding."""
+    """Return base64 as engines accept it; OpenSearch returns doc values without its padding."""
     plain = value.rstrip("=")
     base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
     return plain + "=" * (-len(plain) % 4)

@@ -1,4 +1,4 @@
-"""A codebook learned from the first documents of an input, before there is an index to hold them."""
+"""A codebook learned from the first documents of an input, before the index exists."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -13,7 +13,7 @@ from es_ttc.vectors.residual import Bits, learn
 from es_ttc.vectors.tokens import Float32
 
 DOCUMENTS = 1000
-"""Documents that are encoded for it, at most: with some 64 tokens of each, more than enough for 256 centroids."""
+"""Maximum number of documents in the sample: with some 64 tokens each, more than 256 centroids need."""
 
 _TOKENS_A_DOCUMENT = 64
 _BATCH = 32
@@ -29,11 +29,11 @@ def learn_codebook(
     """Return a packed codebook, learned from the tokens of the first documents.
 
     Args:
-        documents: Of the kind that the index is to hold.
-        text_fields: What is encoded of them.
+        documents: Documents of the same kind as those of the index.
+        text_fields: The fields to encode.
         encoder: The index's.
-        bits: Of a component's residual.
-        report: Told how many documents are encoded.
+        bits: Bits per component of a residual.
+        report: Receives the number of encoded documents.
 
     Raises:
         InvalidRequest: No document has text.

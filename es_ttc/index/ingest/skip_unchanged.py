@@ -1,4 +1,4 @@
-"""Documents that the index holds already, exactly as they are sent: they need neither encoding nor writing."""
+"""Find documents that are in the index already, unchanged: they need neither encoding nor writing."""
 
 from collections.abc import Sequence
 
@@ -10,16 +10,16 @@ _REMEMBERED = 20_000
 
 
 class UnchangedFilter:
-    """Compares documents with what the index shows of them.
+    """Compares documents with those in the index.
 
-    A search does not show what was written since the last refresh. So that a second document of the same id is
-    compared with the first one and not with what stood there before the run, the ids of such writes are remembered,
-    and their number is bounded by a refresh now and then.
+    A search does not return writes after the last refresh. So that a second document of the same id is compared with
+    the first one and not with the one before the run, the ids of such writes are remembered; a refresh now and then
+    bounds their number.
 
     Args:
         engine: The engine.
         index: The index.
-        spec: What it carries.
+        spec: The spec of the index.
     """
 
     def __init__(self, engine: Engine, index: str, spec: IndexSpec) -> None:
@@ -30,16 +30,16 @@ class UnchangedFilter:
         self._active = True
 
     async def start(self) -> None:
-        """Make everything written so far visible; an empty index need not be asked again."""
+        """Refresh the index; an empty index is not queried again."""
         await self._engine.refresh(self._index)
         self._active = await self._engine.count(self._index) > 0
 
     async def changed(self, documents: Sequence[Prepared], settled: int) -> list[Prepared]:
-        """Return those that must be written, in order.
+        """Return the documents that must be written, in order.
 
         Args:
             documents: The next documents of the input.
-            settled: Number of leading records of the input that are settled by now.
+            settled: Number of leading records that are done.
         """
         if not self._active or not documents:
             return list(documents)
@@ -55,7 +55,7 @@ class UnchangedFilter:
         return changed
 
     async def _stored(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
-        """Return document hash and encoder of the ids that the index has with features."""
+        """Return document hash and encoder of those ids that have features in the index."""
         names = sorted(set(ids))
         body = {
             "query": {"ids": {"values": names}},

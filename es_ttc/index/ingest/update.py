@@ -1,7 +1,7 @@
-"""A document of an index that was there before, with something added below ``ttc``.
+"""Add fields below ``ttc`` to a document of an attached index with in-index features.
 
-Such an index keeps all of ours in ``_source`` (`es-ttc attach --in-index`), so a partial update carries features along.
-Features are valid for the ``_version`` that they were written with: where they are, the number goes up with ours.
+Such an index has all fields below ``ttc`` in ``_source`` (`es-ttc attach --in-index`), so a partial update keeps the
+features. Features are valid for one ``_version``: if they are valid, the update increases the number in them too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,24 +18,24 @@ from es_ttc.index.mappings.spec import ROOT
 
 @dataclass(frozen=True, slots=True)
 class PartialDocument(ReadDocument):
-    """A document as far as it is read to be updated.
+    """The part of a document that is read for an update.
 
     Attributes:
-        marks: What must change with the document, so that its features stay valid.
+        marks: Fields that must change with the document, so that its features stay valid.
     """
 
     marks: Mapping[str, Any]
 
     def lines(self, added: Mapping[str, Any]) -> tuple[bytes, bytes]:
-        """Return the two lines of a bulk that put something below ``ttc``, in place of what is there of it."""
+        """Return the two lines of a bulk that write fields below ``ttc``, in place of the present ones."""
         changed = {"doc": {ROOT: {**added, **self.marks}}, "detect_noop": False}
         return orjson.dumps({"update": self.target}), orjson.dumps(changed)
 
 
 class DocumentUpdater:
-    """Reads documents of one index as far as their text.
+    """Reads the texts of documents of one index.
 
-    Whole documents: see :class:`es_ttc.index.ingest.rewrite.DocumentRewriter`.
+    For complete documents see :class:`es_ttc.index.ingest.rewrite.DocumentRewriter`.
 
     Args:
         engine: The engine.
@@ -49,18 +49,18 @@ class DocumentUpdater:
         self._fields = fields
 
     async def read(self, ids: Sequence[str]) -> list[PartialDocument]:
-        """Return the documents of some ids, as the last refresh shows them; those that are gone are left out.
+        """Return the documents of some ids, as of the last refresh, without deleted ones.
 
         Raises:
-            EngineUnavailable: A part of the index gave no answer.
+            EngineUnavailable: A part of the index returned no answer.
         """
-        asked = {
+        parts = {
             "seq_no_primary_term": True,
             "version": True,
             "_source": list(self._fields),
             "docvalue_fields": [VERSION],
         }
-        return [_part(hit) for hit in await hits_by_id(self._engine, self._index, ids, asked)]
+        return [_part(hit) for hit in await hits_by_id(self._engine, self._index, ids, parts)]
 
 
 def _part(hit: Mapping[str, Any]) -> PartialDocument:

@@ -1,4 +1,4 @@
-"""The check at the end of an ingest: whether every document that counts as settled is in the index."""
+"""The check at the end of an ingest: whether every written document is in the index."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -12,11 +12,11 @@ from es_ttc.errors import EngineUnavailable
 
 _IN_MEMORY = 4 * 2**20
 _PAGE = 1000
-_SHOWN = 5
+_MAX_EXAMPLES = 5
 
 
 class WrittenIds:
-    """The ids of documents that should be in the index; beyond a few MiB they are kept in a temporary file."""
+    """The ids of documents that should be in the index; beyond a few MiB they are stored in a temporary file."""
 
     def __init__(self) -> None:
         self._file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - closed by __exit__
@@ -28,21 +28,21 @@ class WrittenIds:
         self._file.close()
 
     def add(self, identifier: str) -> None:
-        """Remember one."""
+        """Add an id."""
         self._file.write(orjson.dumps(identifier) + b"\n")
 
     def pages(self) -> Iterator[list[str]]:
-        """Yield them in pages, none twice in one page."""
+        """Yield them in pages without duplicates in a page."""
         self._file.seek(0)
         while lines := list(islice(self._file, _PAGE)):
             yield sorted({orjson.loads(line) for line in lines})
 
 
 async def missing_from(engine: Engine, index: str, ids: WrittenIds) -> tuple[int, list[str]]:
-    """Return how many documents the index lacks as the last refresh shows it, and the ids of a few of them.
+    """Return the number of documents that are not in the index as of the last refresh, and a few of their ids.
 
     Raises:
-        EngineUnavailable: A part of the index gave no answer.
+        EngineUnavailable: A part of the index returned no answer.
     """
     missing: set[str] = set()
     for page in ids.pages():
@@ -51,7 +51,7 @@ async def missing_from(engine: Engine, index: str, ids: WrittenIds) -> tuple[int
             body = {"query": query, "size": len(page), "_source": False, "track_total_hits": False}
             answer = await engine.search(index, body)
             missing |= set(page) - {hit["_id"] for hit in answer["hits"]["hits"]}
-    return len(missing), sorted(missing)[:_SHOWN]
+    return len(missing), sorted(missing)[:_MAX_EXAMPLES]
 
 
 async def _count(engine: Engine, index: str, query: Mapping[str, object]) -> int:

@@ -1,1 +1,1 @@
-"""What an index must carry: declarations, index bodies, and the spec kept in its mapping."""
+"""Mappings: specs, index bodies, and the spec stored in a mapping."""

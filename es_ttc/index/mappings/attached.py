@@ -1,9 +1,9 @@
-"""What an attached index carries: names, marks and bodies, for features beside it and for features inside it.
+"""The mappings of an attached index: names, marks and bodies, for a side index and for in-index features.
 
-Beside: a *side index* holds one document for each document of the source, of the same id and routing, with features and
-a mark of the very write that they were made from (the source's UUID, `_seq_no`, `_primary_term`). An alias with a name
-that follows from the source's leads to it. Inside: the features stand in the documents, with the `_version` that each
-document had when they were written.
+A *side index* has one document for each document of the source, with the same id and routing, its features, and a mark
+of the write that they were made from (the source's UUID, `_seq_no`, `_primary_term`). An alias whose name is derived
+from the source's points to it. In-index features are stored in the documents, with the `_version` that each document
+had when they were written.
 """
 
 import re
@@ -21,18 +21,18 @@ PENDING = "pending"
 FAILED = "failed"
 """``ttc.state`` of a document that cannot have features; ``ttc.reason`` says why."""
 CHECKPOINT = "checkpoint"
-"""``ttc.state`` of the one document of a side index that is no document of the source."""
+"""``ttc.state`` of the one document of a side index that belongs to no document of the source."""
 CHECKPOINT_ID = "ttc-checkpoint"
 
 ID = "ttc.id"
-"""The source's `_id` again, readable without the stored fields beside it."""
+"""The source's `_id` as a doc value, readable without stored fields."""
 ROUTING = "ttc.routing"
 SOURCE = "ttc.source"
-"""UUID of the source index: one made anew under the same name counts from the beginning."""
+"""UUID of the source index: an index created again under the same name has other sequence numbers."""
 SEQ_NO = "ttc.seq_no"
 TERM = "ttc.term"
 VERSION = "ttc.version"
-"""`_version` of the write that put the features into the document."""
+"""`_version` of the write that added the features to the document."""
 REASON = "ttc.reason"
 
 _ALIAS_PREFIX = "ttc-side-"
@@ -45,15 +45,15 @@ _REASON = {"type": "keyword", "index": False, "doc_values": False, "store": True
 
 
 def side_alias(source: str) -> str:
-    """Return the alias of a source's side index. It and the index are hidden: no wildcard finds them unasked."""
+    """Return the alias of a source's side index. Both are hidden: wildcards do not match them."""
     return f"{_ALIAS_PREFIX}{source}"
 
 
 def new_side_name(source: str) -> str:
-    """Return a name for a side index that no index had before, so whatever is kept by it never goes stale.
+    """Return a name for a side index that no index had before, so that cached values never become stale.
 
     Raises:
-        InvalidRequest: The source's own name leaves no room.
+        InvalidRequest: The source's name is too long.
     """
     name = f"ttc-{secrets.token_hex(4)}-{source}"
     if len(name.encode()) > _LONGEST_NAME:
@@ -70,7 +70,7 @@ def side_pattern(source: str) -> str:
 
 
 def is_side_of(name: str, mapping: Mapping[str, Any], source: str) -> bool:
-    """Whether an index is a side index of a source."""
+    """Return whether an index is a side index of a source."""
     return _SIDE_NAME.fullmatch(name) is not None and source_of(mapping) == source
 
 
@@ -85,18 +85,17 @@ def side_body(
 ) -> dict[str, Any]:
     """Return settings and mappings of a side index.
 
-    It has the source's number of shards and way of routing: two documents that share an id in the source, apart by
-    their routing, stay two here.
+    It has the source's number of shards and routing: two documents with the same id and different routing stay two.
 
     Args:
-        spec: What it carries.
-        capabilities: The engine's.
+        spec: Its spec.
+        capabilities: The engine's capabilities.
         source: The source's name.
         settings: The source's settings, flat.
-        routing_required: Whether the source demands a routing of every document.
+        routing_required: Whether the source requires a routing for every document.
     """
-    kept = ("number_of_shards", "number_of_routing_shards", "routing_partition_size")
-    shape = {name: settings[f"index.{name}"] for name in kept if f"index.{name}" in settings}
+    names = ("number_of_shards", "number_of_routing_shards", "routing_partition_size")
+    shape = {name: settings[f"index.{name}"] for name in names if f"index.{name}" in settings}
     marks = {ID: _KEYWORD, ROUTING: _KEYWORD, SOURCE: _KEYWORD, SEQ_NO: _NUMBER, TERM: _NUMBER, REASON: _REASON}
     properties = {**feature_properties(spec, capabilities), **_leaves(marks)}
     excludes = source_excludes(spec)
@@ -115,13 +114,13 @@ def side_body(
 
 
 def inside_properties(spec: IndexSpec, capabilities: Capabilities, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is added to the mapping of an index that is to hold features in its own documents.
+    """Return the properties to add to the mapping of an index for in-index features.
 
     Args:
-        spec: What it carries.
-        capabilities: The engine's.
-        settings: The index's settings, flat: OpenSearch takes a vector field only where ``index.knn`` was set when the
-            index was made; elsewhere there is none, and rescoring reads the pooled vector from its blob.
+        spec: The spec of the features.
+        capabilities: The engine's capabilities.
+        settings: The index's settings, flat. OpenSearch allows a vector field only if ``index.knn`` was set when the
+            index was created; otherwise there is none, and rescoring reads the pooled vector from its blob.
     """
     ours = feature_properties(spec, capabilities)
     if capabilities.product == "opensearch" and settings.get("index.knn") != "true":

@@ -1,7 +1,7 @@
-"""A sample of the queries that an index is asked, in its mapping's ``_meta.ttc.calibration``.
+"""The calibration of an index: statistics of sample queries, in its mapping's ``_meta.ttc.calibration``.
 
-It is kept as mean and main directions of the queries' vectors, by the encoder that they come from. It stands in the
-mapping, as a codebook does: it goes wherever the index goes, and documents that are still to come need nothing.
+It consists of mean and main directions of the queries' vectors, for their encoder. It is stored in the mapping, as a
+codebook is: it is copied with the index, and is valid for later documents too.
 """
 
 import base64
@@ -19,8 +19,8 @@ from es_ttc.vectors.packed import pack_tokens, unpack_tokens
 from es_ttc.vectors.tokens import TokenVectors
 
 RANK = 48
-"""Main directions kept: with more than this many queries, small ones are left out. 48 x 384 numbers of two bytes are
-36 kB, which every node of a cluster holds."""
+"""Maximum number of main directions: with more queries than this, small ones are dropped. 48 x 384 numbers of two bytes
+are 36 kB, which every node of a cluster keeps in memory."""
 
 LEAST_QUERIES = 2
 
@@ -30,14 +30,14 @@ async def calibrate(engine: Engine, index: str, texts: Sequence[str], encoder: E
 
     Args:
         engine: The engine.
-        index: The concrete index that holds the features: of an attached one its side index.
+        index: The concrete index with the features: of an attached index its side index.
         texts: The queries.
         encoder: The index's.
 
     Raises:
         ConfigurationError: There are too few queries, or the encoder is not the index's.
-        InvalidRequest: The index carries nothing of es-ttc.
-        EngineError: The engine refused.
+        InvalidRequest: The index has no features of es-ttc.
+        EngineError: The engine returned an error.
     """
     mapping = (await engine.mapping(index))[index]
     spec = IndexSpec.from_mapping(index, mapping)
@@ -66,7 +66,7 @@ def calibration_meta(moments: Moments, encoder: str) -> dict[str, str]:
 
 
 def calibration_of(meta: Mapping[str, Any], encoder: str) -> Moments | None:
-    """Return what :func:`calibration_meta` wrote, or None where there is nothing for this encoder.
+    """Return the calibration that :func:`calibration_meta` wrote; None if there is none for this encoder.
 
     Raises:
         ValueError: It is damaged.

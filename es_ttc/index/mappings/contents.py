@@ -1,4 +1,4 @@
-"""What stands in an index: documents by state, those that lack features, bytes on disk."""
+"""Counts of an index: documents by state, documents without features, bytes on disk."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,12 +9,12 @@ from es_ttc.index.mappings.spec import ENCODER, STATE, IndexSpec
 
 @dataclass(frozen=True, slots=True)
 class IndexCounts:
-    """Counts of one index, over what a search shows.
+    """Counts of one index, as of the last refresh.
 
     Attributes:
-        documents: All of them.
+        documents: All documents.
         states: Documents by the value of ``ttc.state``.
-        lacking: Documents without ``ttc.state``: written by someone else, or updated since they were ingested.
+        lacking: Documents without ``ttc.state``: written by other clients, or updated since they were ingested.
         other_encoder: Documents with features of another encoder than the index's.
         bytes: Size of the primary shards on disk.
     """
@@ -31,7 +31,7 @@ class IndexCounts:
 
 
 async def contents(engine: Engine, index: str, spec: IndexSpec) -> IndexCounts:
-    """Count what stands in an index."""
+    """Count the documents of an index."""
     exists = {"exists": {"field": ENCODER}}
     body = {
         "size": 0,

@@ -1,4 +1,4 @@
-"""The encoder of an index, from a name and the identity that the index keeps."""
+"""Load the encoder of an index, from a name and the identity stored with the index."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,19 +8,18 @@ from es_ttc.encoders.registry import shipped_adapters
 
 
 def load_encoder_for(identity: EncoderIdentity, name: str, *, cache_dir: Path | None = None) -> Encoder:
-    """Load an encoder by name, with the dimensions, the length and the adapter that an index was made with.
+    """Load an encoder by name, with the dimensions, the length and the adapter of an index.
 
-    An adapter is added only where the name has none and the model ships the one of the index: what an index says makes
-    nothing else be read.
+    An adapter is added only if the name has none and the model ships the index's: the stored identity cannot cause any
+    other file to be read.
 
     Args:
-        identity: What the index keeps.
-        name: The encoder's name, as :func:`es_ttc.encoders.load_encoder` takes it.
-        cache_dir: Where downloads are kept.
+        identity: The identity stored with the index.
+        name: The encoder's name, for :func:`es_ttc.encoders.load_encoder`.
+        cache_dir: Folder of downloads.
 
     Returns:
-        The encoder; its identity is the index's, unless the name stands for another model, revision, prompts or
-        adapter.
+        The encoder. Its identity is the index's, unless the name means another model, revision, prompts or adapter.
 
     Raises:
         ConfigurationError: The encoder cannot be loaded.

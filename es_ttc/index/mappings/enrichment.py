@@ -1,8 +1,8 @@
-"""The field of enrichment: added to an index whose documents carry features, told in its mapping's ``_meta``.
+"""The field of enrichment: added to an index whose documents have features, and recorded in its mapping's ``_meta``.
 
-A text field of its own: the user's fields keep their document frequencies and lengths, and it can be weighted, left out
-or taken away at query time. It has no norms: how much a model wrote about a document says nothing about the document.
-Phrases are values of one array, so no phrase search runs over from one into the next.
+It is a text field of its own: the user's fields keep their document frequencies and lengths, and it can be weighted,
+ignored or removed. It has no Lucene norms: how much a model wrote about a document says nothing about the document.
+Phrases are values of one array, so no phrase query matches across two of them.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from es_ttc.index.mappings.index import one_mapping
 from es_ttc.index.mappings.spec import ENRICHMENT, ENRICHMENT_FIELDS, ROOT, IndexSpec
 
 META = "ttc_enrichment"
-"""Key of ``_meta``, beside that of the spec: other features of an index do not depend on it."""
+"""Key of ``_meta`` for the field of enrichment, separate from the spec, because other features do not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class EnrichmentTarget:
 
     Attributes:
         index: Its concrete name.
-        spec: What else it carries.
-        analyzer: Of the field of enrichment.
-        attached: Whether the features were put into the documents of an index that was there before
-            (`es-ttc attach --in-index`): these keep all of ours in ``_source``, and are updated in place.
+        spec: The spec of the index.
+        analyzer: Analyzer of the field.
+        attached: Whether the features were added to the documents of an existing index (`es-ttc attach --in-index`):
+            these have all fields below ``ttc`` in ``_source``, and are updated in place.
     """
 
     index: str
@@ -38,15 +38,15 @@ class EnrichmentTarget:
 
 
 async def add_enrichment(engine: Engine, name: str, analyzer: str | None = None) -> EnrichmentTarget:
-    """Give an index the field of enrichment; where it has one already, nothing changes.
+    """Add the field of enrichment to an index; if it has one already, nothing changes.
 
     Args:
         engine: The engine.
-        name: Index or alias, of an index that carries features in its documents.
-        analyzer: Of the field; None for that of the index's first text field.
+        name: Index or alias, of an index with features in its documents.
+        analyzer: Analyzer of the field; None for that of the index's first text field.
 
     Raises:
-        InvalidRequest: The index carries none, or has the field with another analyzer.
+        InvalidRequest: The index has no features, or has the field with another analyzer.
     """
     index, mapping, spec, attached = await _carrier(engine, name)
     present = mapping.get("_meta", {}).get(META)
@@ -71,11 +71,11 @@ async def add_enrichment(engine: Engine, name: str, analyzer: str | None = None)
 
 
 async def enrichable(engine: Engine, name: str) -> EnrichmentTarget:
-    """Return what is known of an index that has the field of enrichment.
+    """Return an index that has the field of enrichment, with its spec.
 
     Raises:
-        MissingFeature: It has none; the message has the command that adds it.
-        InvalidRequest: There is no such index, or its documents carry nothing of es-ttc.
+        MissingFeature: It has none; the message contains the command that adds it.
+        InvalidRequest: There is no such index, or its documents have no features.
     """
     index, mapping, spec, attached = await _carrier(engine, name)
     found = mapping.get("_meta", {}).get(META)
@@ -88,7 +88,7 @@ async def enrichable(engine: Engine, name: str) -> EnrichmentTarget:
 
 
 async def _carrier(engine: Engine, name: str) -> tuple[str, Mapping[str, Any], IndexSpec, bool]:
-    """Return an index whose documents carry features: its name, mapping and spec, and whether they were attached."""
+    """Return an index whose documents have features: name, mapping, spec, and whether they were attached."""
     try:
         index, mapping = await one_mapping(engine, name)
     except EngineError as error:

@@ -1,10 +1,10 @@
-"""Which stored fields carry which feature: the one table that index bodies, ingest and readers go by.
+"""The stored fields of each feature: the one table that index bodies, ingest and readers use.
 
-Nothing below ``ttc`` stands in ``_source``: hits stay small, and a write of the document by anyone else (an index call,
-``_update``, ``_reindex``) drops all of it at once. A document therefore never carries the features of a text that it
-no longer has; it lacks them, which ``ttc.state`` shows and the next ingest mends. The exception are token vectors that
-are not packed, which engines give back from ``_source`` alone: such a write keeps them, but without the hash and the
-encoder that go with them, and so nobody takes them for the new text's.
+The fields below ``ttc`` are not in ``_source``: hits stay small, and a write of the document by another client (an
+index call, ``_update``, ``_reindex``) drops all of them at once. So a document never has the features of an earlier
+text; it lacks them, which ``ttc.state`` shows and the next ingest repairs. The exception are token vectors that are not
+packed, which engines return from ``_source`` only: such a write keeps them, but without their hash and encoder, so they
+are never used for the new text.
 """
 
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ class Field:
 
     @property
     def leaf(self) -> str:
-        """Its name inside the object that holds it."""
+        """Its name inside its object."""
         return self.name.rpartition(".")[2]
 
 
@@ -76,7 +76,7 @@ FEATURES: Mapping[Feature, Field] = {
     Feature.OFFSETS: Field(OFFSETS, "blob"),
     Feature.CHUNKS: Field(CHUNKS, "blob"),
 }
-"""The field that each stored feature needs; token vectors have another one where they are not packed."""
+"""The field of each stored feature; token vectors have another one if they are not packed."""
 
 _TOKENS_UNPACKED: Mapping[TokenStorage, Field] = {
     "nested": Field(TOKENS, "nested", (Field(TOKEN_VECTOR, "vector"),)),
@@ -87,7 +87,7 @@ BOOKKEEPING: tuple[Field, ...] = (
     Field(VECTOR, "vector"),
     *(Field(name, "keyword") for name in (HASH, ENCODER, STATE, DOCUMENT)),
 )
-"""What every index needs beside its features: the vector that the engine's own kNN searches, and keywords."""
+"""Fields of every index in addition to its features: the vector for the engine's own kNN, and keywords."""
 
 SPAN_OBJECTS = Field(
     SPANS,
@@ -101,11 +101,11 @@ SPAN_OBJECTS = Field(
         Field(SPAN_END, "integer"),
     ),
 )
-"""Smoothed spans, where the spec has any."""
+"""Smoothed spans, if the spec has any."""
 
 
 def carried(spec: IndexSpec) -> dict[Feature, Field]:
-    """Return the features that an index of this spec carries, with their fields."""
+    """Return the features of an index with this spec, with their fields."""
     carries = {Feature.POOLED}
     if spec.tokens != "none":
         carries |= {Feature.TOKENS, Feature.OFFSETS} | ({Feature.NORMS} if stored_scales(spec) else set())
@@ -116,17 +116,17 @@ def carried(spec: IndexSpec) -> dict[Feature, Field]:
 
 
 def fields(spec: IndexSpec) -> tuple[Field, ...]:
-    """Return all fields below ``ttc`` that an index of this spec has."""
+    """Return all fields below ``ttc`` of an index with this spec."""
     return (*carried(spec).values(), *((SPAN_OBJECTS,) if spec.spans else ()), *BOOKKEEPING)
 
 
 def kept_in_source(spec: IndexSpec) -> tuple[Field, ...]:
-    """Return the fields below ``ttc`` that stand in ``_source``, because engines give them to readers nowhere else."""
+    """Return the fields below ``ttc`` that are in ``_source``, because engines do not return them otherwise."""
     return tuple(field for field in carried(spec).values() if field.kind in ("nested", "rank_vectors"))
 
 
 def stored_scales(spec: IndexSpec) -> tuple[float, ...]:
-    """Return the scales whose norms are stored: all but L = 1, whose norms are those of the tokens themselves."""
+    """Return the scales whose norms are stored: all but L = 1, whose norms are those of the tokens."""
     return tuple(scale for scale in spec.scales if scale != 1)
 
 
@@ -134,7 +134,7 @@ def field_mapping(field: Field, spec: IndexSpec, capabilities: Capabilities) -> 
     """Return one field's mapping.
 
     Raises:
-        ConfigurationError: The engine has no such field, or none for this many dimensions.
+        ConfigurationError: The engine has no such field type, or none for this number of dimensions.
     """
     match field.kind:
         case "vector":
@@ -155,10 +155,10 @@ def field_mapping(field: Field, spec: IndexSpec, capabilities: Capabilities) -> 
 
 
 def _vector(dims: int, capabilities: Capabilities) -> dict[str, Any]:
-    """Cosine on both products, so a kNN score is (1 + cosine) / 2 on either.
+    """Return a kNN field with cosine similarity: a kNN score is (1 + cosine) / 2 on both products.
 
-    The algorithm is always named: Elasticsearch's default quantises to one bit and loses recall, and OpenSearch's
-    default engine is faiss, which kills the shard where its native library is absent.
+    The algorithm is always named: Elasticsearch's default quantises to one bit and reduces recall, and OpenSearch's
+    default engine is faiss, which crashes the shard if its native library is absent.
     """
     if not capabilities.vectors:
         raise ConfigurationError(

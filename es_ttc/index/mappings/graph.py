@@ -1,13 +1,13 @@
-"""What the index of a neighbour graph carries: one document for each document of the source, of the same id.
+"""The mapping of a neighbour graph's index: one document for each document of the source, with the same id.
 
-Neighbours stand in an index of their own. Inside the source a write of a document by anyone drops all that is ours
-(it stands outside `_source`), and one changed document would take its edges along, though its neighbours' edges to it
-would stay. Building the graph anew would write every document of the source again, token vectors and all, and a
-half-built graph could not be told from a finished one. Here an alias leads to a finished graph or to none.
+The graph is stored in an index of its own. In the source, a write of a document by another client would drop the
+neighbours (they are not in `_source`), while its neighbours' edges to it would stay; building the graph again would
+write every document of the source, including token vectors; and an unfinished graph could not be distinguished from a
+finished one. Here an alias points to a finished graph, or does not exist.
 
-Each document has the content hash that its vector belongs to, and (unless the engine's own kNN built the graph) the
-vector itself, 4 bytes a component as doc values: a change is mended from these, without reading the source's stored
-fields, where token vectors stand in the way.
+Each document has the content hash of its vector, and (unless the engine's own kNN built the graph) the vector itself, 4
+bytes per component as doc values. So the graph is updated without reading the source's stored fields, which contain
+large token vectors.
 """
 
 import re
@@ -23,7 +23,7 @@ from es_ttc.index.mappings.spec import HASH, ROOT, VERSION
 from es_ttc.reranking.graph import GraphParams
 
 NEIGHBOURS = "ttc.neighbours"
-"""Ids, nearest first: read from `_source`, which keeps their order; indexed, to find whose neighbour a document is."""
+"""Ids, nearest first: read from `_source`, which keeps their order; indexed, to find the documents that link to one."""
 NODE_VECTOR = "ttc.pooled"
 GRAPH = "graph"
 """Key of ``_meta.ttc`` with :class:`GraphMeta`."""
@@ -34,18 +34,18 @@ _LONGEST_NAME = 255
 
 
 class GraphMeta(BaseModel):
-    """Where a graph comes from.
+    """Metadata of a graph.
 
     Attributes:
         source: Name of the index that is searched.
-        holder: UUID of the index that the vectors are read from: it, or its side index.
+        holder: UUID of the index from which the vectors were read: the source, or its side index.
         encoder: Identity of the vectors' encoder.
-        params: Of the builder.
+        params: Parameters of the builder.
         builder: ``exact`` or ``hnsw`` (computed here), or ``engine`` (the engine's own kNN).
         ready: Whether it is finished.
-        checkpoint: For each shard of the holder the `_seq_no` up to which it knows every write.
-        owner: Who builds it; "" where nobody has said so.
-        beats: How often that build has shown that it goes on.
+        checkpoint: For each shard of the holder the `_seq_no` up to which every write is in the graph.
+        owner: Id of the running build; "" if none is known.
+        beats: Number of heartbeats of that build.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -62,11 +62,11 @@ class GraphMeta(BaseModel):
 
     @property
     def sign(self) -> tuple[str, int, bool]:
-        """What changes for as long as somebody builds it."""
+        """The fields that change while a build runs."""
         return self.owner, self.beats, self.ready
 
     def same_as(self, other: "GraphMeta") -> bool:
-        """Whether both say how the same graph is made, however far it is."""
+        """Return whether both describe the same graph, whatever their progress."""
         changing = {"ready", "checkpoint", "owner", "beats"}
         return self.model_dump(exclude=changing) == other.model_dump(exclude=changing)
 
@@ -85,7 +85,7 @@ def new_graph_name(source: str) -> str:
     """Return a name for a graph that no index had before.
 
     Raises:
-        InvalidRequest: The source's own name leaves no room.
+        InvalidRequest: The source's name is too long.
     """
     name = f"ttc-neighbours-{secrets.token_hex(4)}-{source}"
     if len(name.encode()) > _LONGEST_NAME:
@@ -94,13 +94,13 @@ def new_graph_name(source: str) -> str:
 
 
 def graph_meta(name: str, mapping: Mapping[str, Any]) -> GraphMeta | None:
-    """Return what an index says about the graph in it; None for any other index."""
-    told = mapping.get("_meta", {}).get(ROOT, {}).get(GRAPH)
-    return None if told is None or _NAME.fullmatch(name) is None else GraphMeta.model_validate(told)
+    """Return the metadata of the graph in an index; None for any other index."""
+    stored = mapping.get("_meta", {}).get(ROOT, {}).get(GRAPH)
+    return None if stored is None or _NAME.fullmatch(name) is None else GraphMeta.model_validate(stored)
 
 
 def as_meta(meta: GraphMeta) -> dict[str, Any]:
-    """Return the ``_meta`` of a graph's index; ``source`` says there, as in a side index, whose it is."""
+    """Return the ``_meta`` of a graph's index; its ``source`` is the name of the source, as in a side index."""
     return {ROOT: {"version": VERSION, "source": meta.source, GRAPH: meta.model_dump(mode="json")}}
 
 

@@ -1,4 +1,4 @@
-"""Index bodies for both products, and the spec read back from an index or an alias of one."""
+"""Index bodies for both products, and the spec read from an index or an alias."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -11,21 +11,21 @@ from es_ttc.index.mappings.fields import field_mapping, fields, kept_in_source
 from es_ttc.index.mappings.spec import ENRICHMENT_FIELDS, ROOT, IndexSpec, spec_of_own
 
 _VECTORS_OUTSIDE_SOURCE = (9, 2)
-"""First Elasticsearch that keeps vectors out of `_source` and puts them back on `_update` and `_reindex`."""
+"""First version of Elasticsearch that excludes vectors from `_source` and restores them on `_update` and `_reindex`."""
 
 MOST_NESTED_OBJECTS = 10_000
-"""``index.mapping.nested_objects.limit`` of both products: a document with more is refused."""
+"""``index.mapping.nested_objects.limit`` of both products: a document with more is rejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """What is chosen once, when the index is made.
+    """Options that are fixed when the index is created.
 
     Attributes:
-        analyzer: Of the text fields. ``english`` (stemming, stop words) is what BM25 baselines on these engines use,
-            BEIR's own among them; ``standard`` for text in other languages without an analyzer of their own.
-        shards: Primary shards; None leaves the engine's default.
-        replicas: Copies of each shard; None keeps one as soon as a second node is there to hold it.
+        analyzer: Of the text fields. ``english`` (stemming, stop words) is common for BM25 baselines on these engines,
+            including BEIR's; ``standard`` for text in other languages without an analyzer of their own.
+        shards: Primary shards; None for the engine's default.
+        replicas: Copies of each shard; None for one as soon as there is a second node.
     """
 
     analyzer: str = "english"
@@ -34,11 +34,11 @@ class IndexOptions:
 
 
 def index_body(spec: IndexSpec, capabilities: Capabilities, options: IndexOptions | None = None) -> dict[str, Any]:
-    """Return settings and mappings of an index that carries the spec; fields of the user's own stay dynamic.
+    """Return settings and mappings of an index with this spec; the user's own fields stay dynamic.
 
     Raises:
-        InvalidRequest: A text field's name cannot be mapped, or a document may have more spans than engines take.
-        ConfigurationError: The engine cannot hold the encoder's vectors.
+        InvalidRequest: A text field's name cannot be mapped, or a document may have more spans than engines allow.
+        ConfigurationError: The engine cannot store the encoder's vectors.
     """
     options = options or IndexOptions()
     ours = feature_properties(spec, capabilities)
@@ -54,37 +54,37 @@ def index_body(spec: IndexSpec, capabilities: Capabilities, options: IndexOption
 
 
 def feature_properties(spec: IndexSpec, capabilities: Capabilities) -> dict[str, Any]:
-    """Return the mappings of what stands below ``ttc``, by the names inside it.
+    """Return the mappings of the fields below ``ttc``, by their names inside it.
 
     Raises:
-        InvalidRequest: A document may have more nested vectors than engines take.
-        ConfigurationError: The engine cannot hold the encoder's vectors.
+        InvalidRequest: A document may have more nested vectors than engines allow.
+        ConfigurationError: The engine cannot store the encoder's vectors.
     """
     _check_nested_objects(spec)
     return {field.leaf: field_mapping(field, spec, capabilities) for field in fields(spec)}
 
 
 def source_excludes(spec: IndexSpec) -> list[str]:
-    """Return what is kept out of ``_source``: all of ours, but for what engines give to readers nowhere else."""
-    kept = kept_in_source(spec)
-    if not kept:
+    """Return the fields excluded from ``_source``: all below ``ttc`` that engines return otherwise."""
+    included = kept_in_source(spec)
+    if not included:
         return [ROOT]
-    return [*(field.name for field in fields(spec) if field not in kept), *ENRICHMENT_FIELDS]
+    return [*(field.name for field in fields(spec) if field not in included), *ENRICHMENT_FIELDS]
 
 
 def vector_settings(spec: IndexSpec, capabilities: Capabilities) -> dict[str, Any]:
-    """Return the settings below ``index`` that an index with vectors needs."""
+    """Return the settings below ``index`` for an index with vectors."""
     if capabilities.product == "opensearch":
         return {"knn": True}
     if capabilities.version >= _VECTORS_OUTSIDE_SOURCE:
-        # Vectors that do stand in `_source` are not shown with every hit, nor stored twice. Where none does, `_update`
-        # must not bring the pooled vector back, and it alone: that of a text which may just have changed.
+        # Vectors in `_source` are not returned with every hit, nor stored twice. If there are none, `_update` must not
+        # restore the pooled vector alone: it belongs to a text that may just have changed.
         return {"mapping": {"exclude_source_vectors": bool(kept_in_source(spec))}}
     return {}
 
 
 async def create_index(engine: Engine, name: str, spec: IndexSpec, options: IndexOptions | None = None) -> None:
-    """Create an index that carries the spec."""
+    """Create an index with this spec."""
     await engine.create_index(name, index_body(spec, await engine.capabilities(), options))
 
 
@@ -92,7 +92,7 @@ async def one_mapping(engine: Engine, name: str) -> tuple[str, Mapping[str, Any]
     """Return the concrete index behind a name or alias, and its mapping.
 
     Raises:
-        InvalidRequest: The name stands for several indices.
+        InvalidRequest: The name matches several indices.
     """
     mappings: Mapping[str, Any] = await engine.mapping(name)
     if len(mappings) != 1:
@@ -102,7 +102,7 @@ async def one_mapping(engine: Engine, name: str) -> tuple[str, Mapping[str, Any]
 
 
 def several(name: str, indices: Collection[str]) -> InvalidRequest:
-    """Return the error for a name that stands for several indices."""
+    """Return the error for a name that matches several indices."""
     return InvalidRequest(f"[{name}] stands for {len(indices)} indices ({', '.join(sorted(indices))}): name one")
 
 
@@ -110,7 +110,7 @@ async def resolve_index(engine: Engine, name: str) -> tuple[str, IndexSpec]:
     """Return the concrete index behind a name or alias, and its spec.
 
     Raises:
-        InvalidRequest: The name stands for several indices, or for one that es-ttc has not made.
+        InvalidRequest: The name matches several indices, or for one that es-ttc did not create.
     """
     concrete, mapping = await one_mapping(engine, name)
     return concrete, spec_of_own(concrete, mapping)

@@ -1,4 +1,4 @@
-"""An index as the engine describes it, read once: its mapping, its settings and its aliases in one request."""
+"""An index as the engine describes it: its mapping, its settings and its aliases, read in one request."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Index:
 
     @classmethod
     def of(cls, name: str, described: Mapping[str, Any]) -> Self:
-        """Read what the engine says of it."""
+        """Return the index in the engine's response."""
         settings = described["settings"]
         shards = int(settings["index.number_of_shards"])
         return cls(
@@ -46,47 +46,47 @@ class Index:
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What its mapping says about es-ttc; empty where it carries nothing."""
+        """The metadata of es-ttc in its mapping; empty if there is none."""
         return own_meta(self.mapping)
 
     @property
     def side_of(self) -> str | None:
-        """The index that it is a side index of; None where it is none."""
+        """The index whose side index it is; None if it is none."""
         return source_of(self.mapping)
 
     @property
     def keeps_source(self) -> bool:
-        """Whether documents have a `_source` at all, stored or made from other fields."""
+        """Whether documents have a `_source`, stored or synthetic."""
         mapped = self.mapping.get("_source", {})
         modes = (mapped.get("mode"), self.settings.get("index.mapping.source.mode"))
         return mapped.get("enabled") is not False and "disabled" not in modes
 
     @property
     def spec(self) -> IndexSpec:
-        """What it carries.
+        """Its spec.
 
         Raises:
-            InvalidRequest: It carries nothing of es-ttc, or someone has changed what it says.
+            InvalidRequest: It has none, or it was damaged.
         """
         return IndexSpec.from_mapping(self.index, self.mapping)
 
     @property
     def leaf_fields(self) -> dict[str, str]:
-        """Types of its fields by their full names."""
+        """The types of its fields by their full names."""
         return dict(_leaf_fields(self.mapping.get("properties", {})))
 
     @property
     def text_fields(self) -> list[str]:
-        """Names of the fields that hold text, sorted."""
+        """The names of the text fields, sorted."""
         return sorted(name for name, kind in self.leaf_fields.items() if kind in ("text", "match_only_text", "keyword"))
 
 
 async def indices_behind(engine: Engine, name: str) -> list[Index]:
-    """Return the concrete indices behind a name, an alias or a data stream, by name; none where there is no such one.
+    """Return the concrete indices behind a name, an alias or a data stream, by name; none if there is no such one.
 
     Raises:
         InvalidRequest: The name is a pattern or a list.
-        EngineError: The engine refused to say.
+        EngineError: The engine returned an error.
     """
     path = f"/{path_of_one(name)}"
     try:
@@ -99,11 +99,11 @@ async def indices_behind(engine: Engine, name: str) -> list[Index]:
 
 
 async def index_behind(engine: Engine, name: str) -> Index | None:
-    """Return the one concrete index behind a name or alias; None where there is no such one.
+    """Return the one concrete index behind a name or alias; None if there is no such one.
 
     Raises:
-        InvalidRequest: The name stands for several indices.
-        EngineError: The engine refused to say.
+        InvalidRequest: The name matches several indices.
+        EngineError: The engine returned an error.
     """
     found = await indices_behind(engine, name)
     if len(found) > 1:
@@ -112,13 +112,13 @@ async def index_behind(engine: Engine, name: str) -> Index | None:
 
 
 async def serving_side_of(engine: Engine, source: str) -> Index | None:
-    """Return the side index that the alias of a source leads to; None where nothing is attached, or not yet."""
+    """Return the side index that the alias of a source points to; None if nothing is attached, or not yet."""
     found = await indices_behind(engine, side_alias(source))
     return found[0] if found else None
 
 
 async def all_sides_of(engine: Engine, source: str) -> list[Index]:
-    """Return all side indices of a source: the serving one, unfinished and forgotten ones."""
+    """Return all side indices of a source: the one in use, unfinished and abandoned ones."""
     try:
         found = await engine.request("GET", f"/{side_pattern(source)}", params=_HIDDEN_TOO)
     except EngineError as error:

@@ -1,8 +1,8 @@
-"""The plugin's ingest processor for one index: its options, its pipeline, and the setting that has every write pass it.
+"""The plugin's ingest processor for one index: its options, its pipeline, and the setting that applies it to writes.
 
-It is the index's final pipeline, so no writer passes it by, whatever pipeline a request names. The processor is told
-what the index's documents are encoded from. So it stamps the content hash that `es-ttc ingest` would write, and knows
-documents that es-ttc itself writes with their features: those it leaves alone.
+It is the index's final pipeline, so every write passes it, whatever pipeline a request names. The processor is
+configured with the fields that are encoded. So it computes the same content hash as `es-ttc ingest`, and recognises
+documents that es-ttc itself writes with their features; it does not change those.
 """
 
 from dataclasses import asdict, dataclass
@@ -24,11 +24,11 @@ _UNKNOWN = "No processor type exists with name"
 
 @dataclass(frozen=True, slots=True)
 class EncodeMode:
-    """How documents wait to be encoded before they are indexed.
+    """Options of encoding at index time.
 
     Attributes:
-        on_error: What happens to one that cannot be.
-        timeout: How long the sidecar is waited for, as engines write times.
+        on_error: Handling of a document that cannot be encoded.
+        timeout: Timeout of the sidecar, in the engines' time format.
     """
 
     on_error: OnError = "pending"
@@ -36,7 +36,7 @@ class EncodeMode:
 
 
 def processor(spec: IndexSpec, waiting: EncodeMode | None = None) -> dict[str, Any]:
-    """Return the processor for documents of a spec; without waiting it stamps them, and no more."""
+    """Return the processor for documents of a spec; without encoding it only adds the hash."""
     content = {
         "encoder": spec.encoder.key,
         "text_fields": list(spec.text_fields),
@@ -52,13 +52,13 @@ def pipeline_name(index: str) -> str:
 
 
 async def add_pipeline(engine: Engine, name: str, waiting: EncodeMode | None = None) -> dict[str, Any]:
-    """Have every document that is written to an index pass the processor; again, with other options, replaces them.
+    """Add the processor to every write to an index, or replace its options.
 
     Returns:
         The index, the pipeline's name and the processor.
 
     Raises:
-        InvalidRequest: The index was not made by es-ttc, or has a final pipeline of its own.
+        InvalidRequest: The index was not created by es-ttc, or has a final pipeline of its own.
         ConfigurationError: The engine has no such processor.
     """
     index, spec = await resolve_index(engine, name)
@@ -85,25 +85,25 @@ async def add_pipeline(engine: Engine, name: str, waiting: EncodeMode | None = N
 
 
 async def remove_pipeline(engine: Engine, name: str) -> bool:
-    """Let documents be written to an index without the processor; return whether there was one.
+    """Remove the processor from an index; return whether there was one.
 
     Raises:
-        InvalidRequest: The index was not made by es-ttc.
+        InvalidRequest: The index was not created by es-ttc.
     """
     index, _ = await resolve_index(engine, name)
     pipeline = pipeline_name(index)
     if await _final_pipeline(engine, index) == pipeline:
-        # First the setting: no write may meet a name without a pipeline.
+        # First the setting: a write fails if the pipeline that it names does not exist.
         await engine.request("PUT", f"/{quote(index, safe='')}/_settings", body={_FINAL: None})
     return await delete_pipeline(engine, index)
 
 
 async def delete_pipeline(engine: Engine, index: str) -> bool:
-    """Delete the pipeline of an index that has just been deleted; return whether there was one."""
+    """Delete the pipeline of an index that was just deleted; return whether there was one."""
     try:
         await engine.request("DELETE", _path(pipeline_name(index)))
     except EngineError as error:
-        if error.upstream_status in (403, 404):  # who may not manage pipelines has made none
+        if error.upstream_status in (403, 404):  # an account that may not manage pipelines has created none
             return False
         raise
     return True

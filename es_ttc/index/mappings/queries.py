@@ -1,4 +1,4 @@
-"""Searches over the fields of an index, in the form that each product takes."""
+"""Searches over the fields of an index, for both products."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ MOST_CANDIDATES = 10_000
 """Elasticsearch's own limit."""
 
 TIE_BREAKER = 0.5
-"""What the fields beside the best one count for, as in BEIR's own Elasticsearch baseline."""
+"""Weight of the fields other than the best one, as in BEIR's own Elasticsearch baseline."""
 
 
 def matching(text: str, fields: Sequence[str]) -> dict[str, Any]:
@@ -22,14 +22,14 @@ def matching(text: str, fields: Sequence[str]) -> dict[str, Any]:
 
 
 def nearest(vector: Float32, k: int, product: Product) -> dict[str, Any]:
-    """Return the part of a `_search` body that finds the k documents whose pooled vectors are nearest.
+    """Return the part of a `_search` body that finds the k documents with the nearest pooled vectors.
 
-    Both products score a hit (1 + cosine) / 2.
+    Both products return the score (1 + cosine) / 2.
 
     Args:
         vector: ``(d,)`` float32, the query's pooled vector.
-        k: Documents wanted; the body's ``size`` says how many of them are returned.
-        product: Whose form it takes.
+        k: Number of documents; the body's ``size`` says how many of them are returned.
+        product: The product whose syntax is used.
     """
     values = vector.tolist()
     if product == "opensearch":

@@ -1,7 +1,7 @@
-"""How the features of hits are asked for and read: one reader a layout, so nobody else knows how an index stores them.
+"""Read the features of hits: one reader for each layout, so no other module knows how an index stores them.
 
 A document's content hash ends with the mark of its layout. So a hit itself says how it is read, whatever alias or
-pattern it came through, and nobody needs the right to look at mappings.
+pattern was searched, and no right to read mappings is needed.
 """
 
 import base64
@@ -22,7 +22,7 @@ from es_ttc.vectors.tokens import TokenVectors
 Hit = Mapping[str, Any]
 
 BLOB_LAYOUTS: tuple[Layout, ...] = ("stored", "doc_values")
-"""Layouts with everything in blobs, which whoever reads a shard can send along as they are."""
+"""Layouts with all features in blobs, which the plugin can send unchanged."""
 
 _MARK = "-"
 
@@ -32,8 +32,8 @@ class ReadFeature:
     """One feature of one document.
 
     Attributes:
-        value: As rescorers take it; offsets with the names of their fields.
-        nbytes: About what it holds in memory.
+        value: The value for rescorers; offsets with the names of their fields.
+        nbytes: Approximate size in memory.
     """
 
     value: Any
@@ -41,28 +41,28 @@ class ReadFeature:
 
 
 class FeatureReader(Protocol):
-    """Asks for features and reads them from hits."""
+    """Requests features and reads them from hits."""
 
     @property
     def most_documents(self) -> int:
-        """Documents whose features may be asked for at once: what an engine's heap and this process bear."""
+        """Maximum number of documents per request, for an engine's heap and this process."""
         ...
 
     @property
     def as_text(self) -> bool:
-        """Whether token vectors come as numbers in JSON, ten times as many bytes as in a blob."""
+        """Whether token vectors are read as JSON numbers, ten times as many bytes as in a blob."""
         ...
 
     def request(self, features: Sequence[Feature]) -> dict[str, Any]:
-        """Return the part of a `_search` body that asks for features."""
+        """Return the part of a `_search` body that requests features."""
         ...
 
     def read(self, hit: Hit, feature: Feature, codebooks: Codebooks = NO_CODEBOOKS) -> ReadFeature | None:
-        """Return a feature of a hit, or None where the document does not have it.
+        """Return a feature of a hit, or None if the document does not have it.
 
         Raises:
-            UnknownCodebook: It was written in a codebook that is not given.
-            ValueError: What is stored is damaged.
+            UnknownCodebook: It was written with a codebook that is not available.
+            ValueError: The stored value is damaged.
         """
         ...
 
@@ -81,7 +81,7 @@ def reader_of(layout: str) -> FeatureReader:
     """Return the reader of a layout.
 
     Raises:
-        ValueError: A newer release wrote it.
+        ValueError: It was written by a newer release.
     """
     if layout not in _READERS:
         raise ValueError(f"features of layout [{layout}] are not known to this release of es-ttc: upgrade it")
@@ -89,10 +89,10 @@ def reader_of(layout: str) -> FeatureReader:
 
 
 class BlobReader:
-    """Everything in blobs.
+    """Reads all features from blobs.
 
     Args:
-        part: Where they stand: ``stored_fields`` or ``docvalue_fields``.
+        part: Where they are stored: ``stored_fields`` or ``docvalue_fields``.
     """
 
     most_documents = 1000
@@ -102,7 +102,7 @@ class BlobReader:
         self._part = part
 
     def request(self, features: Sequence[Feature]) -> dict[str, Any]:
-        """Ask for the fields, and not for `_source`."""
+        """Request the fields without `_source`."""
         return {"_source": False, self._part: [FEATURES[feature].name for feature in features]}
 
     def read(self, hit: Hit, feature: Feature, codebooks: Codebooks = NO_CODEBOOKS) -> ReadFeature | None:
@@ -118,11 +118,11 @@ class BlobReader:
 
 
 class SourceReader:
-    """Token vectors as numbers in `_source`, everything else in blobs.
+    """Reads token vectors as numbers from `_source`, and all other features from blobs.
 
     Args:
-        name: Field that is asked for.
-        vectors: Takes the vectors out of what stands at ``ttc.tokens``.
+        name: The field to request.
+        vectors: Extracts the vectors from the value of ``ttc.tokens``.
     """
 
     most_documents = 100  # numbers as text: a document of 256 tokens is about a megabyte
@@ -134,7 +134,7 @@ class SourceReader:
         self._blobs = BlobReader("stored_fields")
 
     def request(self, features: Sequence[Feature]) -> dict[str, Any]:
-        """Ask for the vectors by their full name: Elasticsearch shows vectors to nobody who does not."""
+        """Request the vectors by their full name: Elasticsearch does not return them otherwise."""
         blobs = [feature for feature in features if feature is not Feature.TOKENS]
         return {**self._blobs.request(blobs), "_source": [self._name] if len(blobs) < len(features) else False}
 
@@ -145,7 +145,7 @@ class SourceReader:
         source = hit.get("_source", {})
         found = source.get(_ROOT, {}).get(_LEAF)
         if found is None:
-            found = source.get(TOKENS)  # the place where Elasticsearch puts rank_vectors back
+            found = source.get(TOKENS)  # Elasticsearch returns rank_vectors here
         if found is None:
             return None
         try:
@@ -176,7 +176,7 @@ _UNPACK: Mapping[Feature, Callable[[bytes], Any]] = {
 
 
 def _bytes(value: bytes | str) -> bytes:
-    """Return a blob; doc values come as base64 even in CBOR, which OpenSearch leaves without its padding."""
+    """Return a blob; doc values are base64 even in CBOR, and OpenSearch omits its padding."""
     if isinstance(value, bytes):
         return value
     return base64.b64decode(value + "=" * (-len(value) % 4))

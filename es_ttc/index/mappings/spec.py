@@ -1,4 +1,4 @@
-"""What an index carries for es-ttc: written into its mapping's ``_meta.ttc``, read back by ingest, gateway and CLI."""
+"""The spec of an index: stored in its mapping's ``_meta.ttc``, read by ingest, gateway and commands."""
 
 import json
 import math
@@ -18,45 +18,45 @@ VERSION = 1
 
 ROOT = "ttc"
 CODEBOOK = "codebook"
-"""Key of ``_meta.ttc`` with the codebook that residuals are read with; part of the spec."""
+"""Key of ``_meta.ttc`` with the codebook of residuals; part of the spec."""
 CALIBRATION = "calibration"
-"""Key of ``_meta.ttc`` with a sample of queries; written later, and no part of the spec."""
+"""Key of ``_meta.ttc`` with the calibration; written later, not part of the spec."""
 VECTOR = "ttc.vector"
 POOLED = "ttc.pooled"
-"""The pooled vector again, as a packed blob: OpenSearch gives a knn_vector outside of `_source` to no reader."""
+"""The pooled vector as a packed blob, because OpenSearch returns no knn_vector outside of `_source`."""
 TOKENS = "ttc.tokens"
-"""A blob; objects with :data:`TOKEN_VECTOR`; or one list of vectors: whichever the storage strategy has."""
+"""A blob; objects with :data:`TOKEN_VECTOR`; or one list of vectors: depending on the storage."""
 TOKEN_VECTOR = "ttc.tokens.v"
 NORMS = "ttc.norms"
 OFFSETS = "ttc.offsets"
 CHUNKS = "ttc.chunks"
 """Sentences, pairs of sentences and paragraphs with their vectors, for programs."""
 HASH = "ttc.hash"
-"""Of the text and of how its features are stored: documents of equal hash and encoder have equal features."""
+"""Hash of the text and of the storage of its features: documents with equal hash and encoder have equal features."""
 ENCODER = "ttc.encoder"
 STATE = "ttc.state"
 SPANS = "ttc.spans"
-"""Nested: one object a span, with the fields below it."""
+"""Nested: one object per span, with the fields below it."""
 SPAN_VECTOR = "ttc.spans.v"
 SPAN_SCALE = "ttc.spans.scale"
 SPAN_POSITION = "ttc.spans.position"
 """The token at the span's centre, from 0."""
 SPAN_FIELD = "ttc.spans.field"
-"""Name of the text field under the span's centre; with it go the characters of that field under its main lobe."""
+"""Name of the text field at the span's centre; the span's characters of that field are stored with it."""
 SPAN_START = "ttc.spans.start"
 SPAN_END = "ttc.spans.end"
 ENRICHMENT = "ttc.enrichment"
-"""Phrases that a language model added: a text field of its own, so users' fields keep their frequencies and lengths."""
+"""Phrases that a language model added: a separate text field, so that users' fields keep their statistics."""
 ENRICHED = "ttc.enriched"
-"""Key of the plan (prompt, model, parameters) that a document was enriched by; absent where it was not."""
+"""Key of the plan (prompt, model, parameters) with which a document was enriched; absent if it was not."""
 ENRICHED_BY = "ttc.enriched_by"
-"""The job that wrote it."""
+"""The job that wrote the enrichment."""
 ENRICHED_TEXT = "ttc.enriched_text"
-"""SHA-256, cut to 16 bytes, of the text that the model saw."""
+"""SHA-256, cut to 16 bytes, of the text that the model read."""
 ENRICHMENT_FIELDS = (ENRICHMENT, ENRICHED, ENRICHED_BY, ENRICHED_TEXT)
-"""What enrichment adds to a document; like all else of ours it stands outside ``_source``."""
+"""The fields of enrichment; like all fields below ``ttc`` they are outside ``_source``."""
 DOCUMENT = "ttc.document"
-"""SHA-256, cut to 16 bytes, of the whole document as it was sent: tells ingest that nothing of it has changed."""
+"""SHA-256, cut to 16 bytes, of the whole document as sent, by which ingest detects unchanged documents."""
 
 TokenStorage = Literal["packed", "nested", "rank_vectors", "none"]
 Codec = Literal["float16", "int8", "residual2", "residual4"]
@@ -65,15 +65,15 @@ Layout = Literal["stored", "doc_values", "nested", "rank_vectors"]
 RESIDUAL_BITS: Mapping[Codec, Bits] = {"residual2": 2, "residual4": 4}
 
 MEAN = "mean"
-"""How the scale L = inf is written in JSON and on the command line."""
+"""The scale L = inf in JSON and on the command line."""
 
 DEFAULT_SCALES: tuple[float, ...] = (1, 3, 5, 7, 10, 15, 20, 30, math.inf)
-"""Spectral Retrieval's default grid, section III-C, and the mean endpoint, so that a request may add it at no cost."""
+"""Spectral Retrieval's default grid, section III-C, and the mean, so that a request may add it at no cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanGrid:
-    """Where spans are taken of a document.
+    """Positions of spans in a document.
 
     Attributes:
         scale: Width L in tokens of the smoothing kernel (Spectral Retrieval, section III-B), finite, 1 or more.
@@ -86,21 +86,22 @@ class SpanGrid:
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """What an index carries.
+    """The features of an index.
 
     Attributes:
-        encoder: The identity of the encoder that every vector of the index comes from.
+        encoder: The identity of the encoder of all vectors.
         text_fields: The document's fields that are encoded, in this order, the non-empty ones joined by one space.
-        tokens: Storage strategy of token vectors: ``packed`` (one blob a document), ``nested`` (one nested vector a
-            token), ``rank_vectors`` (Elasticsearch's own field) or ``none`` (pooled vectors only).
-        codec: Storage type of packed token vectors; the other strategies hold float32.
-        scales: The grid whose norms are stored (L = 1 needs none); other scales are computed when asked for.
-        max_tokens: Rows kept of one document's token matrix.
-        spans: Grids of smoothed spans that are kept as nested vectors for the engine's own kNN; none where empty.
-        blobs: Where blobs stand: stored fields, or doc values (for an index whose stored fields are compressed hard).
-        codebook: Packed codebook of the ``residual`` codecs; it stands in the mapping, so it goes wherever the index
-            goes. Empty otherwise.
-        chunks: Whether vectors of sentences, pairs of sentences and paragraphs are kept, for programs.
+        tokens: Storage of token vectors: ``packed`` (one blob per document), ``nested`` (one nested vector per token),
+            ``rank_vectors`` (Elasticsearch's own field) or ``none`` (pooled vectors only).
+        codec: Codec of packed token vectors; the other kinds of storage use float32.
+        scales: The scales whose norms are stored (L = 1 needs none); norms of other scales are computed on request.
+        max_tokens: Maximum number of rows of one document's token matrix.
+        spans: Grids of smoothed spans that are stored as nested vectors for the engine's own kNN; may be empty.
+        blobs: Storage of blobs: stored fields, or doc values (for an index whose stored fields are compressed
+            strongly).
+        codebook: Packed codebook of the ``residual`` codecs; it is stored in the mapping, so it is copied with the
+            index. Otherwise empty.
+        chunks: Whether vectors of sentences, pairs of sentences and paragraphs are stored, for programs.
     """
 
     encoder: EncoderIdentity
@@ -147,7 +148,7 @@ class IndexSpec:
         return meta
 
     def as_shown(self) -> dict[str, Any]:
-        """Return :meth:`as_meta` for people and scripts: the codebook's name and shape in place of its bytes."""
+        """Return :meth:`as_meta` for display: the codebook's name and shape in place of its bytes."""
         meta = self.as_meta()
         if self.codebook:
             codebook = unpack_codebook(self.codebook)
@@ -156,7 +157,7 @@ class IndexSpec:
 
     @property
     def layout(self) -> Layout:
-        """How a document's features are read; see :mod:`es_ttc.index.mappings.readers`."""
+        """The layout of a document's features; see :mod:`es_ttc.index.mappings.readers`."""
         match self.tokens:
             case "nested" | "rank_vectors":
                 return self.tokens
@@ -165,20 +166,20 @@ class IndexSpec:
 
     @property
     def encodes_tokens(self) -> bool:
-        """Whether token vectors are needed to make what is stored."""
+        """Whether token vectors are needed to compute the stored features."""
         return self.tokens != "none" or bool(self.spans)
 
     @property
     def storage(self) -> bytes:
-        """16 bytes that stand for all that a text's features depend on beside the text and the encoder."""
+        """A hash of 16 bytes of everything that a text's features depend on, except the text and the encoder."""
         return _storage(self)
 
     @classmethod
     def from_mapping(cls, index: str, mapping: Mapping[str, Any]) -> Self:
-        """Read the spec from an index's mapping.
+        """Return the spec in an index's mapping.
 
         Raises:
-            InvalidRequest: The index was not made for es-ttc, or by a newer release.
+            InvalidRequest: The index was not created by es-ttc, or by a newer release.
         """
         meta = mapping.get("_meta", {}).get(ROOT)
         if meta is None:
@@ -216,16 +217,16 @@ class IndexSpec:
 
 
 def own_meta(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what an index's mapping says about es-ttc; empty where it carries nothing."""
+    """Return the metadata of es-ttc in an index's mapping; empty if there is none."""
     meta: Mapping[str, Any] = mapping.get("_meta", {}).get(ROOT, {})
     return meta
 
 
 def spec_of_own(index: str, mapping: Mapping[str, Any]) -> IndexSpec:
-    """Return the spec of an index that es-ttc made.
+    """Return the spec of an index that es-ttc created.
 
     Raises:
-        InvalidRequest: It made none of it, or only its features.
+        InvalidRequest: es-ttc did not create it, or only its features.
     """
     if {"source", "inside"} & own_meta(mapping).keys():
         raise InvalidRequest(

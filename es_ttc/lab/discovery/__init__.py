@@ -1,7 +1,7 @@
-"""A search for programs (section 3 and appendix A of the paper on programs), on a user's own data.
+"""A program search (section 3 and appendix A of the paper on programs) on a user's own data.
 
-:mod:`.loop` is Algorithm 1 and puts the rest together: :mod:`.proposers` write programs, :mod:`.screening` holds them
-to the paper's constraints, :mod:`.sandboxed` runs them where they can do no harm, :mod:`.evaluator` measures them on
-:mod:`.tasks`, :mod:`.memory` remembers every outcome, :mod:`.frontier` says which are worth their cost. What a person
-promotes (:mod:`.promotion`) is served by the gateway.
+:mod:`.loop` is Algorithm 1 and uses the other modules: :mod:`.proposers` write programs, :mod:`.screening` checks the
+paper's constraints, :mod:`.sandboxed` runs programs in the sandbox, :mod:`.evaluator` measures them on :mod:`.tasks`,
+:mod:`.memory` stores every result, :mod:`.frontier` selects the programs that are worth their cost. Programs that an
+operator promotes (:mod:`.promotion`) are served by the gateway.
 """

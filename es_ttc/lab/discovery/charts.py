@@ -1,4 +1,4 @@
-"""The search as pictures: the frontier in the terminal, the frontier and the trajectory as an image."""
+"""Charts of a search: the frontier in the terminal, the frontier and the trajectory as an image."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ _WIDTH, _HEIGHT = 72, 16
 
 
 def terminal(records: Sequence[Record], width: int = _WIDTH, height: int = _HEIGHT) -> str:
-    """Return cost against gain as text: ``o`` a program of the frontier, ``.`` another, the line P0.
+    """Return cost against gain as text: ``o`` a program of the frontier, ``.`` another one, the line P0.
 
     Args:
         records: The memory.
@@ -41,7 +41,7 @@ def terminal(records: Sequence[Record], width: int = _WIDTH, height: int = _HEIG
 
 
 def image(records: Sequence[Record], path: Path) -> None:
-    """Draw cost against gain, and the gain over generations, into a file whose suffix names its format."""
+    """Draw cost against gain, and the gain over generations, into a file in the format of its suffix."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -76,7 +76,7 @@ def image(records: Sequence[Record], path: Path) -> None:
 
 
 def _range(means: Sequence[float]) -> tuple[float, float]:
-    """Return what of the gains is shown: as far below the cosine as above it; what is worse stands on the edge."""
+    """Return the displayed range of gains: as far below the cosine as above it; worse gains are drawn at the edge."""
     high = max([*means, 0.01])
     return max(min([*means, 0.0]), -high), high
 

@@ -1,4 +1,4 @@
-"""A program on all tasks, once: scores from the sandbox, twice, and what they are worth and cost."""
+"""Evaluate a program once on all tasks: run it twice, and compute the metrics and the cost of its scores."""
 
 import fcntl
 import hashlib
@@ -17,22 +17,22 @@ from es_ttc.lab.evaluation.bootstrap import TIE
 from es_ttc.rescorers.programs.source import Reason, Refused
 
 _HASH_SEEDS = (0, 1)
-"""Of the two processes of one evaluation. The order of a set of texts differs between them."""
+"""Hash seeds of the two processes of one evaluation, so that the order of a set of texts differs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What an evaluation found.
+    """The result of an evaluation.
 
     Attributes:
-        tasks: By task.
+        tasks: Results by task.
         values: By task ``(q,)``: the metric of each query.
         mean: Mean of the tasks' differences from P0.
-        wins: Tasks above +.001.
-        ties: Tasks within.
-        losses: Tasks below.
-        cost: The cost ratio c, of all tasks' texts together.
-        fingerprint: Of all scores.
+        wins: Number of tasks above +.001.
+        ties: Number of tasks in between.
+        losses: Number of tasks below -.001.
+        cost: The cost ratio c over the texts of all tasks.
+        fingerprint: Fingerprint of all scores.
     """
 
     tasks: dict[str, TaskResult]
@@ -50,8 +50,8 @@ class Evaluator:
 
     Args:
         tasks: The tasks, T.
-        limits: What a program may take.
-        lock: The file of the compute lock. Evaluations of other searches with the same file wait.
+        limits: Limits of a program.
+        lock: The lock file for computing. Evaluations of other searches with the same file wait.
     """
 
     def __init__(self, tasks: Sequence[Task], limits: Limits, lock: Path) -> None:
@@ -63,8 +63,8 @@ class Evaluator:
         """Return a program's evaluation.
 
         Raises:
-            Refused: It failed or took too much on a task, or two runs differ.
-            ConfigurationError: There is no sandbox here.
+            Refused: It failed or exceeded a limit on a task, or two runs differ.
+            ConfigurationError: The sandbox is unavailable.
         """
         with _held(self._lock):
             first, second = (run(source, self.tasks, self._limits, hash_seed=seed) for seed in _HASH_SEEDS)

@@ -1,4 +1,4 @@
-"""Which programs are worth their cost: the Pareto front, and the paper's own rule of admission."""
+"""Select the programs that are worth their cost: the Pareto front, and the paper's own rule of admission."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,15 +7,15 @@ from es_ttc.lab.evaluation.costs import pareto_front
 
 
 def measured(records: Iterable[Record]) -> list[Record]:
-    """Return the programs that were measured."""
+    """Return the programs with results."""
     return [record for record in records if record.verdict == "measured"]
 
 
 def frontier(records: Iterable[Record]) -> list[Record]:
-    """Return the programs that gain and that none is at least as cheap and at least as good as, by cost.
+    """Return the programs with a gain for which no other one is as cheap and as good, by cost.
 
-    P0 stands at a cost of 1 and a gain of 0, so no program of the front has a mean difference of 0 or less. Of equal
-    ones the first stays.
+    P0 has cost 1 and gain 0, so no program of the front has a mean difference of 0 or less. Of equal ones the first is
+    kept.
     """
     known = measured(records)
     points = [(1.0, 0.0), *((record.cost or 1.0, record.mean or 0.0) for record in known)]

@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper (appendix A), over a memory that outlives it."""
+"""Algorithm 1 of the paper (appendix A), with a persistent memory."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,16 +23,16 @@ def search(
     distance: float,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[Record]:
-    """Go on with a search up to a number of generations, and yield each record when it is on the disk.
+    """Run or resume a search up to a number of generations, and yield each record when it is on disk.
 
     Args:
-        memory: What came before; empty at the beginning.
+        memory: The earlier generations; empty at the beginning.
         evaluator: Measures programs on all tasks.
         proposer: Writes programs.
-        generations: G: the last one, however many there are already.
+        generations: G: number of the last generation, the earlier ones included.
         seeds: Programs that are measured before the first generation.
-        distance: Least structural distance from every program of the registry.
-        stopping: Asked before each generation whether to stop.
+        distance: Minimum structural distance from every program of the registry.
+        stopping: Returns whether to stop, before each generation.
     """
     known = {record.name for record in memory.records}
     for place, seed in enumerate(seeds, 1 - len(seeds)):
@@ -58,7 +58,7 @@ def _generation(
     propose: Callable[[Sequence[Record]], Proposal],
     distance: float,
 ) -> Record:
-    """Propose, screen, measure, remember."""
+    """Run one generation: propose, screen, measure, store."""
     start = time.monotonic()
     proposal = Proposal(source="", origin="none")
     try:

@@ -1,8 +1,8 @@
-"""The search's memory: an append-only file of one JSON record a line.
+"""The search's memory: an append-only file with one JSON record per line.
 
-A record is on the disk before the search goes on. A process killed while it writes leaves a last line without its end:
-the next one that opens the file for writing cuts it off, and the generation is done again. Nothing that has been
-written is ever changed.
+A record is on disk before the search continues. A process that is killed while it writes leaves an incomplete last
+line: the next process that opens the file for writing removes it, and the generation is repeated. Written records never
+change.
 """
 
 import fcntl
@@ -21,13 +21,13 @@ FILE = "memory.jsonl"
 
 
 class SearchLog:
-    """One search's memory, open for appending by this process alone.
+    """One search's memory, open for appending by this process only.
 
     Args:
-        folder: Of the search.
+        folder: Folder of the search.
 
     Raises:
-        ConfigurationError: Another process writes to it, or it is damaged in its midst.
+        ConfigurationError: Another process writes to it, or a line other than the last one is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -63,7 +63,7 @@ class SearchLog:
         self.plan = plan
 
     def append(self, record: Record) -> None:
-        """Write a generation; it is on the disk when this returns."""
+        """Write a generation; it is on disk when this returns."""
         self._write(record.model_dump(mode="json"))
         self._records.append(record)
 
@@ -76,7 +76,7 @@ class SearchLog:
 
 
 def read(folder: Path) -> tuple[Plan, list[Record]]:
-    """Read a memory, that of a search which is running too; a line that is being written is left out.
+    """Return a memory, also of a running search; an incomplete last line is left out.
 
     Raises:
         ConfigurationError: There is none, or it is damaged.
@@ -93,7 +93,7 @@ def read(folder: Path) -> tuple[Plan, list[Record]]:
 
 
 def _cut(descriptor: int) -> bytes:
-    """Cut off what a killed process left of a line, and return the rest."""
+    """Remove an incomplete last line, and return the rest."""
     size = os.fstat(descriptor).st_size
     content = os.pread(descriptor, size, 0)
     whole = content.rfind(b"\n") + 1

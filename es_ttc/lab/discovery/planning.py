@@ -1,4 +1,4 @@
-"""Which queries and documents a search sees, and which it never sees."""
+"""Choose the queries and documents of a search, and those for the report that the search never uses."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ def _stdlib(held: bool) -> Collection:  # noqa: ARG001 - one collection, whose q
 
 
 GENERATED: Mapping[str, Callable[[bool], Collection]] = {"limit-style": _limit_style, "stdlib": _stdlib}
-"""Tasks that every machine can make; given whether what is held out is wanted."""
+"""Tasks that are generated on this machine, with an argument: whether held-out queries are requested."""
 
 
 def plan_task(
@@ -35,12 +35,12 @@ def plan_task(
 
     Args:
         folder: The folder.
-        split: Whose queries the search sees; `train` where it is None and there is one.
-        held_out: Whose queries it never sees; `test` where it is None. The same split, or a collection of one split,
-            is parted by chance into two halves.
-        queries: Most queries of either.
-        documents: Most documents of either, all that are judged for its queries among them.
-        seed: Of what is drawn.
+        split: Split of the search's queries; None: `train`, if there is one.
+        held_out: Split of the held-out queries; None: `test`. If it is the same split, or a collection has one split,
+            that is divided at random into two halves.
+        queries: Maximum number of queries of each.
+        documents: Maximum number of documents of each, including all documents with judgements for its queries.
+        seed: Seed of the random choices.
 
     Raises:
         ConfigurationError: The folder or a split is missing.
@@ -76,10 +76,10 @@ def plan_generated(name: str, queries: int, documents: int, seed: int) -> TaskPl
 
 
 def load_tasks(plan: Plan, encoder: Encoder, *, held: bool = False, progress: Progress = silent) -> list[Task]:
-    """Encode the tasks of a plan; the held-out queries with their documents where they are asked for.
+    """Encode the tasks of a plan; on request, the held-out queries with their documents.
 
     Raises:
-        ConfigurationError: The encoder or the data are not those that the search began with.
+        ConfigurationError: Encoder or data have changed since the search began.
     """
     if encoder.identity.key != plan.identity:
         raise ConfigurationError(
@@ -89,10 +89,10 @@ def load_tasks(plan: Plan, encoder: Encoder, *, held: bool = False, progress: Pr
 
 
 def collections(plan: Plan, *, held: bool) -> Iterator[Collection]:
-    """Yield the collections of a plan, cut down to what it chose.
+    """Yield the collections of a plan, restricted to its queries and documents.
 
     Raises:
-        ConfigurationError: The data are not those that the search began with.
+        ConfigurationError: The data have changed since the search began.
     """
     for task in plan.tasks:
         whole = _load(task, held=held)
@@ -135,7 +135,7 @@ def _plan(
 
 
 def _queries(collection: Collection, ids: Sequence[str], size: int, documents: int, seed: int) -> tuple[str, ...]:
-    """Return queries drawn by chance, among those whose judged documents still find room."""
+    """Return random queries whose judged documents fit into the limit."""
     kept: set[str] = set()
     judged: set[str] = set()
     for query in _shuffled(ids, seed):
@@ -149,7 +149,7 @@ def _queries(collection: Collection, ids: Sequence[str], size: int, documents: i
 
 
 def _documents(collection: Collection, queries: Sequence[str], size: int, seed: int) -> tuple[str, ...]:
-    """Return all documents that are judged for the queries, and others up to the size."""
+    """Return all documents with judgements for the queries, and others up to the limit."""
     known = [document.id for document in collection.documents if document.text or document.title]
     judged = {document for query in queries for document in collection.qrels[query]}
     others = _sample([one for one in known if one not in judged], max(0, size - len(judged)), seed)

@@ -1,4 +1,4 @@
-"""From a search to the gateway: a program on queries that the search never saw, and the files that serve it."""
+"""Promote a program: measure it on held-out queries, and write the files for serving."""
 
 import csv
 import io
@@ -27,19 +27,19 @@ from es_ttc.vectors.tokens import Float32
 
 _TOGETHER = 8
 _ALIKE = 0.99
-"""Share of documents whose scores must be the same: products of one row and of eight round differently, and ranks may
-follow."""
+"""Minimum share of documents with equal scores: products of one row and of eight round differently, which may change
+ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutResult:
-    """A program on the queries of one task that the search never saw.
+    """The result of a program on the held-out queries of one task.
 
     Attributes:
         task: The task.
-        split: Whose queries they are.
-        queries: How many.
-        documents: How many there are to rank.
+        split: Split of the queries.
+        queries: Number of queries.
+        documents: Number of documents.
         baseline: Mean of P0, the plain cosine.
         value: Mean of the program.
         versus: The difference, with its interval.
@@ -54,7 +54,7 @@ class HeldOutResult:
     versus: Comparison
 
     def as_json(self) -> dict[str, Any]:
-        """Return it ready for JSON."""
+        """Return it as JSON-ready values."""
         return {
             "task": self.task,
             "split": self.split,
@@ -77,10 +77,10 @@ def held_out(record: Record, evaluator: Evaluator) -> list[HeldOutResult]:
 
 
 def require_servable(record: Record, name: str) -> None:
-    """Refuse what cannot be served.
+    """Raise an error for a program that cannot be served.
 
     Raises:
-        InvalidRequest: It was never measured, or reads what no index holds.
+        InvalidRequest: It was never measured, or reads features that no index has.
         ConfigurationError: The name cannot be used.
     """
     check_name(name)
@@ -94,7 +94,7 @@ def require_servable(record: Record, name: str) -> None:
 
 
 def samples(plan: Plan, encoder: Encoder) -> list[Float32]:
-    """Return the vectors of the queries that the search saw, by task: they stand for those that an index is asked."""
+    """Return the vectors of the search's queries by task, as a sample of an index's queries."""
     return [
         np.stack(
             [query.vectors[0] for query in encode_queries(list(one.queries.values()), encoder, tokens=False)]
@@ -104,19 +104,19 @@ def samples(plan: Plan, encoder: Encoder) -> list[Float32]:
 
 
 def is_calibrated(record: Record, task: Task, sample: Float32, limits: Limits) -> bool:
-    """Return whether a program needs a sample of queries (``ctx.calibration``) to score one query as it does several.
+    """Return whether a program needs a sample of queries (``ctx.calibration``) to score a single query like several.
 
-    The gateway has one query at a time. What a program takes of the others asked with it is not there, but for the
-    sample that `es-ttc calibrate` puts into an index.
+    The gateway scores one query at a time. Statistics over other queries are available only from the sample that
+    `es-ttc calibrate` stores in an index.
 
     Args:
         record: The program.
-        task: Whose first queries are asked alone and together.
-        sample: ``(m, d)`` queries that may stand for an index's own.
-        limits: Of the sandbox.
+        task: The task whose first queries are scored alone and together.
+        sample: ``(m, d)`` sample queries.
+        limits: Limits of the sandbox.
 
     Raises:
-        InvalidRequest: Its scores of a query depend on the other queries with the sample too.
+        InvalidRequest: Its scores of a query depend on the other queries even with the sample.
     """
     if _scores_alone(record, task, limits):
         return False
@@ -145,7 +145,7 @@ def _scores_alone(record: Record, task: Task, limits: Limits) -> bool:
 def write(
     record: Record, plan: Plan, name: str, report: Sequence[HeldOutResult], folder: Path, *, calibrated: bool
 ) -> Path:
-    """Write the two files that serve a program, and return that of its source; the manifest comes last."""
+    """Write the two files of a promoted program, the manifest last, and return the source's file."""
     queries = sum(one.queries for one in record.tasks.values())
     manifest = Manifest(
         name=name,
@@ -173,11 +173,11 @@ def write(
 
 
 def exported(records: Sequence[Record], suffix: str) -> bytes:
-    """Return all programs of a search as a file.
+    """Return all programs of a search in a file format.
 
     Args:
         records: The memory.
-        suffix: ``.jsonl`` for proposals that `--proposer replay` takes, ``.csv`` for a table of results.
+        suffix: ``.jsonl`` for `--proposer replay`, ``.csv`` for a table of results.
 
     Raises:
         InvalidRequest: Another suffix.

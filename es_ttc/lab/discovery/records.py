@@ -1,4 +1,4 @@
-"""What the search says and remembers: a proposal, and a record of what became of it."""
+"""The records of a search: a proposal, and the result of a generation."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -9,12 +9,12 @@ from es_ttc.rescorers.programs.source import Reason
 
 
 def _written(text: str) -> str:
-    """Return a text that a file can hold: without lone surrogates."""
+    """Return a text without lone surrogates, which files cannot contain."""
     return text.encode(errors="replace").decode()
 
 
 Text = Annotated[str, AfterValidator(_written)]
-"""What a program, or whoever proposes one, may have put anything into."""
+"""Untrusted text from a program or a proposer."""
 
 
 class _Model(BaseModel):
@@ -22,7 +22,7 @@ class _Model(BaseModel):
 
 
 class LlmUsage(_Model):
-    """What a proposal cost at the endpoint of a language model."""
+    """Cost of a proposal at the endpoint of a language model."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -31,17 +31,17 @@ class LlmUsage(_Model):
 
 
 class Proposal(_Model):
-    """A program as a proposer gives it.
+    """A proposed program.
 
     Attributes:
         source: Its text.
-        origin: Which proposer wrote it; `seed` for those that a search begins with.
-        title: A name that says what it is, where there is one.
-        parents: Names of the programs that it was made from.
-        novelty: One sentence: what is new in it (section 3.2).
+        origin: Name of the proposer; `seed` for initial programs.
+        title: A descriptive name, if there is one.
+        parents: Names of the programs from which it was derived.
+        novelty: One sentence about its novelty (section 3.2).
         hypothesis: One sentence: why it should help.
-        genome: The grammar's own form of it, if it has one.
-        llm: What it cost at an endpoint.
+        genome: Its tree in the grammar, if it has one.
+        llm: Its cost at an endpoint.
     """
 
     source: Text
@@ -55,16 +55,16 @@ class Proposal(_Model):
 
 
 class TaskResult(_Model):
-    """A program on one task.
+    """The result of a program on one task.
 
     Attributes:
         value: Mean nDCG@10.
-        delta: Minus that of P0, the plain cosine.
+        delta: Difference from P0, the plain cosine.
         queries: Queries of the task.
         documents: Documents of the task.
-        index_texts: Texts encoded that depend on documents alone.
-        query_texts: Texts encoded that depend on queries.
-        readings: What it reads of an index beside whole documents.
+        index_texts: Number of encoded texts that depend on documents only.
+        query_texts: Number of encoded texts that depend on queries.
+        readings: The features that it reads, in addition to whole documents.
         seconds: Its own time, without the encoder's.
     """
 
@@ -79,24 +79,24 @@ class TaskResult(_Model):
 
 
 class Record(_Model):
-    """One line of the memory: one generation.
+    """One line of the memory: the result of one generation.
 
     Attributes:
-        generation: Its number, from 1; programs that the search began with have 0 or less.
+        generation: Its number, from 1; initial programs have 0 or less.
         name: `g017`, or the name of a seed.
-        proposal: What was proposed.
+        proposal: The proposal.
         verdict: Whether it was measured.
-        reason: Why not.
+        reason: Why it was not measured.
         detail: One sentence about it.
-        tasks: What came of it, by task.
+        tasks: Results by task.
         mean: Mean of the tasks' differences from P0.
-        wins: Tasks above +.001.
-        ties: Tasks within.
-        losses: Tasks below.
+        wins: Number of tasks above +.001.
+        ties: Number of tasks in between.
+        losses: Number of tasks below -.001.
         cost: The paper's cost ratio c over all tasks.
         admitted: Whether it entered the paper's frontier: a positive mean, above every one admitted before.
-        fingerprint: Of the scores, to tell programs that rank alike.
-        seconds: How long the generation took.
+        fingerprint: Fingerprint of the scores, which identifies programs with equal rankings.
+        seconds: Time of the generation.
     """
 
     kind: Literal["program"] = "program"
@@ -118,16 +118,16 @@ class Record(_Model):
 
 
 class TaskPlan(_Model):
-    """Where a task comes from.
+    """The source of a task.
 
     Attributes:
         name: Of the collection.
         folder: A BEIR folder; None for a generated task.
-        split: Queries that the search sees.
-        held_out: Queries that it never sees, for the report of `promote`; None where there are no more.
-        queries: Ids of the queries that it sees.
-        held_queries: Ids of those that it never sees.
-        documents: Ids of the documents that are ranked, in the search and in the report each.
+        split: Split of the search's queries.
+        held_out: Split of the held-out queries, for the report of `promote`; None if there are none.
+        queries: Ids of the search's queries.
+        held_queries: Ids of the held-out queries.
+        documents: Ids of the ranked documents, for the search and for the report.
     """
 
     name: str
@@ -141,19 +141,19 @@ class TaskPlan(_Model):
 
 
 class Plan(_Model):
-    """The first line of a memory: what the search is, so that going on with it needs nothing else.
+    """The first line of a memory: everything that is needed to resume the search.
 
     Attributes:
-        encoder: Its name, as settings take it.
-        identity: Its identity; vectors of another would give other results.
-        seed: Of everything that is drawn.
-        proposer: Which one.
-        seeds: Which of the paper's programs it begins with.
+        encoder: Name of the encoder, for the settings.
+        identity: Its identity; vectors of another encoder would give other results.
+        seed: Seed of all random choices.
+        proposer: Name of the proposer.
+        seeds: The initial programs.
         tasks: The tasks.
-        seconds: Limit of a program on a task.
-        memory_mb: Limit of a program.
-        most_cost: Greatest cost ratio of a program, on all tasks together.
-        distance: Least structural distance from every program of the registry.
+        seconds: Time limit of a program on a task.
+        memory_mb: Memory limit of a program.
+        most_cost: Maximum cost ratio of a program, over all tasks.
+        distance: Minimum structural distance from every program of the registry.
     """
 
     kind: Literal["plan"] = "plan"

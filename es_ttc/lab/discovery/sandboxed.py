@@ -1,4 +1,4 @@
-"""Candidates on tasks: run in the sandbox, given what they ask for, and told what that costs."""
+"""Run candidates on tasks in the sandbox, with the data that they request, and count the cost."""
 
 import time
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from es_ttc.vectors.tokens import Float32
 
 _DEFINED_SECONDS = 5
 _BATCH = 64
-"""Texts encoded between two looks at the clock."""
+"""Number of texts encoded between two checks of the clock."""
 _PROBE = "a"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one candidate may take.
+    """Limits of one candidate.
 
     Attributes:
         seconds: Time for one task, in seconds, without that of the encoder.
-        memory_mb: Memory beside what the interpreter, numpy and the task's own arrays take, in MiB.
-        cost: Greatest cost ratio c, of all tasks together.
-        encoding: Seconds of the encoder, of all tasks together.
+        memory_mb: Memory in addition to that of the interpreter, numpy and the task's own arrays, in MiB.
+        cost: Maximum cost ratio c, over all tasks.
+        encoding: Maximum time of the encoder in seconds, over all tasks.
     """
 
     seconds: float = 20.0
@@ -39,12 +39,12 @@ class Limits:
 
 @dataclass(slots=True)
 class Usage:
-    """What a program read of one task, as the paper counts it.
+    """The data that a program has read of one task, counted as in the paper.
 
     Attributes:
-        readings: What an index holds beside whole documents: granularities, views, texts.
-        index_texts: Texts encoded that depend on documents alone.
-        query_texts: Texts that it encoded itself.
+        readings: Features of an index in addition to whole documents: granularities, views, texts.
+        index_texts: Number of encoded texts that depend on documents only.
+        query_texts: Number of texts that it encoded itself.
     """
 
     readings: set[str] = field(default_factory=set)
@@ -60,13 +60,13 @@ class Usage:
 
 @dataclass(slots=True)
 class EncodingBudget:
-    """What a program may still have encoded, on all tasks together.
+    """The remaining budget of encoding, over all tasks.
 
     Attributes:
-        base: Queries and documents of all tasks.
-        limits: The cost and the encoder's time that it has.
-        texts: Texts that it has had encoded.
-        seconds: Time that the encoder has spent on it.
+        base: Number of queries and documents of all tasks.
+        limits: The limits of cost and encoder time.
+        texts: Number of encoded texts.
+        seconds: Time of the encoder.
     """
 
     base: int
@@ -78,17 +78,17 @@ class EncodingBudget:
         """Count texts.
 
         Raises:
-            Refused: They are too many.
+            Refused: The limit is exceeded.
         """
         self.texts += texts
         if self.base + self.texts > self.limits.cost * self.base:
             raise Refused(Reason.COST, f"a cost ratio above {self.limits.cost:g}")
 
     def spend(self, seconds: float) -> None:
-        """Count time of the encoder.
+        """Add time of the encoder.
 
         Raises:
-            Refused: It is too long.
+            Refused: The limit is exceeded.
         """
         self.seconds += seconds
         if self.seconds > self.limits.encoding:
@@ -97,12 +97,12 @@ class EncodingBudget:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """One program on one task.
+    """The result of one program on one task.
 
     Attributes:
         scores: ``(q, n)``, finite.
-        usage: What it read.
-        seconds: How long it took, without the encoder's time.
+        usage: The data that it has read.
+        seconds: Its time, without the encoder's.
     """
 
     scores: Float32
@@ -113,19 +113,19 @@ class ProgramRun:
 def run(
     source: str, tasks: Sequence[Task], limits: Limits, *, hash_seed: int = 0, restricted: bool = True
 ) -> list[ProgramRun]:
-    """Run a program on tasks, one after the other, in a process that has nothing else.
+    """Run a program on tasks, one after the other, in a sandboxed process.
 
     Args:
-        source: Its text.
-        tasks: What it ranks.
-        limits: What it may take.
-        hash_seed: Decides the order of sets of texts; results must not depend on it.
-        restricted: Whether the process refuses what :mod:`es_ttc.rescorers.programs.source` refuses. Tests take that
-            wall away, to see the other one hold.
+        source: The program's source.
+        tasks: The tasks.
+        limits: The limits.
+        hash_seed: Seed of string hashes, which determines the order of sets; results must not depend on it.
+        restricted: Whether the process also applies the checks of :mod:`es_ttc.rescorers.programs.source`. Tests
+            disable them to test the sandbox alone.
 
     Raises:
-        Refused: It failed, took too much, or tried what it may not.
-        ConfigurationError: The sandbox cannot be had on this machine.
+        Refused: It failed, exceeded a limit, or tried a forbidden action.
+        ConfigurationError: The sandbox is unavailable on this machine.
     """
     allowance = ProcessLimits(limits.memory_mb, int(limits.seconds * len(tasks)) + _DEFINED_SECONDS)
     with Process(allowance, hash_seed) as process:
@@ -142,11 +142,11 @@ def _ranked(process: Process, task: Task, limits: Limits, bill: EncodingBudget) 
 
 
 class _Counted:
-    """What one task gives a program, and what that costs.
+    """The data of one task for a program, with their cost.
 
     Args:
         task: The task.
-        bill: What may still be encoded.
+        bill: The remaining budget of encoding.
     """
 
     def __init__(self, task: Task, bill: EncodingBudget) -> None:
@@ -170,7 +170,7 @@ class _Counted:
         return self._task.document_texts
 
     def view(self, adapter: str, max_length: int | None) -> Shared:
-        """Return the documents under another adapter: as they are, for encoders without; or their openings."""
+        """Return the documents under another adapter, unchanged for encoders without adapters; or their openings."""
         count = self._task.size[1]
         if (adapter, max_length) == (PASSAGE, TOPIC_LENGTH):
             self._count("topic", count)
@@ -194,9 +194,7 @@ class _Counted:
         try:
             return self._task.encode(texts, adapter, dimensions, max_length)
         except Exception as error:
-            self._task.encode(
-                [_PROBE]
-            )  # an encoder that has gone fails here too: that ends the search, not a candidate
+            self._task.encode([_PROBE])  # an unavailable encoder fails here too, which ends the search, not a candidate
             raise Refused(Reason.FAILED, line(f"encode_fn: {type(error).__name__}: {error}")) from error
 
     @property

@@ -1,4 +1,4 @@
-"""The constraints that can be checked before a program is run (section 3.2)."""
+"""The constraints that are checked before a program is run (section 3.2)."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ from es_ttc.rescorers.programs.source import Reason, Refused, check
 
 
 class ProposedPrograms:
-    """Every program that was ever proposed and could be read; R of Algorithm 1.
+    """All proposed programs that could be parsed; R of Algorithm 1.
 
     Args:
-        least: Least structural distance of a new one from each that was measured.
+        least: Minimum structural distance of a new program from each measured one.
     """
 
     def __init__(self, least: float) -> None:
@@ -22,10 +22,10 @@ class ProposedPrograms:
         self._shapes: list[tuple[str, Counter[str]]] = []
 
     def screen(self, source: str) -> None:
-        """Refuse a program that breaks a constraint.
+        """Raise an error for a program that violates a constraint.
 
         Raises:
-            Refused: Which constraint, and how.
+            Refused: With the constraint and the cause.
         """
         check(source)
         known = self._texts.get(source.strip())
@@ -44,7 +44,7 @@ class ProposedPrograms:
             )
 
     def add(self, name: str, source: str) -> None:
-        """Take a program in; what cannot be read is left out."""
+        """Add a program; one that cannot be parsed is left out."""
         try:
             key, own = skeleton(source), shapes(source)
         except Refused:
@@ -55,7 +55,7 @@ class ProposedPrograms:
 
 
 def registry_of(records: Iterable[Record], least: float) -> ProposedPrograms:
-    """Return the registry of a memory: what was measured, and what failed when it was run."""
+    """Return the registry of a memory: the programs that were measured or failed when they were run."""
     registry = ProposedPrograms(least)
     for record in records:
         if record.verdict == "measured" or record.reason not in _UNREAD:

@@ -1,4 +1,4 @@
-"""The paper's twelve programs as what a search begins with."""
+"""The paper's twelve programs as initial programs of a search."""
 
 from importlib.resources import files
 
@@ -11,7 +11,7 @@ ORIGIN = "seed"
 
 
 def seed(entry: Entry) -> Proposal:
-    """Return one of the paper's programs as a proposal: as a tree where the grammar can say it, else as it is."""
+    """Return one of the paper's programs as a proposal: as a tree if the grammar can express it, else as source."""
     tree = KNOWN.get(entry.name)
     summary = f"{entry.title} (section {entry.section})."
     return Proposal(

@@ -1,4 +1,4 @@
-"""How unlike two programs are, by the shapes of their syntax."""
+"""The structural distance of two programs, by the shapes of their syntax."""
 
 import ast
 import hashlib
@@ -13,9 +13,9 @@ _KEPT = 4096
 
 @lru_cache(maxsize=_KEPT)
 def shapes(source: str) -> Counter[str]:
-    """Return a program's subtrees up to a height of three, counted.
+    """Return a program's subtrees up to a height of three, with counts.
 
-    Names that it gives itself, constants, docstrings and annotations count for nothing; what it calls counts.
+    Its own names, constants, docstrings and annotations are ignored; the functions that it calls are not.
     """
     tree = _bare(parse(source))
     found: Counter[str] = Counter()
@@ -27,14 +27,14 @@ def shapes(source: str) -> Counter[str]:
 
 
 def distance(one: Counter[str], other: Counter[str]) -> float:
-    """Return the share of subtrees that only one of two programs has (weighted Jaccard): 0 alike, 1 nothing common."""
+    """Return the share of subtrees that only one of two programs has (weighted Jaccard): 0 equal, 1 none in common."""
     union = (one | other).total()
     return 1 - (one & other).total() / union if union else 0.0
 
 
 @lru_cache(maxsize=_KEPT)
 def skeleton(source: str) -> str:
-    """Return a digest of the structure alone: equal for programs that differ in constants, names and comments."""
+    """Return a digest of the structure: equal for programs that differ only in constants, names and comments."""
     tree = _bare(parse(source))
     return _digest(_shape(tree, None, _own_names(tree)))
 
@@ -90,7 +90,7 @@ def _label(node: ast.AST, own: frozenset[str]) -> str:
 
 
 def _bare(tree: ast.Module) -> ast.Module:
-    """Take docstrings and annotations away."""
+    """Remove docstrings and annotations."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.FunctionDef):
             first = node.body[0] if node.body else None

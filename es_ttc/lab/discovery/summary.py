@@ -1,4 +1,4 @@
-"""A search in figures."""
+"""Figures of a search."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from es_ttc.lab.discovery.seeds import ORIGIN
 
 
 def status(plan: Plan, records: Sequence[Record]) -> dict[str, Any]:
-    """Return where a search stands, ready for JSON."""
+    """Return the state of a search as JSON-ready values."""
     grown = [record for record in records if record.proposal.origin != ORIGIN]
     best = max(measured(records), key=lambda record: record.mean or 0.0, default=None)
     return {
@@ -32,7 +32,7 @@ def status(plan: Plan, records: Sequence[Record]) -> dict[str, Any]:
 
 
 def shares(grown: Sequence[Record]) -> dict[str, Any]:
-    """Return how many proposals were valid, rejected by reason, better than P0, and better than all before them."""
+    """Return the shares of proposals that were valid, rejected by reason, better than P0, better than all before."""
     reasons = Counter(str(record.reason) for record in grown if record.reason is not None)
     valid = measured(grown)
     return {
@@ -45,7 +45,7 @@ def shares(grown: Sequence[Record]) -> dict[str, Any]:
 
 
 def line(record: Record) -> dict[str, Any]:
-    """Return a program in one line."""
+    """Return a description of a program in one line."""
     return {
         "name": record.name,
         "generation": record.generation,
@@ -72,7 +72,7 @@ def named(records: Sequence[Record], name: str, folder: Path) -> Record:
 
 
 def llm(records: Sequence[Record]) -> LlmUsage:
-    """Return what all proposals cost at an endpoint."""
+    """Return the cost of all proposals at an endpoint."""
     used = [record.proposal.llm for record in records if record.proposal.llm is not None]
     return LlmUsage(
         calls=sum(one.calls for one in used),

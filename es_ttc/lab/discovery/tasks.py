@@ -1,4 +1,4 @@
-"""Tasks that programs are measured on: queries, documents and what an index would hold of them, as arrays."""
+"""Tasks for programs: queries, documents and the features of an index, as arrays."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,23 +30,23 @@ _DEPTH = 10
 
 @dataclass(frozen=True)
 class Task:
-    """One collection, ready to be ranked by programs; q queries, n documents.
+    """One collection, prepared for programs; q queries, n documents.
 
     Attributes:
         name: The collection's name.
-        split: Which of its queries.
+        split: Split of its queries.
         query_texts: q texts.
         document_ids: n ids.
-        qrels: Judgements by query id, in the order of the queries.
+        qrels: Relevance judgements by query id, in the order of the queries.
         queries: ``(q, d)`` float32 unit rows.
         documents: ``(n, d)`` float32 unit rows.
         document_texts: n texts, shared.
         chunks: By granularity.
         chunk_texts: By granularity.
-        topics: ``(n, d)``: the documents' openings alone.
+        topics: ``(n, d)``: the documents' openings.
         encode: The frozen encoder.
-        sample: ``(m, d)`` other queries, which stand for those that an index is asked (``ctx.calibration``); None
-            where the queries themselves do, as in the paper.
+        sample: ``(m, d)`` other queries as a sample of an index's queries (``ctx.calibration``); None: the queries
+            themselves, as in the paper.
     """
 
     name: str
@@ -65,12 +65,12 @@ class Task:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Queries and documents."""
+        """Numbers of queries and documents."""
         return self.queries.shape[0], self.documents.shape[0]
 
     @cached_property
     def inputs(self) -> Inputs:
-        """What programs get of it at once, shared."""
+        """The inputs of programs, in shared memory."""
         moments = None if self.sample is None else Moments.of(self.sample)
         return Inputs(
             self.query_texts,
@@ -88,7 +88,7 @@ class Task:
         return self.measure(self.queries @ self.documents.T)
 
     def measure(self, scores: Float32) -> NDArray[np.float64]:
-        """Return the metric of each query, ``(q,)``; ties in the documents' order.
+        """Return the metric of each query, ``(q,)``; ties in the order of the documents.
 
         Args:
             scores: ``(q, n)`` finite.
@@ -101,7 +101,7 @@ class Task:
 
 
 def task_of(collection: Collection, encoder: Encoder, progress: Progress = silent) -> Task:
-    """Encode a collection as ingest would; documents without text are left out."""
+    """Encode a collection as ingest does; documents without text are left out."""
     titled = any(document.title for document in collection.documents)
     fields = ("title", "text") if titled else ("text",)
     spec = IndexSpec(encoder.identity, text_fields=fields, tokens="none", codec="float16", chunks=True)

@@ -1,7 +1,7 @@
-"""Training for those who have labels: NNN-Tr, COLT, the dense baseline, learned heads. torch lives here.
+"""Training from labels: NNN-Tr, COLT, the dense baseline, learned heads. Only this package and backends import torch.
 
-``fista`` (the solver, unrolled), ``losses``, ``heads`` (what is learned on frozen vectors), ``sides``, ``data`` (a
-collection as arrays), ``measures``, ``recipes`` (one a kind of training), ``loop`` (epochs, early stopping),
-``checkpoint``, ``figures``, ``artefact`` (the folder that is written), ``session`` (all of it). What is written is
-served by :mod:`es_ttc.encoders.trained` without torch.
+``fista`` (the solver, unrolled), ``losses``, ``heads`` (maps over frozen vectors), ``sides``, ``data`` (a collection as
+arrays), ``measures``, ``recipes`` (one for each kind of training), ``loop`` (epochs, early stopping), ``checkpoint``,
+``figures``, ``artefact`` (the result's folder), ``session`` (all of it). The result is served by
+:mod:`es_ttc.encoders.trained` without torch.
 """

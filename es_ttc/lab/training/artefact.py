@@ -1,4 +1,4 @@
-"""The folder that training leaves: weights, a card for programs, a page for people; the card comes last."""
+"""The folder of a trained encoder: weights, a card for programs, a page for readers; the card is written last."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from es_ttc.rescorers.tuned import as_json
 CHECKPOINT = "checkpoint.safetensors"
 PAGE = "README.md"
 TUNED = "nnn.json"
-"""Parameters of the method `nnn` that go with it, as `es-ttc tune` writes them."""
+"""File of the parameters of the method `nnn`, in the format of `es-ttc tune`."""
 PACKAGES = ("es-ttc", "numpy", "torch", "safetensors", "sentence-transformers", "onnxruntime")
 
 
@@ -38,18 +38,18 @@ def write(
     """Write a trained encoder, and return its identity.
 
     Args:
-        folder: Where; its name becomes the encoder's.
+        folder: The folder; its name becomes the encoder's.
         kind: nnn, colt, dense or head.
-        base_name: What the encoder under it is loaded by.
-        base: That encoder's identity.
-        heads: Each role's.
-        models: Roles whose fine-tuned model stands in the folder already.
-        params: Parameters that go with it, by method.
-        about: Data, options, course and figures, for people.
-        cache_dir: Of file hashes.
+        base_name: The name by which the base encoder is loaded.
+        base: The base encoder's identity.
+        heads: The head of each role.
+        models: Roles with a fine-tuned model in the folder already.
+        params: Parameters to use with it, by method.
+        about: Data, options, progress and figures, for the card.
+        cache_dir: Folder of file hashes.
     """
     arrays = {name: rows for role in ROLES for name, rows in heads[role].arrays(role).items()}
-    # Heads without a weight (a role that stays as it is) still want a file.
+    # Heads without weights (a role that does not change) need a file too.
     replace(folder / HEADS, packed(arrays or {"empty": np.zeros(1, np.float32)}))
     content = {
         "version": VERSION,
@@ -81,7 +81,7 @@ def write(
 
 
 def page(folder: Path, content: Mapping[str, Any]) -> str:
-    """Return a card as a page."""
+    """Return a card as a Markdown page."""
     data, base = content["data"], content["base"]["identity"]
     figures = content["metrics"]
     columns = list(next(iter(figures.values()), {}))

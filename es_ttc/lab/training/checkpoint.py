@@ -1,4 +1,4 @@
-"""A run's state in one file of safetensors, with JSON in its header: replaced as a whole, never a pickle."""
+"""A run's state in one file of safetensors, with JSON in its header: replaced as a whole, without pickle."""
 
 import json
 from dataclasses import asdict
@@ -27,7 +27,7 @@ def save(
     where: "TrainingProgress",
     about: Any,
 ) -> None:
-    """Write a checkpoint: a reader sees the one before, or all of this one."""
+    """Write a checkpoint; a reader sees the previous one or this one, never a part."""
     tensors = {f"learned.{name}": tensor for name, tensor in learned.state_dict().items()}
     tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
     for number, moments in optimiser.state_dict()["state"].items():
@@ -40,10 +40,11 @@ def save(
 def load(
     file: Path, learned: nn.Module, optimiser: torch.optim.Optimizer, best: dict[str, Tensor], about: Any
 ) -> dict[str, Any]:
-    """Read a checkpoint into what is trained, and return where the run was.
+    """Read a checkpoint into the trained modules, and return the run's position.
 
     Raises:
-        ConfigurationError: It is damaged, or of a run with other options or data; the message names what differs.
+        ConfigurationError: It is damaged, or belongs to a run with other options or data; the message names the
+            difference.
     """
     try:
         with safe_open(file, framework="pt") as found:
@@ -71,5 +72,9 @@ def _require_same(file: Path, before: Any, now: Any) -> None:
     if before == now:
         return
     names = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
-    told = "; ".join(f"[{name}] was {json.dumps(before.get(name))}, is {json.dumps(now.get(name))}" for name in names)
-    raise ConfigurationError(f"checkpoint [{file}] is of another run: {told}. Give the same options, or another --out")
+    differences = "; ".join(
+        f"[{name}] was {json.dumps(before.get(name))}, is {json.dumps(now.get(name))}" for name in names
+    )
+    raise ConfigurationError(
+        f"checkpoint [{file}] is of another run: {differences}. Give the same options, or another --out"
+    )

@@ -1,4 +1,4 @@
-"""A collection as training sees it: vectors, and which documents are relevant to which query."""
+"""A collection for training: vectors, and the relevant documents of each query."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,19 +20,19 @@ from es_ttc.lab.evaluation.searcher import Progress, silent
 
 TRAIN, VALID, TEST = "train", ("valid", "dev", "validation"), "test"
 HELD_OUT = 0.2
-"""Share of the train queries that stand in for a missing validation split, as the paper has it for ToolLens."""
+"""Share of the train queries that replaces a missing validation split, as in the paper for ToolLens."""
 
 Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
 class TrainingQueries:
-    """Queries with what is relevant to them.
+    """Queries with their relevant documents.
 
     Attributes:
         texts: Their texts.
         vectors: ``(q, d)`` float32 unit rows.
-        relevant: For each the places of its relevant documents in the corpus, one or more.
+        relevant: For each the positions of its relevant documents in the corpus, one or more.
     """
 
     texts: Sequence[str]
@@ -51,10 +51,10 @@ class TrainingQueries:
         )
 
     def mask(self, documents: int, places: Places | None = None) -> Tensor:
-        """Return what is relevant, ``(b, documents)`` bool, of some queries or all."""
-        wanted = range(len(self)) if places is None else places
-        mask = torch.zeros(len(wanted), documents, dtype=torch.bool)
-        for row, place in enumerate(wanted):
+        """Return the relevant documents, ``(b, documents)`` bool, of some queries or all."""
+        requested = range(len(self)) if places is None else places
+        mask = torch.zeros(len(requested), documents, dtype=torch.bool)
+        for row, place in enumerate(requested):
             mask[row, self.relevant[place]] = True
         return mask
 
@@ -66,11 +66,11 @@ class Task:
     Attributes:
         name: Its name.
         documents: ``(n, d)`` float32 unit rows.
-        train: What is learned from.
-        valid: What chooses the epoch; never test queries.
-        test: What figures are reported on; None where there is no such split.
+        train: The training queries.
+        valid: The queries that select the epoch; never test queries.
+        test: The queries for reported figures; None if there is no such split.
         held_out: Whether ``valid`` was a part of the train split.
-        texts: The documents' texts as they are encoded; empty where vectors alone are at hand.
+        texts: The documents' encoded texts; empty if only vectors are available.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Task:
         return int(self.documents.shape[1])
 
     def mapped(self, heads: Mapping[Role, Head]) -> "Task":
-        """Return the same with vectors mapped by heads: what further training begins from."""
+        """Return the same collection with vectors mapped by heads, for further training."""
 
         def through(questions: TrainingQueries) -> TrainingQueries:
             return replace(questions, vectors=heads["query"](questions.vectors))
@@ -115,10 +115,10 @@ def load_task(
     Args:
         folder: With a train split.
         encoder: The frozen encoder.
-        train_split: Its name; for cross-validation, which a benchmark sees to, the only one that there is.
-        seed: Of what is held out and of samples.
-        most_queries: Take so many train queries at most, drawn at random.
-        progress: Told about every batch.
+        train_split: Its name; for cross-validation, which a benchmark ensures, the only one.
+        seed: Seed of the held-out part and of samples.
+        most_queries: Maximum number of train queries, drawn at random.
+        progress: Receives every batch.
 
     Raises:
         ConfigurationError: There is no train split, or too little in it.
@@ -150,7 +150,7 @@ def load_task(
 
 
 def held_out(collection: Collection, seed: int, share: float = HELD_OUT) -> tuple[Collection, Collection]:
-    """Return a collection parted into what is learned from and what chooses, drawn at random."""
+    """Return a collection split at random into a training and a validation part."""
     queries = sorted(collection.queries)
     _, places = held_out_places(len(queries), seed, share)
     chosen = {queries[place] for place in places}
@@ -158,7 +158,7 @@ def held_out(collection: Collection, seed: int, share: float = HELD_OUT) -> tupl
 
 
 def held_out_places(count: int, seed: int, share: float = HELD_OUT) -> tuple[Places, Places]:
-    """Return places of what is learned from and of what chooses, drawn at random."""
+    """Return the positions of the training and of the validation part, drawn at random."""
     order: Places = np.random.default_rng(seed).permutation(count)
     first = max(1, round(share * count))
     return np.sort(order[first:]), np.sort(order[:first])
@@ -186,13 +186,13 @@ def _corpus(collection: Collection, encoder: Encoder, progress: Progress) -> tup
 def _questions(
     collection: Collection, place: Mapping[str, int], encoder: Encoder, progress: Progress
 ) -> TrainingQueries:
-    """Return the queries that something in the corpus answers."""
+    """Return the queries with a relevant document in the corpus."""
     relevant = {
         query: np.array(sorted(place[one] for one, grade in judged.items() if grade > 0 and one in place), np.intp)
         for query, judged in collection.qrels.items()
     }
-    asked = [query for query in collection.queries if len(relevant[query])]
-    texts = [collection.queries[query] for query in asked]
+    answerable = [query for query in collection.queries if len(relevant[query])]
+    texts = [collection.queries[query] for query in answerable]
     encoded = encode_queries(texts, encoder, tokens=False, progress=progress)
     vectors = np.concatenate([query.vectors for query in encoded]) if encoded else np.zeros((0, 0), np.float32)
-    return TrainingQueries(texts, vectors, [relevant[query] for query in asked])
+    return TrainingQueries(texts, vectors, [relevant[query] for query in answerable])

@@ -1,4 +1,4 @@
-"""Figures for a card: before and after, on validation and, where there are some, on test queries."""
+"""Figures for a card: before and after training, on validation and, if there are any, on test queries."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ def rankings(documents: Float32, queries: Float32, penalty: Penalty | None = Non
     Args:
         documents: ``(n, d)``.
         queries: ``(q, d)``.
-        penalty: Of `nnn`.
+        penalty: Penalty of `nnn`.
     """
     found = []
     for vector in queries:
@@ -49,11 +49,11 @@ def figures(questions: TrainingQueries, documents: Float32, penalty: Penalty | N
 
 
 def before_and_after(before: Task, after: Task, params: Mapping[str, Any] | None) -> dict[str, dict[str, float]]:
-    """Return figures before and after training; by the method `nnn` too where it has parameters.
+    """Return figures before and after training; also for the method `nnn` if it has parameters.
 
     Args:
-        before: The collection through the encoder as it was.
-        after: The same through the trained one.
+        before: The collection with the original encoder.
+        after: The collection with the trained one.
         params: Of `nnn`.
     """
     found = {}

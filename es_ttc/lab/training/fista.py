@@ -72,10 +72,10 @@ def lacking(documents: Tensor, queries: Tensor, x: Tensor, l1: Tensor | float) -
 def selection_scores(
     documents: Tensor, queries: Tensor, x: Tensor, l1: Tensor | float, relevant: Tensor, *, slack: float = 1.0
 ) -> Tensor:
-    """Return what the set loss compares: coefficients; for relevant documents left out, what they lack times ``slack``.
+    """Return the scores for the set loss: coefficients, and ``slack`` times the gap of unselected relevant documents.
 
-    A coefficient of 0 has no gradient, so a relevant document that the solver left out could never be pulled in; what
-    it lacks has one. ``slack = 0`` is the loss on coefficients alone, as the paper writes it.
+    A coefficient of 0 has no gradient, so training could never select a relevant document that the solver left out; its
+    gap to selection has one. ``slack = 0`` is the loss on coefficients alone, as in the paper.
 
     Args:
         documents: ``(n, d)``.
@@ -83,7 +83,7 @@ def selection_scores(
         x: ``(b, n)`` coefficients.
         l1: The threshold.
         relevant: ``(b, n)`` bool.
-        slack: Weight of what is lacking.
+        slack: Weight of the gap.
     """
     if slack == 0:
         return x

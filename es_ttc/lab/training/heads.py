@@ -11,25 +11,25 @@ from es_ttc.encoders.base import Float32
 from es_ttc.encoders.heads import Layer, Linear, Mlp
 
 FIRST_MIX = 0.1
-"""The mixing coefficient at the start (the paper's own value is lost)."""
+"""Initial mixing coefficient (the paper's own value is not stated)."""
 
 
 class HeadModule(Protocol):
-    """A head that is learned."""
+    """A trainable head."""
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Map unit rows to unit rows, ``(n, d)``."""
         ...
 
     def layer(self) -> Layer:
-        """Return it as it is served."""
+        """Return it as a layer for serving."""
         ...
 
 
 class MixedMlp(nn.Module):
     """NNN-Tr's adapter (B.5): ``norm((1 - a) e + a MLP(e))``, two layers, GELU, a learned.
 
-    "Training begins close to the frozen baseline": here at it, for the outer layer begins with zeros.
+    "Training begins close to the frozen baseline": here exactly at it, because the outer layer begins with zeros.
 
     Args:
         dims: Components d.
@@ -47,13 +47,13 @@ class MixedMlp(nn.Module):
         return F.normalize((1 - self.mix) * rows + self.mix * mapped, dim=-1)
 
     def layer(self) -> Layer:
-        """Return it as it is served."""
+        """Return it as a layer for serving."""
         mix = float(self.mix.detach())
         return _mlp(self.inner, self.outer, 1 - mix, mix)
 
 
 class ResidualMlp(nn.Module):
-    """Appendix C's residual two-layer network: ``norm(e + MLP(e))``, nothing but e at the start."""
+    """Appendix C's residual two-layer network: ``norm(e + MLP(e))``, the identity at the start."""
 
     def __init__(self, dims: int, hidden: int) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class ResidualMlp(nn.Module):
         return F.normalize(rows + self.outer(F.gelu(self.inner(rows), approximate="tanh")), dim=-1)
 
     def layer(self) -> Layer:
-        """Return it as it is served."""
+        """Return it as a layer for serving."""
         return _mlp(self.inner, self.outer, 1.0, 1.0)
 
 
@@ -80,12 +80,12 @@ class LinearHead(nn.Module):
         return F.normalize(rows @ self.matrix.T, dim=-1)
 
     def layer(self) -> Layer:
-        """Return it as it is served."""
+        """Return it as a layer for serving."""
         return Linear(_array(self.matrix), np.zeros(len(self.matrix), np.float32))
 
 
 class LowRank(nn.Module):
-    """Appendix C's residual metric of low rank: ``norm(e + U V^T e)``, nothing but e at the start."""
+    """Appendix C's residual metric of low rank: ``norm(e + U V^T e)``, the identity at the start."""
 
     def __init__(self, dims: int, rank: int) -> None:
         super().__init__()
@@ -97,19 +97,19 @@ class LowRank(nn.Module):
         return F.normalize(rows + rows @ self.inward @ self.outward.T, dim=-1)
 
     def layer(self) -> Layer:
-        """Return it as it is served: folded into one matrix."""
+        """Return it as a layer for serving: combined into one matrix."""
         dims = len(self.inward)
         matrix = torch.eye(dims, device=self.inward.device) + self.outward @ self.inward.T
         return Linear(_array(matrix), np.zeros(dims, np.float32))
 
 
 def whitening(rows: Float32, *, ridge: float = 1e-3) -> Linear:
-    """Return the PCA whitening of some vectors: ``S^-1/2 U^T (e - m)``, learned from no label.
+    """Return the PCA whitening of some vectors: ``S^-1/2 U^T (e - m)``, learned without labels.
 
     Args:
         rows: ``(n, d)``.
-        ridge: Added to the covariance's eigenvalues, relative to the greatest: directions that the sample hardly shows
-            must not be blown up.
+        ridge: Added to the covariance's eigenvalues, relative to the greatest, so that directions with little variance
+            in the sample are not amplified.
     """
     mean = rows.mean(axis=0, dtype=np.float64)
     centred = rows.astype(np.float64) - mean
@@ -119,7 +119,7 @@ def whitening(rows: Float32, *, ridge: float = 1e-3) -> Linear:
 
 
 def _network(dims: int, hidden: int) -> tuple[nn.Linear, nn.Linear]:
-    """Return the layers of a network that gives zeros at the start."""
+    """Return the layers of a network whose output is zero at the start."""
     inner, outer = nn.Linear(dims, hidden), nn.Linear(hidden, dims)
     nn.init.zeros_(outer.weight)
     nn.init.zeros_(outer.bias)

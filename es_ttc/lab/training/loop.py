@@ -1,7 +1,7 @@
-"""The one training loop: epochs of batches, validation after each, the best one kept, checkpoints in between.
+"""The training loop: epochs of batches, validation after each, the best epoch is kept, checkpoints in between.
 
-Everything random is a function of the seed, the epoch and the step, so a run that was killed and goes on from its last
-checkpoint takes the same course, bit for bit on the same machine, as one that was not.
+All randomness is a function of the seed, the epoch and the step, so a run that resumes from its last checkpoint gives
+the same result, bit for bit on the same machine, as an uninterrupted one.
 """
 
 import math
@@ -25,18 +25,18 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, slots=True)
 class LoopOptions:
-    """How training goes about it, whatever is trained.
+    """Options of the loop, for all kinds of training.
 
     Attributes:
-        epochs: At most so many.
-        batch: Examples a step.
+        epochs: Maximum number of epochs.
+        batch: Number of examples per step.
         learning_rate: AdamW's.
         weight_decay: AdamW's.
         patience: Epochs without a better validation after which it ends.
-        seed: Of everything random.
-        precision: Of matrix products outside the solver: bfloat16 by autocast, or float32.
-        device: auto (CUDA where there is some), cpu, cuda or another torch device.
-        threads: Of the processor; torch's own number if None.
+        seed: Seed of all random choices.
+        precision: Precision of matrix products outside the solver: bfloat16 by autocast, or float32.
+        device: auto (CUDA if available), cpu, cuda or another torch device.
+        threads: Number of processor threads; None: torch's own number.
         save_seconds: Time between two checkpoints inside an epoch; each epoch ends with one.
     """
 
@@ -56,7 +56,7 @@ class Recipe(Protocol):
     """One kind of training.
 
     Attributes:
-        learned: Holds everything that is learned.
+        learned: The trainable modules.
         examples: Number of examples of an epoch.
     """
 
@@ -64,7 +64,7 @@ class Recipe(Protocol):
     examples: int
 
     def begin_epoch(self, random: np.random.Generator) -> None:
-        """Draw what holds for an epoch (dropped edges, negatives)."""
+        """Draw the random choices of an epoch (dropped edges, negatives)."""
         ...
 
     def loss(self, batch: Places, random: np.random.Generator) -> Tensor:
@@ -72,17 +72,17 @@ class Recipe(Protocol):
         ...
 
     def validate(self) -> float:
-        """Return the validation's measure: the greater, the better; not finite where the solver gives nothing."""
+        """Return the validation's measure, greater is better; not finite if the solver selects nothing."""
         ...
 
 
 @dataclass(slots=True)
 class TrainingProgress:
-    """Where a run is.
+    """Position and results of a run.
 
     Attributes:
-        epoch: Epochs that are over.
-        step: Steps of the present epoch that are over.
+        epoch: Number of finished epochs.
+        step: Number of finished steps of the present epoch.
         losses: Mean loss of each epoch.
         step_losses: Loss of every step so far.
         valid: The measure before training and after each epoch.
@@ -98,7 +98,7 @@ class TrainingProgress:
 
 
 Report = Callable[[TrainingProgress, int], None]
-"""Called after each step with where the run is, and the steps of an epoch."""
+"""Called after each step with the progress, and the number of steps of an epoch."""
 
 
 def train(
@@ -110,27 +110,27 @@ def train(
     resume: bool = False,
     report: Report | None = None,
 ) -> TrainingProgress:
-    """Train, and leave the recipe with the weights of its best epoch.
+    """Train, and load the weights of the best epoch.
 
     Args:
-        recipe: What is trained.
-        options: How.
-        file: The checkpoint; none is kept if None.
-        about: JSON-ready: what must be the same when a run goes on.
-        resume: Go on from the checkpoint, where there is one.
-        report: Told how it goes.
+        recipe: The recipe.
+        options: Options of the loop.
+        file: The checkpoint; None: no checkpoint is written.
+        about: JSON-ready values that must be the same to resume a run.
+        resume: Resume from the checkpoint, if there is one.
+        report: Receives the progress.
 
     Raises:
         ConfigurationError: The checkpoint is of another run, or the loss is not finite.
     """
-    report = report or _untold
+    report = report or _ignore
     device = device_of(options.device, mps=False)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     recipe.learned.to(device)
     parameters = [one for one in recipe.learned.parameters() if one.requires_grad]
     where = TrainingProgress()
-    if not parameters:  # a whitening is there at once
+    if not parameters:  # a whitening needs no training
         where.valid.append(_validated(recipe))
         return where
     optimiser = torch.optim.AdamW(parameters, lr=options.learning_rate, weight_decay=options.weight_decay)
@@ -169,7 +169,7 @@ def _epoch(
     about: Any,
     report: Report,
 ) -> None:
-    """Do the steps of an epoch that are left."""
+    """Run the remaining steps of an epoch."""
     recipe.learned.train()
     order = np.random.default_rng([options.seed, where.epoch]).permutation(recipe.examples)
     recipe.begin_epoch(np.random.default_rng([options.seed, where.epoch, 1]))
@@ -178,7 +178,7 @@ def _epoch(
     while where.step < steps:
         batch = order[where.step * options.batch : (where.step + 1) * options.batch]
         random = np.random.default_rng([options.seed, where.epoch, 2, where.step])
-        torch.manual_seed(int(random.integers(2**62)))  # dropout of a model that is tuned
+        torch.manual_seed(int(random.integers(2**62)))  # enables dropout of a fine-tuned model
         with torch.autocast(kind, torch.bfloat16, enabled=options.precision == "bfloat16"):
             loss = recipe.loss(batch, random)
         if not torch.isfinite(loss):
@@ -197,8 +197,8 @@ def _epoch(
         report(where, steps)
 
 
-def _untold(where: TrainingProgress, steps: int) -> None:
-    """Tell nobody."""
+def _ignore(where: TrainingProgress, steps: int) -> None:
+    """Ignore the progress."""
 
 
 @torch.no_grad()

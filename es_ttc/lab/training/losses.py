@@ -21,7 +21,7 @@ def info_nce(queries: Tensor, documents: Tensor, temperature: float, excluded: T
 
 
 def set_loss(scores: Tensor, relevant: Tensor, *, margin: float, temperature: float) -> Tensor:
-    """Return NNN-Tr's loss (its equation 6, whose formula the text at hand has lost; rebuilt from its words).
+    """Return NNN-Tr's loss (its equation 6, reconstructed from its description).
 
     "A relaxation of the indicator via temperature with margin factor; the softmin over S and the softmax over the
     complement enforce that every relevant coefficient is above every irrelevant one by a multiplicative margin"::
@@ -45,18 +45,19 @@ def set_loss(scores: Tensor, relevant: Tensor, *, margin: float, temperature: fl
 def listwise_multi_label(scores: Tensor, labels: Tensor) -> Tensor:
     """Return COLT's list-wise multi-label loss: cross-entropy of a softmax with labels that share 1.
 
-    As in its published code: each list is some relevant documents and random others, each place a Bernoulli variable.
+    As in its published code: each list contains some relevant documents and random others, each position is a Bernoulli
+    variable.
 
     Args:
-        scores: ``(b, k)`` a list a query.
+        scores: ``(b, k)`` one list for each query.
         labels: ``(b, k)`` 0 or 1.
     """
     predicted = torch.softmax(scores, dim=1)
-    wanted = labels / labels.sum(dim=1, keepdim=True)
+    targets = labels / labels.sum(dim=1, keepdim=True)
     log_rest = torch.log1p(-predicted.clamp(max=1 - 1e-6))
-    return -(wanted * torch.log(predicted) + (1 - wanted) * log_rest).mean()
+    return -(targets * torch.log(predicted) + (1 - targets) * log_rest).mean()
 
 
 def cross_view(one: Tensor, other: Tensor, temperature: float) -> Tensor:
-    """Return COLT's contrastive loss between two views of the same things, ``(b, d)`` each."""
+    """Return COLT's contrastive loss between two views of the same items, ``(b, d)`` each."""
     return info_nce(F.normalize(one, dim=1), F.normalize(other, dim=1), temperature)

@@ -1,4 +1,4 @@
-"""Measures of a batch of scores, for choosing the best epoch.
+"""Measures of a batch of scores, for the selection of the best epoch.
 
 Published figures come from :mod:`es_ttc.lab.evaluation`.
 """
@@ -10,10 +10,10 @@ from es_ttc.errors import InvalidRequest
 
 
 def found_at(scores: Tensor, relevant: Tensor, k: int) -> Tensor:
-    """Return how many relevant documents are among the first k, ``(b,)``.
+    """Return the number of relevant documents among the first k, ``(b,)``.
 
     Args:
-        scores: ``(b, n)``; the earlier of equal ones first.
+        scores: ``(b, n)``; of equal scores the earlier one ranks first.
         relevant: ``(b, n)`` bool.
         k: Cutoff.
     """

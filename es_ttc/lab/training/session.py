@@ -1,4 +1,4 @@
-"""One training from BEIR folders to an artefact: what `es-ttc train` does."""
+"""One training from BEIR folders to a trained encoder, as `es-ttc train` runs it."""
 
 import hashlib
 import shutil
@@ -29,30 +29,30 @@ _OF_NO_INFLUENCE = ("device", "threads", "save_seconds")
 
 
 class Trainable(Recipe, Protocol):
-    """A recipe whose outcome can be served."""
+    """A recipe whose result can be served."""
 
     def heads(self) -> dict[Role, Head]:
-        """Return both roles' heads, as they are now."""
+        """Return the present heads of both roles."""
         ...
 
     @property
     def tuned(self) -> Mapping[Role, TunedSide]:
-        """Sides whose encoder itself is learned."""
+        """The sides with a fine-tuned encoder."""
         ...
 
     def params(self) -> dict[str, float] | None:
-        """Return the parameters of the method `nnn` that go with it; None where it is no matter of that method."""
+        """Return the parameters of the method `nnn` to use with it; None if it is for another method."""
         ...
 
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """What training begins from.
+    """The initial state of a training.
 
     Attributes:
-        heads: Each role's, over the encoder; none without an artefact.
-        models: Folders of fine-tuned models, by the role that has one.
-        identity: The artefact's; None without one.
+        heads: The head of each role; none without an initial trained encoder.
+        models: Folders of fine-tuned models, by role.
+        identity: The initial trained encoder's identity; None without one.
     """
 
     heads: Mapping[Role, Head]
@@ -61,23 +61,23 @@ class TrainingStart:
 
 
 Sides = Callable[[Task, Role], TunedSide]
-"""Makes a side whose encoder is learned."""
+"""Creates a side with a fine-tuned encoder."""
 
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """What is to be trained.
+    """A request for a training.
 
     Attributes:
         kind: nnn, colt, dense or head.
         data: BEIR folders.
-        out: Where the artefact goes.
-        recipe: Makes the recipe from the tasks, and from what makes sides whose encoder is learned.
-        options: The recipe's own, JSON-ready, for the card.
-        loop: How it is trained.
-        start: An artefact that it begins from.
-        most_queries: Train queries at most, of each folder.
-        resume: Whether to go on with a training that was stopped.
+        out: Folder for the result.
+        recipe: Returns the recipe, given the tasks and a factory of sides with a fine-tuned encoder.
+        options: The recipe's options, JSON-ready, for the card.
+        loop: Options of the loop.
+        start: An initial trained encoder.
+        most_queries: Maximum number of train queries of each folder.
+        resume: Whether to resume a stopped training.
     """
 
     kind: str
@@ -93,12 +93,12 @@ class TrainingRequest:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What came of it.
+    """The result of a training.
 
     Attributes:
-        identity: The trained encoder's.
+        identity: The trained encoder's identity.
         course: Losses and validation.
-        metrics: Figures by what they are of.
+        metrics: Figures by name.
         params: Parameters by method.
     """
 
@@ -117,19 +117,19 @@ def run(
     progress: Progress = silent,
     report: Report | None = None,
 ) -> TrainingResult:
-    """Train and write the artefact.
+    """Train and write the trained encoder.
 
     Args:
-        request: What is to be trained.
-        base_name: What the frozen encoder is loaded by.
-        encoder: That encoder.
-        cache_dir: Of file hashes.
-        progress: Told about encoding.
-        report: Told about training.
+        request: The request.
+        base_name: The name by which the frozen encoder is loaded.
+        encoder: The frozen encoder.
+        cache_dir: Folder of file hashes.
+        progress: Receives the progress of encoding.
+        report: Receives the progress of training.
 
     Raises:
-        ConfigurationError: The data, the start or the checkpoint will not do.
-        InvalidRequest: The folder holds something already.
+        ConfigurationError: The data, the start or the checkpoint are invalid.
+        InvalidRequest: The folder contains other files.
     """
     checkpoint = _claim(request)
     loop = request.loop
@@ -194,13 +194,13 @@ def run(
 
 
 def _lasting(name: str) -> str:
-    """Return an encoder's name as a card keeps it: no backend, which is no matter of what it is; folders in full."""
+    """Return an encoder's name for a card: without the backend, which does not matter, and with full paths."""
     plain = on_backend(name, "")
     return str(Path(plain).resolve()) if Path(plain).is_dir() else plain
 
 
 def _claim(request: TrainingRequest) -> Path:
-    """Return where the checkpoint goes, in a folder that is new, or holds this training."""
+    """Return the checkpoint's file, in a folder that is new or belongs to this training."""
     out = request.out
     checkpoint = out / artefact.CHECKPOINT
     if (out / CARD).exists():
@@ -216,7 +216,7 @@ def _claim(request: TrainingRequest) -> Path:
 
 
 def _start(folder: Path | None, base: EncoderIdentity, cache_dir: Path) -> TrainingStart:
-    """Return what training begins from."""
+    """Return the initial state of a training."""
     if folder is None:
         return TrainingStart({role: Head() for role in ROLES})
     if not is_trained(folder):
@@ -232,7 +232,7 @@ def _start(folder: Path | None, base: EncoderIdentity, cache_dir: Path) -> Train
 
 
 def _below(encoder: Encoder, start: TrainingStart, cache_dir: Path) -> Encoder:
-    """Return what gives the vectors under the heads: the encoder, or fine-tuned models in its place."""
+    """Return the encoder under the heads: the base encoder, or fine-tuned models."""
     if not start.models:
         return encoder
     bases: dict[Role, Encoder] = dict.fromkeys(ROLES, encoder)
@@ -242,7 +242,7 @@ def _below(encoder: Encoder, start: TrainingStart, cache_dir: Path) -> Encoder:
 
 
 def _models(out: Path, start: TrainingStart, tuned: Mapping[Role, TunedSide]) -> dict[Role, Path]:
-    """Write the fine-tuned models of each role, new ones and those that training began from."""
+    """Write the fine-tuned models of each role, new and initial ones."""
     found: dict[Role, Path] = {}
     for role in ROLES:
         folder = out / role
@@ -263,7 +263,7 @@ def _about(
     course: TrainingProgress,
     metrics: Mapping[str, Mapping[str, float]],
 ) -> dict[str, Any]:
-    """Return what a card tells beside what serving needs."""
+    """Return the fields of a card that serving does not need."""
     return {
         "data": {
             "name": ", ".join(task.name for task in tasks),
@@ -282,7 +282,7 @@ def _about(
 
 
 def _digest(task: Task) -> str:
-    """Return a hash of all that training sees of a collection."""
+    """Return a hash of the data that training uses of a collection."""
     total = hashlib.sha256()
     for rows in (task.documents, task.train.vectors, task.valid.vectors):
         total.update(np.ascontiguousarray(rows).tobytes())

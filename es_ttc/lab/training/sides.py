@@ -1,4 +1,4 @@
-"""The two sides of a bi-encoder in training: where the vectors of queries and of documents come from."""
+"""The two sides of a bi-encoder in training: the sources of the vectors of queries and of documents."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ DOCUMENTS, TRAIN, VALID = "documents", "train", "valid"
 
 
 class FrozenSide(nn.Module):
-    """Vectors that are known, through a head that is learned.
+    """Frozen vectors, mapped by a trainable head.
 
     Args:
         vectors: By name, ``(n, d)`` each.
@@ -29,18 +29,18 @@ class FrozenSide(nn.Module):
             self.register_buffer(f"_{name}", torch.from_numpy(rows), persistent=False)
 
     def rows(self, what: str, places: Places | None = None) -> Tensor:
-        """Return unit rows, ``(b, d)``: of ``documents``, ``train`` or ``valid``, at some places or all."""
+        """Return unit rows, ``(b, d)``: of ``documents``, ``train`` or ``valid``, at some positions or all."""
         vectors: Tensor = getattr(self, f"_{what}")
         rows: Tensor = self.head(vectors if places is None else vectors[torch.from_numpy(places)])
         return rows
 
     def each(self, what: str, places: Places) -> Tensor:
-        """Return unit rows at places that may repeat, each of them mapped once."""
+        """Return unit rows at positions that may repeat; each is mapped once."""
         distinct, where = np.unique(places, return_inverse=True)
         return self.rows(what, distinct)[torch.from_numpy(where)]
 
     def served(self) -> Head:
-        """Return the head as it is served."""
+        """Return the head for serving."""
         return Head((self.head.layer(),))
 
 

@@ -1,4 +1,4 @@
-"""A side whose encoder itself is fine-tuned: a sentence-transformers model, all of its weights."""
+"""A side with a fine-tuned encoder: a sentence-transformers model with all of its weights."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,18 +17,18 @@ from es_ttc.encoders.windows import role_prompts
 from es_ttc.lab.training.data import Places
 
 _AT_ONCE = 64
-"""Texts of a batch where no gradient is wanted."""
+"""Number of texts per batch without gradients."""
 
 
 class TunedSide(nn.Module):
-    """Texts through a model that is learned.
+    """Texts encoded by a trainable model.
 
-    Its vectors are those of the model's own library: a text is cut at the model's length, pooled, made unit.
+    Its vectors are those of the model's own library: a text is truncated at the model's length, pooled, normalised.
 
     Args:
-        folder: The model that it begins from.
-        role: Whose prompt goes before a text.
-        texts: By name.
+        folder: The initial model.
+        role: The role, which selects the prompt.
+        texts: The texts by name.
     """
 
     def __init__(self, folder: Path, role: Role, texts: Mapping[str, Sequence[str]]) -> None:
@@ -46,16 +46,16 @@ class TunedSide(nn.Module):
         return torch.cat([self._encoded(chosen[at : at + _AT_ONCE]) for at in range(0, len(chosen), _AT_ONCE)])
 
     def each(self, what: str, places: Places) -> Tensor:
-        """Return unit rows at places that may repeat, each of them encoded once."""
+        """Return unit rows at positions that may repeat; each is encoded once."""
         distinct, where = np.unique(places, return_inverse=True)
         return self.rows(what, distinct)[torch.from_numpy(where)]
 
     def served(self) -> Head:
-        """Nothing stands over the model."""
+        """Return no head."""
         return Head()
 
     def write(self, folder: Path) -> None:
-        """Write the model as its library does: safetensors, no pickle."""
+        """Write the model in its library's format: safetensors, no pickle."""
         self.model.save(str(folder), create_model_card=False, safe_serialization=True)
 
     def _encoded(self, texts: Sequence[str]) -> Tensor:

@@ -1,4 +1,4 @@
-"""The neighbour graph of a corpus: building, pruning, mending and measuring it. Arrays in, arrays out."""
+"""The neighbour graph of a corpus: build, prune, update and measure it. Arrays in, arrays out."""
 
 from es_ttc.reranking.graph.build import GraphParams, build
 from es_ttc.reranking.graph.neighbours import ABSENT, NeighbourGraph

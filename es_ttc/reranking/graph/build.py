@@ -1,4 +1,4 @@
-"""Building a neighbour graph from the documents' vectors."""
+"""Build a neighbour graph from the documents' vectors."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -12,11 +12,11 @@ from es_ttc.reranking.graph.prune import robust_prune
 from es_ttc.vectors.tokens import Float32
 
 EXACT_UP_TO = 50_000
-"""Documents up to which every pair is compared; above, an HNSW index finds the candidates."""
+"""Maximum number of documents for comparing every pair; above, an HNSW index finds the candidates."""
 
 
 class GraphParams(BaseModel):
-    """How a graph is built; kept beside it."""
+    """Parameters of a graph; stored with it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -28,11 +28,11 @@ class GraphParams(BaseModel):
 Method = Literal["exact", "hnsw"]
 
 _ROWS = 1024
-"""Documents of one step."""
+"""Number of documents per step."""
 
 
 def method_for(documents: int) -> Method:
-    """Return how the nearest documents are found in a corpus of this size."""
+    """Return how the nearest documents are found in a corpus of a given size."""
     return "exact" if documents <= EXACT_UP_TO else "hnsw"
 
 
@@ -55,13 +55,13 @@ def build(vectors: Float32, params: GraphParams | None = None) -> NeighbourGraph
 def steps(
     vectors: Float32, rows: Numbers, params: GraphParams, method: Method | None = None
 ) -> Iterator[tuple[Numbers, Numbers]]:
-    """Yield some documents at a time with their neighbours, ``(m,)`` and ``(m, R)``.
+    """Yield batches of documents with their neighbours, ``(m,)`` and ``(m, R)``.
 
     Args:
         vectors: ``(n, d)`` unit rows, of the whole corpus.
-        rows: Numbers of the documents whose neighbours are wanted.
+        rows: Numbers of the documents whose neighbours are computed.
         params: Degree, candidates, alpha.
-        method: How nearest documents are found; by the corpus's size where None.
+        method: How nearest documents are found; None: by the corpus's size.
     """
     index = None
     if (method or method_for(len(vectors))) == "hnsw":

@@ -11,29 +11,29 @@ _BLOCK_BYTES = 64 * 2**20
 
 
 def exact(vectors: Float32, k: int, *, rows: Numbers | None = None) -> tuple[Numbers, Float32]:
-    """Return the k nearest documents of each document but itself, by cosine.
+    """Return the k nearest other documents of each document, by cosine.
 
     Args:
         vectors: ``(n, d)`` unit rows.
-        k: Neighbours wanted, 1 or more; there are never more than n - 1.
-        rows: Numbers of the documents whose neighbours are wanted; all where None.
+        k: Number of neighbours, 1 or more; there are never more than n - 1.
+        rows: Numbers of the documents whose neighbours are returned; None: all.
 
     Returns:
-        Their numbers ``(m, k')`` and cosines ``(m, k')``, nearest first; of equals the one of the lower number.
+        Their numbers ``(m, k')`` and cosines ``(m, k')``, nearest first; of equal cosines the lower number first.
     """
-    wanted = np.arange(len(vectors), dtype=np.int32) if rows is None else rows
+    requested = np.arange(len(vectors), dtype=np.int32) if rows is None else rows
     k = max(0, min(k, len(vectors) - 1))
-    numbers = np.empty((len(wanted), k), np.int32)
-    cosines = np.empty((len(wanted), k), np.float32)
+    numbers = np.empty((len(requested), k), np.int32)
+    cosines = np.empty((len(requested), k), np.float32)
     if k == 0:
         return numbers, cosines
     block = max(1, _BLOCK_BYTES // (4 * len(vectors)))
-    for start in range(0, len(wanted), block):
-        own = wanted[start : start + block]
+    for start in range(0, len(requested), block):
+        own = requested[start : start + block]
         similarity = vectors[own] @ vectors.T
         similarity[np.arange(len(own)), own] = -np.inf
         part = np.argpartition(-similarity, k - 1, axis=1)[:, :k]
-        part.sort(axis=1)  # a stable sort by cosine then leaves equals in the order of their numbers
+        part.sort(axis=1)  # a stable sort by cosine keeps equal ones in the order of their numbers
         found = np.take_along_axis(similarity, part, axis=1)
         order = np.argsort(-found, axis=1, kind="stable")
         numbers[start : start + block] = np.take_along_axis(part, order, axis=1)
@@ -46,7 +46,7 @@ class Hnsw:
 
     Args:
         vectors: ``(n, d)`` unit rows.
-        k: Neighbours wanted.
+        k: Number of neighbours.
         expansion: Size of the search's candidate list; greater is slower and more exact.
 
     Raises:
@@ -66,22 +66,22 @@ class Hnsw:
         self._index.add(np.arange(len(vectors), dtype=np.uint64), vectors)
 
     def nearest(self, rows: Numbers | None = None) -> tuple[Numbers, Float32]:
-        """Return about the k nearest documents of each document but itself, as :func:`exact` does.
+        """Return about the k nearest other documents of each document, as :func:`exact` does.
 
-        :data:`ABSENT` with cosine -1 stands where the index found fewer.
+        Missing results are :data:`ABSENT` with cosine -1.
         """
         from usearch.index import BatchMatches
 
-        wanted = np.arange(len(self._vectors), dtype=np.int32) if rows is None else rows
+        requested = np.arange(len(self._vectors), dtype=np.int32) if rows is None else rows
         k = self._k
-        found = self._index.search(self._vectors[wanted].reshape(len(wanted), -1), k + 1)
+        found = self._index.search(self._vectors[requested].reshape(len(requested), -1), k + 1)
         if not isinstance(found, BatchMatches):  # what it returns for a matrix
             raise TypeError("usearch answered a matrix of queries with something else than a batch")
         keys = np.asarray(found.keys).astype(np.int64)
         cosines = 1 - np.asarray(found.distances, dtype=np.float32)
         absent = np.arange(keys.shape[1])[None, :] >= np.asarray(found.counts)[:, None]
-        own = keys == wanted[:, None]
-        cosines[absent | own] = -np.inf  # the document itself, and what was not found, go to the end
+        own = keys == requested[:, None]
+        cosines[absent | own] = -np.inf  # the document itself and missing results are moved to the end
         order = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
         cosines = np.take_along_axis(cosines, order, axis=1)
         numbers = np.where(np.isneginf(cosines), ABSENT, np.take_along_axis(keys, order, axis=1))
@@ -89,7 +89,7 @@ class Hnsw:
 
 
 def approximate(vectors: Float32, k: int, *, expansion: int = 128) -> tuple[Numbers, Float32]:
-    """Return about the k nearest documents of each document but itself, from an HNSW index built for it.
+    """Return about the k nearest other documents of each document, from an HNSW index built for it.
 
     Raises:
         ConfigurationError: usearch is not installed.

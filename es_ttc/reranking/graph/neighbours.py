@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ABSENT = -1
-"""Fills the end of a row that has fewer neighbours than the greatest degree."""
+"""Fills the end of a row with fewer neighbours than the maximum degree."""
 
 Numbers = NDArray[np.int32]
 
@@ -32,6 +32,6 @@ class NeighbourGraph:
 
     @property
     def degrees(self) -> NDArray[np.intp]:
-        """The number of each document's neighbours, ``(n,)``."""
+        """Return the number of each document's neighbours, ``(n,)``."""
         degrees: NDArray[np.intp] = np.sum(self.table != ABSENT, axis=1, dtype=np.intp)
         return degrees

@@ -1,4 +1,4 @@
-"""RobustPrune: of a document's candidates keep those that no nearer neighbour already leads to.
+"""RobustPrune: keep of a document's candidates those that no nearer neighbour already leads to.
 
 Subramanya et al., DiskANN: Fast Accurate Billion-point Nearest Neighbor Search on a Single Node (NeurIPS 2019),
 algorithm 2.
@@ -16,16 +16,16 @@ _BLOCK_BYTES = 128 * 2**20
 def robust_prune(vectors: Float32, documents: Numbers, candidates: Numbers, degree: int, alpha: float) -> Numbers:
     """Choose each document's neighbours among its candidates.
 
-    The nearest candidate is taken; every other one that is alpha times nearer to it than to the document is dropped;
-    then the nearest of what is left, until there are enough.
+    The nearest candidate is taken, and every other one that is alpha times nearer to it than to the document is
+    dropped. This repeats with the remaining candidates until R are taken.
 
     Args:
         vectors: ``(n, d)`` unit rows; distance is Euclidean.
         documents: ``(m,)`` the documents whose neighbours are chosen.
-        candidates: ``(m, k)`` numbers in any order, the document itself and :data:`ABSENT` are passed over; a number
-            stands at most once in a row.
-        degree: R, neighbours kept at most.
-        alpha: 1 or more; the greater, the more neighbours survive.
+        candidates: ``(m, k)`` numbers in any order. The document itself and :data:`ABSENT` are skipped; a number occurs
+            at most once in a row.
+        degree: R, maximum number of neighbours.
+        alpha: 1 or more; the greater, the more neighbours are kept.
 
     Returns:
         ``(m, degree)``, nearest first, :data:`ABSENT` at the end.
@@ -62,6 +62,6 @@ def _pruned(vectors: Float32, documents: Numbers, candidates: Numbers, degree: i
 
 
 def _distance(cosines: Float32) -> Float32:
-    """Euclidean distance of unit vectors from their cosines."""
+    """Return the Euclidean distance of unit vectors from their cosines."""
     distance: Float32 = np.sqrt(np.maximum(0, 2 - 2 * cosines))
     return distance

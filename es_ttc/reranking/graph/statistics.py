@@ -1,4 +1,4 @@
-"""What a neighbour graph looks like: degrees, components, what can be reached."""
+"""Statistics of a neighbour graph: degrees, components, reachability."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from es_ttc.reranking.graph.neighbours import ABSENT, NeighbourGraph
 
 @dataclass(frozen=True, slots=True)
 class GraphStatistics:
-    """A graph in numbers.
+    """Statistics of a graph.
 
     Attributes:
-        documents: Documents with neighbours or without.
+        documents: Number of documents.
         edges: Directed edges.
         out_degrees: Least, median and greatest number of neighbours.
-        in_degrees: Least, median and greatest number of documents whose neighbour one is.
-        isolated: Documents that have no neighbour and are nobody's.
-        components: Sizes of the weakly connected components, greatest first; isolated documents left out.
+        in_degrees: Least, median and greatest number of documents that have a document as neighbour.
+        isolated: Number of documents without edges in either direction.
+        components: Sizes of the weakly connected components, greatest first, without isolated documents.
     """
 
     documents: int
@@ -48,7 +48,7 @@ def statistics(graph: NeighbourGraph) -> GraphStatistics:
 
 
 def reachable(graph: NeighbourGraph, seeds: Sequence[int]) -> NDArray[np.intp]:
-    """Return how many steps each document is from the nearest seed, ``(n,)``; -1 where no path leads."""
+    """Return each document's number of steps from the nearest seed, ``(n,)``; -1 if there is no path."""
     steps = np.full(len(graph), -1, np.intp)
     shore = np.unique(np.asarray(seeds, np.intp))
     distance = 0
@@ -68,7 +68,7 @@ def _spread(values: NDArray[np.intp]) -> tuple[int, float, int]:
 
 
 def _components(graph: NeighbourGraph) -> NDArray[np.intp]:
-    """Label weakly connected components: the least label spreads along the edges, both ways, until none changes."""
+    """Label weakly connected components: the least label spreads along edges both ways until none changes."""
     sources, places = np.nonzero(graph.table != ABSENT)
     targets = graph.table[sources, places]
     labels = np.arange(len(graph), dtype=np.intp)
@@ -76,7 +76,7 @@ def _components(graph: NeighbourGraph) -> NDArray[np.intp]:
         spread = labels.copy()
         np.minimum.at(spread, sources, labels[targets])
         np.minimum.at(spread, targets, labels[sources])
-        spread = spread[spread]  # jump to the label's own label: logarithmic in place of linear rounds
+        spread = spread[spread]  # jump to the label's own label: a logarithmic number of iterations
         if np.array_equal(spread, labels):
             return labels
         labels = spread

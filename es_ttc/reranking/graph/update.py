@@ -1,7 +1,7 @@
-"""Mending a graph after documents came, changed or went, without building it anew.
+"""Update a graph after documents were added, changed or deleted, without building it again.
 
-Singh et al., FreshDiskANN (arXiv 2105.09613): a new document is joined to its nearest, which take it in where it is
-nearer than what they have; who loses a neighbour inherits that one's neighbours.
+Singh et al., FreshDiskANN (arXiv 2105.09613): a new document is linked with its nearest documents, which link back if
+it is nearer than their present neighbours. A document that loses a neighbour inherits that neighbour's neighbours.
 """
 
 from collections.abc import Sequence
@@ -25,21 +25,21 @@ def update(
     near: Numbers | None = None,
     takers: Numbers | None = None,
 ) -> tuple[NeighbourGraph, Numbers]:
-    """Return the graph after a change, and the documents whose neighbours are other than before.
+    """Return the graph after a change, and the documents whose neighbours have changed.
 
-    Numbers stay: a deleted document keeps its row, without neighbours and never anyone's neighbour.
+    Numbers do not change: a deleted document keeps its row, has no neighbours and is no document's neighbour.
 
     Args:
-        graph: The graph as it was, of n documents.
-        vectors: ``(n', d)`` float32, the vectors as they are now; n' >= n, new documents at the end. The rows of
-            deleted documents are not read.
+        graph: The graph before the change, of n documents.
+        vectors: ``(n', d)`` float32, the present vectors; n' >= n, new documents at the end. The rows of deleted
+            documents are not read.
         written: Numbers of new and changed documents.
-        deleted: Numbers of documents that are gone.
-        params: As the graph was built.
+        deleted: Numbers of deleted documents.
+        params: The parameters with which the graph was built.
         near: ``(m, k)`` for each written document, in the order of their numbers, the documents nearest to it;
-            :data:`ABSENT` where there are fewer. Found here, by comparing with every other, where None.
-        takers: Numbers of the documents that written ones are offered to as neighbours, as :func:`takers_of` gives
-            them; written ones take each other always. All in ``near`` where None.
+            :data:`ABSENT` where there are fewer. None: they are computed here, by comparing with every other document.
+        takers: Numbers of the documents that written ones are offered to as neighbours, as :func:`takers_of` returns
+            them; written ones are always offered to each other. None: all in ``near``.
     """
     params = params or GraphParams()
     gone, fresh = np.unique(np.asarray(deleted, np.int32)), np.unique(np.asarray(written, np.int32))
@@ -64,16 +64,16 @@ def update(
 
 
 def takers_of(near: Numbers, written: Numbers, vectors: Float32, farthest: Numbers) -> Numbers:
-    """Return the documents that may take a written one as neighbour; the others need not be looked at.
+    """Return the documents that may take a written one as neighbour; the others need not be considered.
 
-    RobustPrune goes through candidates by distance and stops when it has R. So a document with R neighbours, none of
-    which occludes another, takes nothing that is farther than the farthest of them.
+    RobustPrune reads candidates by distance and stops when it has R. So a document with R neighbours, none of which
+    occludes another, takes no document that is farther than its farthest neighbour.
 
     Args:
         near: ``(m, k)`` as for :func:`update`.
-        written: ``(m,)`` whose nearest they are.
-        vectors: ``(n, d)`` float32; rows of documents that stand nowhere here are not read.
-        farthest: ``(n,)`` each document's farthest neighbour; :data:`ABSENT` where it has less than R, or may lose one.
+        written: ``(m,)`` the written documents.
+        vectors: ``(n, d)`` float32; rows of other documents are not read.
+        farthest: ``(n,)`` each document's farthest neighbour; :data:`ABSENT` if it has fewer than R, or may lose one.
     """
     at, place = np.nonzero(near != ABSENT)
     hosts = near[at, place]
@@ -85,7 +85,7 @@ def takers_of(near: Numbers, written: Numbers, vectors: Float32, farthest: Numbe
 
 
 def _leave(table: Numbers, vectors: Float32, leaving: Numbers, params: GraphParams) -> None:
-    """Take documents out of everyone's neighbours; who had them inherits theirs."""
+    """Remove documents from all neighbour lists; the documents that had them inherit their neighbours."""
     leaves = np.isin(table, leaving) & (table != ABSENT)
     bereft = np.flatnonzero(leaves.any(axis=1)).astype(np.int32)
     bereft = bereft[~np.isin(bereft, leaving)]
@@ -109,7 +109,7 @@ def _join(
     params: GraphParams,
     takers: Numbers | None,
 ) -> None:
-    """Give new documents neighbours among their candidates, and offer them to these."""
+    """Choose the neighbours of new documents among their candidates, and offer the new documents to these."""
     table[fresh] = robust_prune(vectors, fresh, candidates, params.degree, params.alpha)
     offers: dict[int, list[int]] = {}
     if takers is not None:
@@ -125,7 +125,7 @@ def _join(
 
 
 def _distinct(rows: Sequence[Numbers], without: Numbers | None = None) -> Numbers:
-    """Return rows as one table, each number once a row, some left out."""
+    """Return rows as one table, each number once per row, without some numbers."""
     kept = [np.unique(row[row != ABSENT]) for row in rows]
     if without is not None:
         kept = [row[~np.isin(row, without)] for row in kept]

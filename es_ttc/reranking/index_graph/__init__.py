@@ -1,4 +1,4 @@
-"""The neighbour graph of an index in the engine: building it, following changes, showing and deleting it."""
+"""The neighbour graph of an index, stored in the engine: build, update, show and delete it."""
 
 from es_ttc.reranking.index_graph.build import BuildProgress, build_graph
 from es_ttc.reranking.index_graph.statistics import GraphReport, show_graph

@@ -1,8 +1,8 @@
-"""Building the graph of an index: vectors are read, neighbours computed some documents at a time, and written.
+"""Build the graph of an index: read the vectors, compute neighbours in batches, and write them.
 
-A graph is filled under a name of its own, and an alias leads to it only when it is finished: a half-built one serves
-nobody. What a stopped run has written stays, and the next one with the same parameters goes on there. Whatever changes
-in the index meanwhile is known by `_seq_no`, and left to the first update.
+A graph is written to an index with a name of its own. An alias is set to it only when it is finished, so an unfinished
+graph is never used. A stopped run keeps what it has written, and the next run with the same parameters resumes it.
+Changes of the index during a build are found by `_seq_no` in the first update.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ Builder = Literal["vectors", "engine"]
 
 @dataclass(slots=True)
 class BuildProgress:
-    """How a build goes.
+    """Progress of a build.
 
     Attributes:
         index: The index whose graph it is.
         graph: Name of the graph's own index.
         builder: ``exact``, ``hnsw`` or ``engine``.
-        doing: What is being counted: ``reading vectors``, then ``finding neighbours``.
-        done: Documents so far.
-        total: Documents in all.
-        resumed: Documents that an earlier, stopped run had written.
-        seconds: Wall time, by what was done.
+        doing: The present stage: ``reading vectors``, then ``finding neighbours``.
+        done: Number of documents so far.
+        total: Number of all documents.
+        resumed: Number of documents that an earlier, stopped run had written.
+        seconds: Wall time by stage.
     """
 
     index: str
@@ -63,20 +63,20 @@ async def build_graph(
     builder: Builder = "vectors",
     report: Report = lambda _: None,
 ) -> BuildProgress:
-    """Build the graph of an index, or go on with a build that was stopped; a graph that serves does so until the end.
+    """Build the graph of an index, or resume a stopped build. A present graph stays in use until the end.
 
     Args:
         engine: The engine.
         name: The index.
         params: Degree, candidates, alpha.
-        builder: ``vectors`` reads them and computes here; ``engine`` asks the engine's own kNN for each document's
-            neighbours and takes the nearest, unpruned: no vector is kept or compared outside the engine's index.
-        report: Told how it goes.
+        builder: ``vectors`` reads them and computes here; ``engine`` searches each document's nearest neighbours by the
+            engine's kNN, without pruning: no vector is stored or compared outside the engine's index.
+        report: Receives the progress.
 
     Raises:
         InvalidRequest: The index has no features, or ids that are not unique; or another build is running.
-        EngineError: The engine refuses.
-        EngineUnavailable: It stayed busy or absent; building again goes on there.
+        EngineError: The engine returned an error.
+        EngineUnavailable: The engine stayed busy or unreachable; building again resumes the build.
     """
     params = params or GraphParams()
     corpus = await VectorSource.of(engine, name)
@@ -108,7 +108,7 @@ async def build_graph(
 async def _fill(
     corpus: VectorSource, engine: Engine, settled: dict[int, int], built: BuildProgress, meta: GraphMeta, report: Report
 ) -> None:
-    """Write the neighbours of all documents that the graph does not have yet."""
+    """Write the neighbours of all documents that are not in the graph yet."""
     began = time.monotonic()
     documents = await _read(corpus, settled, built, report)
     built.seconds["reading"] = time.monotonic() - began
@@ -151,14 +151,14 @@ async def _read(
 async def _neighbours(
     corpus: VectorSource, documents: Sequence[VectorDocument], todo: Numbers, meta: GraphMeta
 ) -> AsyncIterator[list[GraphNode]]:
-    """Yield documents with their neighbours, some at a time."""
+    """Yield documents with their neighbours, in batches."""
     if not len(todo):
         return
     if meta.builder == "engine":
         for start in range(0, len(todo), 256):
             some = [documents[at] for at in todo[start : start + 256].tolist()]
-            asked = [(one.id, one.vector) for one in some if one.vector is not None]
-            found = await corpus.nearest(asked, meta.params.degree)
+            with_vectors = [(one.id, one.vector) for one in some if one.vector is not None]
+            found = await corpus.nearest(with_vectors, meta.params.degree)
             yield [GraphNode(one.id, str(one.hash), tuple(ids)) for one, ids in zip(some, found, strict=True)]
         return
     vectors = np.stack([one.vector for one in documents if one.vector is not None])

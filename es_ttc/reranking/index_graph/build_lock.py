@@ -1,7 +1,7 @@
-"""One build of a graph at a time: who builds says so in the graph's mapping, again and again, until it is finished.
+"""A lock that allows one build of a graph at a time: a build increases a counter in the graph's mapping until it ends.
 
-Whether a build still runs is told by watching for a while whether its number of beats grows. So nobody's clock matters,
-and a build that was killed holds up nobody for longer than that.
+Whether a build still runs is decided by watching its counter for a while. So no clocks are compared, and a killed build
+blocks others for no longer than that.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ logger = logging.getLogger(__name__)
 
 _BEAT_SECONDS = 1.0
 _WATCHED_SECONDS = 5.0
-"""For how long a build that shows no sign of life is watched until it counts as killed."""
+"""Time without a heartbeat after which a build counts as killed."""
 _LOOK_SECONDS = 0.5
 _SETTLING_SECONDS = 0.5
-"""Longer than what lies between a look at the graphs and the writing of one's own name."""
+"""Longer than the time between reading the graphs and writing a new name."""
 
 
 async def acquire_build_lock(engine: Engine, meta: GraphMeta) -> tuple[str, GraphMeta, list[str]]:
-    """Take up a graph that a stopped build has begun in the same way, or begin a new one.
+    """Resume the graph of a stopped build with the same parameters, or create a new one.
 
     Returns:
-        Its name, what it says about itself, and the names of unfinished graphs that nobody builds any more.
+        Its name, its metadata, and the names of abandoned unfinished graphs.
 
     Raises:
         InvalidRequest: Another build is running.
     """
-    left = await _left_by_others(engine, meta.source)
+    left = await _abandoned_graphs(engine, meta.source)
     ours = meta.model_copy(update={"owner": secrets.token_hex(8)})
     name = next((name for name, found in left.items() if found.same_as(meta)), None)
     if name is None:
@@ -48,7 +48,9 @@ async def acquire_build_lock(engine: Engine, meta: GraphMeta) -> tuple[str, Grap
     graphs = await graphs_of(engine, meta.source)
     others = [other for other, found in graphs.items() if other not in (name, *left) and not found.ready]
     mine = name in graphs and graphs[name].owner == ours.owner
-    if not mine or any(other < name for other in others):  # both see each other by now: the lesser name goes on
+    if not mine or any(
+        other < name for other in others
+    ):  # both builds see each other by now: the one with the lesser name continues
         if begun and mine:
             await engine.delete_index(name)
         raise _running(meta.source)
@@ -57,7 +59,7 @@ async def acquire_build_lock(engine: Engine, meta: GraphMeta) -> tuple[str, Grap
 
 @asynccontextmanager
 async def heartbeat(engine: Engine, name: str, meta: GraphMeta) -> AsyncIterator[None]:
-    """Show that a build goes on, for as long as the body runs; one that fails or is stopped gives its claim back."""
+    """Increase the counter of a build while the body runs; release the lock if the body fails or is stopped."""
 
     async def beat() -> None:
         count = 0
@@ -66,7 +68,9 @@ async def heartbeat(engine: Engine, name: str, meta: GraphMeta) -> AsyncIterator
             count += 1
             try:
                 await save(engine, name, meta.model_copy(update={"beats": count}))
-            except EngineError as error:  # the next one may pass; what is wrong shows in the build's own calls
+            except (
+                EngineError
+            ) as error:  # the next one may succeed; a lasting failure occurs in the build's own calls too
                 logger.warning("a build could not show that it goes on: %s", error)
 
     task = asyncio.create_task(beat())
@@ -87,10 +91,10 @@ async def _ended(task: "asyncio.Task[None]") -> None:
 
 
 async def require_ours(engine: Engine, name: str, meta: GraphMeta) -> None:
-    """Refuse to finish a graph that is no longer this build's.
+    """Raise an error if a graph no longer belongs to this build.
 
     Raises:
-        InvalidRequest: It was deleted, or another build has taken it up.
+        InvalidRequest: The graph was deleted, or another build has taken it over.
     """
     found = (await graphs_of(engine, meta.source)).get(name)
     if found is None or found.owner != meta.owner:
@@ -100,11 +104,11 @@ async def require_ours(engine: Engine, name: str, meta: GraphMeta) -> None:
         )
 
 
-async def _left_by_others(engine: Engine, source: str) -> dict[str, GraphMeta]:
-    """Return the unfinished graphs that nobody builds any more.
+async def _abandoned_graphs(engine: Engine, source: str) -> dict[str, GraphMeta]:
+    """Return the abandoned unfinished graphs.
 
     Raises:
-        InvalidRequest: Somebody builds one.
+        InvalidRequest: Another build is running.
     """
     first = await _unfinished(engine, source)
     waited = 0.0
@@ -113,7 +117,7 @@ async def _left_by_others(engine: Engine, source: str) -> dict[str, GraphMeta]:
         waited += _LOOK_SECONDS
         now = await _unfinished(engine, source)
         if {name: found.sign for name, found in now.items()} != {name: found.sign for name, found in first.items()}:
-            raise _running(source)  # or it has just ended
+            raise _running(source)  # or the build has just ended
     return first
 
 
@@ -130,5 +134,5 @@ def _running(source: str) -> InvalidRequest:
 
 
 def deletable(serving: str | None, left: Collection[str], graph: str) -> list[str]:
-    """Return the graphs that a finished one replaces: what served before, and what nobody builds any more."""
+    """Return the graphs that a finished one replaces: the previous one, and abandoned ones."""
     return [name for name in dict.fromkeys([*left, *([serving] if serving else [])]) if name != graph]

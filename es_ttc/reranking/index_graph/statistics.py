@@ -1,4 +1,4 @@
-"""What the graph of an index is like: degrees, components, what seeds reach, how old it is, and a picture."""
+"""Statistics of the graph of an index: degrees, components, reachability, age, and a picture."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,17 +22,17 @@ from es_ttc.vectors.tokens import Float32
 
 _DRAWS = 10
 _DRAWN = 80
-"""Documents of the picture's map."""
+"""Number of documents in the picture's map."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reachability:
-    """What can be reached from a few documents taken at random.
+    """Share of documents that can be reached from a few random seeds.
 
     Attributes:
-        seeds: How many of them.
-        share: Of all documents, the mean of some draws.
-        steps: For each number of steps, from 0 on, the share of the documents that is that far from the nearest seed.
+        seeds: Number of seeds.
+        share: Share of all documents, the mean of several draws.
+        steps: For each number of steps, from 0, the share of documents at that distance from the nearest seed.
     """
 
     seeds: int
@@ -42,21 +42,21 @@ class Reachability:
 
 @dataclass(frozen=True, slots=True)
 class GraphReport:
-    """A graph as it is shown.
+    """Description of a graph.
 
     Attributes:
         index: The index whose graph it is.
         graph: Name of the graph's own index.
-        meta: Where it comes from.
+        meta: The graph's metadata.
         bytes: Its size on disk.
         figures: Degrees and components.
         degrees: Number of documents by number of neighbours.
-        in_degrees: Number of documents by how many documents have one as neighbour.
-        reach: What seeds reach.
-        dangling: Edges to documents that the graph does not have.
+        in_degrees: Number of documents by number of documents that link to them.
+        reach: Reachability from seeds.
+        dangling: Edges to documents that are not in the graph.
         documents: Documents of the index that have a vector now.
         written_since: Documents of the index written after the graph's checkpoint.
-        others: Names of unfinished or forgotten graphs of the index.
+        others: Names of unfinished or abandoned graphs of the index.
     """
 
     index: str
@@ -74,7 +74,7 @@ class GraphReport:
 
     @property
     def stale(self) -> bool:
-        """Whether the index has changed since."""
+        """Whether the index has changed since the graph was built or updated."""
         return self.written_since > 0 or self.documents != self.figures.documents
 
 
@@ -86,18 +86,18 @@ class _LoadedGraph:
 
 
 async def show_graph(engine: Engine, name: str, *, seeds: int = 20, picture: Path | None = None) -> GraphReport:
-    """Measure the graph that serves an index.
+    """Measure the graph of an index.
 
     Args:
         engine: The engine.
         name: The index.
-        seeds: Documents that a walk begins with.
-        picture: Where a picture is drawn, ``.svg`` or ``.png``.
+        seeds: Number of seeds for the reachability.
+        picture: File for a picture, ``.svg`` or ``.png``.
 
     Raises:
         InvalidRequest: There is no finished graph.
         ConfigurationError: The picture cannot be drawn or written.
-        EngineError: The engine refuses.
+        EngineError: The engine returned an error.
     """
     corpus = await VectorSource.of(engine, name)
     graph, meta = await finished_graph(engine, corpus)
@@ -192,7 +192,7 @@ def _draw(shown: GraphReport, loaded: _LoadedGraph, path: Path) -> None:
 
 
 def _map(axes: Any, loaded: _LoadedGraph, blue: str, grey: str, orange: str) -> None:
-    """Draw one document's surroundings: who is within a few steps, laid out by the main directions of their vectors."""
+    """Draw one document's surroundings: the documents within a few steps, by the main directions of their vectors."""
     axes.set_axis_off()
     if not len(loaded.graph):
         return

@@ -1,4 +1,4 @@
-"""A graph as it stands in the engine: its index, its alias, its documents."""
+"""A graph as it is stored in the engine: its index, its alias, its documents."""
 
 import asyncio
 import base64
@@ -29,7 +29,7 @@ from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
 AT_ONCE = 1000
-"""Documents of one read or write."""
+"""Number of documents per read or write."""
 
 _HIDDEN_TOO = {"expand_wildcards": "all", "ignore_unavailable": "true", "allow_no_indices": "true"}
 _LEAF = NEIGHBOURS.partition(".")[2]
@@ -40,10 +40,10 @@ class GraphNode:
     """One document of a graph.
 
     Attributes:
-        id: The source's id.
-        hash: Content hash of the text that the vector is of.
+        id: The id of the source document.
+        hash: Content hash of the text that the vector was made from.
         neighbours: Ids, nearest first.
-        vector: ``(d,)`` float32; None where it was not asked for, or is not kept.
+        vector: ``(d,)`` float32; None if it was not requested or is not stored.
     """
 
     id: str
@@ -53,7 +53,7 @@ class GraphNode:
 
 
 async def graphs_of(engine: Engine, source: str) -> dict[str, GraphMeta]:
-    """Return all graphs of an index by name: the serving one, unfinished and forgotten ones."""
+    """Return all graphs of an index by name: the one in use, unfinished and abandoned ones."""
     try:
         found = await engine.request("GET", f"/{graph_pattern(source)}/_mapping", params=_HIDDEN_TOO)
     except EngineError as error:
@@ -65,7 +65,7 @@ async def graphs_of(engine: Engine, source: str) -> dict[str, GraphMeta]:
 
 
 async def serving_graph(engine: Engine, source: str) -> tuple[str, GraphMeta] | None:
-    """Return the graph that the alias leads to; None where there is none."""
+    """Return the graph that the alias points to; None if there is none."""
     try:
         found = await engine.request("GET", f"/_alias/{graph_alias(source)}")
     except EngineError as error:
@@ -77,7 +77,7 @@ async def serving_graph(engine: Engine, source: str) -> tuple[str, GraphMeta] | 
 
 
 async def switch(engine: Engine, source: str, graph: str) -> None:
-    """Let the alias lead to one graph, and to no other, in one step."""
+    """Set the alias to one graph, and remove it from all others, in one step."""
     alias = graph_alias(source)
     others = [name for name in await graphs_of(engine, source) if name != graph]
     actions: list[Mapping[str, Any]] = [{"add": {"index": graph, "alias": alias, "is_hidden": True}}]
@@ -86,7 +86,7 @@ async def switch(engine: Engine, source: str, graph: str) -> None:
 
 
 async def save(engine: Engine, graph: str, meta: GraphMeta) -> None:
-    """Write what a graph says about itself."""
+    """Write a graph's metadata."""
     await engine.put_meta(graph, as_meta(meta))
 
 
@@ -108,7 +108,7 @@ async def pages(
             "query": {"bool": {"filter": [*([query] if query else []), {"range": {"_seq_no": {"gt": after}}}]}},
             "sort": [{"_seq_no": "asc"}],
             "seq_no_primary_term": True,
-            **_asking(AT_ONCE, vectors=vectors),
+            **_search_fields(AT_ONCE, vectors=vectors),
         }
         answer = await engine.search(graph, body)
         require_all_shards(answer, graph)
@@ -120,16 +120,16 @@ async def pages(
 
 
 async def nodes(engine: Engine, graph: str, ids: Collection[str], *, vectors: bool = False) -> dict[str, GraphNode]:
-    """Return some documents of a graph, by id; those that it lacks are absent."""
+    """Return some documents of a graph, by id; missing ones are absent."""
     return await _matching(engine, graph, lambda part: {"ids": {"values": part}}, sorted(ids), vectors=vectors)
 
 
 async def nodes_linking_to(engine: Engine, graph: str, ids: Collection[str]) -> dict[str, GraphNode]:
     """Return the documents that have one of some documents as neighbour, by id."""
     found: dict[str, GraphNode] = {}
-    wanted = sorted(ids)
-    for start in range(0, len(wanted), AT_ONCE):
-        async for page in pages(engine, graph, query={"terms": {NEIGHBOURS: wanted[start : start + AT_ONCE]}}):
+    requested = sorted(ids)
+    for start in range(0, len(requested), AT_ONCE):
+        async for page in pages(engine, graph, query={"terms": {NEIGHBOURS: requested[start : start + AT_ONCE]}}):
             found |= {node.id: node for node in page}
     return found
 
@@ -138,8 +138,8 @@ async def write_nodes(engine: Engine, graph: str, written: Sequence[GraphNode], 
     """Write documents of a graph, and remove others.
 
     Raises:
-        EngineError: One was refused.
-        EngineUnavailable: The engine stayed busy or absent.
+        EngineError: A document was rejected.
+        EngineUnavailable: The engine stayed busy or unreachable.
     """
     actions = [BulkLines(node.id, _lines(node)) for node in written]
     actions += [BulkLines(identifier, (bulk_line({"delete": {"_id": identifier}}),)) for identifier in sorted(gone)]
@@ -151,28 +151,28 @@ async def write_nodes(engine: Engine, graph: str, written: Sequence[GraphNode], 
 
 
 def unpacked(blob: str) -> Float32:
-    """Return the vector of a blob as engines give it; OpenSearch leaves the padding away."""
+    """Return the vector of a blob as engines return it; OpenSearch omits the padding."""
     vector: Float32 = dequantise(unpack_tokens(base64.b64decode(blob + "=" * (-len(blob) % 4))))[0]
     return vector
 
 
 async def _matching(
-    engine: Engine, graph: str, query: Any, wanted: Sequence[str], *, vectors: bool
+    engine: Engine, graph: str, query: Any, requested: Sequence[str], *, vectors: bool
 ) -> dict[str, GraphNode]:
     async def part(start: int) -> list[Any]:
-        ids = wanted[start : start + AT_ONCE]
-        answer = await engine.search(graph, {"query": query(ids), **_asking(len(ids), vectors=vectors)})
+        ids = requested[start : start + AT_ONCE]
+        answer = await engine.search(graph, {"query": query(ids), **_search_fields(len(ids), vectors=vectors)})
         require_all_shards(answer, graph)
         hits: list[Any] = answer["hits"]["hits"]
         return hits
 
-    parts = await asyncio.gather(*(part(start) for start in range(0, len(wanted), AT_ONCE)))
+    parts = await asyncio.gather(*(part(start) for start in range(0, len(requested), AT_ONCE)))
     return {node.id: node for hits in parts for node in map(_node, hits)}
 
 
-def _asking(size: int, *, vectors: bool = False) -> dict[str, Any]:
-    asked = [ID, HASH, *([NODE_VECTOR] if vectors else [])]
-    return {"size": size, "_source": [NEIGHBOURS], "docvalue_fields": asked, "track_total_hits": False}
+def _search_fields(size: int, *, vectors: bool = False) -> dict[str, Any]:
+    fields = [ID, HASH, *([NODE_VECTOR] if vectors else [])]
+    return {"size": size, "_source": [NEIGHBOURS], "docvalue_fields": fields, "track_total_hits": False}
 
 
 def _node(hit: Mapping[str, Any]) -> GraphNode:

@@ -1,10 +1,10 @@
-"""Update a graph after documents were written, changed or deleted, from what is near to the change alone.
+"""Update a graph after documents were written, changed or deleted, by reading only the neighbourhood of the change.
 
-What was written is found by `_seq_no` from the graph's checkpoint on. The engine's own kNN finds the documents nearest
-to each. Most of these have R neighbours that are nearer still, and stay as they are; the others, and the documents that
-have lost a neighbour, make a small corpus with all their neighbours, in which
-:func:`es_ttc.reranking.graph.update` repairs the surroundings. Nothing else is read or written. That documents are gone
-shows in the numbers only: where these differ, the graph's ids are compared with the index's.
+Written documents are found by `_seq_no` from the graph's checkpoint on. The engine's kNN finds the documents nearest to
+each. Most of these have R neighbours that are nearer still, and do not change. The others, the documents that have lost
+a neighbour, and all their neighbours make a small corpus, in which :func:`es_ttc.reranking.graph.update` updates the
+graph. Nothing else is read or written. Deleted documents are noticed only by the counts: if these differ, the ids of
+the graph are compared with those of the index.
 """
 
 import asyncio
@@ -33,20 +33,20 @@ from es_ttc.reranking.index_graph.vectors import VectorDocument, VectorSource
 from es_ttc.vectors.tokens import Float32
 
 _TOGETHER = 256
-"""Changed documents that are mended at once."""
+"""Changed documents per batch."""
 
 
 @dataclass(slots=True)
 class GraphUpdate:
-    """What became of a graph.
+    """Result of an update.
 
     Attributes:
         index: The index whose graph it is.
         graph: Name of the graph's own index.
-        written: Documents that are new or have another vector.
-        deleted: Documents that are gone, or have no vector any more.
-        rewired: Documents whose neighbours are other than before, the written ones included.
-        read: Documents of the graph that were looked at.
+        written: Documents that are new or whose vector has changed.
+        deleted: Documents that were deleted or have no vector any more.
+        rewired: Documents whose neighbours have changed, the written ones included.
+        read: Documents of the graph that were read.
         seconds: Wall time.
     """
 
@@ -60,43 +60,46 @@ class GraphUpdate:
 
 
 async def update_graph(engine: Engine, name: str) -> GraphUpdate:
-    """Bring the graph of an index up to date with its documents.
+    """Update the graph of an index after changes of its documents.
 
-    May be stopped anywhere: what is not mended then is found again by the next update.
+    It may be stopped at any time: the next update finds the remaining changes.
 
     Raises:
-        InvalidRequest: There is no finished graph, or it is of other vectors: of an index made anew, another encoder.
-        EngineError: The engine refuses.
-        EngineUnavailable: It stayed busy or absent.
+        InvalidRequest: There is no finished graph, or it was made from other vectors: of a recreated index, of another
+            encoder.
+        EngineError: The engine returned an error.
+        EngineUnavailable: The engine stayed busy or unreachable.
     """
     corpus = await VectorSource.of(engine, name)
     graph, meta = await finished_graph(engine, corpus)
-    mended = GraphUpdate(corpus.source, graph)
+    result = GraphUpdate(corpus.source, graph)
     began = time.monotonic()
     settled = await settled_writes(engine, corpus.index)
     await engine.refresh(graph)
-    mender = _GraphUpdater(engine, corpus, graph, meta, mended)
+    updater = _GraphUpdater(engine, corpus, graph, meta, result)
     waiting: list[VectorDocument] = []
     async for page in corpus.read(meta.checkpoint, settled):
         waiting += page
         while len(waiting) >= _TOGETHER:
-            await mender.mend(waiting[:_TOGETHER])
+            await updater.update_around(waiting[:_TOGETHER])
             waiting = waiting[_TOGETHER:]
     if waiting:
-        await mender.mend(waiting)
+        await updater.update_around(waiting)
     gone = await _gone(engine, corpus, graph)
     for start in range(0, len(gone), _TOGETHER):
-        await mender.mend([VectorDocument(identifier, None, None) for identifier in gone[start : start + _TOGETHER]])
+        await updater.update_around(
+            [VectorDocument(identifier, None, None) for identifier in gone[start : start + _TOGETHER]]
+        )
     await save(engine, graph, meta.model_copy(update={"checkpoint": settled}))
-    mended.seconds = time.monotonic() - began
-    return mended
+    result.seconds = time.monotonic() - began
+    return result
 
 
 async def finished_graph(engine: Engine, corpus: VectorSource) -> tuple[str, GraphMeta]:
-    """Return the graph that serves an index.
+    """Return the finished graph of an index.
 
     Raises:
-        InvalidRequest: There is none, or it is of other vectors.
+        InvalidRequest: There is none, or it was made from other vectors.
     """
     serving = await serving_graph(engine, corpus.source)
     if serving is None:
@@ -113,7 +116,7 @@ async def finished_graph(engine: Engine, corpus: VectorSource) -> tuple[str, Gra
 
 
 async def _gone(engine: Engine, corpus: VectorSource, graph: str) -> list[str]:
-    """Return the ids of a graph whose documents have gone; looked for only where the numbers differ."""
+    """Return the ids of a graph whose documents were deleted; they are searched only if the counts differ."""
     await engine.refresh(graph)
     if await engine.count(graph) == await corpus.count():
         return []
@@ -125,43 +128,43 @@ async def _gone(engine: Engine, corpus: VectorSource, graph: str) -> list[str]:
 
 
 class _GraphUpdater:
-    """Mends the surroundings of some documents at a time."""
+    """Updates the graph around a batch of documents at a time."""
 
-    def __init__(self, engine: Engine, corpus: VectorSource, graph: str, meta: GraphMeta, mended: GraphUpdate) -> None:
+    def __init__(self, engine: Engine, corpus: VectorSource, graph: str, meta: GraphMeta, result: GraphUpdate) -> None:
         self._engine = engine
         self._corpus = corpus
         self._graph = graph
         self._meta = meta
-        self._mended = mended
+        self._result = result
 
-    async def mend(self, documents: Sequence[VectorDocument]) -> None:
-        """Mend the graph around documents as they are now; those whose vector it has already are passed over."""
-        had = await nodes(self._engine, self._graph, [one.id for one in documents])
-        fresh = [one for one in documents if one.vector is not None and not _is_known(one, had)]
-        gone = [one.id for one in documents if one.vector is None and one.id in had]
-        if not fresh and not gone:
+    async def update_around(self, documents: Sequence[VectorDocument]) -> None:
+        """Update the graph around documents in their present state; those whose vector has not changed are skipped."""
+        before = await nodes(self._engine, self._graph, [one.id for one in documents])
+        changed_documents = [one for one in documents if one.vector is not None and not _is_unchanged(one, before)]
+        gone = [one.id for one in documents if one.vector is None and one.id in before]
+        if not changed_documents and not gone:
             return
-        leaving = [*gone, *(one.id for one in fresh if one.id in had)]
-        bereft = await nodes_linking_to(self._engine, self._graph, leaving) if leaving else {}
-        changed = {one.id for one in fresh}
-        near = await self._nearest(fresh, changed)
+        leaving = [*gone, *(one.id for one in changed_documents if one.id in before)]
+        losing_a_neighbour = await nodes_linking_to(self._engine, self._graph, leaving) if leaving else {}
+        changed = {one.id for one in changed_documents}
+        near = await self._nearest(changed_documents, changed)
         if self._meta.builder == "engine":
-            written = await self._asked_again(fresh, bereft.keys() - set(gone), near)
+            written = await self._searched_again(changed_documents, losing_a_neighbour.keys() - set(gone), near)
         else:
-            written = await self._rewired(fresh, gone, had, bereft, near)
+            written = await self._rewired(changed_documents, gone, before, losing_a_neighbour, near)
         await write_nodes(self._engine, self._graph, written, gone)
         await self._engine.refresh(self._graph)
-        self._mended.written += len(fresh)
-        self._mended.deleted += len(gone)
-        self._mended.rewired += len(written)
+        self._result.written += len(changed_documents)
+        self._result.deleted += len(gone)
+        self._result.rewired += len(written)
 
-    async def _nearest(self, fresh: Sequence[VectorDocument], changed: Collection[str]) -> list[list[str]]:
-        """Return the nearest documents of each fresh one: of those that the graph has, and of the fresh ones."""
-        asked = [(one.id, one.vector) for one in fresh if one.vector is not None]
+    async def _nearest(self, changed_documents: Sequence[VectorDocument], changed: Collection[str]) -> list[list[str]]:
+        """Return the documents nearest to each new or changed one, in the graph and among the changed ones."""
+        vectors_by_id = [(one.id, one.vector) for one in changed_documents if one.vector is not None]
         params = self._meta.params
         count = params.degree if self._meta.builder == "engine" else params.candidates
         if self._corpus.searchable:
-            return await self._corpus.nearest(asked, count)
+            return await self._corpus.nearest(vectors_by_id, count)
         ids: list[str] = []
         vectors = []
         async for page in pages(self._engine, self._graph, vectors=True):
@@ -169,8 +172,8 @@ class _GraphUpdater:
                 if node.vector is not None and node.id not in changed:
                     ids.append(node.id)
                     vectors.append(node.vector)
-        ids += [identifier for identifier, _ in asked]
-        matrix = np.stack([*vectors, *(vector for _, vector in asked)])
+        ids += [identifier for identifier, _ in vectors_by_id]
+        matrix = np.stack([*vectors, *(vector for _, vector in vectors_by_id)])
         first = len(vectors)
         found = []
         for at in range(first, len(ids)):
@@ -180,19 +183,24 @@ class _GraphUpdater:
             found.append([ids[other] for other in best.tolist()])
         return found
 
-    async def _asked_again(
-        self, fresh: Sequence[VectorDocument], bereft: Collection[str], near: Sequence[Sequence[str]]
+    async def _searched_again(
+        self,
+        changed_documents: Sequence[VectorDocument],
+        losing_a_neighbour: Collection[str],
+        near: Sequence[Sequence[str]],
     ) -> list[GraphNode]:
-        """Ask the engine's kNN again for fresh documents and for all whose neighbours they may have become."""
-        touched = await nodes(self._engine, self._graph, {*bereft, *(one for row in near for one in row)})
+        """Search by kNN the neighbours of changed documents and of all that may have them as neighbours."""
+        touched = await nodes(self._engine, self._graph, {*losing_a_neighbour, *(one for row in near for one in row)})
         await self._engine.refresh(self._corpus.held.index)
         around = [one for one in await self._corpus.documents(touched) if one.vector is not None]
-        self._mended.read += len(touched)
+        self._result.read += len(touched)
         found = await self._corpus.nearest(
             [(one.id, one.vector) for one in around if one.vector is not None], self._meta.params.degree
         )
-        written = [GraphNode(one.id, str(one.hash), tuple(ids)) for one, ids in zip(fresh, near, strict=True)]
-        own = {one.id for one in fresh}
+        written = [
+            GraphNode(one.id, str(one.hash), tuple(ids)) for one, ids in zip(changed_documents, near, strict=True)
+        ]
+        own = {one.id for one in changed_documents}
         return written + [
             GraphNode(one.id, touched[one.id].hash, tuple(ids))
             for one, ids in zip(around, found, strict=True)
@@ -201,30 +209,30 @@ class _GraphUpdater:
 
     async def _rewired(
         self,
-        fresh: Sequence[VectorDocument],
+        changed_documents: Sequence[VectorDocument],
         gone: Sequence[str],
-        had: Mapping[str, GraphNode],
-        bereft: Mapping[str, GraphNode],
+        before: Mapping[str, GraphNode],
+        losing_a_neighbour: Mapping[str, GraphNode],
         near: Sequence[Sequence[str]],
     ) -> list[GraphNode]:
-        """Mend in a small corpus: what is near to the change, and the neighbours of what may change with it."""
+        """Update a small corpus: the neighbourhood of the change, and the neighbours of the documents in it."""
         params = self._meta.params
         small = _Subgraph(self._corpus.held.spec.encoder.dims, params.degree)
         hosts = {one for row in near for one in row}
-        await self._read(small, hosts | bereft.keys() | had.keys())
+        await self._read(small, hosts | losing_a_neighbour.keys() | before.keys())
         await self._read(small, {row[-1] for one in hosts if (row := small.rows.get(one, ()))})
-        for one in fresh:
+        for one in changed_documents:
             small.put(one)
-        by_number = sorted(zip(fresh, near, strict=True), key=lambda pair: small.number(pair[0].id))
+        by_number = sorted(zip(changed_documents, near, strict=True), key=lambda pair: small.number(pair[0].id))
         written = np.array([small.number(one.id) for one, _ in by_number], np.int32)
         candidates = small.table([row for _, row in by_number], max(1, params.candidates))
-        losing = bereft.keys() | had.keys()
+        losing = losing_a_neighbour.keys() | before.keys()
         takers = takers_of(candidates, written, small.vectors, small.farthest(hosts - losing))
-        mending = {small.ids[at] for at in takers.tolist()} | losing
-        await self._read(small, {neighbour for one in mending for neighbour in small.rows.get(one, ())})
-        self._mended.read += len(small.rows)
-        table = small.table([small.rows.get(one, ()) if one in mending else () for one in small.ids], params.degree)
-        mended, changed = await asyncio.to_thread(
+        affected = {small.ids[at] for at in takers.tolist()} | losing
+        await self._read(small, {neighbour for one in affected for neighbour in small.rows.get(one, ())})
+        self._result.read += len(small.rows)
+        table = small.table([small.rows.get(one, ()) if one in affected else () for one in small.ids], params.degree)
+        updated, changed = await asyncio.to_thread(
             update,
             NeighbourGraph(table),
             small.vectors,
@@ -234,21 +242,21 @@ class _GraphUpdater:
             near=candidates,
             takers=takers,
         )
-        wanted = np.union1d(changed, written)
+        rewritten = np.union1d(changed, written)
         lost = set(gone)
-        return [small.node(at, mended) for at in wanted.tolist() if small.ids[at] not in lost]
+        return [small.node(at, updated) for at in rewritten.tolist() if small.ids[at] not in lost]
 
     async def _read(self, small: "_Subgraph", ids: Collection[str]) -> None:
-        """Read those of some documents that have not been read yet."""
+        """Read documents that have not been read yet."""
         found = await nodes(self._engine, self._graph, set(ids) - small.rows.keys(), vectors=True)
         small.add(found.values())
 
 
 class _Subgraph:
-    """Some documents of a graph as arrays, which are numbered as they come.
+    """Some documents of a graph as arrays, numbered in the order in which they are added.
 
     Args:
-        dims: Components of a vector.
+        dims: Number of components of a vector.
         degree: R.
     """
 
@@ -263,17 +271,17 @@ class _Subgraph:
 
     @property
     def vectors(self) -> Float32:
-        """The vectors, ``(n, d)``; those that are not kept are zero."""
+        """The vectors, ``(n, d)``; zero where none is stored."""
         return np.stack(self._vectors)
 
     def add(self, some: Iterable[GraphNode]) -> None:
-        """Take in documents as the graph has them."""
+        """Add documents of the graph."""
         for node in some:
             self.rows[node.id] = node.neighbours
             self._place(node.id, node.hash, node.vector)
 
     def put(self, document: VectorDocument) -> None:
-        """Take in a document as it is now."""
+        """Add or replace a document in its present state."""
         self._place(document.id, str(document.hash), document.vector)
 
     def number(self, identifier: str) -> int:
@@ -281,7 +289,7 @@ class _Subgraph:
         return self._numbers[identifier]
 
     def table(self, rows: Sequence[Sequence[str]], width: int) -> Numbers:
-        """Return ids as numbers, those alone that are here."""
+        """Return ids as numbers, without ids that are not in this subgraph."""
         table = np.full((len(rows), width), ABSENT, np.int32)
         for place, row in enumerate(rows):
             known = [self._numbers[one] for one in row if one in self._numbers][:width]
@@ -289,7 +297,7 @@ class _Subgraph:
         return table
 
     def farthest(self, hosts: Collection[str]) -> Numbers:
-        """Return the last neighbour of those of some documents that have R, :data:`ABSENT` for all others."""
+        """Return the last neighbour of documents that have R neighbours, :data:`ABSENT` for all others."""
         last = np.full(len(self.ids), ABSENT, np.int32)
         for host in hosts:
             row = self.rows.get(host, ())
@@ -298,7 +306,7 @@ class _Subgraph:
         return last
 
     def node(self, number: int, graph: NeighbourGraph) -> GraphNode:
-        """Return a document with the neighbours that it has in a graph of these numbers."""
+        """Return a document with its neighbours in a graph of these numbers."""
         identifier = self.ids[number]
         neighbours = tuple(self.ids[other] for other in graph.of(number).tolist())
         return GraphNode(identifier, self._hashes[identifier], neighbours, self._vectors[number])
@@ -313,5 +321,5 @@ class _Subgraph:
             self._vectors[self._numbers[identifier]] = vector
 
 
-def _is_known(document: VectorDocument, had: Mapping[str, GraphNode]) -> bool:
-    return document.id in had and had[document.id].hash == document.hash
+def _is_unchanged(document: VectorDocument, before: Mapping[str, GraphNode]) -> bool:
+    return document.id in before and before[document.id].hash == document.hash

@@ -1,4 +1,4 @@
-"""The documents whose neighbours are looked for: their ids, content hashes and vectors, where features are kept."""
+"""The documents whose neighbours are computed: ids, content hashes and vectors, from where features are stored."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -28,9 +28,9 @@ class VectorDocument:
     """One document with a vector.
 
     Attributes:
-        id: Its id.
+        id: The id.
         hash: Content hash.
-        vector: ``(d,)`` float32; None where it has none, or was not asked for.
+        vector: ``(d,)`` float32; None if it has none, or was not requested.
     """
 
     id: str
@@ -43,7 +43,7 @@ class VectorSource:
 
     Args:
         engine: The engine.
-        held: Where they are.
+        held: The index and layout in which they are stored.
     """
 
     def __init__(self, engine: Engine, held: FeatureLocation) -> None:
@@ -54,7 +54,7 @@ class VectorSource:
 
     @classmethod
     async def of(cls, engine: Engine, name: str) -> "VectorSource":
-        """Find the features of the index of this name.
+        """Return the vectors of the index of this name.
 
         Raises:
             InvalidRequest: There is no such index, or it has no features.
@@ -63,22 +63,22 @@ class VectorSource:
 
     @property
     def source(self) -> str:
-        """Name of the index that is searched."""
+        """The name of the source index."""
         return self.held.source.index
 
     @property
     def encoder(self) -> str:
-        """Identity of the vectors' encoder."""
+        """The identity of the vectors' encoder."""
         return self.held.spec.encoder.key
 
     async def count(self) -> int:
-        """Return how many documents have a vector."""
+        """Return the number of documents that have a vector."""
         return await self._engine.count(self.held.index, _IS_READY)
 
     async def read(
         self, after: Checkpoint, upto: Checkpoint, *, vectors: bool = True
     ) -> AsyncIterator[list[VectorDocument]]:
-        """Yield what was last written between two checkpoints, shard by shard, in the order of writing."""
+        """Yield the documents last written between two checkpoints, shard by shard, in the order of writing."""
         for shard in sorted(upto):
             at = after.get(shard, -1)
             while at < upto[shard]:
@@ -86,7 +86,7 @@ class VectorSource:
                     "query": {"range": {"_seq_no": {"gt": at, "lte": upto[shard]}}},
                     "sort": [{"_seq_no": "asc"}],
                     "seq_no_primary_term": True,
-                    **self._asking(min(AT_ONCE, self._reader.most_documents), vectors=vectors),
+                    **self._search_body(min(AT_ONCE, self._reader.most_documents), vectors=vectors),
                 }
                 answer = await self._engine.search(self.held.index, body, preference=f"_shards:{shard}")
                 require_all_shards(answer, self.held.index)
@@ -99,9 +99,9 @@ class VectorSource:
     async def existing(self, ids: Collection[str]) -> set[str]:
         """Return those of some ids that have a document with a vector."""
         found: set[str] = set()
-        wanted = sorted(ids)
-        for start in range(0, len(wanted), AT_ONCE):
-            part = wanted[start : start + AT_ONCE]
+        requested = sorted(ids)
+        for start in range(0, len(requested), AT_ONCE):
+            part = requested[start : start + AT_ONCE]
             query = {"bool": {"filter": [{"ids": {"values": part}}, _IS_READY]}}
             body = {"query": query, "size": len(part), "_source": False, "track_total_hits": False}
             answer = await self._engine.search(self.held.index, body)
@@ -110,20 +110,20 @@ class VectorSource:
         return found
 
     async def documents(self, ids: Collection[str]) -> list[VectorDocument]:
-        """Return some documents with their vectors, in the order of their ids; those that are gone are left out."""
+        """Return documents with their vectors, in the order of their ids, without deleted ones."""
         found: list[VectorDocument] = []
-        wanted = sorted(ids)
+        requested = sorted(ids)
         size = min(AT_ONCE, self._reader.most_documents)
-        for start in range(0, len(wanted), size):
-            part = wanted[start : start + size]
-            body = {"query": {"ids": {"values": part}}, **self._asking(len(part), vectors=True)}
+        for start in range(0, len(requested), size):
+            part = requested[start : start + size]
+            body = {"query": {"ids": {"values": part}}, **self._search_body(len(part), vectors=True)}
             answer = await self._engine.search(self.held.index, body)
             require_all_shards(answer, self.held.index)
             found += [self._document(hit) for hit in answer["hits"]["hits"]]
         return sorted(found, key=lambda one: one.id)
 
     async def nearest(self, documents: Sequence[tuple[str, Float32]], k: int) -> list[list[str]]:
-        """Return the ids of the documents nearest to each of some documents, itself left out, by the engine's kNN.
+        """Return the ids of the documents nearest to each of some documents, without itself, by the engine's kNN.
 
         Raises:
             InvalidRequest: The index has no vector field.
@@ -150,10 +150,10 @@ class VectorSource:
         ours = self.index.mapping.get("properties", {}).get(ROOT, {}).get("properties", {})
         return VECTOR.partition(".")[2] in ours
 
-    def _asking(self, size: int, *, vectors: bool) -> dict[str, Any]:
-        asked: dict[str, Any] = self._reader.request([Feature.POOLED]) if vectors else {"_source": False}
-        values = [*asked.get("docvalue_fields", ()), HASH, STATE]
-        return {**asked, "docvalue_fields": values, "size": size, "track_total_hits": False}
+    def _search_body(self, size: int, *, vectors: bool) -> dict[str, Any]:
+        body: dict[str, Any] = self._reader.request([Feature.POOLED]) if vectors else {"_source": False}
+        values = [*body.get("docvalue_fields", ()), HASH, STATE]
+        return {**body, "docvalue_fields": values, "size": size, "track_total_hits": False}
 
     def _document(self, hit: Mapping[str, Any]) -> VectorDocument:
         fields = hit.get("fields", {})

@@ -1,4 +1,4 @@
-"""Rerankers that read texts: what they are, how they are named in the settings, and how they are called."""
+"""Rerankers that read texts: their contract, their settings, and calls to them."""
 
 from es_ttc.reranking.rerankers.base import (
     Kind,

@@ -1,4 +1,4 @@
-"""What a reranker is: something slow or dear that reads a query and texts, and gives scores or an order.
+"""The contract of a reranker: a slow or expensive component that reads a query and texts and returns scores or order.
 
 A package adds a kind of reranker by naming its class in the entry-point group ``es_ttc.rerankers``, as es-ttc itself
 does::
@@ -6,10 +6,10 @@ does::
     [project.entry-points."es_ttc.rerankers"]
     mine = "my_package.mine:MyKind"
 
-Whoever runs the gateway gives rerankers of that kind names and settings (``[rerankers.NAME]`` in ``es-ttc.toml``, with
-``kind = "mine"``); a request names one, and never says where it is or what its key is. A reranker that is paid by
-tokens tells what an answer took (:func:`es_ttc.reranking.rerankers.tell`): the search's answer shows it, and
-``max_tokens`` holds.
+The operator of the gateway gives rerankers of that kind names and settings (``[rerankers.NAME]`` in ``es-ttc.toml``,
+with ``kind = "mine"``). A request names one, and contains neither its address nor its key. A reranker that is paid by
+tokens reports what an answer used (:func:`es_ttc.reranking.rerankers.tell`): the response contains it, and
+``max_tokens`` limits it.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from es_ttc.errors import EsTtcError
 
 
 class RerankerError(EsTtcError):
-    """A reranker failed, was late, or answered with something that is no answer."""
+    """A reranker failed, was late, or returned an invalid answer."""
 
     status = 503
     type = "ttc_reranker_exception"
@@ -30,11 +30,11 @@ class RerankerError(EsTtcError):
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A document as a reranker reads it.
+    """The text of a document for a reranker.
 
     Attributes:
-        hash: Stands for the text: passages of one hash have one text.
-        text: What is read.
+        hash: Identifies the text: passages with the same hash have the same text.
+        text: The text.
     """
 
     hash: str
@@ -42,42 +42,42 @@ class Passage:
 
 
 class RerankerSettings(BaseModel):
-    """What can be set of every reranker; kinds add what they need."""
+    """Settings that all rerankers share; kinds add their own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    timeout_ms: int = Field(10_000, gt=0, description="What one call may take, its repetitions included, in ms.")
-    batch: int = Field(16, ge=1, le=1000, description="Documents of one call, where each is scored by itself.")
-    at_once: int = Field(4, ge=1, le=256, description="Calls at the same time, of all searches together.")
-    max_characters: int = Field(4000, ge=1, le=1_000_000, description="Characters that are read of one document.")
+    timeout_ms: int = Field(10_000, gt=0, description="Timeout of one call, including its repetitions, in ms.")
+    batch: int = Field(16, ge=1, le=1000, description="Maximum number of documents per call.")
+    at_once: int = Field(4, ge=1, le=256, description="Maximum number of concurrent calls, of all searches together.")
+    max_characters: int = Field(4000, ge=1, le=1_000_000, description="Maximum number of characters per document.")
 
 
 class _Reranker(Protocol):
-    """What rerankers of both sorts have.
+    """The attributes and methods that all rerankers share.
 
     Attributes:
-        identity: All that its answers depend on beside query and texts (kind, model, revision, prompt): answers are
-            kept by it.
-        settings: How it is called.
+        identity: Everything that its answers depend on except query and texts (kind, model, revision, prompt); answers
+            are cached under it.
+        settings: Its settings.
     """
 
     identity: str
     settings: RerankerSettings
 
     async def close(self) -> None:
-        """Let go of connections and models."""
+        """Close connections and release models."""
         ...
 
 
 @runtime_checkable
 class PointwiseReranker(_Reranker, Protocol):
-    """Scores each text by itself."""
+    """Scores each text independently."""
 
     async def scores(self, query: str, passages: Sequence[Passage]) -> Sequence[float]:
-        """Return one finite score a passage, greater is better.
+        """Return one finite score for each passage, greater is better.
 
-        Called with ``settings.batch`` passages at most, cut to ``settings.max_characters``, under a timeout. It may
-        raise anything; nothing is repeated by the caller.
+        It receives at most ``settings.batch`` passages, cut to ``settings.max_characters``, and has a timeout. It may
+        raise any exception; the caller does not repeat the call.
         """
         ...
 
@@ -89,8 +89,8 @@ class ListwiseReranker(_Reranker, Protocol):
     async def order(self, query: str, passages: Sequence[Passage]) -> Sequence[int]:
         """Return the positions of the passages, best first.
 
-        What is missing keeps its order behind the rest, repeated and foreign positions are passed over. It is called
-        as :meth:`PointwiseReranker.scores` is, with a request's window of passages.
+        Missing passages follow in their previous order; repeated and unknown positions are skipped. It is called as
+        :meth:`PointwiseReranker.scores` is, with one window of passages.
         """
         ...
 
@@ -100,20 +100,20 @@ Reranker = PointwiseReranker | ListwiseReranker
 
 @runtime_checkable
 class Kind(Protocol):
-    """A kind of reranker, from which settings make one.
+    """A kind of reranker, which makes rerankers from settings.
 
     Attributes:
         name: Its name in the settings' ``kind``.
-        Settings: The model that validates the rest of the settings; a key's field is a ``SecretStr``.
+        Settings: The model that validates the rest of the settings; a key must be a ``SecretStr``.
     """
 
     name: ClassVar[str]
     Settings: ClassVar[type[RerankerSettings]]
 
     def make(self, settings: Any) -> Reranker:
-        """Return a reranker; models are loaded and connections opened at the first call, not here.
+        """Return a reranker. Models are loaded and connections opened by its first call, not here.
 
         Raises:
-            ConfigurationError: A package is missing, or the settings do not go together.
+            ConfigurationError: A package is missing, or the settings contradict each other.
         """
         ...

@@ -1,4 +1,4 @@
-"""Calling a reranker: in batches, under a deadline, never twice for the same, and with one way to fail."""
+"""Calls to a reranker: in batches, under a deadline, with a cache of answers and uniform errors."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ Key = tuple[str, ...]
 
 
 class PointwiseCalls:
-    """Calls a reranker that scores each text by itself.
+    """Calls a reranker that scores each text independently.
 
     Args:
         reranker: The reranker.
@@ -36,15 +36,16 @@ class PointwiseCalls:
         self._room = asyncio.Semaphore(reranker.settings.at_once)
 
     async def scores(self, query: str, passages: Sequence[Passage], *, seconds: float = math.inf) -> list[float]:
-        """Return one score a passage; texts that were scored before for this query are not sent again.
+        """Return one score for each passage; texts that were scored before for this query are not sent again.
 
         Args:
             query: The query's text.
-            passages: Any number of them.
-            seconds: What is left of the search's own time.
+            passages: Any number of passages.
+            seconds: Time left for the search.
 
         Raises:
-            Interrupted: A call failed, was late or too dear; it holds the scores of the other calls.
+            PartialScores: A call failed, was late or exceeded the token limit; it contains the scores of the other
+                calls.
         """
         end = time.monotonic() + seconds
         keys = [(self.reranker.identity, query, passage.hash) for passage in passages]
@@ -70,7 +71,7 @@ class PointwiseCalls:
         return [known[key] for key in keys]
 
     async def close(self) -> None:
-        """Let go of connections and models."""
+        """Close connections and release models."""
         await self.reranker.close()
 
     async def _batch(self, query: str, passages: Sequence[Passage], end: float) -> list[float]:
@@ -100,12 +101,12 @@ class ListwiseCalls:
         self._room = asyncio.Semaphore(reranker.settings.at_once)
 
     async def order(self, query: str, passages: Sequence[Passage], *, seconds: float = math.inf) -> list[int]:
-        """Return the positions of the passages, best first, each once; one call, or none where it was asked before.
+        """Return the positions of the passages, best first, each once. Repeated requests are answered from the cache.
 
         Raises:
             RerankerError: The reranker failed.
             DeadlineExceeded: It was late.
-            Spent: The search has no tokens left for it.
+            BudgetExhausted: The token limit of the search is reached.
         """
         key = (self.reranker.identity, query, *(passage.hash for passage in passages))
         known = self._cache.get(key)
@@ -120,12 +121,12 @@ class ListwiseCalls:
         return order
 
     async def close(self) -> None:
-        """Let go of connections and models."""
+        """Close connections and release models."""
         await self.reranker.close()
 
 
 async def _called(name: str, room: asyncio.Semaphore, timeout_ms: int, end: float, call: Awaitable[T]) -> T:
-    """Await one call; every failure becomes an error of ours."""
+    """Await one call; convert every failure to an error of this project."""
     left = end - time.monotonic()
     seconds = min(timeout_ms / 1000, left)
     try:
@@ -138,11 +139,11 @@ async def _called(name: str, room: asyncio.Semaphore, timeout_ms: int, end: floa
         raise RerankerError(f"reranker [{name}] took longer than {timeout_ms} ms (timeout_ms)") from None
     except (EsTtcError, BudgetExhausted):
         raise
-    except Exception as error:  # anyone's reranker may raise anything
+    except Exception as error:  # a reranker of another package may raise any exception
         raise RerankerError(f"reranker [{name}] failed: {type(error).__name__}: {error}") from error
     finally:
         if asyncio.iscoroutine(call):
-            call.close()  # one that was never begun
+            call.close()  # one that was not started
 
 
 def _is_finite(score: object) -> bool:

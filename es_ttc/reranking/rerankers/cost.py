@@ -1,7 +1,7 @@
-"""What rerankers cost: each tells what an answer took, and a bound holds for all calls of one search.
+"""The cost of rerankers: they report the use of each answer, and a limit holds for all calls of one search.
 
-A reranker calls :func:`tell` when an answer has come, wherever it stands; whoever runs a search opens an account for
-it. Calls that were given up have cost something too, but nobody says how much.
+A reranker calls :func:`tell` when an answer has arrived; the code that runs a search creates a :class:`Cost` for it.
+Cancelled calls have a cost too, but it is unknown and not counted.
 """
 
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from es_ttc.reranking.strategies.base import BudgetExhausted
 
 @dataclass(slots=True)
 class Cost:
-    """What one search has cost so far.
+    """The cost of one search so far.
 
     Attributes:
-        most_tokens: Once so many have been taken, nothing more is asked; None for no bound.
-        calls: Calls of the reranker.
-        prompt_tokens: Read by the reranker, where it says so.
-        completion_tokens: Written by it.
-        search_units: What Cohere bills by.
+        most_tokens: Number of tokens after which the reranker is not called again; None: no limit.
+        calls: Number of calls of the reranker.
+        prompt_tokens: Tokens that the reranker has read, if it reports them.
+        completion_tokens: Tokens that the reranker has written, if it reports them.
+        search_units: Units in which Cohere bills.
     """
 
     most_tokens: int | None = None
@@ -32,11 +32,11 @@ class Cost:
 
     @property
     def tokens(self) -> int:
-        """Tokens in all."""
+        """The number of all tokens."""
         return self.prompt_tokens + self.completion_tokens
 
     def as_dict(self) -> dict[str, int]:
-        """Return what is shown: what the reranker says nothing of is left out."""
+        """Return the reported values, for the response."""
         counts = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -50,7 +50,7 @@ _ACCOUNT: ContextVar[Cost | None] = ContextVar("es_ttc_reranker_cost", default=N
 
 @contextmanager
 def charged_to(cost: Cost) -> Iterator[Cost]:
-    """Charge what rerankers tell to an account; tasks that are made meanwhile are charged to it as well."""
+    """Add the reported use of rerankers to a cost, also from tasks that are created in the body."""
     token = _ACCOUNT.set(cost)
     try:
         yield cost
@@ -59,7 +59,7 @@ def charged_to(cost: Cost) -> Iterator[Cost]:
 
 
 def tell(*, prompt_tokens: int = 0, completion_tokens: int = 0, search_units: int = 0) -> None:
-    """Say what an answer took."""
+    """Report the use of one answer."""
     cost = _ACCOUNT.get()
     if cost is not None:
         cost.prompt_tokens += prompt_tokens
@@ -68,10 +68,10 @@ def tell(*, prompt_tokens: int = 0, completion_tokens: int = 0, search_units: in
 
 
 def count_call() -> None:
-    """Count a call that is about to be made.
+    """Count a call before it is made.
 
     Raises:
-        Spent: The search has no tokens left for it. Calls under way beside it are not stopped.
+        BudgetExhausted: The token limit of the search is reached. Running calls are not stopped.
     """
     cost = _ACCOUNT.get()
     if cost is None:

@@ -1,6 +1,6 @@
-"""Any HTTP endpoint of Cohere's shape: ``{model, query, documents}`` in, ``{results: [{index, relevance_score}]}`` out.
+"""An HTTP endpoint with Cohere's API: ``{model, query, documents}`` in, ``{results: [{index, relevance_score}]}`` out.
 
-Cohere's own, Jina's, vLLM's `/rerank`, Infinity's, and `POST /_ttc/rerank` of another gateway have it.
+Cohere, Jina, vLLM's `/rerank`, Infinity and the `POST /_ttc/rerank` of another gateway have this API.
 """
 
 import os
@@ -20,30 +20,30 @@ _ATTEMPTS = 3
 _FIRST_WAIT_SECONDS = 0.2
 _BUSY = frozenset({429, 502, 503, 504})
 _MOST_BYTES = 8 * 2**20
-_SHOWN = 200
+_MAX_EXCERPT_BYTES = 200
 _MOST_COUNTED = 2**53
 
 
 class HttpSettings(RerankerSettings):
     """Settings of an endpoint."""
 
-    url: HttpUrl = Field(description="Where it is asked, the path included: https://api.cohere.com/v2/rerank.")
-    model: str | None = Field(None, description="The `model` that it is asked for; none is sent where left out.")
-    api_key: SecretStr | None = Field(None, description="Sent as `Authorization: Bearer ...`.")
-    api_key_env: str | None = Field(None, description="Name of the environment variable that holds the key.")
+    url: HttpUrl = Field(description="URL of the endpoint, including the path: https://api.cohere.com/v2/rerank.")
+    model: str | None = Field(None, description="Value of `model` in the request. Default: none is sent.")
+    api_key: SecretStr | None = Field(None, description="Key, sent as `Authorization: Bearer ...`.")
+    api_key_env: str | None = Field(None, description="Name of the environment variable that contains the key.")
 
 
 class Http:
-    """An endpoint of Cohere's shape."""
+    """An HTTP endpoint with Cohere's rerank API."""
 
     name: ClassVar[str] = "http"
     Settings: ClassVar[type[RerankerSettings]] = HttpSettings
 
     def make(self, settings: HttpSettings) -> "HttpReranker":
-        """Return a reranker that asks the endpoint; nothing is sent yet.
+        """Return a reranker that calls the endpoint; nothing is sent yet.
 
         Raises:
-            ConfigurationError: The variable that is to hold the key does not exist, or the key is given twice.
+            ConfigurationError: The environment variable with the key does not exist, or the key is given twice.
         """
         key = settings.api_key
         if settings.api_key_env is not None:
@@ -56,14 +56,14 @@ class Http:
 
 
 class _RetryableError(Exception):
-    """The endpoint may answer if it is asked again."""
+    """The request may succeed if it is sent again."""
 
 
 class HttpReranker:
-    """Asks an endpoint for the scores of a few texts at a time.
+    """Sends a few texts at a time to an endpoint for scores.
 
     Args:
-        settings: Where it is, and how it is called.
+        settings: Its address and settings.
         key: Its key.
     """
 
@@ -76,12 +76,12 @@ class HttpReranker:
         self._session: aiohttp.ClientSession | None = None
 
     async def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:
-        """Return one score a passage.
+        """Return one score for each passage.
 
-        Busy answers (429, 502, 503, 504) and broken connections are repeated as long as the caller waits.
+        After busy responses (429, 502, 503, 504) and broken connections the request is repeated until the timeout.
 
         Raises:
-            RerankerError: The endpoint refused, or its answer is not one score for each document.
+            RerankerError: The endpoint returned an error, or not one score for each document.
         """
         body: dict[str, Any] = {"query": query, "documents": [passage.text for passage in passages]}
         if self._model is not None:
@@ -92,8 +92,8 @@ class HttpReranker:
         try:
             async for attempt in attempts:
                 with attempt:
-                    answer = await self._ask(orjson.dumps(body))
-                    _tell_cost(answer)
+                    answer = await self._post(orjson.dumps(body))
+                    _report_cost(answer)
                     return _scores(answer, len(passages))
         except _RetryableError as error:
             raise RerankerError(f"the reranker's endpoint does not answer: {error}") from None
@@ -105,7 +105,7 @@ class HttpReranker:
             await self._session.close()
             self._session = None
 
-    async def _ask(self, body: bytes) -> Any:
+    async def _post(self, body: bytes) -> Any:
         if self._session is None:
             headers = {"content-type": "application/json", "accept": "application/json"}
             if self._key is not None:
@@ -125,20 +125,20 @@ class HttpReranker:
         if status in _BUSY:
             raise _RetryableError(f"it answered {status}")
         if status != 200:
-            raise RerankerError(f"the reranker's endpoint answered {status}: {_shown(raw)}")
+            raise RerankerError(f"the reranker's endpoint answered {status}: {_excerpt(raw)}")
         try:
             return orjson.loads(raw)
         except orjson.JSONDecodeError:
             raise RerankerError(
-                f"the reranker's endpoint answered with something that is not JSON: {_shown(raw)}"
+                f"the reranker's endpoint answered with something that is not JSON: {_excerpt(raw)}"
             ) from None
 
 
 def _scores(answer: Any, documents: int) -> list[float]:
-    """Return the scores of Cohere's results, in the documents' order.
+    """Return the scores of Cohere's results, in the order of the documents.
 
     Raises:
-        RerankerError: A document has no score, or two, or there are results of something else.
+        RerankerError: A document has no score, or two, or a result belongs to no document.
     """
     try:
         found = {result["index"]: result["relevance_score"] for result in answer["results"]}
@@ -150,8 +150,8 @@ def _scores(answer: Any, documents: int) -> list[float]:
     return [found[place] for place in range(documents)]
 
 
-def _tell_cost(answer: Any) -> None:
-    """Tell what an answer says of its cost, in Cohere's `meta` or in the `usage` of Jina, vLLM and Infinity."""
+def _report_cost(answer: Any) -> None:
+    """Report the use that an answer contains, in Cohere's `meta` or in the `usage` of Jina, vLLM and Infinity."""
     usage, meta = _part(answer, "usage"), _part(answer, "meta")
     tokens, billed = _part(meta, "tokens"), _part(meta, "billed_units")
     written = _count(usage, "completion_tokens") or _count(tokens, "output_tokens")
@@ -163,18 +163,18 @@ def _tell_cost(answer: Any) -> None:
     )
 
 
-def _part(told: Any, name: str) -> Mapping[str, Any]:
-    found = told.get(name) if isinstance(told, Mapping) else None
+def _part(answer: Any, name: str) -> Mapping[str, Any]:
+    found = answer.get(name) if isinstance(answer, Mapping) else None
     return found if isinstance(found, Mapping) else {}
 
 
-def _count(told: Mapping[str, Any], name: str) -> int:
-    found = told.get(name)
+def _count(answer: Mapping[str, Any], name: str) -> int:
+    found = answer.get(name)
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < _MOST_COUNTED:
         return 0
     return int(found)
 
 
-def _shown(raw: bytes) -> str:
-    text = raw[:_SHOWN].decode(errors="replace")
+def _excerpt(raw: bytes) -> str:
+    text = raw[:_MAX_EXCERPT_BYTES].decode(errors="replace")
     return "".join(char if char.isprintable() else " " for char in text)

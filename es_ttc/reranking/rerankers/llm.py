@@ -1,7 +1,7 @@
-"""A language model as a reranker: each passage by itself from 0 to 100 (SIRA's pick), or a few at once in order.
+"""A language model as a reranker: it rates each passage from 0 to 100 (SIRA's pick), or puts a few in order.
 
-What a model writes is read with tolerance. A passage without a rating that can be read comes after all that have one,
-in the order in which it came; a passage that an order leaves out does too.
+The model's answers are parsed leniently. Passages without a readable rating, or missing in an order, follow the others
+in their previous order.
 """
 
 import asyncio
@@ -55,24 +55,30 @@ _TOKENS_A_POSITION = 6
 
 
 class LlmRerankerSettings(RerankerSettings):
-    """Settings of a language model as a reranker; what is left out is that of the gateway's own model (`llm_*`)."""
+    """Settings of a language model as a reranker. Default of each: that of the gateway's model (`llm_*`)."""
 
     form: Form = Field(
-        "pointwise", description="Each document by itself, from 0 to 100; or the documents of a window in order."
+        "pointwise",
+        description="pointwise: rate each document from 0 to 100. listwise: put the documents of a window in order.",
     )
     prompt: Path | None = Field(
-        None, description="File of a prompt: {{query}} and {{document}}, or {{query}} and {{passages}} for listwise."
+        None, description="Prompt file with {{query}} and {{document}}, or for listwise {{query}} and {{passages}}."
     )
     url: str | None = Field(None, description="Base URL of an OpenAI-compatible endpoint.")
-    model: str | None = Field(None, description="The model's name there.")
-    api_key: SecretStr | None = Field(None, description="The endpoint's key.")
-    api: Literal["chat", "completions"] | None = Field(None, description="How the model is asked.")
-    timeout_ms: int = Field(30_000, gt=0, description="What one call may take, its repetitions included, in ms.")
-    batch: int = Field(1, ge=1, le=1000, description="Documents of one call; each is a question of its own.")
-    at_once: int = Field(8, ge=1, le=256, description="Calls at the same time, of all searches together.")
-    max_characters: int = Field(2000, ge=1, le=1_000_000, description="Characters that are read of one document.")
+    model: str | None = Field(None, description="Name of the model at the endpoint.")
+    api_key: SecretStr | None = Field(None, description="Key of the endpoint.")
+    api: Literal["chat", "completions"] | None = Field(
+        None, description="API of the model: chat, or completions for base models."
+    )
+    timeout_ms: int = Field(30_000, gt=0, description="Timeout of one call, including its repetitions, in ms.")
+    batch: int = Field(1, ge=1, le=1000, description="Number of documents per call; each is one request.")
+    at_once: int = Field(8, ge=1, le=256, description="Maximum number of concurrent calls, of all searches together.")
+    max_characters: int = Field(2000, ge=1, le=1_000_000, description="Maximum number of characters per document.")
     prompt_characters: int = Field(
-        24_000, ge=1000, le=10_000_000, description="Characters of all documents of one listwise question."
+        24_000,
+        ge=1000,
+        le=10_000_000,
+        description="Maximum number of characters of all documents in one listwise request.",
     )
 
 
@@ -83,11 +89,11 @@ class Llm:
     Settings: ClassVar[type[RerankerSettings]] = LlmRerankerSettings
 
     def make(self, settings: LlmRerankerSettings) -> Reranker:
-        """Return a reranker that asks the model; nothing is sent yet.
+        """Return a reranker that calls the model; nothing is sent yet.
 
         Raises:
             InvalidRequest: No model is configured.
-            ConfigurationError: The prompt lacks a placeholder, or the endpoint's address is no URL.
+            ConfigurationError: The prompt lacks a placeholder, or the endpoint's address is not a URL.
         """
         given: dict[str, Any] = {"llm_url": settings.url, "llm_model": settings.model, "llm_api": settings.api}
         given["llm_api_key"] = settings.api_key
@@ -95,7 +101,7 @@ class Llm:
 
 
 def reranker_of(settings: LlmRerankerSettings, model: LlmSettings) -> "PointwiseLlm | ListwiseLlm":
-    """Return a reranker that asks a model; see :meth:`Llm.make`."""
+    """Return a reranker that calls a model; see :meth:`Llm.make`."""
     if model.llm_url is None:
         raise InvalidRequest(
             "this reranker asks a language model, and the gateway has none: start it with ES_TTC_LLM_URL (llm_url) set "
@@ -105,10 +111,10 @@ def reranker_of(settings: LlmRerankerSettings, model: LlmSettings) -> "Pointwise
 
 
 class _LlmReranker:
-    """What both forms share: the model, the prompt, the identity.
+    """The parts that both forms share: the model, the prompt, the identity.
 
     Args:
-        settings: How it is called.
+        settings: Its settings.
         model: The endpoint.
     """
 
@@ -128,7 +134,7 @@ class _LlmReranker:
             await (await self._opening).__aexit__(None, None, None)
             self._opening = None
 
-    async def _ask(self, prompt: str, schema: JsonSchema, max_tokens: int, temperature: float) -> str:
+    async def _complete(self, prompt: str, schema: JsonSchema, max_tokens: int, temperature: float) -> str:
         if self._opening is None:
             self._opening = asyncio.create_task(self._client.__aenter__())
         client = await asyncio.shield(self._opening)
@@ -145,21 +151,21 @@ class _LlmReranker:
 
 
 class PointwiseLlm(_LlmReranker):
-    """Rates each passage from 0 to 100; its score is (rating + 1) / 101, and 0 where no rating can be read."""
+    """Rates each passage from 0 to 100. The score is (rating + 1) / 101, and 0 if no rating can be read."""
 
     form = "pointwise"
 
     async def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:
-        """Return one score a passage.
+        """Return one score for each passage.
 
         Raises:
-            LlmError: The model does not answer.
+            LlmError: The model returned no answer.
         """
         return list(await asyncio.gather(*(self._score(query, passage) for passage in passages)))
 
     async def _score(self, query: str, passage: Passage) -> float:
         prompt = self._prompt.render(query=_line(query), document=_line(passage.text))
-        found = rating(await self._ask(prompt, _RATING, _TOKENS_A_RATING, 0.0))
+        found = rating(await self._complete(prompt, _RATING, _TOKENS_A_RATING, 0.0))
         return 0.0 if found is None else (found + 1) / 101
 
 
@@ -173,25 +179,25 @@ class ListwiseLlm(_LlmReranker):
         self._characters = settings.prompt_characters
 
     async def order(self, query: str, passages: Sequence[Passage]) -> list[int]:
-        """Return positions, best first, as the model gives them; an answer without any is asked for once more.
+        """Return positions, best first, as in the model's answer; an answer without any is requested once more.
 
         Raises:
-            LlmError: The model does not answer.
-            RerankerError: It does, twice without an order.
+            LlmError: The model returned no answer.
+            RerankerError: Two answers contained no order.
         """
         each = max(1, self._characters // max(1, len(passages)))
         numbered = [f"[{place}] {_line(passage.text)[:each]}" for place, passage in enumerate(passages, 1)]
         prompt = self._prompt.render(query=_line(query), passages="\n".join(numbered))
         tokens = _TOKENS_A_RATING + _TOKENS_A_POSITION * len(passages)
         for temperature in (0.0, _SECOND_TEMPERATURE):
-            found = positions(await self._ask(prompt, _ORDER, tokens, temperature), len(passages))
+            found = positions(await self._complete(prompt, _ORDER, tokens, temperature), len(passages))
             if found:
                 return found
         raise RerankerError("the language model answered twice without an order of the passages")
 
 
 def rating(text: str) -> float | None:
-    """Return the rating in an answer, 0 to 100; None where there is none, or one outside of that.
+    """Return the rating in an answer, 0 to 100; None if there is none in this range.
 
     Examples:
         >>> rating('{"score": 80}'), rating("Rating: 80/100"), rating("good"), rating("500")
@@ -206,7 +212,7 @@ def rating(text: str) -> float | None:
 
 
 def positions(text: str, passages: int) -> list[int]:
-    """Return the positions that an answer names, from 0, in its order, each once; foreign numbers are passed over.
+    """Return the positions in an answer, from 0, in its order, each once, without unknown numbers.
 
     Examples:
         >>> positions('{"order": [2, 1, 2, 9]}', 3), positions("[3] > [1]", 3), positions("I cannot say", 3)
@@ -220,7 +226,7 @@ def positions(text: str, passages: int) -> list[int]:
 
 
 def of_the_gateway(model: LlmSettings) -> dict[str, Callable[[], Reranker]]:
-    """Return what makes the rerankers that ask the gateway's own model, by the names that requests give them."""
+    """Return the factories of the rerankers that use the gateway's own model, by the names that requests use."""
     return {
         POINTWISE: lambda: reranker_of(LlmRerankerSettings(), model),
         LISTWISE: lambda: reranker_of(LlmRerankerSettings(form="listwise", at_once=2), model),
@@ -236,5 +242,5 @@ def _prompt(settings: LlmRerankerSettings, api: str) -> Prompt:
 
 
 def _line(text: str) -> str:
-    """Return a text on one line: prompts for base models end a part with a line."""
+    """Return a text as one line, because prompts for base models end a part with a line."""
     return " ".join(text.split())

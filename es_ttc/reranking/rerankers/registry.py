@@ -1,4 +1,4 @@
-"""Rerankers by name, as the settings have them."""
+"""Rerankers by name, as in the settings."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -21,7 +21,7 @@ Calls = PointwiseCalls | ListwiseCalls
 
 
 def kinds() -> list[str]:
-    """Return the names of all kinds of rerankers that are installed; nothing is imported."""
+    """Return the names of all installed kinds of rerankers; nothing is imported."""
     return _GROUP.names()
 
 
@@ -31,17 +31,17 @@ def kind(name: str) -> Kind:
 
     Raises:
         InvalidRequest: There is none of this name.
-        ConfigurationError: It cannot be imported or breaks the contract.
+        ConfigurationError: It cannot be imported or violates the contract.
     """
     return _GROUP.load(name)
 
 
 class Rerankers:
-    """The rerankers that a request may name, each made when it is first named.
+    """The rerankers that a request may name; each is created at its first use.
 
     Args:
         configured: For each name its ``kind`` and the kind's settings.
-        built_in: What makes the rerankers that there are without any settings, by name.
+        built_in: Factories of the rerankers that need no settings, by name.
 
     Raises:
         ConfigurationError: A kind is unknown, or its settings are wrong.
@@ -53,7 +53,7 @@ class Rerankers:
         built_in: Mapping[str, Callable[[], Reranker]] | None = None,
     ) -> None:
         self._built_in = {name: make for name, make in (built_in or {}).items() if name not in configured}
-        self._settings = {name: _read(name, told) for name, told in configured.items()}
+        self._settings = {name: _read(name, table) for name, table in configured.items()}
         self._scores: LruCache[Key, float] = LruCache(_SCORES_KEPT)
         self._orders: LruCache[Key, tuple[int, ...]] = LruCache(_POSITIONS_KEPT)
         self._made: dict[str, Calls] = {}
@@ -64,11 +64,11 @@ class Rerankers:
         return sorted([*self._settings, *self._built_in])
 
     def named(self, name: str) -> Calls:
-        """Return a reranker; the same one at every call.
+        """Return a reranker; the same object at every call.
 
         Raises:
             InvalidRequest: There is none of this name.
-            ConfigurationError: It cannot be made.
+            ConfigurationError: It cannot be created.
         """
         if name in self._built_in and name not in self._made:
             self._made[name] = self.calls(self._built_in[name](), name)
@@ -80,30 +80,30 @@ class Rerankers:
         return self._made[name]
 
     def calls(self, reranker: Reranker, name: str) -> Calls:
-        """Return how a reranker is called, with these rerankers' memory of answers."""
+        """Return the calls of a reranker, with the shared cache of answers."""
         if isinstance(reranker, PointwiseReranker):
             return PointwiseCalls(reranker, name, self._scores)
         return ListwiseCalls(reranker, name, self._orders)
 
     async def close(self) -> None:
-        """Close all that were made."""
+        """Close all rerankers that were created."""
         for calls in self._made.values():
             await calls.close()
         self._made.clear()
 
 
-def _read(name: str, told: Mapping[str, Any]) -> tuple[Kind, RerankerSettings]:
+def _read(name: str, table: Mapping[str, Any]) -> tuple[Kind, RerankerSettings]:
     where = f"rerankers.{name}"
-    if not isinstance(told.get("kind"), str):
+    if not isinstance(table.get("kind"), str):
         raise ConfigurationError(f"[{where}.kind] is missing: name one of [{', '.join(kinds())}]")
-    rest = {key: value for key, value in told.items() if key != "kind"}
+    rest = {key: value for key, value in table.items() if key != "kind"}
     try:
-        found = kind(told["kind"])
+        found = kind(table["kind"])
     except InvalidRequest:
-        raise ConfigurationError(f"[{where}.kind] is {told['kind']}{did_you_mean(told['kind'], kinds())}") from None
+        raise ConfigurationError(f"[{where}.kind] is {table['kind']}{did_you_mean(table['kind'], kinds())}") from None
     try:
         return found, read_json(found.Settings, rest)
-    except Fault as fault:  # the value is not shown: it may be a key
+    except Fault as fault:  # the value is omitted: it may be a key
         if fault.kind is FaultKind.UNKNOWN:
             raise ConfigurationError(str(unknown_field(fault.path[0], fault.known, where))) from None
         raise ConfigurationError(f"[{'.'.join((where, *fault.path))}] is wrong: {fault.problem}") from None

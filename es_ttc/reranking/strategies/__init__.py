@@ -1,6 +1,6 @@
-"""Reranking under a budget: which documents are worth showing to an expensive reranker, and in what order.
+"""Strategies of reranking under a budget: which documents a reranker scores, and in what order.
 
-The strategies know documents by number, and reach rerankers and neighbours through protocols: no HTTP, no engine.
+The strategies identify documents by number and use rerankers and neighbours through protocols: no HTTP, no engine.
 """
 
 from es_ttc.reranking.strategies.base import (

@@ -1,4 +1,4 @@
-"""What the strategies work with: rerankers, neighbours, a judge that keeps the budget, and the walk that comes out."""
+"""The parts that all strategies use: protocols of rerankers and neighbours, the budget, and the result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,11 +7,11 @@ from typing import Protocol, runtime_checkable
 
 
 class PartialScores(Exception):
-    """A reranker failed when it had scored some documents already.
+    """A reranker failed after it had scored some documents.
 
     Args:
-        scores: By position, of those that were asked for.
-        cause: Why there are no more.
+        scores: The scores so far, by position in the request.
+        cause: The failure.
     """
 
     def __init__(self, scores: Mapping[int, float], cause: Exception) -> None:
@@ -21,7 +21,7 @@ class PartialScores(Exception):
 
 
 class BudgetExhausted(Exception):
-    """What a search may cost is spent: the reranker is not asked again, and has not failed."""
+    """The cost limit of a search is reached: the reranker is not called again. The reranker has not failed."""
 
 
 @runtime_checkable
@@ -29,11 +29,11 @@ class PointwiseScorer(Protocol):
     """A reranker that scores each document by itself."""
 
     async def scores(self, documents: Sequence[int]) -> Sequence[float]:
-        """Return one score a document, greater is better; whatever else comes back counts as a failure.
+        """Return one score for each document, greater is better. Any other answer counts as a failure.
 
         Raises:
-            Interrupted: It failed under way; the scores that it holds count.
-            Spent: It may not be asked any more.
+            PartialScores: It failed after some documents; the scores in the exception are used.
+            BudgetExhausted: The cost limit of the search is reached.
         """
         ...
 
@@ -43,31 +43,31 @@ class ListwiseSorter(Protocol):
     """A reranker that puts a few documents in order."""
 
     async def order(self, documents: Sequence[int]) -> Sequence[int]:
-        """Return the documents best first. What is missing keeps its order after the rest, what is odd is dropped.
+        """Return the documents, best first. Missing ones follow in their previous order; unknown ones are ignored.
 
         Raises:
-            Spent: It may not be asked any more.
+            BudgetExhausted: The cost limit of the search is reached.
         """
         ...
 
 
 class Neighbours(Protocol):
-    """The neighbour graph, as the strategies read it."""
+    """Read access to the neighbour graph."""
 
     async def of(self, documents: Sequence[int]) -> Sequence[Sequence[int]]:
-        """Return each document's neighbours, nearest first, in one round trip; those that may not be seen are absent.
+        """Return each document's neighbours that the caller may read, nearest first, in one round trip.
 
-        A document that the graph does not know has none.
+        A document that is not in the graph has none.
         """
         ...
 
     def expect(self, documents: Sequence[int]) -> None:
-        """Take note that :meth:`of` is likely to be asked of these next; it may read ahead, or do nothing."""
+        """Announce that :meth:`of` is likely to be called for these documents next, so that they can be read ahead."""
         ...
 
 
 class StopReason(StrEnum):
-    """Why a walk ended."""
+    """The reason why a strategy ended."""
 
     BUDGET = "budget"
     COST = "cost"
@@ -76,50 +76,49 @@ class StopReason(StrEnum):
 
 
 class BudgetedReranker(Protocol):
-    """Shows documents to a reranker, never more than the budget allows, and keeps what it said.
+    """Sends documents to a reranker within a budget, and keeps the results.
 
     Attributes:
-        left: Documents that may still be shown.
-        spent: Documents that were paid for.
-        judged: Documents that the reranker has seen, in the order of their first showing.
-        failure: Why the reranker failed or may not be asked (:class:`BudgetExhausted`), or None; nothing more is shown
-            then.
+        left: Number of documents that may still be sent.
+        spent: Number of documents that count against the budget.
+        judged: Documents that the reranker has scored or ordered, in the order in which they were first sent.
+        failure: The reranker's failure, or :class:`BudgetExhausted`, or None. After a failure nothing more is sent.
     """
 
     @property
     def left(self) -> int:
-        """Documents that may still be shown; 0 after a failure."""
+        """Number of documents that may still be sent; 0 after a failure."""
         ...
 
     @property
     def spent(self) -> int:
-        """Documents that were paid for."""
+        """Number of documents that count against the budget."""
         ...
 
     @property
     def judged(self) -> Sequence[int]:
-        """Documents that the reranker has seen, in the order of their first showing."""
+        """Documents that the reranker has scored or ordered, in the order in which they were first sent."""
         ...
 
     @property
     def failure(self) -> Exception | None:
-        """Why the reranker failed, or may not be asked any more."""
+        """The reranker's failure, :class:`BudgetExhausted`, or None."""
         ...
 
     def score(self, document: int) -> float | None:
-        """Return a document's score where the reranker gives scores and has seen it."""
+        """Return the reranker's score of a document; None if there is none."""
         ...
 
     async def sort(self, documents: Sequence[int]) -> list[int]:
-        """Return the documents in the reranker's order, as far as the budget reaches; the rest keeps its place."""
+        """Return the documents in the reranker's order, as far as the budget allows; the others keep their order."""
         ...
 
 
 class Budget:
-    """What may be spent on a reranker, what was, and whether it still answers: what every judge keeps.
+    """The budget, the documents spent, and the failure: the state that all budgeted rerankers share.
 
     Args:
-        budget: Documents that may be shown.
+        budget: Number of documents that may be sent.
     """
 
     def __init__(self, budget: int) -> None:
@@ -129,40 +128,42 @@ class Budget:
 
     @property
     def left(self) -> int:
-        """Documents that may still be shown; 0 after a failure."""
+        """Number of documents that may still be sent; 0 after a failure."""
         return 0 if self._failure else self._budget - self._spent
 
     @property
     def spent(self) -> int:
-        """Documents that were paid for."""
+        """Number of documents that count against the budget."""
         return self._spent
 
     @property
     def failure(self) -> Exception | None:
-        """Why the reranker failed, or may not be asked any more."""
+        """The reranker's failure, :class:`BudgetExhausted`, or None."""
         return self._failure
 
     def pay(self, documents: int) -> None:
-        """Count documents that are about to be shown."""
+        """Count documents that are about to be sent."""
         self._spent += documents
 
     def fail(self, failure: Exception) -> None:
-        """Show nothing more."""
+        """Record a failure; nothing more is sent."""
         self._failure = failure
 
 
 @dataclass(frozen=True, slots=True)
 class RerankedList:
-    """What a strategy found.
+    """The result of a strategy.
 
     Attributes:
-        documents: All documents that were met, best first: the judged ones, then those that no budget was left for.
-        judged: How many of them the reranker has seen.
-        spent: Documents paid for: distinct ones for a pointwise reranker, every one shown for a listwise one.
-        stopped: Why it ended; exhausted where every document that could be met was judged.
-        failure: Why the reranker failed, where it did.
-        found_from: For each document that a neighbour led to, that neighbour.
-        calls: The documents judged, in the order of their first showing.
+        documents: All documents that the strategy found, best first: the reranked ones, then those that the budget did
+            not cover.
+        judged: Number of reranked documents.
+        spent: Documents that count against the budget: distinct ones for a pointwise reranker, every one sent for a
+            listwise one.
+        stopped: The reason why the strategy ended; exhausted if every document that it could find was reranked.
+        failure: The reranker's failure, if any.
+        found_from: For each document found through the graph, the document whose neighbour it is.
+        calls: The reranked documents, in the order in which they were first sent.
     """
 
     documents: Sequence[int]
@@ -177,24 +178,24 @@ class RerankedList:
 def reranked_so_far(
     ranked: Sequence[int],
     first_pass: Sequence[int],
-    judge: BudgetedReranker,
+    reranker: BudgetedReranker,
     found_from: dict[int, int] | None = None,
 ) -> RerankedList:
-    """Return the walk that ends with a ranking: judged documents first, the rest in first-pass order.
+    """Return the result for a ranking: reranked documents first, the others in first-pass order.
 
     Args:
         ranked: Documents in the strategy's order; each once.
-        first_pass: Documents of the first pass, which follow where they are not ranked.
-        judge: What the budget went to.
+        first_pass: Documents of the first pass. Those that are not in the ranking follow it.
+        reranker: The budgeted reranker.
         found_from: As in :class:`RerankedList`.
     """
-    seen = set(judge.judged)
-    top = _by_score([document for document in ranked if document in seen], judge)
+    seen = set(reranker.judged)
+    top = _by_score([document for document in ranked if document in seen], reranker)
     placed = set(top)
     tail = [document for document in (*first_pass, *ranked) if document not in placed]
     documents = [*top, *dict.fromkeys(tail)]
     stopped = StopReason.EXHAUSTED if len(top) == len(documents) else StopReason.BUDGET
-    failure = judge.failure
+    failure = reranker.failure
     if failure is not None:
         stopped, failure = (
             (StopReason.COST, None) if isinstance(failure, BudgetExhausted) else (StopReason.FAILED, failure)
@@ -202,15 +203,15 @@ def reranked_so_far(
     return RerankedList(
         documents=documents,
         judged=len(top),
-        spent=judge.spent,
+        spent=reranker.spent,
         stopped=stopped,
         failure=failure,
         found_from=found_from or {},
-        calls=tuple(judge.judged),
+        calls=tuple(reranker.judged),
     )
 
 
-def _by_score(documents: list[int], judge: BudgetedReranker) -> list[int]:
-    """Order documents by their scores, where the reranker gives any; else as they are."""
-    scores = {document: judge.score(document) for document in documents}
+def _by_score(documents: list[int], reranker: BudgetedReranker) -> list[int]:
+    """Sort documents by the reranker's scores; without scores they keep their order."""
+    scores = {document: reranker.score(document) for document in documents}
     return sorted(documents, key=lambda document: -(scores[document] or 0))

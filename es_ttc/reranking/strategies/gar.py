@@ -1,4 +1,4 @@
-"""Graph-based Adaptive Reranking: batches in turn from the first pass and from the neighbours of what scored best.
+"""Graph-based Adaptive Reranking: batches in turn from the first pass and from neighbours of the best documents.
 
 MacAvaney, Tonellotto and Macdonald, Adaptive Re-Ranking with a Corpus Graph (CIKM 2022), algorithm 1.
 """
@@ -11,7 +11,7 @@ from es_ttc.reranking.strategies.base import BudgetedReranker, Neighbours, Reran
 async def gar(
     first_pass: Sequence[int],
     neighbourhood: Neighbours,
-    judge: BudgetedReranker,
+    reranker: BudgetedReranker,
     *,
     batch: int = 16,
     seeds: int | None = None,
@@ -22,22 +22,22 @@ async def gar(
     Args:
         first_pass: Documents, best first.
         neighbourhood: The neighbour graph.
-        judge: The reranker, which must give scores, and its budget.
+        reranker: The budgeted reranker; the reranker must return scores.
         batch: Documents scored at once.
-        seeds: Documents of the first batch; as many as of the others where None.
-        alternate: Whether every other batch is from the first pass; else it is gone to for want of neighbours only,
-            which makes this a best-first search.
+        seeds: Documents of the first batch; None: as many as in the other batches.
+        alternate: Whether every other batch comes from the first pass. Otherwise the first pass is used only when there
+            are no neighbours, which makes this a best-first search.
     """
     met: set[int] = set()
     frontier: dict[int, tuple[float, int]] = {}  # document -> (score of the best document that led to it, that one)
     found_from: dict[int, int] = {}
     from_graph = False
-    while judge.left:
+    while reranker.left:
         pool = [document for document in first_pass if document not in met]
         reached = sorted(frontier, key=lambda document: -frontier[document][0])
         source = reached if (from_graph and reached) or not pool else pool
         size = batch if met or seeds is None else seeds
-        chosen = source[: min(size, judge.left)]
+        chosen = source[: min(size, reranker.left)]
         if not chosen:
             break
         from_graph = not (alternate and from_graph)
@@ -46,10 +46,10 @@ async def gar(
         for document in chosen:
             frontier.pop(document, None)
         neighbourhood.expect(chosen)
-        await judge.sort(chosen)
-        await _widen(frontier, chosen, met, neighbourhood, judge)
-    ranked = await judge.sort(judge.judged)
-    return reranked_so_far(ranked, first_pass, judge, found_from)
+        await reranker.sort(chosen)
+        await _widen(frontier, chosen, met, neighbourhood, reranker)
+    ranked = await reranker.sort(reranker.judged)
+    return reranked_so_far(ranked, first_pass, reranker, found_from)
 
 
 async def _widen(
@@ -57,11 +57,11 @@ async def _widen(
     scored: Sequence[int],
     met: set[int],
     neighbourhood: Neighbours,
-    judge: BudgetedReranker,
+    reranker: BudgetedReranker,
 ) -> None:
-    """Add the neighbours of documents just scored; of several that lead to one the best scored counts."""
+    """Add the neighbours of documents just scored. If several documents lead to one, the best score counts."""
     for document, neighbours in zip(scored, await neighbourhood.of(scored), strict=True):
-        score = judge.score(document)
+        score = reranker.score(document)
         if score is None:
             continue
         for neighbour in neighbours:

@@ -1,4 +1,4 @@
-"""A judge over a reranker that orders a few documents at a time: a window slides over the list, from its end."""
+"""A budgeted reranker over a listwise reranker: a window slides over the list, from the end to the front."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,14 +11,14 @@ Count = Literal["shown", "distinct"]
 class ListwiseBudgetedReranker(Budget):
     """Sorts documents by windows that overlap by half, from the back to the front.
 
-    One pass brings the best w/2 documents to the front (Sun et al., RankGPT, EMNLP 2023); a pass ends early where a
-    window has moved nothing into its front half, because what stands before it was in order already.
+    One pass moves the best w/2 documents to the front (Sun et al., RankGPT, EMNLP 2023). A pass ends early if a window
+    has moved nothing into its front half, because the documents before it were in order already.
 
     Args:
-        reranker: What orders documents.
-        budget: Documents that may be shown.
-        window: w, documents shown at once, at least 2. The step is w/2.
-        count: Whether a document is paid for whenever it is shown, or once.
+        reranker: The reranker.
+        budget: Number of documents that may be sent.
+        window: w, number of documents per call, at least 2. The step is w/2.
+        count: Whether a document counts each time it is sent, or once.
     """
 
     def __init__(self, reranker: ListwiseSorter, budget: int, window: int = 20, count: Count = "shown") -> None:
@@ -30,59 +30,59 @@ class ListwiseBudgetedReranker(Budget):
 
     @property
     def window(self) -> int:
-        """Documents shown at once."""
+        """Number of documents per call."""
         return self._window
 
     @property
     def pays_repeats(self) -> bool:
-        """Whether a document is paid for whenever it is shown."""
+        """Whether a document counts each time it is sent."""
         return self._count == "shown"
 
     @property
     def judged(self) -> Sequence[int]:
-        """Documents that the reranker has seen, in the order of their first showing."""
+        """Documents that the reranker has ordered, in the order in which they were first sent."""
         return tuple(self._judged)
 
     def score(self, document: int) -> float | None:  # noqa: ARG002 - the protocol's
-        """A listwise reranker gives no scores."""
+        """Return None: a listwise reranker returns no scores."""
         return None
 
     async def sort(self, documents: Sequence[int]) -> list[int]:
-        """Slide the window over the documents once, from the end, as far as the budget reaches."""
+        """Slide the window over the documents once, from the end, as far as the budget allows."""
         ranked = list(documents)
         settled = self._settled(ranked)
         end = len(ranked)
         while end > 0:
             start = max(0, end - self._window)
-            shown = ranked[start:end]
-            ordered = await self.order(shown)
+            sent = ranked[start:end]
+            ordered = await self.order(sent)
             if ordered is None:
                 break
             ranked[start:end] = ordered
-            moved = ordered[: len(ordered) // 2] != shown[: len(shown) // 2]
+            moved = ordered[: len(ordered) // 2] != sent[: len(sent) // 2]
             if start == 0 or (not moved and start <= settled):
                 break
             end = start + self._window // 2
         return ranked
 
     async def order(self, documents: Sequence[int]) -> list[int] | None:
-        """Show one window; return it in the reranker's order, or None where nothing could be learned.
+        """Send one window; return it in the reranker's order, or None if it could not be ordered.
 
-        Where the budget does not reach, the first documents that it does reach are shown, and the others follow them.
+        If the budget is too small for all, only the first documents are sent, and the others follow them.
         """
-        shown = self._affordable(documents)
-        if len(shown) < min(2, len(documents)):
+        sent = self._affordable(documents)
+        if len(sent) < min(2, len(documents)):
             return None
-        self.pay(self._cost(shown))
+        self.pay(self._cost(sent))
         try:
-            answer = await self._reranker.order(shown)
-        except Exception as error:  # noqa: BLE001 - a failing reranker ends the walk, it does not break it
+            answer = await self._reranker.order(sent)
+        except Exception as error:  # noqa: BLE001 - a failing reranker ends the search without an error
             self.fail(error)
-            self.pay(-self._cost(shown) if isinstance(error, BudgetExhausted) else 0)
+            self.pay(-self._cost(sent) if isinstance(error, BudgetExhausted) else 0)
             return None
-        self._judged.update(dict.fromkeys(shown))
-        placed = set(shown)
-        return [*repaired_order(answer, shown), *(document for document in documents if document not in placed)]
+        self._judged.update(dict.fromkeys(sent))
+        placed = set(sent)
+        return [*repaired_order(answer, sent), *(document for document in documents if document not in placed)]
 
     def _affordable(self, documents: Sequence[int]) -> list[int]:
         if self.pays_repeats:
@@ -97,7 +97,7 @@ class ListwiseBudgetedReranker(Budget):
         return sum(document not in self._judged for document in documents)
 
     def _settled(self, documents: Sequence[int]) -> int:
-        """Return how many documents at the front have been judged: nothing new stands among them."""
+        """Return the number of leading documents that the reranker has already ordered."""
         for place, document in enumerate(documents):
             if document not in self._judged:
                 return place
@@ -105,11 +105,11 @@ class ListwiseBudgetedReranker(Budget):
 
 
 def repaired_order(answer: Sequence[int], documents: Sequence[int]) -> list[int]:
-    """Return an order of the documents that follows the answer as far as it makes sense.
+    """Return the documents in the order of an answer, repaired where the answer is malformed.
 
-    Repeated and foreign ones in the answer are passed over; those that it lacks follow in the order they had.
+    Repeated and unknown documents in the answer are skipped. Missing ones follow in their previous order.
     """
-    asked = set(documents)
-    named = [document for document in dict.fromkeys(answer) if document in asked]
+    requested = set(documents)
+    named = [document for document in dict.fromkeys(answer) if document in requested]
     placed = set(named)
     return [*named, *(document for document in documents if document not in placed)]

@@ -1,4 +1,4 @@
-"""The strategies by name, with the parameters that a request or an evaluation gives them."""
+"""The strategies by name, with their parameters."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,48 +19,49 @@ from es_ttc.rescorers.base import Params
 MAX_BUDGET = 1000
 
 BY_THEMSELVES = ("dense", "maxsim", "spectral")
-"""Rescorers of this project that may be the reranker: their score of a document does not depend on others."""
+"""Rescorers that can be used as the reranker: their score of a document does not depend on other documents."""
 
 
 class StrategyParams(Params):
-    """What every strategy takes."""
+    """Parameters that all strategies share."""
 
     reranker: str = Field(
         "spectral",
         min_length=1,
         max_length=100,
-        description="Name of a reranker of the gateway's settings, or one of this project's methods that score each "
-        "document by itself: dense, maxsim, spectral.",
+        description="Name of a reranker in the gateway's settings, or one of the methods that score each document "
+        "independently: dense, maxsim, spectral.",
     )
     reranker_params: dict[str, Any] = Field(
-        default_factory=dict, description="Parameters of the reranker, where it is a method of this project."
+        default_factory=dict, description="Parameters of the reranker, if it is a method: dense, maxsim, spectral."
     )
     budget: int = Field(
         100,
         ge=1,
         le=MAX_BUDGET,
-        description="Documents that the reranker may be shown: distinct ones where it gives scores; every one shown, "
-        "repetitions included, where it gives an order (see `count`).",
+        description="Maximum number of documents sent to the reranker. For a reranker that returns scores: distinct "
+        "documents. For one that returns an order: every document sent, including repetitions (see `count`).",
     )
     max_tokens: int | None = Field(
         None,
         ge=1,
-        description="Tokens, read and written, after which the reranker is not asked again; calls under way end. Only "
-        "rerankers of the settings that say what they take (language models, some endpoints) can be held to it.",
+        description="Number of tokens, read and written, after which the reranker is not called again; running calls "
+        "finish. Only for rerankers that report their use (language models, some endpoints).",
     )
-    window: int = Field(20, ge=2, le=100, description="Documents that a listwise reranker is shown at once.")
+    window: int = Field(20, ge=2, le=100, description="Number of documents per call of a listwise reranker.")
     count: Count = Field(
-        "shown", description="Whether a listwise reranker's documents are paid for whenever they are shown, or once."
+        "shown",
+        description="Whether a document counts against the budget each time a listwise reranker gets it, or once.",
     )
 
 
 class _GraphParams(StrategyParams):
-    depth: int = Field(8, ge=0, le=100, description="Steps from the first pass at most.")
-    fan_out: int = Field(16, ge=1, le=64, description="Neighbours of a document that are looked at, the nearest ones.")
+    depth: int = Field(8, ge=0, le=100, description="Maximum number of steps from the first pass.")
+    fan_out: int = Field(16, ge=1, le=64, description="Maximum number of neighbours per document, nearest first.")
 
 
 class RrParams(StrategyParams):
-    """Parameters of retrieve and rerank: it never leaves the first pass."""
+    """Parameters of retrieve and rerank, which uses the first pass only."""
 
 
 class LlmPickParams(StrategyParams):
@@ -71,17 +72,20 @@ class LlmPickParams(StrategyParams):
         min_length=1,
         max_length=100,
         description="`llm`: the gateway's model rates each document from 0 to 100. `llm_listwise`: it puts windows of "
-        "documents in order. Or a reranker of the settings.",
+        "documents in order. Or a reranker in the settings.",
     )
     budget: int = Field(
-        20, ge=1, le=MAX_BUDGET, description="Documents that the model may be shown; each rating is a question."
+        20,
+        ge=1,
+        le=MAX_BUDGET,
+        description="Maximum number of documents sent to the model; each rating is one request.",
     )
 
 
 class GarParams(_GraphParams):
     """Parameters of GAR."""
 
-    batch: int = Field(16, ge=1, le=100, description="Documents that are scored at once.")
+    batch: int = Field(16, ge=1, le=100, description="Number of documents per batch.")
 
 
 class SlideGarParams(_GraphParams):
@@ -91,12 +95,14 @@ class SlideGarParams(_GraphParams):
 class RgsParams(_GraphParams):
     """Parameters of RGS."""
 
-    seeds: int = Field(20, ge=1, le=100, description="Documents of the first pass that the search begins with.")
-    length: int = Field(50, ge=1, le=1000, description="L: documents that the list keeps; what is cut leads nowhere.")
+    seeds: int = Field(20, ge=1, le=100, description="Number of first-pass documents at the start.")
+    length: int = Field(
+        50, ge=1, le=1000, description="L: length of the list; documents that are cut are not expanded."
+    )
     queue: Literal["list", "best_first"] = Field(
         "list",
-        description="list: all neighbours of the best document are judged, as in the paper. best_first: a batch of "
-        "those neighbours whose leading document has the best score; for rerankers that give scores.",
+        description="list: rerank all neighbours of the best document, as in the paper. best_first: rerank a batch of "
+        "those neighbours whose own source document has the best score; for rerankers that return scores.",
     )
 
 
@@ -107,9 +113,9 @@ class Strategy:
     Attributes:
         name: As in a request's ``method``.
         Params: The model of its parameters.
-        about: What it does, in a few sentences.
-        walks: Whether it reads the neighbour graph.
-        run: Runs it, given its parameters, the first pass, neighbours, judge and nearness to the query.
+        about: Description, a few sentences.
+        walks: Whether it uses the neighbour graph.
+        run: Runs it with its parameters, the first pass, neighbours, budgeted reranker and nearness to the query.
     """
 
     name: str
@@ -122,10 +128,10 @@ class Strategy:
 def budgeted_reranker(
     name: str, params: StrategyParams, reranker: PointwiseScorer | ListwiseSorter
 ) -> BudgetedReranker:
-    """Return the judge that a strategy works with.
+    """Return the budgeted reranker that a strategy needs.
 
     Raises:
-        InvalidRequest: The strategy needs scores, and the reranker gives none.
+        InvalidRequest: The strategy needs scores, and the reranker returns none.
     """
     require_suited(name, params, gives_scores=isinstance(reranker, PointwiseScorer))
     if not isinstance(reranker, PointwiseScorer):
@@ -136,10 +142,10 @@ def budgeted_reranker(
 
 
 def require_suited(name: str, params: StrategyParams, *, gives_scores: bool) -> None:
-    """Refuse a reranker that a strategy cannot work with.
+    """Raise an error if a strategy cannot work with a reranker.
 
     Raises:
-        InvalidRequest: The strategy goes by scores, and the reranker gives none.
+        InvalidRequest: The strategy needs scores, and the reranker returns none.
     """
     if not gives_scores and (name == "gar" or getattr(params, "queue", "list") == "best_first"):
         raise InvalidRequest(
@@ -148,7 +154,7 @@ def require_suited(name: str, params: StrategyParams, *, gives_scores: bool) -> 
 
 
 class _ScoreOrder:
-    """Orders documents by scores, each of which is asked for once."""
+    """Orders documents by scores and keeps the scores."""
 
     def __init__(self, reranker: PointwiseScorer) -> None:
         self._reranker = reranker
@@ -156,40 +162,40 @@ class _ScoreOrder:
 
     async def order(self, documents: Sequence[int]) -> list[int]:
         new = [document for document in documents if document not in self._scores]
-        judge = PointwiseBudgetedReranker(self._reranker, len(new))
-        await judge.sort(new)
-        if judge.failure is not None:
-            raise judge.failure
-        self._scores.update((document, score) for document in new if (score := judge.score(document)) is not None)
+        budgeted = PointwiseBudgetedReranker(self._reranker, len(new))
+        await budgeted.sort(new)
+        if budgeted.failure is not None:
+            raise budgeted.failure
+        self._scores.update((document, score) for document in new if (score := budgeted.score(document)) is not None)
         return sorted(documents, key=lambda document: -self._scores[document])
 
 
 async def _rr(
-    _params: RrParams, first: Sequence[int], _: Neighbours, judge: BudgetedReranker, __: Nearness
+    _params: RrParams, first: Sequence[int], _: Neighbours, reranker: BudgetedReranker, __: Nearness
 ) -> RerankedList:
-    return await retrieve_and_rerank(first, judge)
+    return await retrieve_and_rerank(first, reranker)
 
 
 async def _gar(
-    params: GarParams, first: Sequence[int], graph: Neighbours, judge: BudgetedReranker, _: Nearness
+    params: GarParams, first: Sequence[int], graph: Neighbours, reranker: BudgetedReranker, _: Nearness
 ) -> RerankedList:
-    return await gar(first, graph, judge, batch=params.batch)
+    return await gar(first, graph, reranker, batch=params.batch)
 
 
 async def _slidegar(
-    _params: SlideGarParams, first: Sequence[int], graph: Neighbours, judge: BudgetedReranker, nearness: Nearness
+    _params: SlideGarParams, first: Sequence[int], graph: Neighbours, reranker: BudgetedReranker, nearness: Nearness
 ) -> RerankedList:
-    if not isinstance(judge, ListwiseBudgetedReranker):
-        raise TypeError("SlideGAR needs a judge over windows")
-    return await slidegar(first, graph, judge, nearness)
+    if not isinstance(reranker, ListwiseBudgetedReranker):
+        raise TypeError("SlideGAR needs a listwise budgeted reranker")
+    return await slidegar(first, graph, reranker, nearness)
 
 
 async def _rgs(
-    params: RgsParams, first: Sequence[int], graph: Neighbours, judge: BudgetedReranker, _: Nearness
+    params: RgsParams, first: Sequence[int], graph: Neighbours, reranker: BudgetedReranker, _: Nearness
 ) -> RerankedList:
     if params.queue == "best_first":
-        return await gar(first, graph, judge, seeds=params.seeds, alternate=False)
-    return await rgs(first, graph, judge, seeds=params.seeds, length=params.length)
+        return await gar(first, graph, reranker, seeds=params.seeds, alternate=False)
+    return await rgs(first, graph, reranker, seeds=params.seeds, length=params.length)
 
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -198,44 +204,43 @@ STRATEGIES: Mapping[str, Strategy] = {
         Strategy(
             "rr",
             RrParams,
-            "Retrieve and rerank: the first documents of the window, as many as the budget pays for, in the "
-            "reranker's order.",
+            "Retrieve and rerank: sort the first documents of the window, as many as the budget allows, by the "
+            "reranker.",
             walks=False,
             run=_rr,
         ),
         Strategy(
             "llm_pick",
             LlmPickParams,
-            "SIRA's pick: a language model judges the first documents of the window, as in `rr`. One without a rating "
-            "or place that can be read keeps its first-pass order behind those that have one. Give it a `timeout` of "
-            "several seconds.",
+            "SIRA's pick: a language model rates the first documents of the window, as in `rr`. Documents whose "
+            "rating or position cannot be read follow in first-pass order. Set a `timeout` of several seconds.",
             walks=False,
             run=_rr,
         ),
         Strategy(
             "gar",
             GarParams,
-            "Graph-based adaptive reranking (MacAvaney et al., CIKM 2022): batches in turn from the window and from "
-            "the neighbours of what scored best. For rerankers that give scores.",
+            "Graph-based adaptive reranking (MacAvaney et al., CIKM 2022): rerank batches in turn from the window and "
+            "from the neighbours of the documents with the best scores. For rerankers that return scores.",
             walks=True,
             run=_gar,
         ),
         Strategy(
             "slidegar",
             SlideGarParams,
-            "SlideGAR (Rathee et al., ECIR 2025): the better half of a listwise reranker's window stays, the other is "
-            "filled in turn from the first pass and from neighbours, those nearest to the query first.",
+            "SlideGAR (Rathee et al., ECIR 2025): keep the better half of a listwise reranker's window, and fill the "
+            "other half in turn from the first pass and from neighbours, those nearest to the query first.",
             walks=True,
             run=_slidegar,
         ),
         Strategy(
             "rgs",
             RgsParams,
-            "Reranker-Guided Search (Xu et al., ICLR 2026): from the first documents of the window on, all neighbours "
-            "of the best document that has not been expanded yet are judged, until the budget is spent.",
+            "Reranker-Guided Search (Xu et al., ICLR 2026): start with the first documents of the window, then rerank "
+            "all neighbours of the best document that is not expanded yet, until the budget is spent.",
             walks=True,
             run=_rgs,
         ),
     )
 }
-"""By name."""
+"""Strategies by name."""

@@ -1,4 +1,4 @@
-"""A judge over a reranker that gives scores: every document is paid for once, and its score is kept."""
+"""A budgeted reranker over a reranker that returns scores: every document counts once, and its score is kept."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,8 +10,8 @@ class PointwiseBudgetedReranker(Budget):
     """Sorts documents by their scores.
 
     Args:
-        reranker: What scores documents.
-        budget: Distinct documents that may be scored.
+        reranker: The reranker.
+        budget: Number of distinct documents that may be scored.
     """
 
     def __init__(self, reranker: PointwiseScorer, budget: int) -> None:
@@ -21,7 +21,7 @@ class PointwiseBudgetedReranker(Budget):
 
     @property
     def judged(self) -> Sequence[int]:
-        """Documents that have a score, in the order of their first showing."""
+        """Documents that have a score, in the order in which they were first sent."""
         return tuple(self._scores)
 
     def score(self, document: int) -> float | None:
@@ -29,9 +29,9 @@ class PointwiseBudgetedReranker(Budget):
         return self._scores.get(document)
 
     async def sort(self, documents: Sequence[int]) -> list[int]:
-        """Score what has no score yet, from the front, and return all by score; without one they come last.
+        """Score documents that have no score yet, from the front, and return all by score; those without one come last.
 
-        Equal scores keep the order that they came in.
+        Documents with equal scores keep their order.
         """
         new = [document for document in dict.fromkeys(documents) if document not in self._scores][: max(0, self.left)]
         if new:
@@ -47,8 +47,8 @@ class PointwiseBudgetedReranker(Budget):
             self.fail(error.cause)
             scores = error.scores
             if isinstance(error.cause, BudgetExhausted):
-                self.pay(len(scores) - len(documents))  # the others were never shown
-        except Exception as error:  # noqa: BLE001 - a failing reranker ends the walk, it does not break it
+                self.pay(len(scores) - len(documents))  # the others were not sent
+        except Exception as error:  # noqa: BLE001 - a failing reranker ends the search without an error
             self.fail(error)
             self.pay(-len(documents) if isinstance(error, BudgetExhausted) else 0)
             return

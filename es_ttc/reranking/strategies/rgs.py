@@ -13,25 +13,25 @@ from collections.abc import Sequence
 from es_ttc.reranking.strategies.base import BudgetedReranker, Neighbours, RerankedList, reranked_so_far
 
 _AHEAD = 3
-"""Documents whose neighbours are read ahead."""
+"""Number of documents whose neighbours are read ahead."""
 
 
 async def rgs(
     first_pass: Sequence[int],
     neighbourhood: Neighbours,
-    judge: BudgetedReranker,
+    reranker: BudgetedReranker,
     *,
     seeds: int = 20,
     length: int = 50,
 ) -> RerankedList:
-    """Expand the best document that is not expanded yet, judge its neighbours, and again.
+    """Expand the best document that is not expanded yet, rerank its neighbours, and repeat.
 
     Args:
         first_pass: Documents, best first: the seeds are its first ones.
         neighbourhood: The neighbour graph.
-        judge: The reranker and its budget.
-        seeds: Documents that the list begins with, 1 or more.
-        length: L, documents that the list keeps; what is cut is never expanded, and ranks below what is kept.
+        reranker: The budgeted reranker.
+        seeds: Documents in the initial list, 1 or more.
+        length: L, length of the list. Documents that are cut are not expanded, and rank below the list.
     """
     waiting = list(dict.fromkeys(first_pass))
     met: set[int] = set()
@@ -45,7 +45,7 @@ async def rgs(
         met.update(documents)
         likely = [document for document in (*ranked, *documents) if document not in expanded]
         neighbourhood.expect(likely[:_AHEAD])  # while the reranker works
-        ranked = await judge.sort([*ranked, *documents])
+        ranked = await reranker.sort([*ranked, *documents])
         ranked, cut = ranked[:length], [*ranked[length:], *cut]
 
     def next_of_first_pass(count: int) -> list[int]:
@@ -53,7 +53,7 @@ async def rgs(
         return fresh[:count]
 
     await take(next_of_first_pass(seeds))
-    while judge.left:
+    while reranker.left:
         best = next((document for document in ranked if document not in expanded), None)
         if best is None:
             more = next_of_first_pass(seeds)
@@ -67,4 +67,4 @@ async def rgs(
         if new:
             found_from.update(dict.fromkeys(new, best))
             await take(new)
-    return reranked_so_far([*ranked, *cut], first_pass, judge, found_from)
+    return reranked_so_far([*ranked, *cut], first_pass, reranker, found_from)

@@ -10,34 +10,34 @@ from es_ttc.reranking.strategies.base import Neighbours, RerankedList, reranked_
 from es_ttc.reranking.strategies.listwise import ListwiseBudgetedReranker
 
 Nearness = Callable[[Sequence[int]], Awaitable[Sequence[float]]]
-"""Returns how near documents are to the query by their vectors, greater is nearer."""
+"""Returns the similarity of documents to the query by their vectors, greater is nearer."""
 
 
 async def slidegar(
     first_pass: Sequence[int],
     neighbourhood: Neighbours,
-    judge: ListwiseBudgetedReranker,
+    reranker: ListwiseBudgetedReranker,
     nearness: Nearness,
 ) -> RerankedList:
-    """Keep the better half of the window, and fill it up again, until the budget is spent.
+    """Keep the better half of the window, fill it up, and repeat until the budget is spent.
 
     Args:
         first_pass: Documents, best first.
         neighbourhood: The neighbour graph.
-        judge: The reranker and its budget.
-        nearness: Of documents to the query.
+        reranker: The budgeted reranker.
+        nearness: Returns the nearness of documents to the query.
     """
-    step = judge.window // 2
+    step = reranker.window // 2
     met: set[int] = set()
-    frontier: dict[int, int] = {}  # document -> the one that led to it
+    frontier: dict[int, int] = {}  # document -> the document whose neighbour it is
     found_from: dict[int, int] = {}
     beaten: list[int] = []
-    window = list(dict.fromkeys(first_pass))[: judge.window]
+    window = list(dict.fromkeys(first_pass))[: reranker.window]
     from_graph = True
     while window:
         met.update(window)
         neighbourhood.expect(window)
-        ordered = await judge.order(window)
+        ordered = await reranker.order(window)
         if ordered is None:
             break
         for document, neighbours in zip(ordered, await neighbourhood.of(ordered), strict=True):
@@ -53,11 +53,11 @@ async def slidegar(
             window = ordered
             break
         window, beaten = [*ordered[:step], *fresh], [*beaten, *ordered[step:]]
-    # All that was beaten lost to the better half as it was then; of two, the one that was found first comes first.
-    return reranked_so_far([*window[:step], *beaten, *window[step:]], first_pass, judge, found_from)
+    # Each dropped document ranked below the better half of its window; those dropped first come first.
+    return reranked_so_far([*window[:step], *beaten, *window[step:]], first_pass, reranker, found_from)
 
 
 async def _nearest(documents: Sequence[int], nearness: Nearness) -> list[int]:
-    """Return documents by falling nearness to the query."""
+    """Return documents, nearest to the query first."""
     by_document = dict(zip(documents, await nearness(documents) if documents else (), strict=True))
     return sorted(documents, key=lambda document: -by_document[document])

@@ -10,7 +10,7 @@ certificate. Two steps lead on:
   coefficient reaches zero and leaves. This always lowers the objective, for dependent and duplicate vectors too.
 
 The objective falls at every step and each state is its selection's minimum, so no selection comes twice and there are
-finitely many: the method ends. A bound on iterations stands against rounding.
+finitely many: the method ends. A limit of iterations protects against rounding.
 
 Cost: one product of the dictionary with the residual an iteration (in the dictionary's own precision, offenders near
 the threshold again in float64), and small dense solves of the selection's size.
@@ -39,16 +39,16 @@ _ROUNDING = 16 * float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A solution, or the best point that was found.
+    """A solution, or the best point found.
 
     Attributes:
         documents: Documents n of the dictionary.
-        support: ``(m,)`` places of the selected documents, ascending.
+        support: ``(m,)`` positions of the selected documents, ascending.
         coefficients: ``(m,)`` float64, all positive.
         residual: ``(d,)`` float64, ``q - D^T x``.
-        penalty: The penalty that it solves the problem for.
-        kkt_residual: By how much it breaks the Karush-Kuhn-Tucker conditions.
-        iterations: Products of the whole dictionary with a vector that it took.
+        penalty: The penalty of the problem.
+        kkt_residual: The violation of the Karush-Kuhn-Tucker conditions.
+        iterations: Number of products of the whole dictionary with a vector.
         converged: Whether ``kkt_residual`` is within the tolerance: the solution is certified.
     """
 
@@ -87,15 +87,16 @@ def solve(
         dictionary: The documents' vectors.
         query: ``(d,)`` finite, of any length; 0 selects nothing.
         penalty: l1 and l2.
-        start: Places of a selection to begin from (a warm start): another solution's support.
+        start: Positions of an initial selection (a warm start): another solution's support.
         tolerance: See :data:`TOLERANCE`.
-        max_iterations: Bound on iterations; ``3 n + 100`` if None. Met, the best point is returned, not converged.
+        max_iterations: Maximum number of iterations; ``3 n + 100`` if None. When it is reached, the best point is
+            returned, not converged.
 
     Raises:
         ValueError: The query is not of the dictionary's d components, or not finite.
     """
     vector = _checked(query, dictionary)
-    asked = tolerance * float(np.linalg.norm(vector)) * dictionary.longest
+    required = tolerance * float(np.linalg.norm(vector)) * dictionary.longest
     bound = 3 * len(dictionary) + 100 if max_iterations is None else max_iterations
     face, x = Face.empty(dictionary.dims), np.empty(0)
     if start is not None and len(start):
@@ -104,7 +105,7 @@ def solve(
     while True:
         residual = vector - x @ face.rows
         iterations += 1
-        slack = asked + _ROUNDING * float(x.sum()) * dictionary.longest**2
+        slack = required + _ROUNDING * float(x.sum()) * dictionary.longest**2
         offenders, excess = _offenders(dictionary, residual, penalty.l1, face.support, slack, most=len(x) + 1)
         stationary = float(np.abs(face.slope(x)).max(initial=0.0))
         if not len(offenders) or iterations >= bound:
@@ -133,7 +134,7 @@ def solve_batch(
 def _offenders(
     dictionary: Dictionary, residual: Float64, l1: float, support: Places, slack: float, *, most: int
 ) -> tuple[Places, float]:
-    """Return those that exceed l1 by more than the slack, the worst first, at most so many, and the greatest excess.
+    """Return the documents that exceed l1 by more than the slack, the worst first, and the greatest excess.
 
     In float32 a document counts at once where the excess is beyond all rounding; only when there is none such are
     those near the threshold computed again in float64. So the certificate is as good as if all of it were float64.
@@ -154,7 +155,7 @@ def _offenders(
 
 
 def _greatest(values: Rows, places: Places, most: int) -> Places:
-    """Return at most so many of some places: those of the greatest values, descending, equal ones in order of place."""
+    """Return the positions of the greatest values, descending, equal ones in order of position."""
     if len(places) > most:
         least = np.partition(values[places], -most)[-most]
         places = places[values[places] >= least]

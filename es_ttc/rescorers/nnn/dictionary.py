@@ -1,4 +1,4 @@
-"""The documents' vectors as a solver reads them: float32 for speed, float64 where it decides."""
+"""The documents' vectors for a solver: float32 for speed, float64 for decisions."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -25,10 +25,10 @@ class Dictionary:
 
     @classmethod
     def of(cls, rows: Rows) -> Self:
-        """Take a matrix, which is read where it is.
+        """Return a dictionary of a matrix, which is not copied.
 
         Raises:
-            ValueError: It is no ``(n, d)`` matrix of float32 or float64, or has elements that are not finite.
+            ValueError: It is not an ``(n, d)`` matrix of float32 or float64, or has elements that are not finite.
         """
         if rows.ndim != 2 or rows.dtype not in (np.float32, np.float64):
             raise ValueError(f"a dictionary is a float matrix (n, d), got {rows.dtype} of shape {rows.shape}")

@@ -10,7 +10,7 @@ from es_ttc.rescorers.nnn.dictionary import Dictionary, Places
 from es_ttc.rescorers.nnn.objective import Float64, Penalty
 
 _INDEPENDENT = 1e-12
-"""Least share of a document's squared length that the others must leave unexplained."""
+"""Minimum share of a document's squared length that the others leave unexplained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Face:
         )
 
     def kept(self, keep: NDArray[np.bool_]) -> "Face":
-        """Return the selection of those documents that a mask marks."""
+        """Return the selection of the documents in a mask."""
         return Face(self.support[keep], self.rows[keep], self.hessian[np.ix_(keep, keep)], self.target[keep])
 
     def solved(self, right: Float64) -> Float64:
@@ -72,7 +72,7 @@ class Face:
         return float(x @ (self.slope(x) - self.target)) / 2
 
     def is_independent(self) -> bool:
-        """Tell whether H is safely invertible: no document's vector depends on the others', or l2 parts them."""
+        """Return whether H is safely invertible: no document's vector depends on the others', or l2 separates them."""
         try:
             factor = np.linalg.cholesky(self.hessian)
         except np.linalg.LinAlgError:

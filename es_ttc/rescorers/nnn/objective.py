@@ -1,12 +1,12 @@
-"""The non-negative elastic net, and what proves that a point solves it.
+"""The non-negative elastic net, and certificates that a point solves it.
 
 The problem of NNN decoding (equation 1): a query ``q`` of d components is rebuilt from the rows of a dictionary ``D``,
 ``(n, d)`` document vectors, by coefficients ``x`` of which none is negative and few are positive::
 
     minimise  P(x) = 1/2 ||q - D^T x||^2 + l1 1^T x + 1/2 l2 ||x||^2    over x >= 0
 
-All functions are pure and compute in float64. They read the whole dictionary: they judge solutions, solvers are
-elsewhere.
+All functions are pure and compute in float64. They read the whole dictionary: they verify solutions; the solvers are in
+other modules.
 """
 
 import math
@@ -24,7 +24,7 @@ Rows = Float32 | Float64
 
 @dataclass(frozen=True, slots=True)
 class Penalty:
-    """What coefficients cost: ``l1 1^T x + 1/2 l2 ||x||^2``.
+    """The penalty of coefficients: ``l1 1^T x + 1/2 l2 ||x||^2``.
 
     The paper's variants are values of it: NNN-Fix has both, L1-Fix ``l2 = 0``, L2-Fix ``l1 = 0``.
 
@@ -45,7 +45,7 @@ class Penalty:
 
 
 def residual(rows: Rows, query: Rows, x: Rows) -> Float64:
-    """Return ``q - D^T x``, ``(d,)``: what of the query the selected documents leave unexplained."""
+    """Return ``q - D^T x``, ``(d,)``: the part of the query that the selected documents do not explain."""
     selected = np.flatnonzero(x)
     left: Float64 = query.astype(np.float64) - x[selected].astype(np.float64) @ rows[selected].astype(np.float64)
     return left
@@ -65,7 +65,7 @@ def gradient(rows: Rows, query: Rows, x: Rows, penalty: Penalty) -> Float64:
 
 
 def kkt_residual(x: Rows, slope: Float64) -> float:
-    """Return by how much a point breaks the Karush-Kuhn-Tucker conditions; 0 if and only if it is a solution.
+    """Return the violation of the Karush-Kuhn-Tucker conditions; 0 if and only if the point is a solution.
 
     A positive coefficient's slope must be 0, a zero one's must not be negative: no document outside the selection has
     an inner product with the residual greater than l1.
@@ -108,7 +108,7 @@ def dual_objective(rows: Rows, query: Rows, point: Float64, penalty: Penalty) ->
 
 
 def duality_gap(rows: Rows, query: Rows, x: Rows, penalty: Penalty) -> float:
-    """Return ``P(x)`` less the dual objective: an upper bound of what any other point could gain, never negative.
+    """Return ``P(x)`` less the dual objective: an upper bound of the gain of any other point, never negative.
 
     With ``l1 = l2 = 0`` the shortened residual is 0 unless no document resembles what is left, and the bound says
     little: the Karush-Kuhn-Tucker residual is the certificate there.

@@ -19,7 +19,7 @@ DEFAULT_L2 = 0.1
 
 
 class NnnParams(Params):
-    """What NNN rescoring can be told."""
+    """Parameters of NNN rescoring."""
 
     GRID: ClassVar[Mapping[str, Sequence[float]]] = {
         "l1": (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3),
@@ -30,22 +30,22 @@ class NnnParams(Params):
         DEFAULT_L1,
         ge=0,
         le=1,
-        description="Cosine with what the others leave unexplained of the query that a document must exceed to be "
-        "selected: the greater, the fewer. The paper's L2-Fix has 0.",
+        description="L1 penalty: a document is selected only if its cosine with the query's residual exceeds this. "
+        "Greater values select fewer documents. The paper's L2-Fix has 0.",
     )
     l2: float = Field(
         DEFAULT_L2,
         ge=0,
         le=1000,
-        description="Shares weight between documents that resemble each other: the greater, the more of them are "
-        "selected together and the nearer the order is to that of `dense`. The paper's L1-Fix has 0.",
+        description="L2 penalty: distributes weight among similar documents. Greater values select more of them "
+        "together, in an order closer to that of `dense`. The paper's L1-Fix has 0.",
     )
     documents: int | None = Field(
         None,
         ge=1,
         le=10_000,
-        description="Select so many documents instead: `l1` falls from the value that selects none until so many are. "
-        "Fewer are where no more can help; then `l1` ends at 0.",
+        description="Number of documents to select, in place of `l1`: `l1` decreases until this many are selected, or "
+        "until it is 0.",
     )
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ from es_ttc.rescorers.nnn.face import Face
 from es_ttc.rescorers.nnn.objective import Float64, Penalty, Rows
 
 RESOLUTION = 1e-5
-"""Least step of l1, relative to the greatest: changes nearer to each other are not told apart."""
+"""Minimum step of l1, relative to the greatest: closer changes are not distinguished."""
 
 _ROUNDING = 1e-12
 
@@ -110,6 +110,6 @@ def _until_change(dictionary: Dictionary, query: Float64, solution: Solution, sl
 
 
 def _meeting(l1: float, products: Rows, rates: Rows, rounding: float) -> float:
-    """Return how far l1 falls until it meets a product, all falling too; one as fast is a duplicate's, never met."""
+    """Return how far l1 falls until it reaches a product, while both fall; infinite if both fall equally fast."""
     slower = rates < 1 - rounding
     return float(np.min(np.maximum(l1 - products[slower], 0) / (1 - rates[slower]), initial=np.inf))

@@ -13,23 +13,23 @@ from es_ttc.rescorers.nnn.params import NnnParams
 from es_ttc.rescorers.nnn.path import select
 from es_ttc.vectors.tokens import Float32
 
-_SHOWN = 3
+_MAX_REDUNDANT = 3
 _LEAST_COEFFICIENT = 1e-30
-"""Coefficients below count as zero: float32 has no room for the scores under them."""
+"""Smaller coefficients count as zero: float32 has no values for the scores below them."""
 
 
 class NnnRescorer:
-    """Documents that together rebuild the query: of ten that say the same, one is enough.
+    """Select the documents that together reconstruct the query, without redundant ones.
 
-    The query's pooled vector is written as a sum of document vectors of the window with coefficients that are not
-    negative and mostly zero (equation 1). A document's coefficient is its score. One that others make redundant gets
-    none, however near the query it is.
+    The query's pooled vector is approximated by a sum of document vectors of the window with coefficients that are not
+    negative and mostly zero (equation 1). A document's coefficient is its score. A document that others make redundant
+    gets none, however near the query it is.
 
-    Documents with a zero coefficient follow in first-pass order: their scores fall evenly from just below the
-    smallest coefficient towards 0 (below 1 where no document is selected).
+    Documents with a zero coefficient follow in first-pass order: their scores decrease evenly from just below the
+    smallest coefficient towards 0 (from below 1 if no document is selected).
 
-    With several query texts the mean of their vectors is rebuilt: this is the one set of documents with the least
-    total error over all texts, each text weighing the same.
+    With several query texts the mean of their vectors is approximated: this gives the one set of documents with the
+    least total error over all texts, with equal weights.
     """
 
     name: ClassVar[str] = "nnn"
@@ -46,19 +46,20 @@ class NnnRescorer:
         return scores(_solution(query, window, params).x)
 
     def detail(self, query: Query, window: Window, params: NnnParams) -> list[dict[str, Any]]:
-        """Return each document's part in rebuilding the query, which depends on the whole window.
+        """Return each document's part in the reconstruction of the query, which depends on the whole window.
 
-        ``coefficient``; ``relevance``, its inner product with the query (a cosine, given one text); ``unexplained``,
-        that with the residual; ``residual_norm``; ``l1`` and ``l2`` as used; ``certified``, whether the solution met
-        its tolerance. For a document above l1 that got no coefficient, ``redundant_with``: the selected ones that
-        explain most of its relevance, with their ``contribution``; relevance is unexplained plus all contributions.
+        ``coefficient``; ``relevance``, its inner product with the query (a cosine, for one text); ``unexplained``, its
+        inner product with the residual; ``residual_norm``; ``l1`` and ``l2`` as used; ``certified``, whether the
+        solution reached its tolerance. For a document above l1 without a coefficient, ``redundant_with``: the selected
+        documents that explain most of its relevance, with their ``contribution``; relevance is unexplained plus all
+        contributions.
         """
         assert window.pooled is not None  # noqa: S101 - promised by needs
         return details(_solution(query, window, params), window.pooled, mean_of(query), window.ids)
 
 
 def scores(x: Float64) -> Float32:
-    """Return coefficients as scores: all positive, those of zero coefficients below all others and falling.
+    """Return coefficients as scores: all positive, those of zero coefficients below all others and decreasing.
 
     Args:
         x: ``(k,)`` coefficients in first-pass order, none negative.
@@ -75,7 +76,7 @@ def details(solution: Solution, rows: Float32, query: Float64, ids: Sequence[str
     """Return each document's part in a solution; see :meth:`NnnRescorer.detail`.
 
     Args:
-        solution: Of the problem whose dictionary these documents are.
+        solution: The solution for a dictionary of these documents.
         rows: ``(k, d)`` the documents' vectors.
         query: ``(d,)``.
         ids: The documents' ids.
@@ -119,8 +120,8 @@ def _solution(query: Query, window: Window, params: NnnParams) -> Solution:
 
 
 def _largest(contributions: Float64, solution: Solution, ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the selected documents that explain most of a document's relevance, the first ``_SHOWN``."""
-    order = np.argsort(-contributions, kind="stable")[:_SHOWN]
+    """Return the selected documents that explain most of a document's relevance."""
+    order = np.argsort(-contributions, kind="stable")[:_MAX_REDUNDANT]
     return [
         {"id": ids[solution.support[one]], "contribution": float(contributions[one])}
         for one in order

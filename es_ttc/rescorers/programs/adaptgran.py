@@ -1,4 +1,4 @@
-"""AdaptGranularity (B.3): the better of the best sentence and the best paragraph."""
+"""AdaptGranularity (B.3): the greater of the best sentence's and the best paragraph's score."""
 
 import numpy as np
 
@@ -14,8 +14,8 @@ BOTH: tuple[Granularity, ...] = ("paragraphs", "sentences")
 def adaptgran(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:  # noqa: ARG001
     """Return the element-wise maximum of both MaxSim channels, each z-scored along the documents of a query.
 
-    The paper does not say along which axis. Along documents both channels get one scale for a query, which is what
-    a maximum of them needs, and nothing depends on other queries.
+    The paper does not state the axis. Along documents, both channels get the same scale for a query, as a maximum
+    requires, and the result does not depend on other queries.
     """
     channels = []
     for granularity in BOTH:

@@ -1,4 +1,4 @@
-"""BidirZScore (B.1): documents read as queries too, each document's scores judged by what it usually scores."""
+"""BidirZScore (B.1): documents also encoded as queries, and each score relative to the document's usual scores."""
 
 import numpy as np
 
@@ -11,9 +11,10 @@ from es_ttc.vectors.tokens import Float32
 def bidirzscore(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
     """Sum the column z-scores of S and of S', the queries' cosines with documents under the query adapter.
 
-    The z-scores' mean and deviation run over queries. A query on its own has none: ``ctx.calibration`` stands for the
-    batch (a stored sample of queries). Without a sample, one query alone gets the plain sum of both cosines: z-scores
-    of a single value say nothing. With an encoder that has no adapters S' equals S, and the program is the z-score.
+    Mean and deviation of the z-scores are computed over queries. For a single query, ``ctx.calibration`` (a stored
+    sample of queries) replaces the batch. Without a sample, a single query gets the sum of both cosines, because
+    z-scores of one value are meaningless. With an encoder that has no adapters S' equals S, and the program is the
+    z-score.
     """
     reversed_documents = ctx.view(D, QUERY)
     sample = ctx.calibration or (Moments.of(Q) if len(Q) > 1 else None)

@@ -1,4 +1,4 @@
-"""All programs by name, with what each costs in the paper and what it reads."""
+"""All programs by name, with their costs in the paper and the features that they read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from es_ttc.vectors.chunks import GRANULARITIES, Granularity
 REVERSED: Final = "reversed"
 TOPIC: Final = "topic"
 Reading = Granularity | Literal["reversed", "topic"]
-"""A kind of text that an index encodes beside whole documents: chunks, documents under the query adapter, openings."""
+"""A kind of text that an index encodes in addition to whole documents: chunks, documents as queries, openings."""
 
 _EVERYTHING: tuple[Reading, ...] = (*GRANULARITIES, TOPIC, REVERSED)
 
@@ -37,10 +37,10 @@ class Entry:
         section: Where the paper describes it.
         program: The function.
         cost: The paper's cost ratio c.
-        passes: Encoder calls for every query; 0 where all re-encoding belongs to the index.
-        reads: What an index can encode for it once and for all.
+        passes: Encoder calls for every query; 0 if everything is encoded at index time.
+        reads: The features that an index can store for it.
         lexical: Whether it has lexical channels.
-        calibrated: Whether it takes statistics along queries.
+        calibrated: Whether it uses statistics along queries.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The channels that the programs from CoverageTriple on share, for any set of query vectors.
 
 The programs are cumulative (the paper's costs rise by whole passes over the queries), so each is the one before it
-with something added, and this is what they all stand on.
+with something added, and all of them use these channels.
 """
 
 from es_ttc.rescorers.programs.interface import PASSAGE, QUERY, TOPIC_LENGTH, Chunks, Context

@@ -1,4 +1,4 @@
-"""`program`: a program by its name, or the best one that a budget buys."""
+"""The method `program`: a program by its name, or the best one within a budget."""
 
 from functools import cache
 from importlib.resources import files
@@ -16,7 +16,7 @@ from es_ttc.vectors.tokens import Float32
 
 
 class Measured(NamedTuple):
-    """One line of the measured table.
+    """One row of the measured table.
 
     Attributes:
         name: The program.
@@ -37,31 +37,31 @@ def measured() -> tuple[Measured, ...]:
 
 
 def within(budget: float) -> str | None:
-    """Return the program of the greatest measured gain that costs at most the budget; None where none does."""
+    """Return the program with the greatest measured gain that costs at most the budget; None if there is none."""
     affordable = [one for one in measured() if one.c <= budget and one.name in CATALOGUE]
     return max(affordable, key=lambda one: one.delta).name if affordable else None
 
 
 def unpaid() -> str | None:
-    """Return the program of the greatest measured gain among those that encode nothing at query time."""
+    """Return the program with the greatest measured gain among those that encode nothing at query time."""
     free = [one for one in measured() if one.name in CATALOGUE and not CATALOGUE[one.name].passes]
     return max(free, key=lambda one: one.delta).name if free else None
 
 
 class ChoiceParams(LexicalParams):
-    """Which program."""
+    """Parameters of the choice."""
 
     name: str | None = Field(
         None,
-        description="A program's name, lower case, one of the paper's or a promoted one. Leave it out to choose by "
+        description="Name of a program of the paper, in lower case, or of a promoted program. Default: chosen by "
         "`budget`.",
     )
     budget: float | None = Field(
         None,
         ge=1,
-        description="Greatest cost ratio c, in encoder calls at index and query time against plain dense retrieval: "
-        "the program that gained most in our own measurements within it is taken. Where neither is given, the one that "
-        "gained most of those that encode nothing at query time.",
+        description="Maximum cost ratio c (encoder calls at index and query time, relative to dense retrieval): "
+        "selects the program with the greatest measured gain within it. Without `name` and `budget`: the one with the "
+        "greatest gain among those that encode nothing at query time.",
     )
 
     @model_validator(mode="after")
@@ -84,7 +84,7 @@ class ChoiceParams(LexicalParams):
 
 
 class ProgramChoice:
-    """A program by its `name`, or the best that a `budget` buys by the table in "Which program should I use"."""
+    """Run a program by its `name`, or the best one within a `budget` by the table in "Which program should I use"."""
 
     name: ClassVar[str] = "program"
     Params: ClassVar[type[Params]] = ChoiceParams
@@ -92,7 +92,7 @@ class ProgramChoice:
     similarity: ClassVar[bool] = False
 
     def needs(self, params: ChoiceParams) -> frozenset[Feature]:
-        """Those of the program that is chosen."""
+        """The features that the chosen program needs."""
         rescorer, own = _chosen(params)
         return rescorer.needs(own)
 
@@ -102,7 +102,7 @@ class ProgramChoice:
         return rescorer.score(query, window, own)
 
     def detail(self, query: Query, window: Window, params: ChoiceParams) -> list[dict[str, Any]]:
-        """Return the chosen program's name, and what it shows."""
+        """Return the chosen program's name and its detail."""
         rescorer, own = _chosen(params)
         return [{"program": params.chosen, **shown} for shown in rescorer.detail(query, window, own)]
 

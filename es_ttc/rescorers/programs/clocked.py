@@ -1,9 +1,9 @@
-"""A program that cannot run for ever: every turn of a loop and every call of its own functions looks at the clock.
+"""Programs with a time limit: every loop iteration and every call of the program's own functions checks the clock.
 
-A thread cannot be stopped from outside, so a program that runs on the caller's own ends itself. The look stands first
-in the body of each loop, outside whatever the body catches, so no ``except`` and no ``finally`` of it keeps a
-loop alive. A single call (numpy, a regular expression, arithmetic on huge integers) is not interrupted: that takes a
-process, which the gateway has.
+A thread cannot be stopped from outside, so a program in the caller's thread must end itself. The check is the first
+statement of each loop's body, outside of the program's own ``try``, so no ``except`` and no ``finally`` of the program
+keeps a loop alive. A single call (numpy, a regular expression, arithmetic on huge integers) is not interrupted: that
+needs a separate process, as in the gateway.
 """
 
 import ast
@@ -22,7 +22,7 @@ _now = threading.local()
 
 
 class _DeadlineReached(BaseException):
-    """Not an Exception, which programs may catch."""
+    """Not an Exception, because programs may catch those."""
 
 
 def look() -> bool:
@@ -33,13 +33,13 @@ def look() -> bool:
 
 
 def looking(tree: ast.Module) -> ast.Module:
-    """Return a program's tree with looks at the clock put in, in place."""
+    """Insert checks of the clock into a program's tree, in place, and return it."""
     ticking: ast.Module = ast.fix_missing_locations(_DeadlineChecks().visit(tree))
     return ticking
 
 
 def limited(program: Program, seconds: float) -> Program:
-    """Return a program that ends after so many seconds, if its tree came from :func:`looking`."""
+    """Return a program that ends after a number of seconds, if its tree came from :func:`looking`."""
 
     @functools.wraps(program)
     def run(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:

@@ -1,4 +1,4 @@
-"""ConsensusRocchio (B.8): feedback from those top documents that resemble each other."""
+"""ConsensusRocchio (B.8): feedback from those top documents that are similar to each other."""
 
 from es_ttc.rescorers.programs.diversedualctx import dual_context
 from es_ttc.rescorers.programs.interface import Context
@@ -7,7 +7,7 @@ from es_ttc.vectors.tokens import Float32
 
 
 def consensusrocchio(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:  # noqa: ARG001
-    """Return DiverseDualCtx with queries read as passages too, and a round of consensus feedback."""
+    """Return DiverseDualCtx with queries also encoded as passages, and a round of consensus feedback."""
     search, _ = consensus_search(Q, D, ctx)
     return search.fused()
 

@@ -1,4 +1,4 @@
-"""CrossRoundRRF (B.6): the query refined by what it found, and rankings fused over three rounds."""
+"""CrossRoundRRF (B.6): the query refined by its results, and rankings fused over three rounds."""
 
 from es_ttc.rescorers.programs.interface import Context
 from es_ttc.rescorers.programs.rounds import Search

@@ -1,4 +1,4 @@
-"""DiverseDualCtx (B.7): the query read together with sentences of two unlike documents that it found."""
+"""DiverseDualCtx (B.7): the query expanded by sentences of two dissimilar documents of its results."""
 
 from es_ttc.rescorers.programs.interface import QUERY, Context
 from es_ttc.rescorers.programs.primitives.anchors import diverse
@@ -7,7 +7,7 @@ from es_ttc.vectors.tokens import Float32
 
 
 def diversedualctx(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:  # noqa: ARG001
-    """Return CrossRoundRRF's rounds fused with two expansions: by the best document, by the top half's most unlike."""
+    """Return CrossRoundRRF's rounds fused with two expansions: by the best and the least similar top document."""
     search = Search.begin(Q, D, ctx)
     dual_context(search)
     return search.fused()

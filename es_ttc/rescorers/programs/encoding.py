@@ -21,7 +21,7 @@ _OF_THE_MODEL = (MATCHING, CLASSIFICATION)
 
 
 class TextEncoder(Protocol):
-    """What is used of an encoder (:class:`es_ttc.encoders.base.Encoder` has it)."""
+    """The used part of an encoder (:class:`es_ttc.encoders.base.Encoder` implements it)."""
 
     def encode(self, texts: Sequence[str], *, role: Literal["query", "document"], tokens: bool) -> Any:
         """Return encodings whose ``pooled`` is ``(n, d)``."""
@@ -32,7 +32,7 @@ class TextEncoder(Protocol):
         ...
 
     def shortened(self, max_length: int) -> "TextEncoder":
-        """Return the same reading at most ``max_length`` tokens."""
+        """Return the same encoder with at most ``max_length`` tokens per text."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""SoftCentroid, Rocchio (appendix D), and plain fusion (section 4.4): what the programs are compared with."""
+"""SoftCentroid, Rocchio (appendix D), and plain fusion (section 4.4): baselines of the programs."""
 
 from es_ttc.rescorers.programs.interface import Context, Program
 from es_ttc.rescorers.programs.primitives.feedback import interpolate, top_centroid

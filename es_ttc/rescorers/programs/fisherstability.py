@@ -1,4 +1,4 @@
-"""FisherStability (B.12): what parts the best from the worst, and what all channels agree on."""
+"""FisherStability (B.12): the direction between the best and the worst documents, and agreement of all channels."""
 
 import numpy as np
 
@@ -17,11 +17,11 @@ FEEDBACK = ("rocchio", "residual", "consensus", "contrast", "graph contrast")
 def fisherstability(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
     """Return the reciprocal rank fusion of 22 channels.
 
-    The paper gives the number, not the list. Here: the 14 channels of the plain query (eight of B.4, documents read as
-    queries, queries read as passages, four lexical), five feedback rounds (Rocchio, residual, consensus, both
-    contrasts), a last contrast, Fisher's direction and rank stability. The last contrast costs the three passes that
-    the paper's costs leave: the best, the most unlike and the worst document of GraphCentrality's ranking; its positive
-    side is the mean of the first two.
+    The paper states the number but not the list. Here the channels are: the 14 of the plain query (eight of B.4,
+    documents encoded as queries, queries encoded as passages, four lexical), five feedback rounds (Rocchio, residual,
+    consensus, both contrasts), a last contrast, Fisher's direction and rank stability. The last contrast uses the three
+    passes that remain of the paper's costs: the best, the least similar and the worst document of GraphCentrality's
+    ranking; its positive side is the mean of the first two.
     """
     search = graph_search(Q, D, S, ctx)
     orders = search.orders()

@@ -1,4 +1,4 @@
-"""GraphCentrality (B.11): anchors by where documents stand among each other."""
+"""GraphCentrality (B.11): anchors by the similarity of documents to each other."""
 
 from es_ttc.rescorers.programs.interface import QUERY, Context
 from es_ttc.rescorers.programs.momentumprog import momentum_search
@@ -11,9 +11,8 @@ from es_ttc.vectors.tokens import Float32
 def graphcentrality(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
     """Return MomentumProg with rounds from the most central top document and the hardest negative.
 
-    The paper's costs leave three passes over the queries for what this program adds: the central anchor, the hardest
-    negative (contrasted with it), and, as the third, which the text does not name, the best document of the ranking
-    so far.
+    The paper's costs allow three passes over the queries for the additions: the central anchor, the hardest negative
+    (contrasted with it), and a third one that the text does not name; here, the best document of the ranking so far.
     """
     return graph_search(Q, D, S, ctx).fused()
 

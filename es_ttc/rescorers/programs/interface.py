@@ -1,9 +1,9 @@
 """The interface of Test-Time Compute programs (section 3.1), kept literally: ``P(Q, D, S, ctx) -> S'``.
 
-Any function of this form runs here, one found by anyone's search included. It may use the four plain capabilities of
-the paper's context: ``ctx.encode_fn``, the texts and the ids. What our own programs use beside them
-(:meth:`Context.chunks`, :meth:`Context.view`...) answers from vectors made at ingest where there are some, and from
-``encode_fn`` where there are none.
+Any function of this form runs here, including those of other program searches. It may use the four capabilities of the
+paper's context: ``ctx.encode_fn``, the texts and the ids. The additional methods that this project's programs use
+(:meth:`Context.chunks`, :meth:`Context.view`...) return vectors made at ingest if there are some, else they call
+``encode_fn``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +55,7 @@ class EncodeFn(Protocol):
 
 
 class ProgramError(EsTtcError):
-    """A program failed, or returned something else than finite scores of the right shape."""
+    """A program failed, or did not return finite scores of the right shape."""
 
     type = "ttc_program_exception"
 
@@ -77,7 +77,7 @@ class Chunks:
 
 @dataclass(slots=True)
 class Context:
-    """What a program sees beside the matrices; q queries, n documents.
+    """A program's data in addition to the matrices; q queries, n documents.
 
     Attributes:
         query_texts: q texts.
@@ -85,14 +85,14 @@ class Context:
         query_ids: q ids.
         doc_ids: n ids.
         encode_fn: The frozen encoder.
-        splits: The documents' chunks as spans of their texts; cut when asked for where None.
+        splits: The documents' chunks as spans of their texts; None: they are computed when needed.
         stored: Chunks made at ingest, by granularity.
-        views: Whole documents encoded another way at ingest, by (adapter, length).
-        calibration: A sample of queries for statistics along queries; the batch itself where None.
-        lexical_scores: ``(q, n)`` scores of a lexical engine, which then are the only lexical channel; None for the
+        views: Whole documents encoded in other ways at ingest, by (adapter, length).
+        calibration: A sample of queries for statistics along queries; None: the batch itself.
+        lexical_scores: ``(q, n)`` scores of a lexical engine, which are then the only lexical channel; None for the
             paper's own channels.
-        record: Told the name and the ``(q, n)`` scores of every channel, for people who want to see them.
-        index_texts: Counts the texts encoded that depend on documents only: an index can do it once and for all.
+        record: Receives the name and the ``(q, n)`` scores of every channel.
+        index_texts: Counts the encoded texts that depend on documents only, which an index can store.
     """
 
     query_texts: Sequence[str]
@@ -158,7 +158,7 @@ class Context:
         return self._lexicon
 
     def note(self, name: str, channel: Float32) -> Float32:
-        """Tell :attr:`record` a channel, and return it."""
+        """Pass a channel to :attr:`record`, and return it."""
         if self.record is not None:
             self.record(name, channel)
         return channel

@@ -1,4 +1,4 @@
-"""MomentumProg (B.10): anchors that move, and a view of them under each adapter."""
+"""MomentumProg (B.10): anchors by change of rank, expanded under each adapter."""
 
 import numpy as np
 
@@ -16,8 +16,8 @@ def momentumprog(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
     """Return NegContrastive with anchors by momentum, and expansions under four adapters.
 
     Momentum is the change of rank from the plain cosine to the first refinement (Rocchio). The document that rose most
-    stands for the dominant anchor, the one that fell most for the bottom-ranked one. Encoder passes over the queries:
-    four positive expansions, the diverse one, the negative one, and queries as passages: 7, as the paper's costs say.
+    replaces the dominant anchor, the one that fell most the bottom-ranked one. Encoder passes over the queries: four
+    positive expansions, the diverse one, the negative one, and queries as passages: 7, as in the paper's costs.
     """
     return momentum_search(Q, D, S, ctx).fused()
 

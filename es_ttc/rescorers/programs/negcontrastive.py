@@ -1,4 +1,4 @@
-"""NegContrastive (B.9): away from what the query with the worst document's sentence means."""
+"""NegContrastive (B.9): contrast with the query expanded by the worst document."""
 
 from es_ttc.rescorers.programs.consensusrocchio import consensus_search
 from es_ttc.rescorers.programs.interface import QUERY, Context

@@ -1,8 +1,8 @@
-"""Programs that a search found and a person promoted: a folder of them, read when the gateway starts.
+"""Promoted programs: a folder of them, read when the gateway starts.
 
-Two files a program: ``NAME.py``, its source, and ``NAME.json``, what is known of it. The folder comes from the settings
-and is read once, so no request can bring code in. A source is checked again (:mod:`.source`) and must be the one that
-was promoted, by its hash. Where it runs is the caller's choice: the gateway has processes for it (es_ttc.sandbox).
+A program has two files: ``NAME.py``, its source, and ``NAME.json``, its manifest. The folder is configured in the
+settings and read once, so no request can add code. A source is checked again (:mod:`.source`) and must have the hash
+that was promoted. The caller decides where it runs: the gateway uses separate processes (es_ttc.sandbox).
 """
 
 import hashlib
@@ -25,27 +25,27 @@ from es_ttc.vectors.chunks import GRANULARITIES
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 TEXTS: Final = "texts"
 SERVED: Final = frozenset((*GRANULARITIES, "topic", "reversed", TEXTS))
-"""What an index can give a program beside whole documents."""
+"""Features that an index can store for a program, in addition to whole documents."""
 LONGEST_SECONDS: Final = 10.0
-"""Of one window, in this process: a program that loops for ever gives its thread back then."""
+"""Time limit of one window, in this process: an endless program then releases its thread."""
 
 Runner = Callable[[str], Program]
-"""Makes a function of a source, and says where it runs. It raises :class:`Refused` for a text that breaks a rule."""
+"""Returns a function for a source, which runs it. Raises :class:`Refused` for a text that violates a rule."""
 
 _NEEDING_CHUNKS = SERVED - {"reversed"}
 
 
 class Manifest(BaseModel):
-    """What is known of a promoted program.
+    """The manifest of a promoted program.
 
     Attributes:
-        name: By which requests name it.
-        sha256: Of its source.
-        readings: What it reads of an index beside whole documents.
-        passes: Texts that it encodes for every query; 0 where the index holds all that it needs.
+        name: Its name in requests.
+        sha256: Hash of its source.
+        readings: The features that it reads, in addition to whole documents.
+        passes: Texts that it encodes for every query; 0 if the index contains all features.
         cost: Its cost ratio c, as measured.
-        calibrated: Whether it takes statistics along queries from a sample of the index's own.
-        report: Where it comes from and what it gained, for people.
+        calibrated: Whether it uses statistics along queries, from the index's calibration.
+        report: Its origin and its gains, for display.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,12 +60,12 @@ class Manifest(BaseModel):
 
 
 class PromotedRescorer(ProgramRescorer):
-    """A promoted program over the window, as any other; its lexical channels are those that it was measured with."""
+    """A promoted program over the window, with the lexical channels with which it was measured."""
 
     readings: frozenset[str] = frozenset()
 
     def needs(self, params: ProgramParams) -> frozenset[Feature]:  # noqa: ARG002
-        """The pooled vectors; chunks, the encoder and a sample of queries as the program reads them."""
+        """The pooled vectors; chunks, the encoder and a calibration if the program uses them."""
         needed = {Feature.POOLED}
         if self.readings & _NEEDING_CHUNKS:
             needed.add(Feature.CHUNKS)
@@ -85,23 +85,23 @@ def promoted() -> Mapping[str, PromotedRescorer]:
 
 
 def in_this_process(source: str) -> Program:
-    """Return a program that runs on the caller's own thread; its loops end, a single call that never does is not ended.
+    """Return a program that runs in the caller's thread; its loops end in time, a single endless call does not.
 
     Raises:
-        Refused: Its text breaks a rule.
+        Refused: Its source violates a rule.
     """
     return compiled(source, seconds=LONGEST_SECONDS)
 
 
 def serve_from(folder: Path | None, runner: Runner = in_this_process) -> None:
-    """Serve the programs of a folder, and no others; none where there is no folder.
+    """Serve the programs of a folder, and no others; none if there is no folder.
 
     Args:
         folder: The programs.
-        runner: Where they run.
+        runner: Runs the programs.
 
     Raises:
-        ConfigurationError: A program is not what was promoted; the message names the file.
+        ConfigurationError: A program is not the promoted one; the message names the file.
     """
     found = {} if folder is None else read(folder, runner)
     _served.clear()
@@ -113,7 +113,7 @@ def read(folder: Path, runner: Runner = in_this_process) -> dict[str, PromotedRe
 
     Args:
         folder: The programs.
-        runner: Where they run.
+        runner: Runs the programs.
 
     Raises:
         ConfigurationError: See :func:`serve_from`.
@@ -122,12 +122,12 @@ def read(folder: Path, runner: Runner = in_this_process) -> dict[str, PromotedRe
 
 
 def digest(source: str) -> str:
-    """Return the hash by which a source is known."""
+    """Return the hash of a source."""
     return hashlib.sha256(source.encode()).hexdigest()
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that a program cannot be served by.
+    """Raise an error for an invalid name of a program.
 
     Raises:
         ConfigurationError: It is malformed, or one of the paper's programs has it.

@@ -1,4 +1,4 @@
-"""Programs as rescorers: one class a program, all alike."""
+"""Programs as rescorers: one class for each program."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -16,22 +16,22 @@ from es_ttc.vectors.tokens import Float32
 
 
 class ProgramParams(Params):
-    """What a program without lexical channels can be told."""
+    """Parameters of a program without lexical channels."""
 
 
 class LexicalParams(ProgramParams):
-    """What a program with lexical channels can be told."""
+    """Parameters of a program with lexical channels."""
 
     lexical: Literal["engine", "paper"] = Field(
         "engine",
-        description="engine: the first pass's scores are the one lexical channel, so search by BM25 there. paper: the "
-        "paper's own channels (words, bigrams, and from `crossroundrrf` on coverage and rare words), counted over the "
-        "window.",
+        description="engine: the scores of the first pass are the only lexical channel, so its query should be BM25. "
+        "paper: the paper's channels (words, bigrams, and from `crossroundrrf` on coverage and rare words), computed "
+        "over the window.",
     )
 
 
 class ProgramRescorer:
-    """A program over the window: what the paper does with its shortlist.
+    """A program over the window, which corresponds to the paper's shortlist.
 
     Z-scores, ranks, medians, centroids and word counts are those of the window. Scores of an encoder's vectors come
     from what ingest stored; only a program that expands queries encodes at query time.
@@ -45,7 +45,7 @@ class ProgramRescorer:
     granularities: ClassVar[tuple[Granularity, ...]] = ()
 
     def needs(self, params: ProgramParams) -> frozenset[Feature]:
-        """The pooled vectors; chunks, the first pass's scores, the encoder, as the program asks."""
+        """The pooled vectors; chunks, the first pass's scores and the encoder if the program uses them."""
         needed = {Feature.POOLED}
         if self.entry.chunked:
             needed.add(Feature.CHUNKS)
@@ -56,7 +56,7 @@ class ProgramRescorer:
         return frozenset(needed)
 
     def score(self, query: Query, window: Window, params: ProgramParams) -> Float32:
-        """Return the scores, ``(k,)``, shifted so that none is negative where the program's own may be."""
+        """Return the scores, ``(k,)``, shifted if necessary so that none is negative."""
         scores: Float32 = positive(self.batch([query], window, params))[0]
         return scores
 
@@ -106,7 +106,7 @@ class ProgramRescorer:
 
 
 def positive(scores: Float32) -> Float32:
-    """Shift each row that has a negative score so that its least is 0: engines allow no negative scores."""
+    """Shift each row that has a negative score so that its minimum is 0: engines allow no negative scores."""
     shifted: Float32 = scores - np.minimum(scores.min(axis=1, keepdims=True, initial=0), 0)
     return shifted
 
@@ -165,22 +165,22 @@ def rescorer_of(name: str) -> ProgramRescorer:
 
 
 class FeedbackParams(ProgramParams):
-    """What feedback from the best documents can be told."""
+    """Parameters of feedback from the best documents."""
 
-    documents: int = Field(3, ge=1, le=1000, description="Best documents that make the centroid (K).")
-    weight: float = Field(0.5, ge=0, le=1, description="Weight of the centroid against 1 - weight of the query.")
+    documents: int = Field(3, ge=1, le=1000, description="Number of best documents in the centroid (K).")
+    weight: float = Field(0.5, ge=0, le=1, description="Weight w of the centroid; the query's weight is 1 - w.")
 
 
 class SoftCentroidParams(FeedbackParams):
     """SoftCentroid's constants; the defaults are the paper's universal ones."""
 
-    temperature: float = Field(0.05, gt=0, description="Of the softmax over the best documents' cosines.")
+    temperature: float = Field(0.05, gt=0, description="Temperature of the softmax over the best documents' cosines.")
 
 
 class RocchioParams(FeedbackParams):
     """Rocchio's constants. The defaults are the middle of the paper's grid (K 2, 3, 5, 10; weight .1, .3, .5, .7)."""
 
-    weight: float = Field(0.3, ge=0, le=1, description="Weight of the centroid against 1 - weight of the query.")
+    weight: float = Field(0.3, ge=0, le=1, description="Weight w of the centroid; the query's weight is 1 - w.")
 
 
 class FeedbackRescorer(ProgramRescorer):
@@ -210,7 +210,7 @@ class SoftCentroid(FeedbackRescorer):
 
 
 class Rocchio(FeedbackRescorer):
-    """Classical Rocchio without negatives, which is VPRF (appendix D): the plain mean of the best documents."""
+    """Classical Rocchio without negatives, which is VPRF (appendix D): the unweighted mean of the best documents."""
 
     name: ClassVar[str] = "rocchio"
     Params: ClassVar[type[Params]] = RocchioParams

@@ -23,9 +23,9 @@ LEAST_RESIDUAL = 0.1
 """Norm of the residual query below which round 3 falls back to round 1 (B.6)."""
 
 LEAST_AGREEMENT = 0.5
-"""Cosine of query and expanded query below which the first round stands in for an expansion's (B.7's "adaptive gate",
-whose rule the paper does not give): an anchor's sentence may not outweigh the query. On SciFact's train queries any
-gate up to .7 gives the same (`python -m benchmarks.programs_constants`)."""
+"""Minimum cosine of query and expanded query; below it the first round replaces an expansion's (B.7's "adaptive gate",
+whose rule the paper does not state): an anchor's sentence must not outweigh the query. On SciFact's train queries any
+gate up to .7 gives the same result (`python -m benchmarks.programs_constants`)."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class Search:
         return self.context.expand(self.queries, anchors, adapter)
 
     def add_expansion(self, name: str, expanded: Float32) -> None:
-        """Add an expansion's round; where the gate is closed the first round stands in its place."""
+        """Add an expansion's round; if the gate is closed, the first round replaces it."""
         agreement = np.einsum("ij,ij->i", self.queries, expanded)[:, None]
         self.add(name, np.where(agreement >= LEAST_AGREEMENT, self.hybrid.round(expanded), self.rounds["first"]))
 

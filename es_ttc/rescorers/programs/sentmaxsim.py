@@ -1,4 +1,4 @@
-"""SentMaxSim (B.2): a document is as near as its best sentence."""
+"""SentMaxSim (B.2): a document's score is that of its best sentence."""
 
 from es_ttc.rescorers.programs.interface import Context
 from es_ttc.rescorers.programs.primitives.matching import max_sim

@@ -1,12 +1,12 @@
-"""Programs as source text: which Python they may be written in, and how such text becomes a function.
+"""Programs as source text: the permitted subset of Python, and compilation of such text to a function.
 
-A program that was not written by us (a search proposed it, a person promoted it) is text before it is code. Here it is
-read without being run: a module with constants, helper functions and one ``def program(Q, D, S, ctx)``, in a part of
-Python that has no way to files, network, processes, randomness or the interpreter's own objects. What stands outside
-it is refused with one of the paper's constraints (section 3.2) as the reason.
+The text of a program from a search is checked without being run: it must be a module with constants, helper functions
+and one ``def program(Q, D, S, ctx)``, in a subset of Python that has no access to files, network, processes, randomness
+or the interpreter's own objects. Anything else is refused, with one of the paper's constraints (section 3.2) as the
+reason.
 
-The checks keep a program honest and readable. Against code that means harm they are the first of two walls; the
-second is the process that :mod:`es_ttc.sandbox` runs them in.
+The checks keep a program honest and readable. Against malicious code they are the first of two barriers; the second is
+the process in which :mod:`es_ttc.sandbox` runs them.
 """
 
 import ast
@@ -32,16 +32,16 @@ ARGUMENTS: Final = ("Q", "D", "S", "ctx")
 MOST_CHARACTERS = 40_000
 MOST_NODES = 6_000
 MOST_NUMBERS = 64
-"""Numbers in a program's code. Its constants are few; a table of them is a learned model."""
+"""Maximum number of numbers in a program's code. A table of many numbers would be a learned model."""
 MOST_LISTED = 12
-"""Numbers in one literal list, tuple, set or dict."""
+"""Maximum number of numbers in one literal list, tuple, set or dict."""
 MOST_WHOLE = 10**9
 MOST_TEXT = 400
-"""Characters of all literal texts of a program, docstrings aside."""
+"""Maximum number of characters of all literal texts of a program, without docstrings."""
 
 
 class Reason(StrEnum):
-    """Why a proposal is turned down. The first six are the paper's constraints (section 3.2)."""
+    """Why a program is refused. The first six are the paper's constraints (section 3.2)."""
 
     TASK_UNIVERSAL = "task_universal"
     DETERMINISTIC = "deterministic"
@@ -64,11 +64,11 @@ class Reason(StrEnum):
 
 
 class Refused(EsTtcError):
-    """A program's text is not one that may run.
+    """A program's text must not be run.
 
     Attributes:
-        reason: Which rule it breaks.
-        detail: One sentence about where and how.
+        reason: The violated rule.
+        detail: One sentence with the cause and the place.
     """
 
     status = 400
@@ -192,7 +192,7 @@ def parse(source: str) -> ast.Module:
     """Return a program's syntax tree.
 
     Raises:
-        Refused: It is no Python, or far too long.
+        Refused: It is not Python, or far too long.
     """
     if len(source) > MOST_CHARACTERS:
         raise Refused(Reason.SYNTAX, f"{len(source):,} characters; programs have at most {MOST_CHARACTERS:,}")
@@ -200,8 +200,8 @@ def parse(source: str) -> ast.Module:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         place = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
-        told = error.msg if isinstance(error, SyntaxError) else str(error) or "nested too deeply"
-        raise Refused(Reason.SYNTAX, f"{place}{told}") from None
+        problem = error.msg if isinstance(error, SyntaxError) else str(error) or "nested too deeply"
+        raise Refused(Reason.SYNTAX, f"{place}{problem}") from None
     if sum(1 for _ in ast.walk(tree)) > MOST_NODES:
         raise Refused(Reason.SYNTAX, f"more than {MOST_NODES:,} nodes of syntax")
     if syntax.depth(tree) > syntax.MOST_DEPTH:
@@ -210,10 +210,10 @@ def parse(source: str) -> ast.Module:
 
 
 def check(source: str) -> ast.Module:
-    """Return the syntax tree of a program that keeps to the rules; nothing is run.
+    """Return the syntax tree of a program that follows the rules; nothing is run.
 
     Raises:
-        Refused: The first rule that it breaks.
+        Refused: The first violated rule.
     """
     tree = parse(source)
     _Checks(tree).whole()
@@ -225,10 +225,10 @@ def compiled(source: str, *, seconds: float | None = None) -> Program:
 
     Args:
         source: The program.
-        seconds: After which a call ends itself (:mod:`.clocked`); None where a process is there to be killed.
+        seconds: Time limit of a call, which ends itself (:mod:`.clocked`); None if a separate process can be killed.
 
     Raises:
-        Refused: It breaks a rule, or fails while it is defined.
+        Refused: It violates a rule, or fails while it is defined.
     """
     tree = check(source)
     namespace: dict[str, Any] = {"__builtins__": _restricted(), "__name__": "candidate"}
@@ -245,7 +245,7 @@ def compiled(source: str, *, seconds: float | None = None) -> Program:
 
 @cache
 def importable(module: str) -> frozenset[str]:
-    """Return what programs may import of one of our modules: its own functions, classes and constants."""
+    """Return the names that programs may import from one of our modules: its functions, classes and constants."""
     loaded = importlib.import_module(module)
     return frozenset(
         name
@@ -274,7 +274,7 @@ def _restricted() -> dict[str, Any]:
 
 
 def _iter(iterable: Iterable[Any]) -> Iterator[Any]:
-    """The builtin with one argument: with two it never ends, where no look at a clock can stand."""
+    """Return the builtin with one argument: with two it may never end, without a check of the clock."""
     return iter(iterable)
 
 
@@ -455,7 +455,7 @@ class _Checks:
                     )
 
     def _literals(self) -> None:
-        """Refuse tables: a program's constants are few."""
+        """Refuse tables: a program may have only a few constants."""
         numbers, text = 0, 0
         for node in ast.walk(self._tree):
             if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
@@ -539,7 +539,7 @@ def _is_number(node: ast.AST | None) -> bool:
 
 
 def _is_telling(value: object) -> bool:
-    """Whether a literal in a comparison can single out a task: a text, a size."""
+    """Return whether a literal in a comparison can identify a task: a text, a size."""
     if isinstance(value, str):
         return value not in _KNOWN_TEXTS and len(value) > 1
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) > 2

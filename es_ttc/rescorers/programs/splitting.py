@@ -18,7 +18,7 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.vectors.chunks import Granularity
 
 MOST_CHUNKS = 64
-"""Chunks of one granularity kept of a document; at 10,000 words each is about what MiniLM reads at once."""
+"""Maximum number of chunks of one granularity per document; at 10,000 words each is about MiniLM's input limit."""
 
 _LANGUAGE = "en"
 _BLANK_LINES = re.compile(r"\n\s*\n\s*")
@@ -106,7 +106,7 @@ def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 def _joined(text: str, spans: Iterable[Span]) -> list[Span]:
-    """Join a chunk without any letter or digit to the one before it; a leading one goes to the first that has some."""
+    """Join a chunk without letters or digits to the one before it; a leading one to the first that has some."""
     joined: list[Span] = []
     for span in spans:
         worded = _WORD.search(text, span.start, span.end) is not None
@@ -118,7 +118,7 @@ def _joined(text: str, spans: Iterable[Span]) -> list[Span]:
 
 
 def _runs(spans: Sequence[Span], most: int) -> tuple[Span, ...]:
-    """Return the spans, or where there are too many ``most`` runs of consecutive ones of about equal length."""
+    """Return the spans, or if there are too many, ``most`` runs of consecutive ones of about equal length."""
     if len(spans) <= most:
         return tuple(spans)
     runs: list[Span] = []

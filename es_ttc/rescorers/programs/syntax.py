@@ -1,4 +1,4 @@
-"""The kinds of syntax and the names that programs may be made of: what is not listed here is refused.
+"""The syntax and the names that programs may use: everything else is refused.
 
 Names are found by the fields of a node, whatever its kind: each text in a field that holds no value is one. So an
 argument, a keyword, an alias or an exception's name cannot be left out, nor can those of a later version of Python.
@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 MOST_DEPTH: Final = 150
-"""Levels of a tree. Deeper ones would end the interpreter's own recursion, here or where trees are compared."""
+"""Maximum depth of a tree. Deeper ones would exceed the interpreter's recursion limit."""
 
 UNUSED: Final = "_"
-"""The one name that does not begin with a letter: what is not used."""
+"""The only name that does not begin with a letter: for unused values."""
 
 IDENTIFIER: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,79}")
 
@@ -39,18 +39,18 @@ ALLOWED: Final[frozenset[type[ast.AST]]] = frozenset(
 )  # fmt: skip
 
 _NO_NAMES = frozenset({(ast.Constant, "value"), (ast.Constant, "kind")})
-"""Fields that may hold a text which is no name."""
+"""Fields with texts that are not names."""
 _DOTTED = frozenset({(ast.ImportFrom, "module"), (ast.alias, "name")})
-"""Fields that hold names with points between them."""
+"""Fields with dotted names."""
 _IGNORED = "type_comment"
 
 
 class Fault(NamedTuple):
-    """The first thing in a tree that programs may not be made of.
+    """The first part of a tree that programs may not use.
 
     Attributes:
-        line: Where it stands.
-        detail: What it is, in one clause.
+        line: Its line.
+        detail: Its description, in one clause.
     """
 
     line: int
@@ -75,12 +75,12 @@ def fault(tree: ast.AST) -> Fault | None:
 
 
 def is_identifier(name: str) -> bool:
-    """Return whether programs may use a name anywhere at all."""
+    """Return whether programs may use a name at all."""
     return name == UNUSED or IDENTIFIER.fullmatch(name) is not None
 
 
 def identifiers(node: ast.AST) -> Iterator[str]:
-    """Yield the names that stand in a node itself; those of its children are theirs."""
+    """Yield the names in a node itself, without those of its children."""
     for field, value in ast.iter_fields(node):
         if field == _IGNORED or (type(node), field) in _NO_NAMES:
             continue
@@ -101,6 +101,6 @@ def depth(tree: ast.AST) -> int:
 
 
 def printable(name: str) -> str:
-    """Return a name for a message: short, without what a terminal would obey."""
+    """Return a name for a message: shortened, without control characters."""
     cut = name if len(name) <= 40 else f"{name[:37]}..."
     return "".join(char if char.isprintable() else "?" for char in cut)

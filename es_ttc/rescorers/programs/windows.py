@@ -1,4 +1,4 @@
-"""From a window as rescorers get it to a program's context."""
+"""Make a program's context from a window."""
 
 from collections.abc import Collection, Sequence
 from itertools import chain
@@ -20,8 +20,8 @@ def context_of(
     Args:
         queries: The queries, whose first vectors the program gets.
         window: The documents. Chunks made at ingest are taken as they are.
-        granularities: Those that the program reads.
-        engine_lexical: Whether the first pass stands for the lexical channels; then there must be one query.
+        granularities: The granularities that the program reads.
+        engine_lexical: Whether the first pass's scores are the lexical channel; then there must be one query.
     """
     texts = ["" for _ in window.ids] if window.chunks is None else [own.text for own in window.chunks]
     stored: dict[Granularity, Chunks] = {}
@@ -53,7 +53,7 @@ def _side_by_side(documents: Sequence[DocumentChunks], name: Granularity) -> Chu
 
 
 def _stacked(matrices: Sequence[TokenVectors]) -> Float32:
-    """Put stored rows side by side: widened in one go where all are of one kind, as in one index they are."""
+    """Put stored rows next to each other; widened at once if all have the same type, as within one index."""
     kinds = {matrix.values.dtype for matrix in matrices}
     if len(kinds) > 1:
         return np.concatenate([dequantise(matrix) for matrix in matrices])

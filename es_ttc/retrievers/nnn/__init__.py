@@ -1,6 +1,6 @@
-"""NNN decoding over the whole corpus: the same problem as the rescorer's, its dictionary every document there is.
+"""NNN decoding over the whole corpus: the rescorer's problem with all documents as its dictionary.
 
-``columns`` (column generation: a small dictionary that grows until it is proved to be enough), ``retriever``.
+``columns`` (column generation: a small dictionary that grows until it is proved to be sufficient), ``retriever``.
 """
 
 from es_ttc.retrievers.nnn.columns import CorpusSolution, SearchLimits, column_generation

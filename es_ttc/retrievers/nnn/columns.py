@@ -27,23 +27,24 @@ from es_ttc.retrievers.base import Documents, Search
 from es_ttc.vectors.tokens import Float32
 
 Solver = Callable[[Dictionary, Float64, Places | None], Solution]
-"""Solves the problem on a dictionary for a query, from a selection to begin with."""
+"""Solves the problem on a dictionary for a query, from an initial selection."""
 
 Stop = Literal["certified", "rounds", "time", "changed", "rounding"]
 
 _SLACK = 10 * TOLERANCE
-"""By how much a document must exceed l1, relative to the query's length, to become known: more than the solver's own
-tolerance, so that it makes a difference there."""
+"""Excess over l1, relative to the query's length, from which a document is added: more than the solver's own tolerance,
+so that it makes a difference there."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """How much is searched.
+    """Limits of the searches.
 
     Attributes:
         candidates: Documents of the first search, those nearest to the query; 1 or more.
-        batch: Documents of each further search beside the selected ones, which are always found again; 1 or more.
-        rounds: Most searches; 1 or more.
+        batch: Documents of each further search in addition to the selected ones, which are always found again; 1 or
+            more.
+        rounds: Maximum number of searches; 1 or more.
         exact: Whether they compare every vector.
     """
 
@@ -55,19 +56,19 @@ class SearchLimits:
 
 @dataclass(frozen=True, slots=True)
 class CorpusSolution:
-    """The solution over a corpus, or the best that was found in the time.
+    """The solution over a corpus, or the best one found in time.
 
     Attributes:
-        documents: ``(n,)`` the documents that became known, in the order found.
-        ids: Their ids, to be shown.
+        documents: ``(n,)`` the documents of the dictionary, in the order found.
+        ids: Their ids, for display.
         rows: ``(n, d)`` float32, their vectors.
         solution: On this dictionary.
         searches: kNN searches made, one round trip each.
-        stop: ``certified`` where no document of the corpus breaks the conditions, else what ended the search: its
-            bound on rounds, the time, documents that changed while it ran and cannot be read, or rounding, which kept
-            the solver from its tolerance.
-        gap: Upper bound of how far the objective over the whole corpus can be below the solution's; 0 where it is
-            certified. As good as the searches' recall.
+        stop: ``certified`` if no document of the corpus violates the conditions, else what ended the search: the limit
+            of searches, the time, documents that changed meanwhile and cannot be read, or rounding, which kept the
+            solver from its tolerance.
+        gap: Upper bound of how far the objective over the whole corpus can be below the solution's; 0 if it is
+            certified. As exact as the searches' recall.
     """
 
     documents: Documents
@@ -81,12 +82,12 @@ class CorpusSolution:
 
 @dataclass(frozen=True, slots=True)
 class _SearchBound:
-    """What one search tells about all documents that it did not return.
+    """The bound that one search gives for all documents that it did not return.
 
     Attributes:
-        direction: ``(d,)`` what was asked for.
+        direction: ``(d,)`` the query vector of the search.
         most: No other document has a greater inner product with it; minus infinity where there is no other.
-        complete: Whether all documents that it did return are known.
+        complete: Whether all returned documents are in the dictionary.
     """
 
     direction: Float64
@@ -95,26 +96,26 @@ class _SearchBound:
 
     @property
     def is_whole_corpus(self) -> bool:
-        """Whether there is no document that is not known."""
+        """Whether all documents are in the dictionary."""
         return self.complete and self.most == -math.inf
 
 
 @dataclass(slots=True)
 class _ActiveColumns:
-    """The documents known so far."""
+    """The documents of the dictionary."""
 
     rows: Float32
     documents: Documents = field(default_factory=lambda: np.empty(0, np.intp))
     ids: list[str] = field(default_factory=list)
 
     async def find(self, search: Search, direction: Float64, k: int, *, exact: bool) -> tuple[_SearchBound, Float64]:
-        """Search, take in what is new, and return what the search tells and the new ones' products with the direction.
+        """Search, add new documents, and return the search's bound and the new ones' products with the direction.
 
         Raises:
             EngineError: The engine failed.
         """
-        asked = direction / np.linalg.norm(direction)
-        [found] = await search.nearest(asked.astype(np.float32)[np.newaxis], k, exact=exact)
+        unit = direction / np.linalg.norm(direction)
+        [found] = await search.nearest(unit.astype(np.float32)[np.newaxis], k, exact=exact)
         new = found.documents[~np.isin(found.documents, self.documents)]
         before, complete = len(self.documents), True
         if len(new):
@@ -134,27 +135,27 @@ class _ActiveColumns:
 async def column_generation(query: Float64, search: Search, solve: Solver, effort: SearchLimits) -> CorpusSolution:
     """Solve the problem over all documents that a search can find.
 
-    It ends early, with what it has, when another round would take longer than the time that is left.
+    It ends early, with the present solution, if another search would exceed the time.
 
     Args:
         query: ``(d,)``, not zero.
         search: Finds documents.
         solve: Solves the problem on a dictionary.
-        effort: How much is searched.
+        effort: Limits of the searches.
 
     Raises:
         EngineError: The engine failed.
     """
     columns = _ActiveColumns(np.empty((0, len(query)), np.float32))
     slack = _SLACK * float(np.linalg.norm(query))
-    all_seen: list[_SearchBound] = []
+    bounds: list[_SearchBound] = []
     longest = 0.0
 
     async def find(direction: Float64, k: int) -> Float64:
         nonlocal longest
         began = time.monotonic()
         seen, products = await columns.find(search, direction, k, exact=effort.exact)
-        all_seen.append(seen)
+        bounds.append(seen)
         longest = max(longest, time.monotonic() - began)
         return products
 
@@ -163,9 +164,9 @@ async def column_generation(query: Float64, search: Search, solve: Solver, effor
 
     def ended(stop: Stop) -> CorpusSolution:
         stop = stop if solution.converged or stop != "certified" else "rounding"
-        gap = 0.0 if stop == "certified" else _gap(columns.rows, query, solution, all_seen)
-        whole = replace(solution, documents=len(columns.documents))  # the last to become known changed nothing
-        return CorpusSolution(columns.documents, columns.ids, columns.rows, whole, len(all_seen), stop, gap)
+        gap = 0.0 if stop == "certified" else _gap(columns.rows, query, solution, bounds)
+        whole = replace(solution, documents=len(columns.documents))  # the documents added last changed nothing
+        return CorpusSolution(columns.documents, columns.ids, columns.rows, whole, len(bounds), stop, gap)
 
     await find(query, effort.candidates)
     solution = await solved(None)
@@ -173,33 +174,33 @@ async def column_generation(query: Float64, search: Search, solve: Solver, effor
     while True:
         threshold = solution.penalty.l1 + slack
         # No vector of unit length has a greater inner product with the residual than the residual's own length.
-        if all_seen[-1].is_whole_corpus or float(np.linalg.norm(solution.residual)) <= threshold:
+        if bounds[-1].is_whole_corpus or float(np.linalg.norm(solution.residual)) <= threshold:
             return ended("certified")
-        if len(all_seen) >= effort.rounds:
+        if len(bounds) >= effort.rounds:
             return ended("rounds")
         if search.seconds_left < longest:
             return ended("time")
         products = await find(solution.residual, len(solution.support) + batch)
         if (products > threshold).any():
             solution = await solved(solution.support)
-        elif all_seen[-1].most > threshold:
-            batch *= 2  # documents that are known already, copies of selected ones, have filled the answer
+        elif bounds[-1].most > threshold:
+            batch *= 2  # documents of the dictionary, copies of selected ones, have filled the response
         else:
-            return ended("certified" if all_seen[-1].complete else "changed")
+            return ended("certified" if bounds[-1].complete else "changed")
 
 
-def _gap(rows: Float32, query: Float64, solution: Solution, all_seen: list[_SearchBound]) -> float:
-    """Return the objective less the best lower bound that the searches prove."""
+def _gap(rows: Float32, query: Float64, solution: Solution, bounds: list[_SearchBound]) -> float:
+    """Return the objective minus the best lower bound from the searches."""
     x, penalty = solution.coefficients, solution.penalty
     primal = float(solution.residual @ solution.residual + penalty.l2 * (x @ x)) / 2 + penalty.l1 * float(x.sum())
-    return max(0.0, primal - max(_lower_bound(rows, query, seen, penalty) for seen in all_seen))
+    return max(0.0, primal - max(_lower_bound(rows, query, seen, penalty) for seen in bounds))
 
 
 def _lower_bound(rows: Float32, query: Float64, seen: _SearchBound, penalty: Penalty) -> float:
     """Return a value of the dual over the whole corpus.
 
-    What was asked for is shortened until no document that was not returned exceeds l1; what the known ones exceed it by
-    counts against the bound where l2 allows it, and is not allowed otherwise.
+    The query vector is shortened until no document outside the result exceeds l1. The excess of documents in the
+    dictionary reduces the bound if l2 allows it, and is not allowed otherwise.
     """
     products = rows.astype(np.float64) @ seen.direction
     bounds = {max(seen.most, float(products.max(initial=0.0)))}

@@ -16,39 +16,40 @@ from es_ttc.retrievers.nnn.columns import CorpusSolution, SearchLimits, Solver, 
 
 
 class NnnRetrieverParams(NnnParams):
-    """What NNN retrieval can be told: what NNN rescoring can, and how much is searched."""
+    """Parameters of NNN retrieval: those of NNN rescoring, and the limits of the searches."""
 
-    candidates: int = Field(
-        100, ge=1, le=10_000, description="Documents of the first search, those nearest to the query."
-    )
+    candidates: int = Field(100, ge=1, le=10_000, description="Number of documents of the first search, by the query.")
     batch: int = Field(
-        50, ge=1, le=1_000, description="Further documents of each following search, by the residual of the query."
+        50,
+        ge=1,
+        le=1_000,
+        description="Number of further documents of each following search, by the residual of the query.",
     )
-    rounds: int = Field(20, ge=1, le=1_000, description="Most kNN searches; one round trip each.")
+    rounds: int = Field(20, ge=1, le=1_000, description="Maximum number of kNN searches; one round trip each.")
     exact: bool = Field(
         False,
-        description="Compare every document's vector in each search, so that the certificate holds without doubt; "
-        "otherwise it is as good as the recall of the approximate index.",
+        description="Compare every document's vector in each search, so that the certificate is exact; otherwise it is "
+        "as exact as the recall of the approximate index.",
     )
     rest: Literal["nearest", "none"] = Field(
         "nearest",
-        description="What follows the selected documents: those nearest to the query among all that were seen, or "
-        "nothing, so that fewer than k are returned.",
+        description="Documents after the selected ones: nearest, those nearest to the query among all documents found; "
+        "none, so that fewer than k may be returned.",
     )
 
 
 class NnnRetriever:
-    """The documents of the whole corpus that together rebuild the query, found by a few kNN searches.
+    """Select the documents of the whole corpus that together reconstruct the query, by a few kNN searches.
 
-    The same problem as that of the rescorer, but its dictionary is every document that matches the caller's filter:
-    the problem is solved on the documents nearest to the query, what is left of the query is searched for in turn, and
-    any document that would improve on the solution joins, until none does (column generation). `certified` in the
-    response says that this point was reached; where it was not, `duality_gap` bounds what the whole corpus could still
-    gain in the objective.
+    This is the rescorer's problem with every document that matches the caller's filter as its dictionary (column
+    generation): the problem is solved for the documents nearest to the query, then the residual of the query is
+    searched, and any document that improves the solution is added, until there is none. `certified` in the response
+    says that this point was reached; otherwise `duality_gap` bounds what the whole corpus could still gain in the
+    objective.
 
-    A document's coefficient is its score. With `rest: nearest` documents with a zero coefficient follow by their
-    cosine with the query; their scores fall evenly from just below the smallest coefficient. With several query texts
-    the mean of their vectors is rebuilt.
+    A document's coefficient is its score. With `rest: nearest` documents with a zero coefficient follow by their cosine
+    with the query; their scores decrease evenly from just below the smallest coefficient. With several query texts the
+    mean of their vectors is approximated.
     """
 
     name: ClassVar[str] = "nnn"
@@ -64,7 +65,7 @@ class NnnRetriever:
         return frozenset({Vectors.POOLED})
 
     async def retrieve(self, query: Query, search: Search, k: int, params: NnnRetrieverParams) -> Retrieved:
-        """Return the selected documents by coefficient, and what follows them."""
+        """Return the selected documents by coefficient, followed by the rest."""
         mean = mean_of(query)
         if not mean.any():
             raise InvalidRequest("the query's texts cancel each other out: their mean vector is 0")
@@ -75,7 +76,7 @@ class NnnRetriever:
 
 
 def solver(params: NnnParams) -> Solver:
-    """Return what solves the problem that some parameters describe, on a dictionary of any size."""
+    """Return the solver for some parameters, for a dictionary of any size."""
 
     def solve_at(dictionary: Dictionary, query: Float64, start: Places | None) -> Solution:
         if params.documents is not None:
@@ -95,11 +96,11 @@ def _retrieved(
     if params.rest == "none":
         order = order[x[by_cosine[order]] > 0]
     places = by_cosine[order]
-    told: list[dict[str, Any]] = []
+    found_details: list[dict[str, Any]] = []
     if shown:
         known = details(outcome.solution, outcome.rows, query, outcome.ids)
-        told = [known[place] for place in places]
-    return Retrieved(outcome.documents[places], ordered[order], told, _summary(outcome))
+        found_details = [known[place] for place in places]
+    return Retrieved(outcome.documents[places], ordered[order], found_details, _summary(outcome))
 
 
 def _summary(outcome: CorpusSolution) -> dict[str, object]:

@@ -1,6 +1,7 @@
-"""Reranking under a budget in the `rescore` hook: the window is where a walk begins, and need not be where it ends.
+"""Reranking under a budget in the `rescore` hook, with documents outside the window for adaptive methods.
 
-From the request to the answer: ``conditions`` (what of the caller's query binds every document), ``documents`` (those
-that the caller has been shown), ``neighbourhood`` (the graph, as far as he may see it), ``rerankers`` (who judges),
-``walking`` (one search: strategy, deadline, fallback), ``page`` (hits and scores of the answer).
+In the order of a search: ``filters`` (the parts of the query that every document must match), ``candidates`` (the
+documents), ``neighbours`` (the graph, restricted to documents that the caller may read), ``rerankers`` (rerankers of
+the settings and rescorers), ``ranking`` (one search: strategy, deadline, fallback), ``page`` (hits and scores of the
+response).
 """

@@ -1,7 +1,7 @@
-"""The documents of a walk: those of the first pass, and others that the engine has shown this caller since.
+"""The candidate documents of a search: those of the first pass, and others that the engine returned to this caller.
 
-Each is looked at through the caller's own door, in his name, with the conditions of his search: one that he may not see
-never gets a number, so nothing can lead to it or through it.
+Each candidate is searched on the caller's target, with his credentials and with the conditions of his search. A
+document that he may not read never gets a number, so the graph traversal cannot pass through it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 
 _AT_ONCE = 1000
-"""Documents of one search."""
+"""Number of documents per search."""
 
 Identity = tuple[str, str]
 """Concrete index and id."""
@@ -30,16 +30,16 @@ Fields = Callable[[str], Awaitable[Sequence[str]]]
 
 
 class CandidateDocuments:
-    """Numbers documents, and reads what is known of them.
+    """Numbers documents, and reads their fields.
 
     Args:
         upstream: The engine.
-        caller: In whose name documents are read.
+        caller: The request context with which documents are read.
         params: The URL parameters that hold for every search of the request.
-        shared: Parts of the caller's body that his conditions may depend on.
-        conditions: What every document must match.
+        shared: Parts of the caller's body that the conditions may depend on.
+        conditions: Queries that every document must match.
         hits: The first pass; its documents are numbered from 0.
-        marks: Doc-value fields that are read of every other document, beside those that tell its features.
+        marks: Doc-value fields that are read of every other document, in addition to those of its features.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class CandidateDocuments:
         return _identity(self.hits[document])
 
     async def seen(self, identities: Sequence[Identity]) -> dict[Identity, int]:
-        """Return the numbers of those documents that exist and that the caller may see; new ones get one now."""
+        """Return the numbers of those documents that exist and that the caller may read; new ones get a number."""
         unknown: dict[str, list[str]] = {}
         for index, identifier in dict.fromkeys(identities):
             if (index, identifier) not in self._numbers and (index, identifier) not in self._hidden:
@@ -85,10 +85,10 @@ class CandidateDocuments:
         return {one: self._numbers[one] for one in identities if one in self._numbers}
 
     async def passages(self, documents: Sequence[int], fields: Fields) -> list[Passage]:
-        """Return documents as a reranker reads them; a document that has gone meanwhile has no text.
+        """Return the texts of documents for a reranker; a deleted document has no text.
 
         Raises:
-            EngineError: The engine refused.
+            EngineError: The engine returned an error.
         """
         unread: dict[str, list[int]] = {}
         for document in documents:
@@ -103,12 +103,12 @@ class CandidateDocuments:
                     self._passages[number] = _passage(hit.get("_source") or {}, names)
         return [self._passages.get(document, _passage({}, ())) for document in documents]
 
-    async def ask(self, concrete: Sequence[str], body: Body, params: bytes) -> list[dict[str, Any]]:
-        """Run one search through the caller's door and return its hits.
+    async def search(self, concrete: Sequence[str], body: Body, params: bytes) -> list[dict[str, Any]]:
+        """Run one search on the caller's target and return its hits.
 
         Raises:
-            EngineError: The engine refused it.
-            EngineUnavailable: It does not answer.
+            EngineError: The engine returned an error.
+            EngineUnavailable: The engine does not answer.
         """
         answer = await self._engine.search(concrete, body, params, failing="documents could not be read")
         found: list[dict[str, Any]] = answer["hits"]["hits"]
@@ -118,22 +118,22 @@ class CandidateDocuments:
         """Return the query for some documents under the conditions of the search.
 
         Args:
-            index: Their concrete index.
+            index: The concrete index.
             ids: Their ids.
-            query: The caller's own, for what it can tell of the documents (highlights, names of clauses).
+            query: The caller's query, for highlights and names of clauses.
         """
         must: list[Any] = [{"ids": {"values": [*ids]}}, {"term": {"_index": index}}, *self._conditions]
         return {"bool": {"filter": must, **({"should": [query]} if query else {})}}
 
-    async def _search(self, index: str, ids: Sequence[str], asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    async def _search(self, index: str, ids: Sequence[str], fields: Mapping[str, Any]) -> list[dict[str, Any]]:
         body = {
             **self._shared,
             "query": self.matching(index, ids),
             "size": len(ids),
             "track_total_hits": False,
-            **asked,
+            **fields,
         }
-        return await self.ask([index], body, self._params)
+        return await self.search([index], body, self._params)
 
 
 def _identity(hit: Mapping[str, Any]) -> Identity:
@@ -143,6 +143,6 @@ def _identity(hit: Mapping[str, Any]) -> Identity:
 def _passage(source: Mapping[str, Any], names: Sequence[str]) -> Passage:
     try:
         text, _ = compose(source, names)
-    except InvalidRequest:  # an object where a text was: as good as none
+    except InvalidRequest:  # an object in place of a text counts as no text
         text = ""
     return Passage(sha256(text.encode(errors="replace")).hexdigest()[:32], text)

@@ -1,10 +1,10 @@
-"""The neighbour graph of the searched indices, as far as the caller may see its documents.
+"""The neighbour graph of the searched indices, restricted to documents that the caller may read.
 
-Ids of neighbours are read from the graph's index, a few kilobytes for a hundred documents; each of them is then looked
-at through the caller's door. Both run ahead of the walk, beside the reranker: ids of the neighbours of every document
-that has come into sight, and what they stand for of those that are likely to be next. A graph that is not finished, or
-cannot be read in time, has no neighbours: the walk goes on in the first pass, and the answer says so. Where no searched
-index has a graph, or one being built, the method lacks what it needs, and that is an error before anyone judges.
+The ids of neighbours are read from the graph's index, a few kilobytes for a hundred documents. Each neighbour is then
+searched on the caller's target. Both run ahead, while the reranker works: the ids for every document found so far, and
+the searches for those that are likely to be next. If a graph is unfinished or cannot be read in time, its documents
+have no neighbours: the search continues in the first pass, and the response contains the reason. If no searched index
+has a graph, finished or not, the method lacks a required feature, which is an error before the reranker is called.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ _FAILING = "neighbours could not be read"
 
 
 class CallerNeighbours:
-    """Reads neighbours for one walk.
+    """Reads neighbours for one search.
 
     Args:
         upstream: The engine.
-        door: In whose name graphs are read.
-        documents: The walk's documents.
-        end: `time.monotonic` when the walk's time is over.
-        depth: Steps from the first pass at most.
-        fan_out: Neighbours of a document at most.
+        caller: The request context with which graphs are read.
+        documents: The candidate documents.
+        end: `time.monotonic` at the deadline.
+        depth: Maximum number of steps from the first pass.
+        fan_out: Maximum number of neighbours per document.
     """
 
     def __init__(
-        self, upstream: Upstream, door: Caller, documents: CandidateDocuments, end: float, *, depth: int, fan_out: int
+        self, upstream: Upstream, caller: Caller, documents: CandidateDocuments, end: float, *, depth: int, fan_out: int
     ) -> None:
         self.without: dict[str, str] = {}
         self.absent: set[str] = set()
@@ -51,7 +51,7 @@ class CallerNeighbours:
         self.seconds = 0.0
         self.waited = 0.0
         self.reads = 0
-        self._engine = EngineRequests(upstream, door)
+        self._engine = EngineRequests(upstream, caller)
         self._documents = documents
         self._end = end
         self._most_steps = depth
@@ -63,7 +63,7 @@ class CallerNeighbours:
         self._closed = False
 
     async def of(self, documents: Sequence[int]) -> list[list[int]]:
-        """Return each document's neighbours that the caller may see, nearest first."""
+        """Return each document's neighbours that the caller may read, nearest first."""
         began = time.perf_counter()
         self.expect(documents)
         found = [await self._read[document] for document in documents]
@@ -78,34 +78,34 @@ class CallerNeighbours:
         ]
 
     def expect(self, documents: Sequence[int]) -> None:
-        """Begin to read the neighbours of documents, all in one go."""
-        wanted = [document for document in documents if document not in self._read]
-        if not wanted:
+        """Begin to read the neighbours of documents, in one batch."""
+        unread = [document for document in documents if document not in self._read]
+        if not unread:
             return
-        reading = self._started(self._neighbours(wanted))
-        for place, document in enumerate(wanted):
+        reading = self._started(self._neighbours(unread))
+        for place, document in enumerate(unread):
             self._read[document] = self._started(_at(reading, place))
 
     def begin(self, documents: Sequence[int]) -> None:
-        """Begin to read the ids of the neighbours of documents that have come into sight."""
+        """Begin to read the neighbours' ids of documents just found."""
         new = [document for document in documents if document not in self._ahead]
         if new and not self._closed:
             self._ahead.update(dict.fromkeys(new, self._started(self._edges_of(new))))
 
     async def require(self, window: Sequence[int], first: int) -> None:
-        """Wait until it is known whether there is a graph at all.
+        """Wait until it is known whether there is a graph.
 
         Args:
-            window: The documents that the walk begins with.
-            first: How many of them are asked about.
+            window: The documents at the start.
+            first: How many of them are read.
 
         Raises:
-            MissingFeature: No index of the window has one, nor one that is being built.
+            MissingFeature: No index of the window has a graph, finished or unfinished.
         """
         began = time.perf_counter()
         self.begin(window[:first])
         reading = {self._ahead[document] for document in window[:first]}
-        with suppress(EsTtcError, TimeoutError, LookupError, TypeError, ValueError):  # told by whoever reads neighbours
+        with suppress(EsTtcError, TimeoutError, LookupError, TypeError, ValueError):  # reported when they are read
             async with asyncio.timeout(max(0.0, self._end - time.monotonic())):
                 await asyncio.gather(*map(asyncio.shield, reading))
         self.waited += time.perf_counter() - began
@@ -114,7 +114,7 @@ class CallerNeighbours:
             raise MissingFeature(missing_graph(min(indices)))
 
     async def close(self) -> None:
-        """Leave what is still read ahead."""
+        """Cancel reads that are still running."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -126,7 +126,7 @@ class CallerNeighbours:
         return task
 
     async def _neighbours(self, documents: Sequence[int]) -> list[list[int]]:
-        """Read neighbours; what goes wrong is kept, and means that there are none."""
+        """Read neighbours; a failure is recorded, and means that there are none."""
         began = time.perf_counter()
         try:
             async with asyncio.timeout(max(0.0, self._end - time.monotonic())):
@@ -147,13 +147,13 @@ class CallerNeighbours:
         for reading in dict.fromkeys(self._ahead[document] for document in documents):
             edges |= await asyncio.shield(reading)
         identities = [self._documents.identity(document) for document in documents]
-        wanted = [
+        unread = [
             [(identity[0], one) for one in edges.get(identity, ())[: self._fan_out] if one != identity[1]]
             for identity in identities
         ]
-        numbers = await self._documents.seen([one for row in wanted for one in row])
+        numbers = await self._documents.seen([one for row in unread for one in row])
         self.begin(sorted(numbers.values()))
-        return [[numbers[one] for one in row if one in numbers] for row in wanted]
+        return [[numbers[one] for one in row if one in numbers] for row in unread]
 
     async def _edges_of(self, documents: Sequence[int]) -> dict[Identity, list[str]]:
         by_index: dict[str, list[str]] = {}
@@ -164,8 +164,8 @@ class CallerNeighbours:
         return {identity: ids for part in parts for identity, ids in part.items()}
 
     async def _edges(self, index: str, ids: Sequence[str]) -> dict[Identity, list[str]]:
-        """Return neighbours' ids by document, as the graph has them."""
-        if index in self.without or ":" in index:  # another cluster's graphs are not ours to find
+        """Return neighbours' ids by document, as stored in the graph."""
+        if index in self.without or ":" in index:  # graphs of another cluster are not searched
             self.without.setdefault(index, missing_graph(index))
             return {}
         self.reads += 1
@@ -189,7 +189,7 @@ class CallerNeighbours:
         return {(index, hit["_id"]): _ids(hit) for hit in answer["hits"]["hits"]}
 
     async def _is_being_built(self, index: str) -> bool:
-        """Whether there is a graph that its alias does not lead to yet, as far as the caller may know."""
+        """Return whether there is an unfinished graph that the caller may see."""
         try:
             answer = await self._engine.search([graph_pattern(index)], {}, _UNFINISHED, failing=_FAILING)
         except EngineUnavailable:
@@ -200,7 +200,7 @@ class CallerNeighbours:
 
 
 def missing_graph(index: str) -> str:
-    """Return the sentence about an index that has no graph to walk through."""
+    """Return the message about an index that has no graph."""
     return f"index [{index}] has no finished neighbour graph to be read: build one with `es-ttc graph build {index}`"
 
 

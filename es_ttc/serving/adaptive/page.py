@@ -1,4 +1,4 @@
-"""From a walk to a page: scores as they are shown, and the hits of documents that the first pass did not find."""
+"""The page of a search with a strategy: scores for the response, and hits of documents outside the first pass."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,18 +28,18 @@ _PARAMS_OF_HITS = frozenset(
         "ignore_unavailable", "preference", "routing", "seq_no_primary_term", "stored_fields", "timeout", "version",
     }
 )  # fmt: skip
-DOOR_PARAMS = frozenset({"allow_no_indices", "expand_wildcards", "ignore_unavailable", "preference", "routing"})
-"""URL parameters that say which documents a search reaches."""
+TARGET_PARAMS = frozenset({"allow_no_indices", "expand_wildcards", "ignore_unavailable", "preference", "routing"})
+"""URL parameters that affect which documents are searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankedHits:
-    """A whole first pass and what a walk found beside it, in order.
+    """The whole first pass and the documents found outside it, in their final order.
 
     Attributes:
         documents: Numbers of documents, best first.
-        scores: ``(n,)`` float32, as they are shown.
-        judged: For each judged document the reranker's score as it is shown, before scores are combined.
+        scores: ``(n,)`` float32, scores for the response.
+        judged: The reranker's score of each reranked document, for the response, before scores are combined.
     """
 
     documents: Sequence[int]
@@ -48,26 +48,26 @@ class RankedHits:
 
 
 def rank_hits(
-    walk: RerankedList, judge: BudgetedReranker, documents: CandidateDocuments, found: int, section: Section
+    reranked: RerankedList, reranker: BudgetedReranker, documents: CandidateDocuments, found: int, section: Section
 ) -> RankedHits:
-    """Put a walk's documents before the rest of the first pass.
+    """Put the reranked documents before the rest of the first pass.
 
-    Judged documents come first, by score; then the window's others, then what follows in the first pass. A document
-    from outside that was not judged has no place.
+    Reranked documents come first, by score; then the other documents of the window, then the rest of the first pass. A
+    document from outside that was not reranked is left out.
 
     Args:
-        walk: The walk.
-        judge: Who judged.
+        reranked: The result of the strategy.
+        reranker: The budgeted reranker.
         documents: The documents; the first ``found`` are the first pass.
         found: Hits of the first pass.
-        section: How scores are combined.
+        section: The request's section, which decides how scores are combined.
     """
-    judged = list(walk.documents[: walk.judged])
+    judged = list(reranked.documents[: reranked.judged])
     places = set(judged)
     order = [*judged, *(document for document in range(found) if document not in places)]
     first = np.array([documents.hits[document].get("_score") or 0.0 for document in order], np.float32)
     values = np.zeros(len(order), np.float32)
-    values[: len(judged)] = displayed_scores([judge.score(document) for document in judged])
+    values[: len(judged)] = displayed_scores([reranker.score(document) for document in judged])
     mask = np.arange(len(order)) < len(judged)
     final = combine(
         section.score_mode,
@@ -87,13 +87,13 @@ def rank_hits(
 def in_groups(
     outcome: RankedHits | None, groups: Sequence[Group] | None, hits: Sequence[Mapping[str, Any]], fetch: int
 ) -> tuple[list[int], WindowGroups | None]:
-    """Return the documents that pages are cut from, the best of every group where a request collapses.
+    """Return the documents that pages are cut from: with collapse, the best of every group.
 
     Args:
-        outcome: The walk's documents in order; None where the first pass stands.
-        groups: Of all documents of the walk by number; None where nothing is collapsed.
+        outcome: The ranked documents; None if the order of the first pass stays.
+        groups: The group of each document by number; None without collapse.
         hits: The first pass.
-        fetch: Hits that were asked for.
+        fetch: Number of requested hits.
     """
     order = list(range(len(hits))) if outcome is None else list(outcome.documents)
     if groups is None:
@@ -108,10 +108,10 @@ def in_groups(
 
 
 def displayed_scores(scores: Sequence[float | None]) -> Float32:
-    """Return scores of judged documents, best first, as engines have them: never negative.
+    """Return the scores of reranked documents, best first, for the response: never negative.
 
-    Where the reranker gives none a document shows 1 / rank; where it gives negative ones (a cross-encoder's logits),
-    all of the search are shown as 1 / (1 + exp(-score)), in the same order.
+    If the reranker returns none, a document gets 1 / rank. If it returns negative ones (a cross-encoder's logits), all
+    scores of the search become 1 / (1 + exp(-score)), in the same order.
     """
     if any(score is None for score in scores):
         return (1 / np.arange(1, len(scores) + 1)).astype(np.float32)
@@ -124,14 +124,14 @@ def displayed_scores(scores: Sequence[float | None]) -> Float32:
 async def add_hits_outside_first_pass(
     page: Sequence[int], documents: CandidateDocuments, found: int, plan: SearchPlan
 ) -> dict[int, dict[str, Any]]:
-    """Return the page's hits by document; those of the first pass as they are, the others read as the caller asked.
+    """Return the page's hits by document: those of the first pass, and the others as the request would return them.
 
-    The caller's own query goes along where it may, so that highlights and names of clauses are as they would be. A
-    document that has gone meanwhile is left out.
+    The caller's query is sent too if possible, so that highlights and names of clauses are correct. Deleted documents
+    are left out.
 
     Raises:
-        EngineError: The engine refused.
-        EngineUnavailable: It does not answer.
+        EngineError: The engine returned an error.
+        EngineUnavailable: The engine does not answer.
     """
     hits = {document: documents.hits[document] for document in page if document < found}
     outside = [document for document in page if document >= found]
@@ -145,19 +145,19 @@ async def add_hits_outside_first_pass(
     if isinstance(query, Mapping) and "hybrid" in query:
         query = None
     for index, numbers in by_index.items():
-        for told in (query, None):
+        for own_query in (query, None):
             body = {
                 **{key: value for key, value in plan.body.items() if key in _OF_HITS},
-                "query": documents.matching(index, list(numbers), told),
+                "query": documents.matching(index, list(numbers), own_query),
                 "size": len(numbers),
                 "track_total_hits": False,
             }
             try:
-                answered = await documents.ask([index], body, b"" if "pit" in plan.body else params)
+                found_hits = await documents.search([index], body, b"" if "pit" in plan.body else params)
             except EngineError as error:
-                if told is None or error.upstream_status is None or error.upstream_status >= 500:
+                if own_query is None or error.upstream_status is None or error.upstream_status >= 500:
                     raise
-                continue  # the query cannot stand there: without it, then
-            hits |= {numbers[hit["_id"]]: hit for hit in answered if hit["_id"] in numbers}
+                continue  # the query is not allowed there: repeat without it
+            hits |= {numbers[hit["_id"]]: hit for hit in found_hits if hit["_id"] in numbers}
             break
     return hits

@@ -1,4 +1,4 @@
-"""One search whose method walks: strategy, judge, deadline, what is left when something fails, and the marks."""
+"""One search with a strategy: strategy, reranker, deadline, fallback, and the response's summary."""
 
 import asyncio
 import time
@@ -19,13 +19,13 @@ from es_ttc.reranking.strategies import (
     StrategyParams,
     budgeted_reranker,
 )
-from es_ttc.reranking.strategies.base import reranked_so_far as walked_to_here
+from es_ttc.reranking.strategies.base import reranked_so_far
 from es_ttc.reranking.strategies.methods import require_suited
 from es_ttc.rescorers import registry
 from es_ttc.serving.adaptive.candidates import CandidateDocuments
 from es_ttc.serving.adaptive.filters import required_filters
 from es_ttc.serving.adaptive.neighbours import CallerNeighbours
-from es_ttc.serving.adaptive.page import DOOR_PARAMS, RankedHits, add_hits_outside_first_pass, in_groups, rank_hits
+from es_ttc.serving.adaptive.page import TARGET_PARAMS, RankedHits, add_hits_outside_first_pass, in_groups, rank_hits
 from es_ttc.serving.adaptive.rerankers import (
     ListwiseTextReranker,
     PointwiseTextReranker,
@@ -52,21 +52,21 @@ from es_ttc.serving.search.stage import Answered
 
 _SHARED = ("derived", "runtime_mappings", "timeout")
 _AHEAD = 20
-"""Documents of the window whose neighbours' ids are read beside the first call of the reranker."""
+"""Number of documents of the window whose neighbours' ids are read during the first call of the reranker."""
 _KNOWN_SECONDS = 60.0
-"""How long an index that had a graph is taken to have one, so that no search waits to find out."""
+"""Time for which an index is assumed to have a graph still, so that no search waits for a check."""
 _MOST_KNOWN = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveRequest:
-    """What a request asks of a walk.
+    """The strategy of a request with its parameters.
 
     Attributes:
-        strategy: The method.
+        strategy: The strategy.
         params: Its parameters.
-        method: The rescorer that judges; None where a reranker of the settings does.
-        begun: The query on its way through the encoder, where it is encoded.
+        method: The rescorer that is used as reranker; None for a reranker of the settings.
+        begun: The query's encoding in progress, if it is encoded.
     """
 
     strategy: Strategy
@@ -77,21 +77,21 @@ class AdaptiveRequest:
 
 @dataclass(slots=True)
 class _RerankingResult:
-    """A walk that has ended.
+    """The result of a strategy.
 
     Attributes:
-        walk: What it found.
-        judge: Who judged.
+        reranked: The reranked documents.
+        budgeted: The budgeted reranker.
         documents: The documents by number.
-        graph: The neighbours that were read; None for a method that needs none.
-        encoder: Identity of the encoder, where a rescorer judged.
-        cost: What a reranker of the settings took.
-        failures: What went wrong under way, the reranker's failure first.
-        skipped: Documents whose features are not used, where a rescorer judged.
+        graph: The neighbours that were read; None for a method that uses no graph.
+        encoder: Identity of the encoder, if the reranker is a rescorer.
+        cost: Cost of a reranker of the settings.
+        failures: Failures during the search, the reranker's first.
+        skipped: Documents whose features are not used, if the reranker is a rescorer.
     """
 
-    walk: RerankedList
-    judge: BudgetedReranker
+    reranked: RerankedList
+    budgeted: BudgetedReranker
     documents: CandidateDocuments
     graph: CallerNeighbours | None
     encoder: str | None
@@ -106,10 +106,10 @@ class AdaptiveReranking:
     Args:
         upstream: The engine.
         scorer: Scores documents by rescorers.
-        attached: In whose name indices beside the searched ones are read.
-        rerankers: Those of the settings.
-        metrics: Told about fallbacks.
-        default_timeout_ms: Budget of a request that names none.
+        attached: The indices with the features of the searched ones.
+        rerankers: The rerankers of the settings.
+        metrics: Receives fallbacks.
+        default_timeout_ms: Budget of time for a request that sets none.
     """
 
     def __init__(
@@ -131,15 +131,15 @@ class AdaptiveReranking:
         self._with_graph: ExpiringCache[str, None] = ExpiringCache(_MOST_KNOWN, _KNOWN_SECONDS)
 
     def begin(self, plan: SearchPlan, started: float, *, encode: bool) -> "AdaptiveRescoring | None":
-        """Check a request, and start to encode its query; None where its method is no strategy.
+        """Check a request, and begin to encode its query. Return None if its method is no strategy.
 
         Args:
-            plan: The request, taken apart.
-            started: `time.perf_counter` when the request came in.
-            encode: Whether the query is encoded while the engine runs the first pass, not after it.
+            plan: The parsed request.
+            started: `time.perf_counter` when the request arrived.
+            encode: Whether the query is encoded while the engine runs the first pass, or after it.
 
         Raises:
-            InvalidRequest: It has no such parameters, or there is no such reranker.
+            InvalidRequest: The parameters are invalid, or there is no such reranker.
         """
         strategy = STRATEGIES.get(plan.section.method)
         if strategy is None:
@@ -160,75 +160,77 @@ class AdaptiveReranking:
 
     async def finish(
         self,
-        asked: AdaptiveRequest,
+        request: AdaptiveRequest,
         plan: SearchPlan,
         response: dict[str, Any],
         caller: Caller,
         first_pass_ms: float,
         started: float,
     ) -> RescoredResponse:
-        """Put the engine's response into the walk's order, in place.
+        """Put the engine's response into the order of the strategy, in place.
 
         Args:
-            asked: What is asked of the walk.
-            plan: The request, taken apart.
+            request: The strategy and its parameters.
+            plan: The parsed request.
             response: The engine's decoded response to it.
-            caller: In whose name everything is read.
-            first_pass_ms: What the engine took.
-            started: `time.perf_counter` when the request came in.
+            caller: The request context with which everything is read.
+            first_pass_ms: Time of the first pass.
+            started: `time.perf_counter` when the request arrived.
 
         Raises:
             InvalidRequest: The index lacks what the reranker needs.
             EsTtcError: The reranker failed, and the request says ``on_error: fail``.
         """
-        took, began = Timings(first_pass=first_pass_ms), time.perf_counter()
+        timings, began = Timings(first_pass=first_pass_ms), time.perf_counter()
         hits = response["hits"]["hits"]
         budget = budget_ms(plan.section.timeout_ms or self._default_timeout_ms, plan.timeout_ms, started)
-        walked = await self._walked(asked, plan, hits, caller, took, budget / 1000)
-        reason = next((error for error in walked.failures if isinstance(error, InvalidRequest)), None)
+        result = await self._reranked(request, plan, hits, caller, timings, budget / 1000)
+        reason = next((error for error in result.failures if isinstance(error, InvalidRequest)), None)
         if reason is not None:
             raise reason
-        if walked.failures and plan.section.on_error == "fail":
-            raise _as_ours(walked.failures[0])
-        applied = walked.walk.judged > 0 or not hits
-        groups = None if plan.collapse is None else groups_of(walked.documents.hits, plan.collapse.field)
-        outcome = rank_hits(walked.walk, walked.judge, walked.documents, len(hits), plan.section) if applied else None
+        if result.failures and plan.section.on_error == "fail":
+            raise _as_ours(result.failures[0])
+        applied = result.reranked.judged > 0 or not hits
+        groups = None if plan.collapse is None else groups_of(result.documents.hits, plan.collapse.field)
+        outcome = (
+            rank_hits(result.reranked, result.budgeted, result.documents, len(hits), plan.section) if applied else None
+        )
         order, window = in_groups(outcome, groups, hits, plan.page.fetch)
         page = order[plan.page.start : plan.page.start + plan.page.size]
         try:
-            shown = await add_hits_outside_first_pass(page, walked.documents, len(hits), plan)
+            page_hits = await add_hits_outside_first_pass(page, result.documents, len(hits), plan)
         except EsTtcError as error:
-            walked.failures.append(error)
+            result.failures.append(error)
             applied, outcome = False, None
             order, window = in_groups(None, groups, hits, plan.page.fetch)
             page = order[plan.page.start : plan.page.start + plan.page.size]
-            shown = {document: hits[document] for document in page}
-        response["hits"]["hits"] = _hits(page, shown, walked, outcome, plan, len(hits))
+            page_hits = {document: hits[document] for document in page}
+        response["hits"]["hits"] = _hits(page, page_hits, result, outcome, plan, len(hits))
         if outcome is not None:
             set_max_score(response, outcome.scores)
-        response["ttc"] = _summary(asked, plan, walked, took, len(hits), applied=applied)
+        response["ttc"] = _summary(request, plan, result, timings, len(hits), applied=applied)
         add_took(response, (time.perf_counter() - began) * 1000)
-        self._metrics.skipped(walked.skipped.values())
-        for failure in walked.failures:
-            fell_back(self._metrics, "walk cut short", asked.strategy.name, _as_ours(failure))
+        self._metrics.skipped(result.skipped.values())
+        for failure in result.failures:
+            fell_back(self._metrics, "walk cut short", request.strategy.name, _as_ours(failure))
         return RescoredResponse(applied, window)
 
-    async def _walked(
+    async def _reranked(
         self,
-        asked: AdaptiveRequest,
+        request: AdaptiveRequest,
         plan: SearchPlan,
         hits: Sequence[dict[str, Any]],
         caller: Caller,
-        took: Timings,
+        timings: Timings,
         seconds: float,
     ) -> _RerankingResult:
         end = time.monotonic() + seconds
-        params = asked.params
+        params = request.params
         body = plan.body
         documents = CandidateDocuments(
             self._upstream,
             caller,
-            urlencode([pair for pair in plan.params if pair[0] in DOOR_PARAMS]).encode(),
+            urlencode([pair for pair in plan.params if pair[0] in TARGET_PARAMS]).encode(),
             {key: body[key] for key in _SHARED if key in body},
             required_filters(body, query_in_url="q" in dict(plan.params)),
             hits,
@@ -242,57 +244,59 @@ class AdaptiveReranking:
             depth=getattr(params, "depth", 0),
             fan_out=getattr(params, "fan_out", 0),
         )
-        reranker = self._reranker(asked, documents, plan.texts, caller, took, end)
-        judge = budgeted_reranker(asked.strategy.name, params, reranker)
+        reranker = self._reranker(request, documents, plan.texts, caller, timings, end)
+        budgeted = budgeted_reranker(request.strategy.name, params, reranker)
 
         async def nearness(some: Sequence[int]) -> list[float]:
             dense = registry.load("dense")
             method = Method(dense, dense.Params(), detail=False)
-            near = RescorerReranker(self._scorer, method, documents, plan.texts, None, caller, took, end)
+            near = RescorerReranker(self._scorer, method, documents, plan.texts, None, caller, timings, end)
             return await near.scores(some)
 
         window = range(min(len(hits), plan.page.asked))
         failures: list[Exception] = []
         try:
-            if asked.strategy.walks:
+            if request.strategy.walks:
                 graph.begin(window[:_AHEAD])
                 if not all(documents.identity(document)[0] in self._with_graph for document in window):
                     await graph.require(window, _AHEAD)
-            walk = await asked.strategy.run(params, window, graph, judge, nearness)
-        except EsTtcError as error:  # of nearness; the judge keeps a failure of its own
+            reranked = await request.strategy.run(params, window, graph, budgeted, nearness)
+        except EsTtcError as error:  # of the nearness; the reranker's own failure is recorded by the budgeted reranker
             failures.append(error)
-            walk = _so_far(judge, window)
-        except Exception as error:  # noqa: BLE001 - whatever fails of ours, what was judged is there to answer
-            log.error("walk failed", method=asked.strategy.name, exc_info=error)
+            reranked = _so_far(budgeted, window)
+        except Exception as error:  # noqa: BLE001 - after any failure, the response contains what was reranked
+            log.error("walk failed", method=request.strategy.name, exc_info=error)
             failures.append(ScoringError(f"the walk failed: {type(error).__name__}: {error}"))
-            walk = _so_far(judge, window)
+            reranked = _so_far(budgeted, window)
         finally:
             await graph.close()
             for index in graph.present:
                 self._with_graph.put(index, None)
-        if walk.failure is not None:
-            failures.insert(0, walk.failure)
+        if reranked.failure is not None:
+            failures.insert(0, reranked.failure)
         if graph.problem is not None:
             failures.append(graph.problem)
-        read = graph if asked.strategy.walks else None
+        read = graph if request.strategy.walks else None
         if isinstance(reranker, RescorerReranker):
-            return _RerankingResult(walk, judge, documents, read, reranker.encoder, None, failures, reranker.skipped)
-        return _RerankingResult(walk, judge, documents, read, None, reranker.cost, failures)
+            return _RerankingResult(
+                reranked, budgeted, documents, read, reranker.encoder, None, failures, reranker.skipped
+            )
+        return _RerankingResult(reranked, budgeted, documents, read, None, reranker.cost, failures)
 
     def _reranker(
         self,
-        asked: AdaptiveRequest,
+        request: AdaptiveRequest,
         documents: CandidateDocuments,
         texts: tuple[str, ...],
         caller: Caller,
-        took: Timings,
+        timings: Timings,
         end: float,
     ) -> RescorerReranker | PointwiseTextReranker | ListwiseTextReranker:
-        if asked.method is not None:
-            return RescorerReranker(self._scorer, asked.method, documents, texts, asked.begun, caller, took, end)
-        calls = self._rerankers.named(asked.params.reranker)
-        cost = Cost(asked.params.max_tokens)
-        rest = (documents, self._fields, caller, texts[0], took, end, cost)
+        if request.method is not None:
+            return RescorerReranker(self._scorer, request.method, documents, texts, request.begun, caller, timings, end)
+        calls = self._rerankers.named(request.params.reranker)
+        cost = Cost(request.params.max_tokens)
+        rest = (documents, self._fields, caller, texts[0], timings, end, cost)
         return (
             PointwiseTextReranker(calls, *rest)
             if isinstance(calls, PointwiseCalls)
@@ -302,51 +306,51 @@ class AdaptiveReranking:
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveRescoring:
-    """One search whose method walks.
+    """One search whose method is a strategy.
 
     Attributes:
-        walks: Answers it.
-        plan: The request, taken apart.
-        asked: What is asked of the walk.
-        started: `time.perf_counter` when the request came in.
+        runner: Runs it.
+        plan: The parsed request.
+        request: The strategy and its parameters.
+        started: `time.perf_counter` when the request arrived.
     """
 
-    walks: AdaptiveReranking
+    runner: AdaptiveReranking
     plan: SearchPlan
-    asked: AdaptiveRequest
+    request: AdaptiveRequest
     started: float
 
     async def rank(self, answered: Answered) -> RescoredResponse:
-        """Put the engine's response into the walk's order, in place; see :meth:`AdaptiveReranking.finish`."""
+        """Put the engine's response into the order of the strategy, in place; see :meth:`AdaptiveReranking.finish`."""
         response, caller = answered.response, answered.caller
-        return await self.walks.finish(self.asked, self.plan, response, caller, answered.ms, self.started)
+        return await self.runner.finish(self.request, self.plan, response, caller, answered.ms, self.started)
 
 
 def _hits(
     page: Sequence[int],
-    shown: Mapping[int, dict[str, Any]],
-    walked: _RerankingResult,
+    page_hits: Mapping[int, dict[str, Any]],
+    result: _RerankingResult,
     outcome: RankedHits | None,
     plan: SearchPlan,
     found: int,
 ) -> list[dict[str, Any]]:
-    """Return the page's hits, those of documents that have gone left out."""
+    """Return the page's hits, without deleted documents."""
     scores = {} if outcome is None else dict(zip(outcome.documents, outcome.scores, strict=True))
-    calls = {document: place for place, document in enumerate(walked.walk.calls, 1)}
+    calls = {document: place for place, document in enumerate(result.reranked.calls, 1)}
     unscored = "not judged by the reranker, kept below the documents that were"
     hits = []
     for document in page:
-        hit = shown.get(document)
+        hit = page_hits.get(document)
         if hit is None:
             continue
         detail: dict[str, Any] = {"first_pass_score": hit.get("_score") if document < found else None}
         detail["first_pass_rank"] = document + 1 if document < found else None
         if document in calls:
             detail["call"] = calls[document]
-        if document in walked.skipped:
-            detail["skipped"] = walked.skipped[document].value
-        if document in walked.walk.found_from:
-            detail["found_from"] = walked.documents.identity(walked.walk.found_from[document])[1]
+        if document in result.skipped:
+            detail["skipped"] = result.skipped[document].value
+        if document in result.reranked.found_from:
+            detail["found_from"] = result.documents.identity(result.reranked.found_from[document])[1]
         score = shortest(scores[document]) if document in scores else None
         judged = None if outcome is None else outcome.judged.get(document)
         hits.append(shown_hit(hit, plan.section, score, judged, detail, explain=plan.explain, unscored=unscored))
@@ -354,41 +358,41 @@ def _hits(
 
 
 def _summary(
-    asked: AdaptiveRequest, plan: SearchPlan, walked: _RerankingResult, took: Timings, found: int, *, applied: bool
+    request: AdaptiveRequest, plan: SearchPlan, result: _RerankingResult, timings: Timings, found: int, *, applied: bool
 ) -> dict[str, Any]:
-    walk, params = walked.walk, asked.params
+    reranked, params = result.reranked, request.params
     summary: dict[str, Any] = {
-        "method": asked.strategy.name,
+        "method": request.strategy.name,
         "applied": applied,
         "window": min(found, plan.page.asked),
-        "scored": walk.judged,
+        "scored": reranked.judged,
     }
-    told: dict[str, Any] = {
+    adaptive: dict[str, Any] = {
         "reranker": params.reranker,
         "budget": params.budget,
-        "spent": walk.spent,
-        "stopped": str(walk.stopped),
+        "spent": reranked.spent,
+        "stopped": str(reranked.stopped),
     }
-    if walked.cost is not None:
-        told["cost"] = walked.cost.as_dict()
-    times = took.as_dict()
-    if walked.graph is not None:
-        told["outside"] = sum(document >= found for document in walk.documents[: walk.judged])
-        told["graph"] = _graph_state(walked.graph)
-        times["graph"] = round(walked.graph.waited * 1000, 2)
+    if result.cost is not None:
+        adaptive["cost"] = result.cost.as_dict()
+    times = timings.as_dict()
+    if result.graph is not None:
+        adaptive["outside"] = sum(document >= found for document in reranked.documents[: reranked.judged])
+        adaptive["graph"] = _graph_state(result.graph)
+        times["graph"] = round(result.graph.waited * 1000, 2)
     if plan.section.detail:
-        told["calls"] = [_call(document, walked) for document in walk.calls]
-    summary["walk"] = told
-    if walked.encoder is not None:
-        summary["encoder"] = walked.encoder
-    if walked.skipped:
-        summary["skipped"] = skip_reasons.summary(walked.skipped.values())
-    if walked.failures:
+        adaptive["calls"] = [_call(document, result) for document in reranked.calls]
+    summary["walk"] = adaptive
+    if result.encoder is not None:
+        summary["encoder"] = result.encoder
+    if result.skipped:
+        summary["skipped"] = skip_reasons.summary(result.skipped.values())
+    if result.failures:
         summary["partial"] = applied
-        summary["reason"] = str(walked.failures[0])
-    elif walked.graph is not None and walked.graph.without:
+        summary["reason"] = str(result.failures[0])
+    elif result.graph is not None and result.graph.without:
         summary["partial"] = True
-        summary["reason"] = walked.graph.without[min(walked.graph.without)]
+        summary["reason"] = result.graph.without[min(result.graph.without)]
     return summary | {"took": times}
 
 
@@ -398,19 +402,19 @@ def _graph_state(graph: CallerNeighbours) -> str:
     return "missing" if graph.without else "read"
 
 
-def _call(document: int, walked: _RerankingResult) -> dict[str, Any]:
-    index, identifier = walked.documents.identity(document)
-    told: dict[str, Any] = {"_index": index, "_id": identifier}
-    source = walked.walk.found_from.get(document)
+def _call(document: int, result: _RerankingResult) -> dict[str, Any]:
+    index, identifier = result.documents.identity(document)
+    call: dict[str, Any] = {"_index": index, "_id": identifier}
+    source = result.reranked.found_from.get(document)
     if source is not None:
-        told["from"] = walked.documents.identity(source)[1]
-    score = walked.judge.score(document)
-    return told if score is None else {**told, "score": round(score, 6)}
+        call["from"] = result.documents.identity(source)[1]
+    score = result.budgeted.score(document)
+    return call if score is None else {**call, "score": round(score, 6)}
 
 
-def _so_far(judge: BudgetedReranker, window: Sequence[int]) -> RerankedList:
-    """Return the walk that ends with what was judged, where the strategy itself broke off."""
-    return walked_to_here(list(judge.judged), window, judge)
+def _so_far(budgeted: BudgetedReranker, window: Sequence[int]) -> RerankedList:
+    """Return the documents reranked before the strategy itself failed."""
+    return reranked_so_far(list(budgeted.judged), window, budgeted)
 
 
 def _as_ours(error: Exception) -> EsTtcError:

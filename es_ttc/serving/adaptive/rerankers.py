@@ -1,4 +1,4 @@
-"""Who judges the documents of a walk: a reranker of the settings, which reads texts, or a method of this project."""
+"""The rerankers of a search: rerankers of the settings, which read texts, and rescorers."""
 
 import asyncio
 import time
@@ -28,17 +28,17 @@ _FIELDS_KEPT = 10_000
 
 
 class RescorerReranker:
-    """Scores documents by a rescorer of this project, from their stored features.
+    """Scores documents by a rescorer, from their stored features.
 
     Args:
         scorer: Reads features and runs methods.
         method: The rescorer.
-        documents: The walk's documents.
+        documents: The candidate documents.
         texts: The query's texts.
-        begun: The query on its way through the encoder.
-        caller: In whose name features are read.
-        took: Receives the stages' times.
-        end: `time.monotonic` when the walk's time is over.
+        begun: The query's encoding in progress.
+        caller: The request context with which features are read.
+        timings: Receives the times of the stages.
+        end: `time.monotonic` at the deadline.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RescorerReranker:
         texts: tuple[str, ...],
         begun: asyncio.Task[EncodedQuery] | None,
         caller: Caller,
-        took: Timings,
+        timings: Timings,
         end: float,
     ) -> None:
         self.encoder: str | None = None
@@ -61,20 +61,20 @@ class RescorerReranker:
         self._texts = texts
         self._begun = begun
         self._caller = caller
-        self._took = took
+        self._timings = timings
         self._end = end
 
     async def scores(self, documents: Sequence[int]) -> list[float]:
-        """Return one score a document; 0 for one without features.
+        """Return one score for each document; 0 for one without features.
 
         Raises:
-            EsTtcError: Features could not be read, or the method failed, or the time is over.
+            EsTtcError: Features could not be read, the method failed, or the deadline has passed.
         """
         hits = [self._documents.hits[document] for document in documents]
         stage = Timings()
         try:
             async with asyncio.timeout(max(0.0, self._end - time.monotonic())):
-                if self._like is None:  # all calls judge by one encoder, whatever comes first
+                if self._like is None:  # all calls use the encoder of the first one
                     self._like = await self._scorer.encoder_of(self._documents.first_pass, self._caller)
                 scored = await self._scorer.score(
                     hits, self._method, self._texts, self._begun, self._caller, stage, like=self._like
@@ -85,9 +85,9 @@ class RescorerReranker:
         except TimeoutError:
             raise DeadlineExceeded("the search's time was over before the documents were scored") from None
         finally:
-            self._took.features += stage.features
-            self._took.score += stage.score
-            self._took.encode = max(self._took.encode, stage.encode)
+            self._timings.features += stage.features
+            self._timings.score += stage.score
+            self._timings.encode = max(self._timings.encode, stage.encode)
         self.encoder = scored.encoder or self.encoder
         self._like = self._like or self.encoder
         self.skipped |= {documents[place]: fault for place, fault in scored.skipped.items()}
@@ -95,7 +95,7 @@ class RescorerReranker:
 
 
 class _TextReranker:
-    """What both sorts of rerankers that read texts share: passages of documents, and the time that is left."""
+    """The parts that both rerankers of texts share: passages of documents, and the remaining time."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class _TextReranker:
         fields: "TextFields",
         caller: Caller,
         query: str,
-        took: Timings,
+        timings: Timings,
         end: float,
         cost: Cost,
     ) -> None:
@@ -112,44 +112,44 @@ class _TextReranker:
         self._fields = fields
         self._caller = caller
         self._query = query
-        self._took = took
+        self._timings = timings
         self._end = end
 
     @property
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         return max(0.0, self._end - time.monotonic())
 
     async def _passages(self, documents: Sequence[int]) -> list[Any]:
         began = time.perf_counter()
         try:
-            async with asyncio.timeout(self._left):
+            async with asyncio.timeout(self._seconds_left):
                 return await self._documents.passages(documents, lambda index: self._fields.of(index, self._caller))
         except TimeoutError:
             raise DeadlineExceeded("the search's time was over before the documents' texts were read") from None
         finally:
-            self._took.features += (time.perf_counter() - began) * 1000
+            self._timings.features += (time.perf_counter() - began) * 1000
 
 
 class PointwiseTextReranker(_TextReranker):
-    """Scores documents by a reranker that reads texts."""
+    """Scores documents by a reranker of the settings."""
 
     def __init__(self, calls: PointwiseCalls, *rest: Any) -> None:
         super().__init__(*rest)
         self._calls = calls
 
     async def scores(self, documents: Sequence[int]) -> list[float]:
-        """Return one score a document; see :meth:`es_ttc.reranking.rerankers.calls.PointwiseCalls.scores`."""
+        """Return one score for each document; see :meth:`es_ttc.reranking.rerankers.calls.PointwiseCalls.scores`."""
         passages = await self._passages(documents)
         began = time.perf_counter()
         try:
             with charged_to(self.cost):
-                return await self._calls.scores(self._query, passages, seconds=self._left)
+                return await self._calls.scores(self._query, passages, seconds=self._seconds_left)
         finally:
-            self._took.score += (time.perf_counter() - began) * 1000
+            self._timings.score += (time.perf_counter() - began) * 1000
 
 
 class ListwiseTextReranker(_TextReranker):
-    """Orders documents by a reranker that reads texts."""
+    """Orders documents by a reranker of the settings."""
 
     def __init__(self, calls: ListwiseCalls, *rest: Any) -> None:
         super().__init__(*rest)
@@ -161,18 +161,18 @@ class ListwiseTextReranker(_TextReranker):
         began = time.perf_counter()
         try:
             with charged_to(self.cost):
-                order = await self._calls.order(self._query, passages, seconds=self._left)
+                order = await self._calls.order(self._query, passages, seconds=self._seconds_left)
         finally:
-            self._took.score += (time.perf_counter() - began) * 1000
+            self._timings.score += (time.perf_counter() - began) * 1000
         return [documents[place] for place in order]
 
 
 class TextFields:
-    """The text fields of an index, as its mapping or that of its side index names them; kept for a while.
+    """The text fields of an index, from its mapping or that of its side index; cached for a short time.
 
     Args:
         upstream: The engine.
-        attached: In whose name side indices are read.
+        attached: The indices with the features of the searched ones.
     """
 
     def __init__(self, upstream: Upstream, attached: AttachedFeatureLocator) -> None:
@@ -184,14 +184,14 @@ class TextFields:
         """Return the fields.
 
         Raises:
-            MissingFeature: Nothing says which of its fields are text.
+            MissingFeature: No mapping says which of its fields are text.
             EngineUnavailable: The engine does not answer.
         """
         kept = self._kept.get(index)
         if kept is not None:
             return kept.value
-        for name, door in ((index, caller), (side_alias(index), self._attached.door(caller))):
-            async for values in meta_of(self._upstream, name, "text_fields", door):
+        for name, context in ((index, caller), (side_alias(index), self._attached.door(caller))):
+            async for values in meta_of(self._upstream, name, "text_fields", context):
                 if values:
                     self._kept.put(index, tuple(values[0]))
                     return tuple(values[0])
@@ -202,10 +202,10 @@ class TextFields:
 
 
 def rescorer_of(name: str, params: Mapping[str, Any], rerankers: Rerankers, *, max_tokens: int | None) -> Method | None:
-    """Return the method of this project that a request names as its reranker; None for one of the settings.
+    """Return the rescorer that a request names as its reranker; None for a reranker of the settings.
 
     Raises:
-        InvalidRequest: There is no such reranker, or it has no such parameters.
+        InvalidRequest: There is no such reranker, or the parameters are invalid.
     """
     if name in rerankers.names:
         if params:

@@ -1,1 +1,1 @@
-"""What stands below `/_ttc/` and is no search: scores and features for a plugin, texts to rerank, jobs."""
+"""The endpoints below `/_ttc/` other than search: scores and features for a plugin, reranking of texts, jobs."""

@@ -1,7 +1,7 @@
 """`POST /_ttc/encode`: the features of documents that an engine is about to index, for its ingest processor.
 
-It is the other half of the sidecar protocol (docs/reference/sidecar-protocol.md). What an index carries is read from
-its mapping, so a document gets what `es-ttc ingest` would have written.
+It is the second part of the sidecar protocol (docs/reference/sidecar-protocol.md). The features of an index are read
+from its mapping, so a document gets the fields that `es-ttc ingest` would write.
 """
 
 import asyncio
@@ -36,15 +36,15 @@ _KIND = "encode"
 _AT_ONCE = 4
 _TOGETHER = 8
 _CHARACTERS_TOGETHER = 8192
-"""Documents, and characters of them, that are encoded in one go: a late answer leaves no more work behind than this,
-and searches come in between."""
+"""Maximum number of documents, and of their characters, per call of the encoder: after a timeout no more work than this
+remains, and searches are encoded in between."""
 _SPEC_SECONDS = 60.0
-_SPECS_KEPT = 256
+_MAX_CACHED_SPECS = 256
 _MOST_MS = 3_600_000
 
 
 class EncodeRequest(BaseModel):
-    """What is asked."""
+    """An encode request."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -61,12 +61,12 @@ class DocumentEncodingService:
 
     Args:
         upstream: The engine.
-        encoders: Those that may be loaded.
+        encoders: The encoders that may be loaded.
         pool: Where documents are encoded.
-        metrics: Told about every request.
-        offload: Where long requests are decoded.
-        token: What requests must carry; None answers nobody.
-        max_body: Bytes of a frame.
+        metrics: Receives every request.
+        offload: Decodes long requests.
+        token: Bearer token that requests must carry; None refuses all requests.
+        max_body: Maximum size of a frame, in bytes.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class DocumentEncodingService:
         self._offload = offload
         self._max_body = max_body
         self._requests = EndpointRunner(_KIND, metrics, _AT_ONCE)
-        self._specs: ExpiringCache[str, IndexSpec] = ExpiringCache(_SPECS_KEPT, _SPEC_SECONDS)
+        self._specs: ExpiringCache[str, IndexSpec] = ExpiringCache(_MAX_CACHED_SPECS, _SPEC_SECONDS)
 
     async def answer(self, request: Request) -> tuple[int, dict[str, Any]]:
-        """Answer one request: its status and its body, an error in the engines' own shape."""
+        """Answer one request: return its status and body; errors have the engines' format."""
         return await self._requests.answered(self._encode(request))
 
     async def _encode(self, request: Request) -> dict[str, Any]:
@@ -114,9 +114,9 @@ class DocumentEncodingService:
         return {"version": PROTOCOL_VERSION, "documents": encoded}
 
     async def _spec(self, index: str) -> IndexSpec:
-        kept = self._specs.get(index)
-        if kept is not None:
-            return kept.value
+        cached = self._specs.get(index)
+        if cached is not None:
+            return cached.value
         spec = await self._read_spec(index)
         self._specs.put(index, spec)
         return spec
@@ -134,13 +134,13 @@ class DocumentEncodingService:
 
 
 def _characters(document: dict[str, Any], spec: IndexSpec) -> int:
-    """Return about how many characters of a document are encoded."""
+    """Return the approximate number of characters of a document that are encoded."""
     found = (document.get(name) for name in spec.text_fields)
     return sum(len(value) if isinstance(value, str) else len(str(value)) for value in found if value is not None)
 
 
 def _features(documents: Sequence[dict[str, Any]], spec: IndexSpec, encoder: Encoder) -> list[dict[str, Any]]:
-    """Return for each document what belongs below ``ttc``, or why it has none: one that cannot be spoils no other."""
+    """Return for each document its fields below ``ttc``, or why it has none; a failure concerns that document only."""
     try:
         return [
             {"ttc": _plain(feature_fields(features, spec), document)}
@@ -153,7 +153,7 @@ def _features(documents: Sequence[dict[str, Any]], spec: IndexSpec, encoder: Enc
 
 
 def _plain(fields: dict[str, object], document: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields without arrays, as a document carries them."""
+    """Return the fields with arrays as lists, and with the document's hash."""
     digest = document_hash(document_json(document))
     plain: dict[str, Any] = orjson.loads(orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY))
     return plain | {"document": digest}

@@ -1,4 +1,4 @@
-"""Requests to the gateway's own addresses: how many at a time, errors as the engines shape theirs, metrics, log."""
+"""Requests to the gateway's own endpoints: concurrency limit, errors in the engines' format, metrics, log."""
 
 import time
 from collections.abc import Coroutine
@@ -12,12 +12,12 @@ from es_ttc.serving.pool import work_of
 
 
 class EndpointRunner:
-    """Runs what answers requests of one kind.
+    """Runs the handlers of one kind of request.
 
     Args:
-        kind: What metrics and logs call them.
-        metrics: Told about each of them.
-        at_once: How many are answered at a time.
+        kind: Its name in metrics and logs.
+        metrics: Receives every request.
+        at_once: Maximum number of concurrent requests.
     """
 
     def __init__(self, kind: str, metrics: Metrics, at_once: int) -> None:
@@ -27,7 +27,7 @@ class EndpointRunner:
         self._in_flight = 0
 
     async def answered(self, work: Coroutine[Any, Any, dict[str, Any]]) -> tuple[int, dict[str, Any]]:
-        """Return the status and the body of an answer: what the work returns, or its error in the engines' shape."""
+        """Return status and body of a response: the handler's result, or its error in the engines' format."""
         started = time.perf_counter()
         self._in_flight += 1
         try:

@@ -1,4 +1,4 @@
-"""Frames of the sidecar protocol: who may send them, and how they are read. Both of its interfaces go by this."""
+"""Frames of the sidecar protocol: authentication and parsing, for both of its endpoints."""
 
 import hmac
 import io
@@ -19,23 +19,23 @@ _FRAME = "frame"
 
 
 class ProtocolError(EsTtcError):
-    """A frame cannot be read: the fault of whoever wrote it, not of the search's caller."""
+    """A frame is invalid: a fault of the plugin, not of the search's caller."""
 
     status = 400
     type = "ttc_protocol_exception"
 
 
 class ProtocolVersionError(ProtocolError):
-    """A frame is of another version of the protocol."""
+    """A frame has another version of the protocol."""
 
     type = "ttc_protocol_version_exception"
 
 
 def require_token(authorization: str, token: SecretStr | None) -> None:
-    """Refuse whoever does not show the token.
+    """Raise an error if a request does not carry the token.
 
     Raises:
-        NotSignedIn: He does not, or there is none.
+        NotSignedIn: It does not, or no token is configured.
     """
     if token is None:
         raise NotSignedIn("this gateway serves no engines: start it with a sidecar_token (ES_TTC_SIDECAR_TOKEN)")
@@ -45,11 +45,11 @@ def require_token(authorization: str, token: SecretStr | None) -> None:
 
 
 def read_frame(model: type[F], raw: bytes) -> F:
-    """Decode and check what an engine sent.
+    """Decode and validate a frame from an engine.
 
     Raises:
-        ProtocolVersionError: It is of another version.
-        ProtocolError: It is no such frame.
+        ProtocolVersionError: It has another version.
+        ProtocolError: It is not a valid frame.
     """
     stream = io.BytesIO(raw)
     try:

@@ -1,8 +1,8 @@
-"""`/_ttc/jobs`: jobs over HTTP, in the manner of the engines' task API, in the caller's own name.
+"""`/_ttc/jobs`: jobs over HTTP, similar to the engines' task API, with the caller's credentials.
 
-Every call to the engine carries the caller's credentials, so who may read and write the records of jobs is decided by
-the engine's own roles. The model's endpoint comes from the gateway's settings, never from a request, and prompts from a
-request by name or as text, never as a file.
+Every call to the engine carries the caller's credentials, so the engine's roles decide who may read and write job
+records. The model's endpoint comes from the gateway's settings, never from a request. A request gives a prompt by name
+or as text, never as a file.
 """
 
 from collections.abc import Coroutine, Mapping
@@ -44,8 +44,8 @@ class JobsApi:
 
     Args:
         upstream: The engine.
-        settings: The model's endpoint, and where records stand.
-        metrics: Told about every request.
+        settings: The model's endpoint, and the index of the records.
+        metrics: Receives every request.
     """
 
     def __init__(self, upstream: Upstream, settings: GatewaySettings, metrics: Metrics) -> None:
@@ -56,15 +56,15 @@ class JobsApi:
     async def all(self, request: Request) -> tuple[int, dict[str, Any]]:
         """List jobs, or submit one."""
         work = self._submit(request) if request.method == "POST" else self._list(request)
-        return await self._requests.answered(_as_the_engine_says(work))
+        return await self._requests.answered(_with_engine_errors(work))
 
     async def one(self, request: Request) -> tuple[int, dict[str, Any]]:
-        """Show a job."""
-        return await self._requests.answered(_as_the_engine_says(self._show(request)))
+        """Return one job."""
+        return await self._requests.answered(_with_engine_errors(self._show(request)))
 
     async def change(self, request: Request) -> tuple[int, dict[str, Any]]:
         """Pause, resume, cancel or retry a job."""
-        return await self._requests.answered(_as_the_engine_says(self._change(request)))
+        return await self._requests.answered(_with_engine_errors(self._change(request)))
 
     async def _list(self, request: Request) -> dict[str, Any]:
         states = [state for state in request.query_params.get("state", "").split(",") if state]
@@ -75,16 +75,16 @@ class JobsApi:
         return {"jobs": [each.as_dict() for each in found]}
 
     async def _submit(self, request: Request) -> dict[str, Any]:
-        wanted = validated(JobRequest, await self._body(request), _KIND)
-        if wanted.prompt is not None and wanted.prompt_text is None and wanted.prompt not in prompt_names():
+        submitted = validated(JobRequest, await self._body(request), _KIND)
+        if submitted.prompt is not None and submitted.prompt_text is None and submitted.prompt not in prompt_names():
             raise InvalidRequest(
-                f"[{_KIND}.prompt] there is no prompt [{wanted.prompt}]{did_you_mean(wanted.prompt, prompt_names())} "
-                "(one of your own goes into [prompt_text])"
+                f"[{_KIND}.prompt] there is no prompt [{submitted.prompt}]"
+                f"{did_you_mean(submitted.prompt, prompt_names())} (one of your own goes into [prompt_text])"
             )
         try:
-            return (await service.submit(self._callers(request), self._settings, wanted)).as_dict()
+            return (await service.submit(self._callers(request), self._settings, submitted)).as_dict()
         except ConfigurationError as error:
-            if wanted.prompt_text is None:
+            if submitted.prompt_text is None:
                 raise
             raise InvalidRequest(str(error)) from error  # the caller's prompt, not the gateway's settings
 
@@ -95,16 +95,16 @@ class JobsApi:
         change, job, engine = request.path_params["change"], request.path_params["job"], self._callers(request)
         match change:
             case "_pause":
-                shown = await service.pause(engine, self._settings, job)
+                status = await service.pause(engine, self._settings, job)
             case "_cancel":
-                shown = await service.cancel(engine, self._settings, job)
+                status = await service.cancel(engine, self._settings, job)
             case "_retry":
-                shown = await service.retry(engine, self._settings, job)
+                status = await service.retry(engine, self._settings, job)
             case "_resume":
-                shown = await service.resume(engine, self._settings, job)
+                status = await service.resume(engine, self._settings, job)
             case _:
                 raise InvalidRequest(f"a job knows no [{change}]{did_you_mean(change, _CHANGES)}")
-        return shown.as_dict()
+        return status.as_dict()
 
     async def _body(self, request: Request) -> Mapping[str, Any]:
         incoming = RawRequest(request.scope, request.receive)
@@ -118,8 +118,8 @@ class JobsApi:
         return CallersEngine(self._engine.as_caller(Caller(request.headers.raw)), self._settings)
 
 
-async def _as_the_engine_says(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-    """Pass on that the engine does not let the caller."""
+async def _with_engine_errors(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """Pass on the engine's error if it refuses the caller."""
     try:
         return await work
     except EngineError as error:

@@ -1,9 +1,9 @@
-"""`POST /_ttc/rerank`: texts that are sent along, scored in Cohere's shape, for rerankers that engines call themselves.
+"""`POST /_ttc/rerank`: score texts in the request, in Cohere's format, for engines that call a reranker themselves.
 
 OpenSearch's ml-commons (a remote model behind a connector) and Elasticsearch's inference (the service `custom`) send a
-query and the texts of their own first pass, and take an index and a score for each. The texts are encoded on the fly by
-the gateway's first encoder, so every search encodes its whole window: an index with stored features is faster by far.
-It is the way for those who cannot change where their clients point.
+query and the texts of their own first pass, and expect an index and a score for each. The gateway's first encoder
+encodes the texts at query time, so every search encodes its whole window: an index with stored features is much faster.
+This endpoint is for installations in which clients cannot use the gateway's address.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from es_ttc.serving.rescore.page import shortest
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
 MAX_CHARACTERS = 100_000
-"""Of the query, and of one text; far more than the tokens that are kept of it."""
+"""Of the query, and of each text; far more than the encoder's token limit."""
 
 _MAX_TOKENS = 1024
 _AT_ONCE = 16
-_GIVEN = frozenset({Feature.POOLED, Feature.TOKENS, Feature.QUERY_TOKENS})
+_AVAILABLE = frozenset({Feature.POOLED, Feature.TOKENS, Feature.QUERY_TOKENS})
 _KIND = "rerank"
 
 
@@ -46,7 +46,7 @@ class RerankDocument(BaseModel):
 
 
 class RerankRequest(BaseModel):
-    """What a reranker is asked, in Cohere's words."""
+    """A rerank request in Cohere's format."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,7 +60,7 @@ class RerankRequest(BaseModel):
 
     @property
     def texts(self) -> list[str]:
-        """The texts, in the order given."""
+        """The texts, in the order of the request."""
         return [one if isinstance(one, str) else one.text for one in self.documents]
 
 
@@ -68,13 +68,13 @@ class RerankService:
     """Answers rerank requests.
 
     Args:
-        encoders: The first of them encodes.
+        encoders: The encoders; the first one is used.
         scorer: Runs methods.
-        metrics: Told about every request.
-        offload: Where long requests are decoded.
-        max_body: Bytes of a body that are read.
-        max_documents: Texts of one request.
-        timeout_ms: What a request may take.
+        metrics: Receives every request.
+        offload: Decodes long requests.
+        max_body: Maximum size of a body, in bytes.
+        max_documents: Maximum number of texts in a request.
+        timeout_ms: Timeout of a request.
     """
 
     def __init__(
@@ -97,28 +97,28 @@ class RerankService:
         self._requests = EndpointRunner(_KIND, metrics, _AT_ONCE)
 
     async def answer(self, request: Request) -> tuple[int, dict[str, object]]:
-        """Answer one request: its status and its body, an error in the engines' own shape."""
+        """Answer one request: return its status and body; errors have the engines' format."""
         return await self._requests.answered(self._rerank(request))
 
     async def _rerank(self, request: Request) -> dict[str, object]:
-        asked = await self._read(request)
-        rescorer = registry.load(asked.model)
+        parsed = await self._read(request)
+        rescorer = registry.load(parsed.model)
         method = Method(rescorer, registry.parse_params(rescorer, {}), detail=False)
-        lacking = rescorer.needs(method.params) - _GIVEN
+        lacking = rescorer.needs(method.params) - _AVAILABLE
         if lacking:
             raise MissingFeature(
-                f"method [{asked.model}] needs [{', '.join(sorted(lacking))}], which texts that are sent along do not "
+                f"method [{parsed.model}] needs [{', '.join(sorted(lacking))}], which texts that are sent along do not "
                 "have: take another [model], or rescore a search of an index that has it"
             )
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
-                scores = await self._scores(method, asked.query, asked.texts)
+                scores = await self._scores(method, parsed.query, parsed.texts)
         except TimeoutError:
             raise DeadlineExceeded(
-                f"[{len(asked.documents)}] texts took longer than {self._timeout_ms:.0f} ms to encode and score: send "
+                f"[{len(parsed.documents)}] texts took longer than {self._timeout_ms:.0f} ms to encode and score: send "
                 "fewer or shorter ones, or raise rerank_timeout_ms"
             ) from None
-        return {"results": results(asked, scores)}
+        return {"results": results(parsed, scores)}
 
     async def _read(self, request: Request) -> RerankRequest:
         incoming = RawRequest(request.scope, request.receive)
@@ -127,21 +127,21 @@ class RerankService:
         text = await self._offload.run(len(body), decompressed, body, encoding, self._max_body)
         if text is None:
             raise InvalidRequest("the body's Content-Encoding is unknown: send gzip, or no encoding")
-        asked = await self._offload.run(len(text), _decoded, text)
-        if len(asked.documents) > self._max_documents:
+        parsed = await self._offload.run(len(text), _decoded, text)
+        if len(parsed.documents) > self._max_documents:
             raise InvalidRequest(
-                f"[{_KIND}.documents] holds {len(asked.documents)} texts: send at most [{self._max_documents}], the "
+                f"[{_KIND}.documents] holds {len(parsed.documents)} texts: send at most [{self._max_documents}], the "
                 "gateway's limit (max_window)"
             )
-        for place, one in enumerate(asked.texts):
+        for place, one in enumerate(parsed.texts):
             if len(one) > MAX_CHARACTERS:
                 raise InvalidRequest(
                     f"[{_KIND}.documents] {place} has {len(one)} characters: send at most {MAX_CHARACTERS} of a text"
                 )
-        return asked
+        return parsed
 
     async def _scores(self, method: Method, query: str, texts: Sequence[str]) -> Float32:
-        """Return ``(n,)`` scores as they are shown; 0 for a text without a token of its own."""
+        """Return ``(n,)`` scores for the response; 0 for a text without tokens."""
         encoder = await self._encoders.first()
         encoded = await self._encoders.encode(encoder, (query,), tokens=method.query_tokens)
         with_tokens = Feature.TOKENS in method.needs
@@ -159,20 +159,20 @@ def _decoded(text: bytes) -> RerankRequest:
     return validated(RerankRequest, jsonio.loads_object(text, "the body"), _KIND)
 
 
-def results(asked: RerankRequest, scores: Float32) -> list[dict[str, object]]:
-    """Return the best results, best first; equal ones in the order given."""
+def results(parsed: RerankRequest, scores: Float32) -> list[dict[str, object]]:
+    """Return the best results, best first; equal ones in the order of the request."""
     found: list[dict[str, object]] = []
-    texts = asked.texts
-    for place in np.argsort(-scores, kind="stable")[: asked.top_n].tolist():
+    texts = parsed.texts
+    for place in np.argsort(-scores, kind="stable")[: parsed.top_n].tolist():
         result: dict[str, object] = {"index": place, "relevance_score": shortest(scores[place])}
-        if asked.return_documents:
+        if parsed.return_documents:
             result["document"] = {"text": texts[place]}
         found.append(result)
     return found
 
 
 def _window(batches: Sequence[Encodings], pooled: Float32, places: Sequence[int], *, tokens: bool) -> Window:
-    """Return the texts that have tokens as a window; there was no first pass."""
+    """Return the texts that have tokens as a window without first-pass scores."""
     matrices = [matrix for batch in batches for matrix in batch.tokens]
     return Window(
         ids=[str(place) for place in places],

@@ -1,8 +1,8 @@
-"""`POST /_ttc/score`: a window that an engine with our plugin has found, scored as the gateway scores its own.
+"""`POST /_ttc/score`: score a window that an engine with the plugin has found, in the same way as the gateway.
 
-One frame asks, one answers, both CBOR; docs/reference/sidecar-protocol.md says what stands in them. Documents are told
-by their content hashes. Where the memory of features does not have them all, the answer names what is lacking, and the
-engine asks again with the blobs of these documents as its shards store them.
+Request and response are one CBOR frame each; docs/reference/sidecar-protocol.md describes them. Documents are
+identified by content hash. If the feature cache lacks some of them, the response lists these, and the engine repeats
+the request with their blobs from its shards.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class ScoreRequestDocument(BaseModel):
 
 
 class ScoreRequest(BaseModel):
-    """What is asked."""
+    """A score request."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -66,15 +66,15 @@ class SidecarService:
     """Answers score requests.
 
     Args:
-        scorer: Scores windows, the gateway's own too.
-        tuned: Parameters of a section that gives none.
-        metrics: Told about every request.
-        offload: Where long requests are decoded.
-        token: What requests must carry; None answers nobody.
-        max_body: Bytes of a frame.
-        max_documents: Documents of a frame.
-        at_once: Requests that are answered at a time.
-        caller: In whose name codebooks and calibrations are read.
+        scorer: Scores windows, also for the gateway.
+        tuned: Parameters for a section that has none.
+        metrics: Receives every request.
+        offload: Decodes long requests.
+        token: Bearer token that requests must carry; None refuses all requests.
+        max_body: Maximum size of a frame, in bytes.
+        max_documents: Maximum number of documents in a frame.
+        at_once: Maximum number of concurrent requests.
+        caller: The request context with which codebooks and calibrations are read.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class SidecarService:
         self._requests = EndpointRunner(_KIND, metrics, at_once)
 
     async def answer(self, request: Request) -> tuple[int, dict[str, Any]]:
-        """Answer one request: its status and its body, an error in the engines' own shape."""
+        """Answer one request: return its status and body; errors have the engines' format."""
         return await self._requests.answered(self._score(request))
 
     async def _score(self, request: Request) -> dict[str, Any]:
@@ -128,20 +128,20 @@ class SidecarService:
         params, tuned = self._tuned.parse(rescorer, section.params)
         method = Method(rescorer, params, section.detail)
         documents = _sent(frame)
-        took = Timings()
+        timings = Timings()
         try:
             async with asyncio.timeout(frame.deadline_ms / 1000):
                 begun = self._scorer.begin_encoding(method, texts)
-                scored = await self._scorer.score_sent(documents, method, texts, begun, self._caller, took)
+                scored = await self._scorer.score_sent(documents, method, texts, begun, self._caller, timings)
         except TimeoutError:
             raise DeadlineExceeded(f"scoring took longer than its budget of {frame.deadline_ms:.0f} ms") from None
-        for stage, ms in took.as_dict().items():
+        for stage, ms in timings.as_dict().items():
             if stage != "first_pass":
                 self._metrics.stage_seconds.labels(stage).observe(ms / 1000)
         if isinstance(scored, MissingFeatures):
             return {"version": PROTOCOL_VERSION, "missing": list(scored.hashes), "fields": list(scored.fields)}
         self._metrics.skipped(scored.skipped.values())
-        return _answer(section, frame, documents, scored, took, tuned)
+        return _answer(section, frame, documents, scored, timings, tuned)
 
 
 def _texts(section: Section) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ def _answer(
     frame: ScoreRequest,
     documents: SuppliedDocuments,
     scored: WindowScores,
-    took: Timings,
+    timings: Timings,
     tuned: Any,
 ) -> dict[str, Any]:
     ranking = ranking_of(section, documents.first_pass, scored, frame.block)
@@ -178,7 +178,7 @@ def _answer(
         "order": ranking.order.tolist(),
         "final": ranking.scores.tolist(),
         "from_memory": scored.from_memory,
-        "took": took.as_dict(),
+        "took": timings.as_dict(),
     }
     if tuned:
         answer["tuned"] = dict(tuned)

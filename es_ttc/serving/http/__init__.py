@@ -1,1 +1,1 @@
-"""HTTP on both sides: requests as they come in, limits, pass-through, and the connection to the engine."""
+"""HTTP to clients and to the engine: requests, limits, pass-through, connections."""

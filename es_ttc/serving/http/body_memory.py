@@ -1,4 +1,4 @@
-"""How many bytes of requests' bodies are in memory at a time."""
+"""A limit on the bytes of request bodies in memory."""
 
 from es_ttc.errors import TooManyRequests
 
@@ -7,7 +7,7 @@ class BodyMemory:
     """Counts the bytes of all bodies that are in memory.
 
     Args:
-        limit: Most of them, or None for no limit.
+        limit: Maximum number of bytes, or None for no limit.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -15,15 +15,15 @@ class BodyMemory:
         self.used = 0
 
     def share(self) -> "BodyShare":
-        """Return what one request takes of it."""
+        """Return the share of one request."""
         return BodyShare(self)
 
 
 class BodyShare:
-    """The bytes that one request holds.
+    """The bytes of one request.
 
     Args:
-        memory: What they count against.
+        memory: The common count.
     """
 
     def __init__(self, memory: BodyMemory) -> None:
@@ -34,7 +34,7 @@ class BodyShare:
         """Count more bytes.
 
         Raises:
-            TooManyRequests: Others hold so many that there is no room.
+            TooManyRequests: The limit is reached by other requests.
         """
         memory = self._memory
         if memory.limit is not None and memory.used + size > memory.limit:
@@ -46,6 +46,6 @@ class BodyShare:
         self._held += size
 
     def give_back(self) -> None:
-        """Count them no longer."""
+        """Release them."""
         self._memory.used -= self._held
         self._held = 0

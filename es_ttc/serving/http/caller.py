@@ -1,4 +1,4 @@
-"""Callers: their headers as they go on, and in whose name, of which indices, the gateway's own requests are made."""
+"""Callers: the headers that are forwarded, and the request context of the gateway's own calls."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ _VENDOR = b"application/vnd.elasticsearch+"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """In whose name, and through which door, calls of our own are made.
+    """The request context of the gateway's own calls for a caller.
 
     Attributes:
         headers: The caller's headers.
-        indices: What he searches, as it stands in his path: an alias's filter and rights then hold for us as well.
-            Empty where his path names nothing (a point in time, the whole cluster).
-        params: The URL parameters that say what such a name stands for.
-        pit: The point in time that he searches, as it stands in his body, or None: it names indices and a state of
-            them, and both hold for us as well.
+        indices: The target, as in the request's path: so an alias's filter and rights hold for these calls too. Empty
+            if the path names none (a point in time, the whole cluster).
+        params: The URL parameters that decide how index names are resolved.
+        pit: The point in time of the search, as in the body, or None: it fixes indices and their state for these calls
+            too.
     """
 
     headers: RawHeaders
@@ -40,14 +40,15 @@ class Caller:
     def path(self, concrete: Sequence[str], api: str) -> bytes:
         """Return the path of a call.
 
-        Concrete indices are named where the caller named nothing, or several that cover these by their names: others
-        of them may lack the fields that a call is about. A single name may be an alias with a filter, and stays.
+        Concrete indices are used if the target is empty, or if it is several names that cover these indices by their
+        own names: the others may lack the fields that a call needs. A single name may be an alias with a filter, and is
+        kept.
         """
         named = self.indices if not self._names_itself(concrete) else ""
         return f"/{named or quote(','.join(concrete), safe=',:')}/{api}".encode()
 
     def _names_itself(self, concrete: Sequence[str]) -> bool:
-        """Whether a list or a pattern of the caller's covers indices by their own names, not by an alias."""
+        """Return whether a list or a pattern of the target covers indices by their own names, not by an alias."""
         parts = unquote(self.indices).split(",")
         several = len(parts) > 1 or "*" in parts[0]
         excludes = any(part.startswith("-") for part in parts)
@@ -59,7 +60,7 @@ class Caller:
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
-    """Return the headers that go past the next hop."""
+    """Return the headers without hop-by-hop ones."""
     kept = [(name.lower(), value) for name, value in headers]
     named = {token.strip().lower() for name, value in kept if name == b"connection" for token in value.split(b",")}
     drop = _HOP_BY_HOP | named if named else _HOP_BY_HOP
@@ -67,22 +68,22 @@ def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
 
 
 def forwarded(headers: RawHeaders) -> RawHeaders:
-    """Return a caller's headers as they go to the engine."""
+    """Return a caller's headers for the engine."""
     return [(name, value) for name, value in end_to_end(headers) if name not in _NOT_FORWARDED]
 
 
 def callers(headers: RawHeaders) -> RawHeaders:
-    """Return what says who is calling (credentials, run-as, cookies, tracing) for a call of ours in his name."""
+    """Return the headers that identify the caller (credentials, run-as, cookies, tracing), for own calls."""
     return [(name, value) for name, value in forwarded(headers) if name not in _OF_THE_BODY]
 
 
 def asks_vendor_type(headers: RawHeaders) -> bool:
-    """Whether the caller is a client of Elasticsearch's that insists on its own media type and product header."""
+    """Return whether the client is one of Elasticsearch's that requires its own media type and product header."""
     return any(name in (b"accept", b"content-type") and value.startswith(_VENDOR) for name, value in headers)
 
 
 def plain_types(headers: RawHeaders) -> RawHeaders:
-    """Replace Elasticsearch's own media types by the ones that OpenSearch knows."""
+    """Replace Elasticsearch's own media types by those that OpenSearch accepts."""
     return [(name, _plain(value) if name in (b"accept", b"content-type") else value) for name, value in headers]
 
 
@@ -94,4 +95,4 @@ def _plain(value: bytes) -> bytes:
 
 
 class ClientDisconnected(Exception):
-    """The client went away before its request was complete."""
+    """The client disconnected before its request was complete."""

@@ -1,26 +1,26 @@
-"""The engines' `filter_path`, for answers that we put together: dotted patterns, `*`, `**`, `-` to exclude.
+"""The engines' `filter_path`, for responses that the gateway composes: dotted patterns, `*`, `**`, `-` to exclude.
 
-All patterns are followed at once, as one set of states: the time is linear in the answer, whatever the patterns are.
+All patterns are matched at once, as one set of states: the time is linear in the size of the response.
 """
 
 from typing import Any
 
 _NOTHING = object()
 State = tuple[str, ...]
-"""The parts of a pattern that are still to be matched."""
+"""The remaining parts of a pattern."""
 States = frozenset[State]
 
 _ANY_DEPTH = "**"
 
 
 def filtered(data: Any, filter_path: str, *, keep_empty: bool) -> Any:
-    """Return what the patterns leave of a decoded JSON answer, as the engines' own filtering does.
+    """Return the part of a decoded JSON response that the patterns select, as the engines do.
 
     Args:
-        data: The whole answer.
+        data: The whole response.
         filter_path: Comma-separated patterns; those with a leading ``-`` exclude, and are applied last.
-        keep_empty: Whether what was empty before stays where an excluding pattern reaches into it: it does in
-            Elasticsearch, and does not in OpenSearch.
+        keep_empty: Whether empty values stay that an excluding pattern reaches into: in Elasticsearch they do, in
+            OpenSearch they do not.
     """
     patterns = [pattern.strip() for pattern in filter_path.split(",") if pattern.strip()]
     included = frozenset(_parts(pattern) for pattern in patterns if not pattern.startswith("-"))
@@ -32,10 +32,10 @@ def filtered(data: Any, filter_path: str, *, keep_empty: bool) -> Any:
 
 
 class _Steps(dict[tuple[str, States], States]):
-    """What is left of patterns behind a key; each key is matched once, however often it occurs."""
+    """The remaining patterns below a key; each key is matched once, however often it occurs."""
 
     def after(self, key: str, states: States) -> States:
-        """Return what remains of each pattern that matches a key; `**` matches any number of keys."""
+        """Return the remaining patterns for a key; `**` matches any number of keys."""
         found = self.get((key, states))
         if found is None:
             found = self[key, states] = frozenset(rest for state in states for rest in _after(key, state))
@@ -75,7 +75,7 @@ def _exclude(data: Any, states: States, steps: _Steps, *, keep_empty: bool) -> A
 
 
 def _complete(states: States) -> bool:
-    """Whether a pattern has matched all the way down to here."""
+    """Return whether a pattern is matched completely."""
     return () in states or (_ANY_DEPTH,) in states
 
 
@@ -88,7 +88,7 @@ def _after(key: str, state: State) -> list[State]:
 
 
 def glob_matches(pattern: str, name: str) -> bool:
-    """Whether a pattern, in which `*` stands for any text, matches a name; in linear time."""
+    """Return whether a pattern, in which `*` matches any text, matches a name; in linear time."""
     first, *middle = pattern.split("*")
     if not middle:
         return pattern == name
@@ -105,7 +105,7 @@ def glob_matches(pattern: str, name: str) -> bool:
 
 
 def _parts(pattern: str) -> State:
-    """Split at the dots that are not escaped; several `**` in a row are one."""
+    """Split at the dots that are not escaped; several `**` in a row count as one."""
     parts: list[str] = []
     for part in pattern.replace("\\.", "\0").split("."):
         if part != _ANY_DEPTH or parts[-1:] != [_ANY_DEPTH]:

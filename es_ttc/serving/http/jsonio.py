@@ -1,4 +1,4 @@
-"""JSON in and out without losing anything that an engine's document may hold: long integers, lone surrogates."""
+"""JSON decoding and encoding that is exact for all engine documents: long integers, lone surrogates."""
 
 import json
 from typing import Any, NoReturn
@@ -8,20 +8,20 @@ import orjson
 from es_ttc.errors import InvalidRequest
 
 _DIGITS_TO_ZERO = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
-_LONG_NUMBER = 19  # from so many digits on an integer may not fit into 64 bits
+_LONG_NUMBER = 19  # an integer of this many digits may not fit into 64 bits
 
 
 def loads(raw: bytes) -> Any:
     """Decode JSON; integers are exact whatever their length, lone surrogates survive.
 
     Raises:
-        ValueError: It is not JSON (NaN and Infinity are not), or nested too deeply to be read.
+        ValueError: It is not JSON (NaN and Infinity are not), or nested too deeply.
     """
     if not has_digits(raw, _LONG_NUMBER):
         try:
             return orjson.loads(raw)
         except orjson.JSONDecodeError:
-            pass  # orjson is stricter than the engines: ask the standard library before giving up
+            pass  # orjson is stricter than the engines: try the standard library too
     try:
         return json.loads(raw, parse_constant=_refuse_constant)
     except RecursionError:
@@ -38,12 +38,12 @@ def dumps(data: Any, *, pretty: bool = False) -> bytes:
 
 
 def has_digits(raw: bytes, count: int) -> bool:
-    """Whether so many digits or more stand in a row."""
+    """Return whether a run of this many digits or more occurs."""
     return b"0" * count in raw.translate(_DIGITS_TO_ZERO)
 
 
 def loads_object(raw: bytes, what: str) -> dict[str, Any]:
-    """Decode one JSON object that a caller sent.
+    """Decode one JSON object from a caller.
 
     Raises:
         InvalidRequest: It is not JSON, or not an object.

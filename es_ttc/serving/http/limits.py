@@ -1,4 +1,4 @@
-"""What a search with a section of ours may hold, checked before it costs anything to speak of."""
+"""Limits of a search with a `ttc` section, checked before it causes much work."""
 
 import re
 from collections.abc import Iterable
@@ -10,26 +10,26 @@ from es_ttc.serving.http import jsonio
 from es_ttc.settings import GatewaySettings
 
 MARK = b'"ttc"'
-"""A body without these bytes carries no section of ours."""
+"""A body without these bytes has no `ttc` section."""
 MARKS = (MARK, b'"query_text"')
-"""A body without any of these bytes has nothing of ours."""
+"""A body without any of these bytes has no `ttc` section."""
 
 _OUR_KEY = re.compile(rb'"ttc"\s*:')
-_MAX_DIGITS = 1000  # as the engines have it: longer numbers take quadratic time to read
+_MAX_DIGITS = 1000  # as in the engines: longer numbers take quadratic time to parse
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of searches that carry a section of ours; others are passed through as they are.
+    """Limits of searches with a `ttc` section; other requests are passed through.
 
     Attributes:
         body_mb: Size of the body, in MiB.
         values: Values in a body.
         objects: Keys, objects and arrays in a body.
-        depth: How deep objects and arrays may be nested.
-        items: Searches of one `_msearch`.
-        clauses: Clauses of ours in one search, of one hook.
-        query_chars: Characters of a query's texts together.
+        depth: Maximum depth of nested objects and arrays.
+        items: Number of searches in one `_msearch`.
+        clauses: Number of `ttc` clauses in one search, of one hook.
+        query_chars: Number of characters of a query's texts together.
         section_values: Values in a section.
     """
 
@@ -44,11 +44,11 @@ class RequestLimits:
 
     @property
     def body_bytes(self) -> int:
-        """Greatest size of the body, in bytes."""
+        """Maximum size of the body, in bytes."""
         return self.body_mb * 2**20
 
     def too_long(self) -> RequestTooLarge:
-        """Return the error for a body that is longer."""
+        """Return the error for a body that exceeds it."""
         return RequestTooLarge(
             f"a search with a [ttc] section may be at most {self.body_mb} MiB long: send less, or raise "
             "[max_ttc_body_mb]"
@@ -59,11 +59,11 @@ class RequestLimits:
         return _OUR_KEY.search(text) is not None
 
     def admits(self, text: bytes) -> bool:
-        """Return whether a body is to be looked at for a section of ours; one without the section's name always is.
+        """Return whether a body is to be parsed for a `ttc` section; one without the section's name always is.
 
         Raises:
-            RequestTooLarge: It has the name as a key, and is longer than allowed.
-            InvalidRequest: It has the name as a key, and holds more than allowed; the message names the limit.
+            RequestTooLarge: It has the name as a key, and exceeds the size.
+            InvalidRequest: It has the name as a key, and exceeds a limit; the message names it.
         """
         if not any(mark in text for mark in MARKS):
             return True
@@ -76,11 +76,11 @@ class RequestLimits:
         return True
 
     def check_text(self, text: bytes) -> None:
-        """Check a body before it is decoded, by counting bytes: in strings they count too, so a limit is a rough one.
+        """Check a body before it is decoded, by counting bytes, also inside strings: the limits are approximate.
 
         Raises:
-            RequestTooLarge: It is longer than allowed.
-            InvalidRequest: It holds more than allowed; the message names the limit.
+            RequestTooLarge: It exceeds the size.
+            InvalidRequest: It exceeds a limit; the message names it.
         """
         if len(text) > self.body_bytes:
             raise self.too_long()
@@ -93,10 +93,10 @@ class RequestLimits:
             )
 
     def admits_items(self, text: bytes) -> bool:
-        """Return whether the searches of an `_msearch` are to be looked at one by one.
+        """Return whether the searches of an `_msearch` are to be parsed one by one.
 
         Raises:
-            InvalidRequest: One has a section of ours, and there are more than allowed.
+            InvalidRequest: One has a `ttc` section, and there are more than allowed.
         """
         count = text.count(b"\n") // 2
         if count > self.items and self.names_section(text):
@@ -117,10 +117,10 @@ class RequestLimits:
             )
 
     def check_section(self, section: Any) -> None:
-        """Check how much a section holds, its `params` mostly.
+        """Check the number of values in a section, most of them in `params`.
 
         Raises:
-            InvalidRequest: It holds more values than allowed.
+            InvalidRequest: It contains more values than allowed.
         """
         if count_values(section, self.section_values) > self.section_values:
             raise InvalidRequest(
@@ -129,7 +129,7 @@ class RequestLimits:
             )
 
     def check_clauses(self, count: int, hook: str) -> None:
-        """Check the number of clauses of ours.
+        """Check the number of `ttc` clauses.
 
         Raises:
             InvalidRequest: There are more than allowed.
@@ -137,7 +137,7 @@ class RequestLimits:
         _require(count, self.clauses, f"[{hook}] clauses", "max_ttc_clauses")
 
     def decoded(self, text: bytes) -> Any:
-        """Decode a body, or one line of an `_msearch`'s, that has passed :meth:`check_text`.
+        """Decode a body, or one line of an `_msearch` body, that has passed :meth:`check_text`.
 
         Raises:
             ValueError: It is not JSON.
@@ -153,7 +153,7 @@ class RequestLimits:
 
 
 def request_limits(settings: GatewaySettings) -> RequestLimits:
-    """Return the limits that the settings give."""
+    """Return the limits from the settings."""
     return RequestLimits(
         body_mb=settings.max_ttc_body_mb,
         values=settings.max_request_values,
@@ -167,7 +167,7 @@ def request_limits(settings: GatewaySettings) -> RequestLimits:
 
 
 def deeper_than(data: Any, depth: int) -> bool:
-    """Whether objects and arrays are nested more than so many levels deep."""
+    """Return whether objects and arrays are nested deeper than a number of levels."""
     level = [data] if isinstance(data, dict | list) else []
     for _ in range(depth):
         if not level:
@@ -177,7 +177,7 @@ def deeper_than(data: Any, depth: int) -> bool:
 
 
 def count_values(data: Any, most: int) -> int:
-    """Return how many values some decoded JSON holds, keys not counted; counting ends beyond ``most``."""
+    """Return the number of values in decoded JSON, without keys; counting ends beyond ``most``."""
     count, stack = 0, [data]
     while stack and count <= most:
         node = stack.pop()

@@ -1,6 +1,7 @@
-"""HTTP towards clients: uvicorn's protocol with limits of sizes and times, and refusals in the engines' shape.
+"""HTTP for clients: uvicorn's protocol with limits of sizes and times, and errors in the engines' format.
 
-Beyond a limit a request is refused before any of our code sees it. A client that is too slow loses its connection.
+A request that exceeds a limit is refused before the application sees it. The connection of a client that is too slow is
+closed.
 """
 
 import asyncio
@@ -20,13 +21,13 @@ _FORMS = (b"http://", b"https://")  # absolute form: the scheme and the host are
 
 
 class TargetTooLong(InvalidRequest):
-    """A request's first line is longer than the engine reads."""
+    """A request's first line is longer than the engine accepts."""
 
     type = "too_long_http_line_exception"
 
 
 class HeadersTooLong(InvalidRequest):
-    """A request's headers are longer than the engine reads."""
+    """A request's headers are longer than the engine accepts."""
 
     type = "too_long_http_header_exception"
 
@@ -52,12 +53,12 @@ class HttpLimits:
     Attributes:
         target: Bytes of a request's path and query string.
         headers: Bytes of all headers of a request.
-        connections: Connections that are open at a time.
-        header_seconds: From the first byte of a request to the end of its headers.
-        idle_seconds: Without a request.
-        body_seconds: For a body, the time apart in which we read none of it.
-        body_rate: Bytes a second that a client must send of a body.
-        send_seconds: In which a client takes nothing of its answer.
+        connections: Maximum number of open connections.
+        header_seconds: Maximum time from the first byte of a request to the end of its headers.
+        idle_seconds: Maximum time without a request.
+        body_seconds: Maximum time for a body, without the time in which the gateway does not read.
+        body_rate: Minimum number of bytes per second of a body.
+        send_seconds: Maximum time in which a client accepts nothing of its response.
     """
 
     target: int
@@ -71,7 +72,7 @@ class HttpLimits:
 
 
 def http_limits(settings: GatewaySettings) -> HttpLimits:
-    """Return the limits that the settings give."""
+    """Return the limits from the settings."""
     return HttpLimits(
         target=settings.max_target_kb * 1024,
         headers=settings.max_header_kb * 1024,
@@ -85,7 +86,7 @@ def http_limits(settings: GatewaySettings) -> HttpLimits:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection of a client; :func:`limited_protocol` gives it its limits."""
+    """One connection of a client; :func:`limited_protocol` sets its limits."""
 
     limits: ClassVar[HttpLimits]
 
@@ -93,9 +94,9 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._refusal: EsTtcError | None = None
         self._in_head = True
-        self._unparsed = 0  # bytes since the parser last came to the end of something
+        self._unparsed = 0  # bytes since the parser last completed an element
         self._header_bytes = 0
-        self._body_bytes = 0  # of the window of time that is running
+        self._body_bytes = 0  # of the present time window
         self._body_time = 0.0
         self._was_paused = False
         self._head_timer: asyncio.TimerHandle | None = None
@@ -103,21 +104,21 @@ class LimitedProtocol(HttpToolsProtocol):
         self._send_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, if there is room for it."""
+        """Accept a connection, unless too many are open."""
         super().connection_made(transport)
         self._head_timer = self.loop.call_later(self.limits.idle_seconds, self.transport.close)
         if len(self.connections) > self.limits.connections:
             self._refuse(TooManyConnections(f"{self.limits.connections} connections are open: try again"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget a connection."""
+        """Release a connection."""
         for timer in (self._head_timer, self._body_timer, self._send_timer):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come."""
+        """Parse received bytes."""
         if self.transport.is_closing():
             return
         if self._in_head and self._unparsed == 0:
@@ -128,7 +129,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(self._headers_too_long())
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the request's target."""
+        """Handle a part of the request's target."""
         super().on_url(url)
         if len(self.url) > self.limits.target:
             raise self._remember(
@@ -140,14 +141,14 @@ class LimitedProtocol(HttpToolsProtocol):
             )
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or a trailer."""
+        """Handle a header, or a trailer."""
         self._header_bytes += len(name) + len(value) + 4
         if self._header_bytes > self.limits.headers:
             raise self._remember(self._headers_too_long())
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Start to answer a request."""
+        """Start the response to a request."""
         if not self._has_path():
             raise self._remember(not_a_path(self.url))
         self._in_head, self._unparsed = False, 0
@@ -156,20 +157,20 @@ class LimitedProtocol(HttpToolsProtocol):
             self._head_timer = None
         super().on_headers_complete()
         self._body_bytes, self._body_time, self._was_paused = 0, 0.0, False
-        self._body_timer = self.loop.call_later(self._window, self._look_at_body)
+        self._body_timer = self.loop.call_later(self._window, self._check_body_rate)
 
     def on_chunk_header(self) -> None:
-        """Take the beginning of a chunk of the body."""
+        """Handle the beginning of a chunk of the body."""
         self._unparsed = 0
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
+        """Handle a part of the body."""
         self._unparsed = 0
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Take the end of a request."""
+        """Handle the end of a request."""
         self._in_head, self._unparsed, self._header_bytes = True, 0, 0
         if self._body_timer is not None:
             self._body_timer.cancel()
@@ -177,19 +178,19 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def pause_writing(self) -> None:
-        """Wait for a client that does not take its answer, but not for ever."""
+        """Wait for a client that does not read its response, up to a timeout."""
         super().pause_writing()
         self._send_timer = self.loop.call_later(self.limits.send_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on writing."""
+        """Resume writing."""
         if self._send_timer is not None:
             self._send_timer.cancel()
             self._send_timer = None
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what cannot be parsed, in the engines' shape."""
+        """Refuse a request that cannot be parsed, in the engines' format."""
         self._refuse(self._refusal or InvalidRequest(f"{msg.rstrip('.')[:1].lower()}{msg.rstrip('.')[1:]}"))
 
     @property
@@ -197,7 +198,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return min(_WINDOW_SECONDS, self.limits.body_seconds)
 
     def _has_path(self) -> bool:
-        """Whether the request's target is a path, or `*` of OPTIONS, or an address whose path can be taken."""
+        """Return whether the request's target is a path, or `*` of OPTIONS, or a URL with a path."""
         if self.url.startswith(b"/"):
             return True
         if self.url == b"*":
@@ -206,13 +207,13 @@ class LimitedProtocol(HttpToolsProtocol):
         if scheme is None:
             return False
         authority = self.url[len(scheme) :].partition(b"?")[0].partition(b"/")[0]
-        if b"/" not in self.url[len(scheme) :]:  # no path at all stands for the root
+        if b"/" not in self.url[len(scheme) :]:  # no path means the root
             rest = self.url[len(scheme) + len(authority) :]
             self.url = scheme + authority + b"/" + rest
         return bool(authority)
 
     def _time_head(self) -> None:
-        """Start the clock for a request's headers with its first byte; more bytes do not start it anew."""
+        """Start the timer of a request's headers with its first byte; further bytes do not restart it."""
         if self._head_timer is not None:
             self._head_timer.cancel()
         self._head_timer = self.loop.call_later(self.limits.header_seconds, self._head_is_late)
@@ -222,8 +223,8 @@ class LimitedProtocol(HttpToolsProtocol):
             RequestTimeout(f"the request's headers took longer than {self.limits.header_seconds:g} s (header_timeout)")
         )
 
-    def _look_at_body(self) -> None:
-        """Look at what has come of the body in the last seconds, those apart in which we read nothing."""
+    def _check_body_rate(self) -> None:
+        """Check the bytes of the body in the last seconds, without those in which the gateway does not read."""
         paused = self.flow.read_paused
         if not paused and not self._was_paused:
             self._body_time += self._window
@@ -236,7 +237,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._refuse(RequestTimeout(f"the body took longer than {self.limits.body_seconds:g} s (body_timeout)"))
                 return
         self._was_paused, self._body_bytes = paused, 0
-        self._body_timer = self.loop.call_later(self._window, self._look_at_body)
+        self._body_timer = self.loop.call_later(self._window, self._check_body_rate)
 
     def _headers_too_long(self) -> HeadersTooLong:
         return HeadersTooLong(
@@ -245,17 +246,17 @@ class LimitedProtocol(HttpToolsProtocol):
         )
 
     def _remember(self, refusal: EsTtcError) -> EsTtcError:
-        """Keep why a request is refused: the parser passes on only that it is."""
+        """Keep the reason of a refusal, because the parser passes on only that there is one."""
         self._refusal = refusal
         return refusal
 
     def _refuse(self, error: EsTtcError) -> None:
-        """Answer with an error where no answer has begun, and close the connection."""
+        """Send an error if no response has begun, and close the connection."""
         if self.transport.is_closing():
             return
         cycle = cast("RequestResponseCycle | None", self.cycle)
         if cycle is not None and not cycle.response_complete:
-            if cycle.response_started or self._in_head:  # the error is about another request than the one in progress
+            if cycle.response_started or self._in_head:  # the error concerns another request than the one in progress
                 self.transport.abort()
                 return
             cycle.disconnected = True
@@ -265,7 +266,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 def limited_protocol(limits: HttpLimits) -> type[LimitedProtocol]:
-    """Return the protocol's class with some limits, as uvicorn takes it."""
+    """Return the protocol class with limits, for uvicorn."""
     return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
 
 

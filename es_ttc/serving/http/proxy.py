@@ -1,4 +1,4 @@
-"""Pass-through: a request to the engine and its answer back, streamed both ways, nothing re-encoded."""
+"""Pass-through: a request to the engine and its response, both streamed without re-encoding."""
 
 from collections.abc import AsyncIterator
 
@@ -12,13 +12,13 @@ _PRODUCT_HEADER = (b"x-elastic-product", b"Elasticsearch")
 
 
 async def forward(upstream: Upstream, incoming: RawRequest, send: Send, *, body: bytes | None = None) -> int:
-    """Pass one request through and return the status of the answer.
+    """Forward one request and return the status of the response.
 
     Args:
         upstream: The engine.
         incoming: The request.
-        send: Where the answer goes.
-        body: A body in the place of the request's own; that is streamed where it has not been read as a whole.
+        send: Sends the response.
+        body: A body in place of the request's own, which is streamed if it was not read completely.
     """
     headers = forwarded(incoming.headers)
     vendor = asks_vendor_type(headers) and await upstream.product() == "opensearch"
@@ -39,22 +39,22 @@ async def forward(upstream: Upstream, incoming: RawRequest, send: Send, *, body:
 
 
 def answer_headers(headers: RawHeaders, *, vendor: bool) -> RawHeaders:
-    """Return an answer's headers; Elasticsearch's clients want OpenSearch to say that it is theirs."""
+    """Return the headers of a response; Elasticsearch's clients require a product header from OpenSearch too."""
     return [*headers, _PRODUCT_HEADER] if vendor else headers
 
 
 def json_headers(incoming_headers: RawHeaders, body: bytes) -> RawHeaders:
-    """Return the headers of a JSON answer of the gateway's own."""
+    """Return the headers of a JSON response of the gateway."""
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     return answer_headers(headers, vendor=asks_vendor_type(incoming_headers))
 
 
 async def start_answer(send: Send, status: int, headers: RawHeaders) -> None:
-    """Send an answer's status and headers."""
+    """Send status and headers of a response."""
     await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
 async def end_answer(incoming: RawRequest, send: Send, body: bytes) -> None:
-    """Send the last piece of an answer's body."""
+    """Send the last part of a response's body."""
     incoming.answered = True
     await send({"type": "http.response.body", "body": body, "more_body": False})

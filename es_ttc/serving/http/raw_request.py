@@ -1,4 +1,4 @@
-"""One request as it came in: bytes, not yet decoded."""
+"""One request as received: bytes, not decoded."""
 
 import asyncio
 import zlib
@@ -14,7 +14,7 @@ from es_ttc.serving.offload import Offload
 
 _UNKNOWN_SIZE = 2**20
 _PIECE = 2**20
-_KEY_LENGTH = 64  # of a section's name with spaces up to its colon
+_KEY_LENGTH = 64  # of a section's name with white space up to its colon
 
 
 class RawRequest:
@@ -22,11 +22,11 @@ class RawRequest:
 
     Attributes:
         method: The HTTP method.
-        raw_path: The path as it came, still percent-encoded.
-        query_string: The query string as it came, without its question mark.
+        raw_path: The path as received, percent-encoded.
+        query_string: The query string as received, without its question mark.
         headers: Header names in lower case, with their values.
-        gone: Whether the client has gone away.
-        answered: Set once the answer is complete: the end of the connection then means nothing.
+        gone: Whether the client has disconnected.
+        answered: Set when the response is complete: the end of the connection then has no meaning.
     """
 
     def __init__(self, scope: Scope, receive: Receive, memory: BodyMemory | None = None) -> None:
@@ -62,17 +62,17 @@ class RawRequest:
 
     @property
     def whole_body(self) -> bytes | None:
-        """The body where all of it has been read, else None."""
+        """The body if it was read completely, else None."""
         return self._body
 
     async def read_ahead(self, size: int) -> bool:
-        """Read a body that is short, or the beginning of a longer one, and return whether all of it is there.
+        """Read a short body, or the beginning of a longer one, and return whether it is complete.
 
         Args:
-            size: Bytes after which the rest is left to :meth:`chunks`.
+            size: Bytes after which the rest is left for :meth:`chunks`.
 
         Raises:
-            Disconnected: The client went away in the middle.
+            ClientDisconnected: The client disconnected.
             TooManyRequests: Too many bytes of bodies are in memory.
         """
         if self._body is None:
@@ -87,10 +87,10 @@ class RawRequest:
         return self._body is not None
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives; what was read ahead comes first.
+        """Yield the body as it arrives, beginning with the part that was read ahead.
 
         Raises:
-            Disconnected: The client went away in the middle.
+            ClientDisconnected: The client disconnected.
         """
         ahead, self._ahead = self._ahead, []
         for chunk in ahead:
@@ -104,7 +104,7 @@ class RawRequest:
         """Return the next part of the body.
 
         Args:
-            held: Whether it is kept in memory with the rest, not passed on at once.
+            held: Whether it is kept in memory with the rest, or passed on at once.
         """
         message = await self._receive()
         if message["type"] == "http.disconnect":
@@ -118,11 +118,11 @@ class RawRequest:
         return chunk
 
     async def read(self, limit: int) -> bytes:
-        """Return the whole body; the same one however often it is asked for.
+        """Return the whole body; the same object at every call.
 
         Raises:
             RequestTooLarge: It is longer than ``limit`` bytes.
-            Disconnected: The client went away in the middle.
+            ClientDisconnected: The client disconnected.
         """
         if not await self.read_ahead(limit):
             raise _too_large(limit)
@@ -132,16 +132,16 @@ class RawRequest:
         return body
 
     async def plain(self, limit: int, limits: RequestLimits, offload: Offload) -> bytes | None:
-        """Return the whole body as it was before its Content-Encoding; see :func:`decompressed`."""
+        """Return the whole body without its Content-Encoding; see :func:`decompressed`."""
         if self._plain is None:
             body, encoding = await self.read(limit), self.header(b"content-encoding")
-            size = _UNKNOWN_SIZE if encoding else 0  # a few bytes may become many
+            size = _UNKNOWN_SIZE if encoding else 0  # a small body may become a large one
             self._plain = (await offload.run(size, decompressed, body, encoding, limit, limits),)
             self._memory.take(len(self._plain[0] or b"") if encoding else 0)
         return self._plain[0]
 
     def replayed(self) -> Receive:
-        """Return what gives the body from its beginning to another part of the application, as the server would."""
+        """Return a receive function that passes the body to another part of the application, from its beginning."""
         parts = [self._body] if self._body is not None else list(self._ahead)
 
         async def receive() -> Message:
@@ -153,11 +153,11 @@ class RawRequest:
         return receive
 
     def forget(self) -> None:
-        """Give back the memory of the body once the request is answered."""
+        """Release the memory of the body after the response."""
         self._memory.give_back()
 
     async def watch(self, owner: "asyncio.Task[None]") -> None:
-        """Cancel the task that answers as soon as the client has gone away."""
+        """Cancel the handler's task when the client disconnects."""
         await self._complete.wait()
         message = await self._receive()
         if message["type"] == "http.disconnect" and not self.answered:
@@ -166,14 +166,14 @@ class RawRequest:
 
 
 def decompressed(body: bytes, encoding: str, limit: int, limits: RequestLimits | None = None) -> bytes | None:
-    """Return a body as it was before its Content-Encoding; None where it is left to the engine.
+    """Return a body without its Content-Encoding; None if it is left to the engine.
 
-    It is for an encoding that we do not know, and where the body is longer than a search of ours may be and is none.
-    The body is decompressed piece by piece, so that no other thread waits for the whole.
+    That is the case for an unknown encoding, and for a body that is longer than a search with a section may be and has
+    none. The body is decompressed in parts, so that no other thread waits for the whole.
 
     Raises:
-        InvalidRequest: It is not what its Content-Encoding says.
-        RequestTooLarge: It is longer than ``limit`` bytes once decompressed, or than a search of ours may be.
+        InvalidRequest: It does not match its Content-Encoding.
+        RequestTooLarge: It is longer than ``limit`` bytes once decompressed, or than a search with a section may be.
     """
     if encoding.strip().lower() in ("", "identity"):
         return body

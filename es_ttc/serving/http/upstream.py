@@ -1,4 +1,4 @@
-"""The engine as the gateway sees it: raw requests, nothing re-encoded, the caller's own credentials."""
+"""The gateway's connection to the engine: raw requests, without re-encoding, with the caller's credentials."""
 
 import asyncio
 import time
@@ -17,7 +17,9 @@ from es_ttc.serving.http.caller import ClientDisconnected, RawHeaders
 from es_ttc.serving.logs import log
 from es_ttc.settings import GatewaySettings
 
-_READ_AHEAD = 2**24  # bytes of an answer that we read as a whole: the default, 64 KiB, would stop the engine every time
+_READ_AHEAD = (
+    2**24
+)  # buffer for responses that are read completely: the default, 64 KiB, would pause the engine each time
 _PASS_ON = 2**16
 _NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _LOG_SECONDS = 5.0
@@ -26,7 +28,7 @@ _NOT_READY = frozenset({502, 503, 504})
 
 
 class Upstream:
-    """Sends requests to the engine's nodes, and to nothing else. Use as an async context manager.
+    """Sends requests to the engine's nodes. Use as an async context manager.
 
     Args:
         settings: The engine's addresses, certificates and timeouts.
@@ -60,9 +62,9 @@ class Upstream:
         *,
         ours: bool = False,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send one request and give its answer, not yet read.
+        """Send one request and return its response, not yet read.
 
-        A node that cannot be reached is left alone for a while, and the next one is asked.
+        A node that cannot be reached is not contacted for a while, and the next one is tried.
 
         Args:
             method: The HTTP method.
@@ -70,11 +72,11 @@ class Upstream:
             query_string: The query string, encoded.
             headers: Header names in lower case.
             data: The body, in one piece or as a stream.
-            ours: A call of our own, which has a timeout and whose answer is read as a whole; a caller's own call lasts
-                as long as he waits.
+            ours: Whether it is the gateway's own call, which has a timeout and whose response is read completely; a
+                caller's call lasts as long as the caller waits.
 
         Raises:
-            EngineUnavailable: No node can be reached, or the one that was asked breaks off.
+            EngineUnavailable: No node can be reached, or the connection broke.
             InvalidRequest: The path cannot be sent to an engine.
         """
         if self._session is None:
@@ -85,7 +87,7 @@ class Upstream:
             ) as response:
                 if is_elasticsearch(response.headers):
                     self._product = "elasticsearch"
-                elif self._product is None and response.status < 500:  # not what stands before a dead engine
+                elif self._product is None and response.status < 500:  # not a load balancer in front of a dead engine
                     self._product = "opensearch"
                 yield response
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -106,9 +108,9 @@ class Upstream:
         *,
         ours: bool,
     ) -> aiohttp.ClientResponse:
-        """Return the answer of the first node that gives one.
+        """Return the response of the first node that sends one.
 
-        What changes nothing in the engine goes to another node when one breaks off or is not ready.
+        A request that changes nothing in the engine is sent to another node if one fails or is not ready.
         """
         nodes = self._nodes.order()
         again = _changes_nothing(method, raw_path) and (data is None or isinstance(data, bytes))
@@ -128,7 +130,7 @@ class Upstream:
                 self._nodes.failed(node)
                 if last:
                     raise
-            except aiohttp.ClientConnectionError:  # it may be the request's fault: the node is not left alone
+            except aiohttp.ClientConnectionError:  # the request may be the cause: the node is still used
                 if last or not again:
                     raise
             else:
@@ -139,7 +141,7 @@ class Upstream:
         raise AssertionError("the last node answers or raises")
 
     def _log_silence(self, error: Exception) -> None:
-        """Log why the engine gives no answer: once in a while, for every request meets it."""
+        """Log why the engine does not answer, once per interval, because every request is affected."""
         now = time.monotonic()
         if now >= self._next_log and not isinstance(error.__cause__, ClientDisconnected):
             self._next_log = now + _LOG_SECONDS
@@ -149,7 +151,7 @@ class Upstream:
         """Return which of the two products the engine is.
 
         Raises:
-            EngineUnavailable: It does not answer.
+            EngineUnavailable: The engine does not answer.
         """
         if self._product is None:
             async with self.send("GET", b"/", b"", self.service_headers(), None, ours=True) as response:
@@ -157,12 +159,12 @@ class Upstream:
         return self._product or "opensearch"
 
     def service_headers(self) -> RawHeaders:
-        """Return the headers of calls that are made for no caller: readiness, the product."""
+        """Return the headers of calls without a caller: readiness, the product."""
         headers = {"accept": "application/json", **service_headers(self._settings)}
         return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
     async def reachable(self, seconds: float) -> bool:
-        """Whether the engine answers within so many seconds, whatever it says."""
+        """Return whether the engine answers within a number of seconds, with any status."""
         try:
             async with (
                 asyncio.timeout(seconds),
@@ -174,7 +176,7 @@ class Upstream:
 
 
 def _changes_nothing(method: str, raw_path: bytes) -> bool:
-    """Whether a request may be sent twice."""
+    """Return whether a request may be sent twice."""
     return method in _READS or (method == "POST" and raw_path.rpartition(b"/")[2].decode("latin-1") in READ_POSTS)
 
 

@@ -1,6 +1,6 @@
-"""The `query` hook: queries of ours, each rewritten to one native query.
+"""The `query` hook: `ttc` queries, each rewritten to one native query.
 
-From the request to the answer: ``clauses`` (found in a body, read), ``model`` (the language model, its answers kept),
-``corpus`` (the means that rewriters get, in the caller's name), ``rewriting`` (one query: method, memory, deadline,
-fallback), ``stage`` (the searches of a request).
+In the order of a search: ``clauses`` (find and parse them), ``shared_model`` (the language model and its cached
+answers), ``corpus`` (the data that rewriters get, read with the caller's credentials), ``rewriting`` (one query:
+method, cache, deadline, fallback), ``stage`` (the searches of a request).
 """

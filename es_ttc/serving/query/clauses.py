@@ -1,4 +1,4 @@
-"""Queries of ours in a search body: ``{"ttc": {"method": ...}}`` wherever an engine takes a query that ranks."""
+"""`ttc` queries in a search body: ``{"ttc": {"method": ...}}`` wherever an engine takes a query that ranks."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from es_ttc.serving.search.section import KEY, OF_RESCORE, Section, parse_sectio
 
 @dataclass(frozen=True, slots=True)
 class QueryClause:
-    """One query of ours.
+    """One `ttc` query.
 
     Attributes:
-        place: Keys and positions from the body to the object that holds the section.
+        place: Keys and positions from the body to the object that contains the section.
         section: Its section.
         text: The query's text.
     """
@@ -26,14 +26,14 @@ class QueryClause:
 
 
 def clauses_of(body: Mapping[str, Any], *, limits: RequestLimits = DEFAULT_LIMITS) -> list[QueryClause]:
-    """Return the queries of ours in a search body.
+    """Return the `ttc` queries in a search body.
 
     Args:
         body: The decoded body.
-        limits: How many there may be, and what each may hold.
+        limits: Limits of their number and contents.
 
     Raises:
-        InvalidRequest: One cannot be meant as it stands.
+        InvalidRequest: One is invalid.
     """
     try:
         found = [*_below(body.get("query"), ("query",)), *_below(body.get("retriever"), ("retriever",))]
@@ -52,12 +52,12 @@ def _below(value: Any, place: Place) -> Iterator[tuple[Place, Mapping[str, Any]]
             yield place, value
             return
         for key, one in value.items():
-            if key != "knn":  # what stands there belongs to the other hook
+            if key != "knn":  # a section there belongs to the other hook
                 yield from _below(one, (*place, key))
 
 
 def _is_ours(value: Mapping[str, Any], place: Place) -> bool:
-    """Whether an object is a query of ours: the whole query, or one below it that names a method."""
+    """Return whether an object is a `ttc` query: the whole query, or one inside it that names a method."""
     if KEY not in value:
         return False
     return place == ("query",) or (isinstance(value[KEY], dict) and "method" in value[KEY])

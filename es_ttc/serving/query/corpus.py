@@ -1,4 +1,4 @@
-"""What rewriters get to know of the corpus: asked of the engine in the caller's name, through the caller's door."""
+"""The data of the corpus for rewriters, read with the caller's credentials on the caller's target."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class CallerCorpus:
     """The searched documents and the model; see :class:`es_ttc.rewriters.base.Corpus`.
 
     Attributes:
-        engine: Asks the engine in the caller's name.
+        engine: Reads with the caller's credentials.
         model: The language model.
         prompts: Prompts by name.
         fields: The searched fields.
@@ -42,7 +42,7 @@ class CallerCorpus:
 
     @property
     def continues(self) -> bool:
-        """Whether the model continues texts."""
+        """Whether the model continues texts, or answers as an assistant."""
         return self.model.continues
 
     def prompt(self, name: str) -> Prompt:
@@ -52,14 +52,14 @@ class CallerCorpus:
     async def ask(
         self, prompt: str, *, max_tokens: int, stop: Sequence[str] = (), schema: JsonSchema | None = None
     ) -> str:
-        """Return what the model answers."""
+        """Return the model's answer."""
         return await self.model.ask(prompt, max_tokens=max_tokens, stop=stop, schema=schema)
 
     async def tokens(self, texts: Sequence[str]) -> list[Tokens]:
         """Return the tokens of texts.
 
-        Several indices may analyse differently, and some callers may search an index but not ask it to analyse: then
-        lower-cased words are compared.
+        If several indices analyse differently, or the caller may search an index but not call `_analyze`, lower-cased
+        words are returned.
         """
         index = self.engine.one_index
         if index is not None:
@@ -73,12 +73,12 @@ class CallerCorpus:
     async def frequencies(self, phrases: Sequence[str]) -> Frequencies:
         """Return document frequencies among the caller's documents."""
         fields = (*self.fields.names, *((ENRICHMENT,) if self.fields.enrichment else ()))
-        return await document_frequencies(self.engine, self.engine.door, fields, phrases)
+        return await document_frequencies(self.engine, self.engine.target, fields, phrases)
 
     async def best(self, query: Mapping[str, Any], size: int) -> list[tuple[float, str]]:
         """Return the scores and texts of a query's best documents."""
         body = {"query": query, "size": size, "_source": [*self.fields.names], "track_total_hits": False}
-        answer = await self.engine.search(self.engine.door, body)
+        answer = await self.engine.search(self.engine.target, body)
         return [
             (float(hit["_score"]), compose(hit.get("_source") or {}, self.fields.names)[0])
             for hit in answer["hits"]["hits"]
@@ -86,12 +86,12 @@ class CallerCorpus:
 
 
 class CorpusQuestions:
-    """Asks about the searched documents in a caller's name; see :class:`es_ttc.engine.protocol.SearchApi`.
+    """Reads the searched documents for a caller; see :class:`es_ttc.engine.protocol.SearchApi`.
 
     Args:
         upstream: The engine.
-        caller: In whose name, and through which door.
-        shared: Parts of the caller's body that hold for every search of his: a point in time, runtime fields.
+        caller: The request context.
+        shared: Parts of the caller's body that hold for all his searches: a point in time, runtime fields.
     """
 
     def __init__(self, upstream: Upstream, caller: Caller, shared: Mapping[str, Any]) -> None:
@@ -101,14 +101,14 @@ class CorpusQuestions:
         self._shared = shared
 
     @property
-    def door(self) -> str:
-        """What the caller searches, as it stands in his path."""
+    def target(self) -> str:
+        """The target, as in the request's path."""
         return unquote(self._caller.indices)
 
     @property
     def one_index(self) -> str | None:
-        """The one index or alias that the caller names; None for a pattern, a list, or none."""
-        return self.door if self.door and not set("*,") & set(self.door) and self.door != "_all" else None
+        """The one index or alias of the target; None for a pattern, a list, or none."""
+        return self.target if self.target and not set("*,") & set(self.target) and self.target != "_all" else None
 
     async def request(
         self,
@@ -122,15 +122,15 @@ class CorpusQuestions:
         """Send one JSON request and return the decoded answer.
 
         Raises:
-            EngineError: The engine answers with an error.
-            EngineUnavailable: It gives no answer.
+            EngineError: The engine returned an error.
+            EngineUnavailable: The engine does not answer.
         """
         return await self._engine.json(
             method, path.encode(), urlencode(params or {}).encode(), body, failing=_FAILING, in_own_words=True
         )
 
     async def search(self, index: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:  # noqa: ARG002
-        """Run one `_search` through the caller's door, whatever index is named."""
+        """Run one `_search` on the caller's target, whatever index is named."""
         path = f"/{self._caller.indices}/_search" if self._caller.indices else "/_search"
         naming = {} if "pit" in self._shared else dict(self._caller.params)
         found: dict[str, Any] = await self.request(
@@ -142,41 +142,43 @@ class CorpusQuestions:
         """Return the fields that are searched.
 
         Args:
-            named: The text fields that the request names, with boosts; none for the indices' own.
-            enrichment: Whether the field of enrichment is searched; None where an index has it.
-            method: Its method, for messages.
+            named: The text fields in the request, with boosts; none for the indices' own.
+            enrichment: Whether the field of enrichment is searched; None: if an index has it.
+            method: The method's name, for messages.
 
         Raises:
-            EngineError: The engine refuses: no such index, no right to read it.
-            InvalidRequest: No text field is named, and the indices tell none; or none of those named exists.
+            EngineError: The engine returned an error: no such index, no right to read it.
+            InvalidRequest: No text field is named, and the mappings name none; or none of those named exists.
             MissingFeature: No index has the field of enrichment.
         """
-        known = await self._known([ENRICHMENT, *(name.partition("^")[0] for name in named)])
-        has_enrichment = ENRICHMENT in known and enrichment is not False
+        existing = await self._existing([ENRICHMENT, *(name.partition("^")[0] for name in named)])
+        has_enrichment = ENRICHMENT in existing and enrichment is not False
         if enrichment and not has_enrichment:
             raise MissingFeature(
-                f"method [{method}] is to search [{ENRICHMENT}], which index [{self.door}] does not have: add it with "
-                f"`es-ttc index enrichment {self.door}`, or leave out [params.enrichment]"
+                f"method [{method}] is to search [{ENRICHMENT}], which index [{self.target}] does not have: add it "
+                f"with `es-ttc index enrichment {self.target}`, or leave out [params.enrichment]"
             )
         if not named:
             return Fields(await self._own_text_fields(method), has_enrichment)
-        if self.door and not known - {ENRICHMENT}:
-            raise InvalidRequest(f"none of [params.text_fields] is a field of index [{self.door}]: {', '.join(named)}")
+        if self.target and not existing - {ENRICHMENT}:
+            raise InvalidRequest(
+                f"none of [params.text_fields] is a field of index [{self.target}]: {', '.join(named)}"
+            )
         return Fields(tuple(named), has_enrichment)
 
-    async def _known(self, names: Sequence[str]) -> frozenset[str]:
-        """Return which fields an index has; the caller may search it, so may see that."""
-        if not self.door:
+    async def _existing(self, names: Sequence[str]) -> frozenset[str]:
+        """Return which of some fields the caller's target has."""
+        if not self.target:
             return frozenset(names) - {ENRICHMENT}
         params = {**dict(self._caller.params), "fields": ",".join(names)}
         answer = await self.request("GET", f"/{self._caller.indices}/_field_caps", params=params)
         return frozenset(name for name in names if name in answer["fields"])
 
     async def _own_text_fields(self, method: str) -> tuple[str, ...]:
-        async for told in meta_of(self._upstream, self.door or "*", "text_fields", self._caller):
-            if told:
-                return tuple(dict.fromkeys(name for names in told for name in names))
+        async for fields in meta_of(self._upstream, self.target or "*", "text_fields", self._caller):
+            if fields:
+                return tuple(dict.fromkeys(name for names in fields for name in names))
         raise InvalidRequest(
-            f"method [{method}] does not know which fields of index [{self.door}] hold text: name them in "
+            f"method [{method}] does not know which fields of index [{self.target}] hold text: name them in "
             '[params.text_fields], e.g. ["title^2", "text"]'
         )

@@ -1,4 +1,4 @@
-"""One query of ours rewritten: fields, expansion from memory or anew, deadline, and the plain query as a fallback."""
+"""Rewriting of one `ttc` query: fields, expansion (cached or new), deadline, and the plain query as fallback."""
 
 import hashlib
 import hmac
@@ -25,8 +25,8 @@ from es_ttc.serving.query.shared_model import SharedModel
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
 
 _FRESH_SECONDS = 300.0
-"""How long fields and document frequencies are taken as read; the model's answers are kept as long as there is room."""
-_MOST_KEPT = 20_000
+"""Time for which fields and document frequencies are cached; the model's answers are kept while there is room."""
+_MAX_CACHED = 20_000
 _NOT_RIGHTS = frozenset(
     {b"user-agent", b"x-opaque-id", b"x-request-id", b"traceparent", b"tracestate", b"x-elastic-client-meta"}
 )
@@ -35,14 +35,14 @@ _NOT_RIGHTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RewriteRequest:
-    """A query of ours with what belongs to its request.
+    """A `ttc` query with the data of its request.
 
     Attributes:
         clause: The query.
-        body: The body that it stands in.
-        caller: In whose name the corpus is asked.
-        timeout_ms: The search timeout of the caller's own, in ms, or None.
-        started: `time.perf_counter` when the request came in.
+        body: The body that contains it.
+        caller: The request context with which the corpus is read.
+        timeout_ms: The search timeout of the request, in ms, or None.
+        started: `time.perf_counter` when the request arrived.
     """
 
     clause: QueryClause
@@ -54,15 +54,15 @@ class RewriteRequest:
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """What stands in a query's place.
+    """The native query and its summary.
 
     Attributes:
-        clause: The query of ours.
-        query: The native one.
-        summary: What the answer says about it.
-        applied: Whether the method did its work.
-        detail: Whether hits show the terms that they match.
-        ms: What rewriting took.
+        clause: The `ttc` query.
+        query: The native query.
+        summary: The summary for the response.
+        applied: Whether the method was applied.
+        detail: Whether hits contain the terms that they match.
+        ms: Time of the rewriting.
     """
 
     clause: QueryClause
@@ -74,14 +74,14 @@ class RewriteResult:
 
 
 class RewriteService:
-    """Rewrites queries of ours.
+    """Rewrites `ttc` queries.
 
     Args:
         upstream: The engine.
         model: The language model.
         prompts: Prompts by name.
-        metrics: Told about stages and fallbacks.
-        default_timeout_ms: What rewriting may take where a request does not say.
+        metrics: Receives stages and fallbacks.
+        default_timeout_ms: Timeout for a request that sets none.
     """
 
     def __init__(
@@ -93,17 +93,17 @@ class RewriteService:
         self._metrics = metrics
         self._default_timeout_ms = default_timeout_ms
         self._secret = secrets.token_bytes(32)
-        self._fields: ExpiringCache[str, Fields] = ExpiringCache(_MOST_KEPT, _FRESH_SECONDS)
-        self._expansions: ExpiringCache[str, Expansion] = ExpiringCache(_MOST_KEPT, _FRESH_SECONDS)
+        self._fields: ExpiringCache[str, Fields] = ExpiringCache(_MAX_CACHED, _FRESH_SECONDS)
+        self._expansions: ExpiringCache[str, Expansion] = ExpiringCache(_MAX_CACHED, _FRESH_SECONDS)
 
     async def rewritten(self, question: RewriteRequest) -> RewriteResult:
-        """Return what stands in a query's place.
+        """Return the native query for a `ttc` query.
 
         Raises:
-            InvalidRequest: The method is unknown, its parameters do not fit, the index lacks what it needs, or the
-                method asks a model and there is none.
-            EngineError: The engine refuses the caller.
-            EsTtcError: Rewriting failed, and the request wants an error then.
+            InvalidRequest: The method is unknown, its parameters are invalid, the index lacks a required field, or the
+                method needs a model and there is none.
+            EngineError: The engine returned an error.
+            EsTtcError: Rewriting failed, and the request says ``on_error: fail``.
         """
         section = question.clause.section
         rewriter = registry.load(section.method)
@@ -111,48 +111,55 @@ class RewriteService:
         if rewriter.asks_model:
             self._model.require(rewriter.name)
         began = time.perf_counter()
-        door = self._door(question)
+        context = self._context_key(question)
         engine = CorpusQuestions(self._upstream, question.caller, _shared(question.body))
-        fields = await self._searched(engine, door, rewriter, params)
+        fields = await self._searched(engine, context, rewriter, params)
         corpus = CallerCorpus(engine, self._model, self._prompts, fields)
-        outcome = await self._expanded(question, rewriter, params, corpus, door)
+        outcome = await self._expanded(question, rewriter, params, corpus, context)
         ms = (time.perf_counter() - began) * 1000
         self._metrics.stage_seconds.labels("rewrite").observe(ms / 1000)
-        told: dict[str, Any] = {"method": rewriter.name, "applied": not isinstance(outcome, EsTtcError)}
+        summary: dict[str, Any] = {"method": rewriter.name, "applied": not isinstance(outcome, EsTtcError)}
         if isinstance(outcome, EsTtcError):
             fell_back(self._metrics, "plain query answered", rewriter.name, outcome)
-            told["reason"] = str(outcome)
+            summary["reason"] = str(outcome)
             expansion = None
         else:
-            expansion, kept = outcome
-            told |= {"terms": len(expansion.terms), "dropped": len(expansion.dropped), "kept": kept}
-            told |= expansion.summary
+            expansion, cached = outcome
+            summary |= {"terms": len(expansion.terms), "dropped": len(expansion.dropped), "kept": cached}
+            summary |= expansion.summary
             if section.detail:
-                told |= _detail(expansion)
+                summary |= _detail(expansion)
         query = rewriter.query(question.clause.text, fields, expansion, params, named=section.detail)
-        told["took"] = {"rewrite": round(ms, 2)}
-        return RewriteResult(question.clause, query, told, bool(told["applied"]), section.detail, ms)
+        summary["took"] = {"rewrite": round(ms, 2)}
+        return RewriteResult(question.clause, query, summary, bool(summary["applied"]), section.detail, ms)
 
-    async def _searched(self, engine: CorpusQuestions, door: str, rewriter: Rewriter[Any], params: Params) -> Fields:
+    async def _searched(self, engine: CorpusQuestions, context: str, rewriter: Rewriter[Any], params: Params) -> Fields:
         named, needs = list(rewriter.fields(params)), rewriter.enrichment(params)
-        key = jsonio.dumps([door, named, needs]).decode()
-        kept = self._fields.get(key)
-        if kept is not None:
-            return kept.value
+        key = jsonio.dumps([context, named, needs]).decode()
+        cached = self._fields.get(key)
+        if cached is not None:
+            return cached.value
         found = await engine.fields(named, enrichment=needs, method=rewriter.name)
         self._fields.put(key, found)
         return found
 
     async def _expanded(
-        self, question: RewriteRequest, rewriter: Rewriter[Any], params: Params, corpus: CallerCorpus, door: str
+        self, question: RewriteRequest, rewriter: Rewriter[Any], params: Params, corpus: CallerCorpus, context: str
     ) -> tuple[Expansion, bool] | EsTtcError:
-        """Return the expansion and whether it was kept from before, or the reason why the plain query answers."""
+        """Return the expansion and whether it was cached, or the reason for the plain query."""
         section, text = question.clause.section, question.clause.text
-        asked = [door, rewriter.name, rewriter.remembers(params), text, corpus.fields.text, corpus.fields.enrichment]
-        key = hashlib.sha256(jsonio.dumps(asked)).hexdigest()
-        kept = self._expansions.get(key)
-        if kept is not None:
-            return kept.value, True
+        key_parts = [
+            context,
+            rewriter.name,
+            rewriter.remembers(params),
+            text,
+            corpus.fields.text,
+            corpus.fields.enrichment,
+        ]
+        key = hashlib.sha256(jsonio.dumps(key_parts)).hexdigest()
+        cached = self._expansions.get(key)
+        if cached is not None:
+            return cached.value, True
         budget = budget_ms(section.timeout_ms or self._default_timeout_ms, question.timeout_ms, question.started)
         outcome = await attempt(
             rewriter.expand(text, corpus, params), what="rewriting", method=rewriter.name, budget_ms=budget
@@ -164,10 +171,10 @@ class RewriteService:
         self._expansions.put(key, outcome)
         return outcome, False
 
-    def _door(self, question: RewriteRequest) -> str:
-        """Return what stands for the caller's rights and what he searches; nothing can be read back from it.
+    def _context_key(self, question: RewriteRequest) -> str:
+        """Return a key for the caller's rights and target, as a hash.
 
-        Document frequencies are those of documents that the caller may see, so they serve him alone.
+        Document frequencies count documents that the caller may read, so a cached value is used for that caller only.
         """
         caller = question.caller
         digest = hmac.new(self._secret, digestmod=hashlib.sha256)
@@ -179,12 +186,12 @@ class RewriteService:
 
 
 def _shared(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a body that say which documents are searched, whatever the query."""
+    """Return the parts of a body that decide which documents are searched, apart from the query."""
     return {key: body[key] for key in ("pit", "runtime_mappings", "derived") if key in body}
 
 
 def _detail(expansion: Expansion) -> dict[str, Any]:
-    """Return the terms with their document frequencies, and what was dropped with the reason."""
+    """Return the terms with their document frequencies, and the dropped terms with the reason."""
     return {
         "expansion": [
             {"term": term.text, "weight": round(term.weight, 4)}
@@ -199,19 +206,19 @@ def _detail(expansion: Expansion) -> dict[str, Any]:
 
 
 def show_matches(hits: list[dict[str, Any]]) -> None:
-    """Move the names of our clauses from each hit's own names to what we show of it."""
+    """Move the names of es-ttc's clauses from each hit's own names to its detail."""
     for hit in hits:
         names = hit.get("matched_queries", ())
         ours = [name for name in names if name.startswith(NAMED)]
         if not ours:
             continue
-        left = (
+        own_names = (
             {name: names[name] for name in names if name not in ours}
             if isinstance(names, dict)
             else [name for name in names if name not in ours]
         )
-        if left:
-            hit["matched_queries"] = left
+        if own_names:
+            hit["matched_queries"] = own_names
         else:
             del hit["matched_queries"]
         hit["_ttc"] = {**hit.get("_ttc", {}), "matched": [name.removeprefix(NAMED) for name in ours]}

@@ -1,7 +1,7 @@
-"""The gateway's language model: each question asked once, its answer kept, whoever has stopped waiting for it.
+"""The gateway's language model: each prompt is sent once and its answer is cached, even if the caller has disconnected.
 
-An answer depends on the prompt alone, which holds the query's text and nothing of any document; so it serves every
-caller who asks the same.
+An answer depends only on the prompt, which contains the query's text and nothing from a document. So it serves every
+caller with the same text.
 """
 
 import asyncio
@@ -16,24 +16,24 @@ from es_ttc.llm import JsonSchema, LlmClient
 from es_ttc.serving.logs import log
 from es_ttc.settings import LlmSettings
 
-_KEPT_BYTES = 32 * 2**20
-_WAITING_A_PLACE = 8  # questions that wait for each one that may be in flight
+_MAX_CACHED_BYTES = 32 * 2**20
+_WAITING_A_PLACE = 8  # waiting requests for each one that may be in flight
 
 
 class SharedModel:
-    """Asks the configured model. Use as an async context manager.
+    """Calls the configured model. Use as an async context manager.
 
     Args:
-        settings: Of the model; without an address there is none.
+        settings: Settings of the model; without an address there is none.
 
     Raises:
-        ConfigurationError: The address is no URL.
+        ConfigurationError: The address is not a URL.
     """
 
     def __init__(self, settings: LlmSettings) -> None:
         self._client = None if settings.llm_url is None else LlmClient(settings)
         self._most = settings.llm_concurrency * (1 + _WAITING_A_PLACE)
-        self._kept: LruCache[str, str] = LruCache(_KEPT_BYTES)
+        self._answers: LruCache[str, str] = LruCache(_MAX_CACHED_BYTES)
         self._under_way: dict[str, asyncio.Task[str]] = {}
 
     async def __aenter__(self) -> "SharedModel":
@@ -50,16 +50,16 @@ class SharedModel:
 
     @property
     def configured(self) -> bool:
-        """Whether there is a model."""
+        """Whether a model is configured."""
         return self._client is not None
 
     @property
     def continues(self) -> bool:
-        """Whether it continues texts, in place of answering as an assistant."""
+        """Whether the model continues texts, or answers as an assistant."""
         return self._client is not None and self._client.api == "completions"
 
     def require(self, method: str) -> None:
-        """Refuse a method that needs a model where there is none.
+        """Raise an error if a method needs a model and none is configured.
 
         Raises:
             InvalidRequest: There is none.
@@ -73,19 +73,19 @@ class SharedModel:
     async def ask(
         self, prompt: str, *, max_tokens: int, stop: Sequence[str] = (), schema: JsonSchema | None = None
     ) -> str:
-        """Return the answer to a prompt: the kept one, that of a question under way, or a new one.
+        """Return the answer to a prompt: from the cache, from a running request, or from a new one.
 
-        A question whose asker has gone is answered all the same, and the answer kept: the next one has it at once.
+        If the caller disconnects, the request continues, and its answer is cached for the next one.
 
         Raises:
-            LlmError: There is no answer.
-            TooManyRequests: Too many questions wait already.
+            LlmError: The model returned no answer.
+            TooManyRequests: Too many requests are waiting.
         """
-        asked = [prompt, max_tokens, list(stop), None if schema is None else schema.key]
-        key = hashlib.sha256(orjson.dumps(asked)).hexdigest()
-        kept = self._kept.get(key)
-        if kept is not None:
-            return kept
+        key_parts = [prompt, max_tokens, list(stop), None if schema is None else schema.key]
+        key = hashlib.sha256(orjson.dumps(key_parts)).hexdigest()
+        cached = self._answers.get(key)
+        if cached is not None:
+            return cached
         if key not in self._under_way:
             if len(self._under_way) >= self._most:
                 raise TooManyRequests(f"{len(self._under_way)} questions wait for the language model already")
@@ -100,13 +100,13 @@ class SharedModel:
         if self._client is None:
             raise RuntimeError("there is no model: require() tells who asks for one")
         reply = await self._client.ask(prompt, max_tokens=max_tokens, stop=stop, schema=schema)
-        self._kept.put(key, reply.text, len(reply.text) + len(key))
+        self._answers.put(key, reply.text, len(reply.text) + len(key))
         return reply.text
 
     def _ended(self, key: str, task: "asyncio.Task[str]") -> None:
         self._under_way.pop(key, None)
         if task.cancelled():
             return
-        error = task.exception()  # looked at here, for nobody may wait any more
+        error = task.exception()  # retrieved here, because no caller may be waiting any more
         if isinstance(error, LlmError):
             log.warning("language model gave no answer", failure=error.failure.value)

@@ -1,4 +1,4 @@
-"""The stage of queries of ours: each is rewritten to one native query, and the rest of the search stays as it is."""
+"""The stage of `ttc` queries: each is rewritten to one native query, and the rest of the search does not change."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ _REWRITTEN_AT_ONCE = 8  # searches of one `_msearch`
 
 
 class RewriteStage(ClauseStage[QueryClause, RewriteResult]):
-    """Rewrites queries of ours.
+    """Rewrites `ttc` queries.
 
     Args:
         rewriting: Rewrites one query.
-        limits: What a request may hold.
-        offload: Where long bodies are searched for clauses.
+        limits: Limits of requests.
+        offload: Runs the parsing of long bodies.
     """
 
     def __init__(self, rewriting: RewriteService, limits: RequestLimits, offload: Offload) -> None:
@@ -33,13 +33,13 @@ class RewriteStage(ClauseStage[QueryClause, RewriteResult]):
         self._limits = limits
 
     def clauses_of(self, body: Mapping[str, Any]) -> list[QueryClause]:
-        """Return the queries of ours in a body."""
+        """Return the `ttc` queries in a body."""
         return clauses_of(body, limits=self._limits)
 
     async def answers(
         self, request: SearchRequest, found: Sequence[SearchWithClauses[QueryClause]]
     ) -> list[list[RewriteResult] | EsTtcError]:
-        """Return what each query is rewritten to, a few searches at a time."""
+        """Return the rewritten queries, for a few searches at a time."""
         room = asyncio.Semaphore(_REWRITTEN_AT_ONCE)
 
         async def rewritten(one: SearchWithClauses[QueryClause]) -> list[RewriteResult] | EsTtcError:
@@ -57,14 +57,14 @@ class RewriteStage(ClauseStage[QueryClause, RewriteResult]):
         return list(await asyncio.gather(*map(rewritten, found)))
 
     def replaced(self, body: dict[str, Any], answers: Sequence[RewriteResult]) -> dict[str, Any]:
-        """Return the body with native queries in the places of ours, and their text in a rescoring section."""
+        """Return the body with native queries in place of `ttc` queries, and their text in a rescoring section."""
         replaced = body
         for one in answers:
             replaced = put_at(replaced, one.clause.place, one.query)
         return with_text(replaced, body, {(one.clause.text,) for one in answers})
 
     def completion(self, answers: Sequence[RewriteResult]) -> "RewriteCompletion":
-        """Return what adds the summaries of the rewriting."""
+        """Return the object that adds the summaries of the rewriting."""
         return RewriteCompletion(answers)
 
 
@@ -76,7 +76,7 @@ class RewriteCompletion(ClauseCompletion[RewriteResult]):
         self.applied = all(one.applied for one in answers)
 
     def add(self, response: dict[str, Any]) -> None:
-        """Add to a response in place."""
+        """Add them to a response, in place."""
         add_summary(response, "query", [one.summary for one in self.answers], max(one.ms for one in self.answers))
         if any(one.detail for one in self.answers):
             show_matches(response.get("hits", {}).get("hits", []))

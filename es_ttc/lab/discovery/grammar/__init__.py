@@ -1,5 +1,5 @@
-"""A typed grammar over the programs' primitives: trees that are programs, and ways to change them.
+"""A typed grammar over the programs' primitives: programs as trees, and operations that change them.
 
-:mod:`.operations` lists what there is, :mod:`.trees` grows and changes trees, :mod:`.render` writes them as Python,
-:mod:`.known` holds the paper's programs as trees.
+:mod:`.operations` lists the operations, :mod:`.trees` generates and changes trees, :mod:`.render` writes them as
+Python, :mod:`.known` contains the paper's programs as trees.
 """

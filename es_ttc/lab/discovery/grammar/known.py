@@ -1,4 +1,4 @@
-"""The paper's programs as trees, so that a search can begin with them. Tests hold them to the programs' own scores."""
+"""The paper's programs as trees, as initial programs of a search. Tests compare them with the programs' own scores."""
 
 from es_ttc.lab.discovery.grammar.trees import Tree
 
@@ -11,7 +11,7 @@ def _best(granularity: str) -> Tree:
 
 
 def _coverage() -> tuple[Tree, ...]:
-    """The eight channels of CoverageTriple (B.4)."""
+    """Return the eight channels of CoverageTriple (B.4)."""
     whole = [Tree("cosine", (_Q, Tree("debias", (documents,)))) for documents in (_D, Tree("topic"))]
     chunked = []
     for granularity in _GRANULARITIES:
@@ -21,7 +21,7 @@ def _coverage() -> tuple[Tree, ...]:
 
 
 def _rounds() -> tuple[Tree, Tree, list[Tree]]:
-    """The channels, the first round, and all three rounds of CrossRoundRRF (B.6)."""
+    """Return the channels, the first round, and all three rounds of CrossRoundRRF (B.6)."""
     hybrid = Tree("hybrid", (), (True, False))
     first = Tree("round", (hybrid, _Q))
     moved = Tree("round", (hybrid, Tree("rocchio", (_Q, first))))
@@ -31,7 +31,7 @@ def _rounds() -> tuple[Tree, Tree, list[Tree]]:
 
 
 def _dual() -> Tree:
-    """DiverseDualCtx (B.7)."""
+    """Return DiverseDualCtx (B.7)."""
     hybrid, first, rounds = _rounds()
     order = Tree("order", (Tree("rrf", tuple(rounds)),))
     for anchor in ("first", "diverse"):

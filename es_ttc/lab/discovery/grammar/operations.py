@@ -24,11 +24,11 @@ class Operation:
         gives: Its type.
         takes: The types of its parts.
         code: A Python expression; ``{0}``... are its parts, ``{parts}`` all of them with commas, ``{a}``... its
-            constants, ``{out}`` the name that it gets. Lines before the last are statements.
-        imports: Names of the primitives that it uses.
-        constants: What each constant may be.
-        more: Whether the last part may stand there several times.
-        weight: How often it is drawn.
+            constants, ``{out}`` the name of its result. Lines before the last are statements.
+        imports: Names of the primitives in it.
+        constants: Possible values of each constant.
+        more: Whether the last part may occur several times.
+        weight: Relative frequency in random trees.
     """
 
     gives: Type
@@ -43,11 +43,11 @@ class Operation:
 _GRANULARITIES = ("sentences", "pairs", "paragraphs")
 
 _OPERATIONS: dict[str, Operation] = {
-    # what is given
+    # inputs
     "S": Operation("scores", (), "S"),
     "Q": Operation("queries", (), "Q", weight=4),
     "D": Operation("documents", (), "D", weight=3),
-    # documents seen otherwise
+    # other views of documents
     "topic": Operation("documents", (), "ctx.view(D, PASSAGE, TOPIC_LENGTH)", ("PASSAGE", "TOPIC_LENGTH")),
     "reversed": Operation("documents", (), "ctx.view(D, QUERY)", ("QUERY",)),
     "debias": Operation("documents", ("documents",), "debias({0})", ("debias",)),
@@ -141,12 +141,12 @@ _OPERATIONS: dict[str, Operation] = {
         ((0.1,),),
         weight=0.25,
     ),
-    # rounds of the paper's channels, all at once
+    # rounds over all of the paper's channels
     "hybrid": Operation(
         "channels", (), "Hybrid(D, ctx, all_lexical={a}, cross={b})", ("Hybrid",), ((True, False), (False, True))
     ),
     "round": Operation("scores", ("channels", "queries"), "{0}.round({1})", weight=1.5),
-    # queries moved
+    # changed queries
     "rocchio": Operation(
         "queries",
         ("queries", "scores"),
@@ -184,7 +184,7 @@ _OPERATIONS: dict[str, Operation] = {
     "expanded": Operation(
         "queries", ("queries", "anchors"), "ctx.expand({0}, {1}, {a})", ("QUERY",), (("QUERY",),), weight=1.5
     ),
-    # which documents
+    # documents
     "order": Operation("order", ("scores",), "order_of({0}, S)", ("order_of",)),
     "first": Operation("anchors", ("order",), "{0}[:, 0]", weight=2),
     "last": Operation("anchors", ("order",), "{0}[:, -1]"),
@@ -220,9 +220,9 @@ MODULES: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(("debias", "normalise"), "primitives.vectors"),
     }
 )
-"""Where each primitive is imported from, below ``es_ttc.rescorers.programs``."""
+"""The module of each primitive, below ``es_ttc.rescorers.programs``."""
 
 
 def of_type(gives: Type, *, leaves: bool = False) -> list[str]:
-    """Return the names of the operations of a type; leaves alone where they are wanted."""
+    """Return the names of the operations of a type; on request only leaves."""
     return [name for name, one in OPERATIONS.items() if one.gives == gives and not (leaves and one.takes)]

@@ -1,4 +1,4 @@
-"""Trees as Python that people can read: one line a subtree, equal subtrees once."""
+"""Write trees as readable Python: one line for each subtree, equal subtrees once."""
 
 import string
 from collections import defaultdict
@@ -11,10 +11,10 @@ _WIDTH = 100
 
 
 def render(tree: Tree, summary: str) -> str:
-    """Return the source of the program that a tree is.
+    """Return the source of a tree's program.
 
     Args:
-        tree: Of type scores.
+        tree: A tree of type scores.
         summary: Its docstring.
     """
     names: dict[Tree, str] = {}
@@ -47,7 +47,7 @@ def render(tree: Tree, summary: str) -> str:
 
 
 def _broken(expression: str) -> str:
-    """Put the channels of a long list on lines of their own."""
+    """Put the channels of a long list on separate lines."""
     head, bracket, rest = expression.partition("([")
     inner, end, tail = rest.partition("])")
     if len(expression) < _WIDTH or not end:

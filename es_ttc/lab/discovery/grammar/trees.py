@@ -1,4 +1,4 @@
-"""Trees of the grammar: drawn at random, changed, crossed. All choices come from the random source that is given."""
+"""Trees of the grammar: random, changed, crossed. All choices come from a given random source."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -18,9 +18,9 @@ class Tree:
     """An operation with its constants and parts.
 
     Attributes:
-        name: The operation's.
-        parts: What it takes.
-        constants: Its constants' values.
+        name: Name of the operation.
+        parts: Its parts.
+        constants: Values of its constants.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Tree:
         return OPERATIONS[self.name].gives
 
     def nodes(self) -> Iterator["Tree"]:
-        """Yield each different subtree once, parts before what they are parts of."""
+        """Yield each different subtree once, parts before their parents."""
         seen: set[Tree] = set()
 
         def visit(tree: Tree) -> Iterator[Tree]:
@@ -47,7 +47,7 @@ class Tree:
         yield from visit(self)
 
     def replaced(self, old: "Tree", new: "Tree") -> "Tree":
-        """Return the tree with one subtree changed, wherever it stands."""
+        """Return the tree with one subtree replaced wherever it occurs."""
         if self == old:
             return new
         if not any(old in part.nodes() for part in self.parts):
@@ -60,7 +60,7 @@ class Tree:
 
     @classmethod
     def from_json(cls, data: list[Any]) -> "Tree":
-        """Read :meth:`as_json` back.
+        """Return the tree of :meth:`as_json`.
 
         Raises:
             ValueError: It is no such tree.
@@ -73,7 +73,7 @@ class Tree:
 
 
 def draw(source: random.Random, gives: Type, depth: int = _DEPTH) -> Tree:
-    """Return a tree of a type, at most so deep where there are leaves of its type."""
+    """Return a random tree of a type, with a maximum depth if there are leaves of its type."""
     names = of_type(gives, leaves=depth <= 0 and _has_leaves(gives))
     (name,) = source.choices(names, [OPERATIONS[one].weight for one in names])
     operation = OPERATIONS[name]
@@ -85,7 +85,7 @@ def draw(source: random.Random, gives: Type, depth: int = _DEPTH) -> Tree:
 
 
 def mutate(source: random.Random, tree: Tree) -> tuple[Tree, str]:
-    """Return a tree changed in one place, and how in a few words."""
+    """Return a tree with one change, and a short description of the change."""
     changes: list[tuple[Callable[[random.Random, Tree], tuple[Tree, str]], float]] = [
         (_regrow, 3),
         (_add, 4),
@@ -98,7 +98,7 @@ def mutate(source: random.Random, tree: Tree) -> tuple[Tree, str]:
 
 
 def cross(source: random.Random, tree: Tree, other: Tree) -> tuple[Tree, str]:
-    """Return a tree with one subtree of another in place of its own, and how in a few words."""
+    """Return a tree with one subtree replaced by one of another tree, and a short description."""
     place = source.choice(list(tree.nodes()))
     alike = [one for one in other.nodes() if one.gives == place.gives and one != place]
     if not alike:

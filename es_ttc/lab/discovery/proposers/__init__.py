@@ -1,1 +1,1 @@
-"""Who writes programs: the grammar, a language model, or a recording."""
+"""Proposers of programs: the grammar, a language model, or a recording."""

@@ -1,4 +1,4 @@
-"""What a proposer is: a function from the memory to the next program."""
+"""The contract of a proposer: a function from the memory to the next program."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,14 +7,14 @@ from es_ttc.lab.discovery.records import Proposal, Record
 
 
 class Proposer(Protocol):
-    """Writes one program a generation."""
+    """Writes one program for each generation."""
 
     def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
         """Return the next program.
 
         Args:
             generation: Its number, from 1.
-            records: All that came before: H, and with it the frontier F.
+            records: All earlier records: H, which includes the frontier F.
 
         Raises:
             Refused: There is none this time; the reason is recorded.

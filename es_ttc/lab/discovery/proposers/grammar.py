@@ -1,4 +1,4 @@
-"""A proposer without a language model: mutated and crossed trees of the grammar. The baseline that one must beat."""
+"""A proposer without a language model: mutated and crossed trees of the grammar. The baseline for language models."""
 
 import random
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ _STEPS = (1, 1, 2, 3)
 class GrammarProposer:
     """Mutation and crossover over typed trees.
 
-    What it proposes follows from the seed, the generation and the memory alone, so a search that is resumed or repeated
-    goes the same way.
+    Its proposals depend only on the seed, the generation and the memory, so a resumed or repeated search gives the same
+    results.
 
     Args:
-        seed: Of every choice.
-        distance: Least structural distance; what the registry would refuse is not proposed, if it can be helped.
+        seed: Seed of all choices.
+        distance: Minimum structural distance; programs that the registry would refuse are avoided if possible.
     """
 
     def __init__(self, seed: int, distance: float) -> None:
@@ -33,7 +33,7 @@ class GrammarProposer:
         self._distance = distance
 
     def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
-        """Return a child of good programs, or a new one."""
+        """Return a descendant of good programs, or a new one."""
         source = random.Random(f"{self._seed}:{generation}")  # noqa: S311 - a search to be repeated, not a secret
         registry = registry_of(records, self._distance)
         proposal = self._drawn(source, records)
@@ -60,11 +60,11 @@ class GrammarProposer:
                 tree, how = cross(source, tree, Tree.from_json(other.proposal.genome))
                 parents = (parent.name, other.name)
             else:
-                told = []
+                steps = []
                 for _ in range(source.choice(_STEPS)):
                     tree, step = mutate(source, tree)
-                    told.append(step)
-                how = "; ".join(told)
+                    steps.append(step)
+                how = "; ".join(steps)
         if len(list(tree.nodes())) > MOST_NODES:
             tree, how = draw(source, "scores"), "drawn anew: the child was too large"
             parents = ()

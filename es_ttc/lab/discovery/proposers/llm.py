@@ -1,7 +1,7 @@
 """A language model as the proposer (section 3.2), behind any OpenAI-compatible endpoint.
 
-The prompt is made from the memory alone: results and costs of past programs, what was refused and why, the source of
-the best of the frontier. What the model writes is text until the screening has passed it.
+The prompt is built only from the memory: results and costs of past programs, refusals with reasons, the sources of the
+best of the frontier. The model's output is treated as text until it has passed the screening.
 """
 
 import ast
@@ -24,19 +24,19 @@ ORIGIN: Final = "llm"
 _PROMPT = Path(__file__).with_name("prompt.md")
 _FENCE = "```"
 _FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
-_SHOWN_RESULTS, _SHOWN_FAILURES = 40, 10
+_MAX_RESULTS, _MAX_FAILURES = 40, 10
 _PRIMITIVES = "primitives."
 
 
 class LlmProposer:
-    """Asks a model for one program a generation.
+    """Requests one program for each generation from a model.
 
     Args:
         settings: The endpoint.
-        seed: Of the model's choices, where the endpoint goes by it.
-        characters: Room for history, failures and sources in the prompt; small models have little.
-        tokens: The longest answer.
-        temperature: How far the model strays.
+        seed: Seed for the model, if the endpoint supports it.
+        characters: Maximum size of history, failures and sources in the prompt; small models need a low value.
+        tokens: Maximum length of an answer.
+        temperature: Sampling temperature.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LlmProposer:
         tokens: int = 2_000,
         temperature: float = 0.8,
     ) -> None:
-        LlmClient(settings)  # what is wrong with the settings is told before the search begins
+        LlmClient(settings)  # errors in the settings are reported before the search begins
         self._settings = settings
         self._seed = seed
         self._characters = characters
@@ -56,12 +56,12 @@ class LlmProposer:
         self._temperature = temperature
 
     def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
-        """Return what the model wrote, as it wrote it.
+        """Return the model's output unchanged.
 
         Raises:
-            LlmError: The endpoint does not answer; the search stops, and can go on later.
+            LlmError: The endpoint does not answer; the search stops, and can be resumed later.
         """
-        reply = asyncio.run(self._ask(prompt(records, self._characters), self._seed * 100_000 + generation))
+        reply = asyncio.run(self._complete(prompt(records, self._characters), self._seed * 100_000 + generation))
         source = program_of(reply.text)
         novelty, hypothesis = claims(source)
         return Proposal(
@@ -78,7 +78,7 @@ class LlmProposer:
             ),
         )
 
-    async def _ask(self, text: str, seed: int) -> Reply:
+    async def _complete(self, text: str, seed: int) -> Reply:
         async with LlmClient(self._settings) as client:
             continued = client.api == "completions"
             return await client.ask(
@@ -91,11 +91,11 @@ class LlmProposer:
 
 
 def prompt(records: Sequence[Record], characters: int) -> str:
-    """Return the question that a memory leads to.
+    """Return the prompt for a memory.
 
     Args:
         records: The memory.
-        characters: Room for what changes; sources get half of it, results and failures a quarter each.
+        characters: Maximum size of the variable part; sources get half of it, results and failures a quarter each.
     """
     template = read_prompt(_PROMPT, {"primitives", "history", "failures", "frontier"})
     return (
@@ -110,14 +110,14 @@ def prompt(records: Sequence[Record], characters: int) -> str:
 
 
 def program_of(text: str) -> str:
-    """Return the program in a model's answer: the longest fenced block, or the text where there is none."""
+    """Return the program in a model's answer: the longest fenced block, or the text if there is none."""
     blocks = [block.strip("\n") for block in _FENCED.findall(text)]
     found = max(blocks, key=len) if blocks else text.partition(_FENCE)[0]
     return f"{found.strip()}\n" if found.strip() else ""
 
 
 def claims(source: str) -> tuple[str, str]:
-    """Return the claims in a program's docstring, novelty and hypothesis; empty where there are none."""
+    """Return the claims in a program's docstring, novelty and hypothesis; empty if there are none."""
     try:
         text = ast.get_docstring(ast.parse(source)) or ""
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -134,7 +134,7 @@ def _best(records: Sequence[Record]) -> list[Record]:
 
 
 def _results(records: Sequence[Record]) -> Iterator[str]:
-    known = sorted(measured(records), key=lambda record: -(record.mean or 0.0))[:_SHOWN_RESULTS]
+    known = sorted(measured(records), key=lambda record: -(record.mean or 0.0))[:_MAX_RESULTS]
     for record in known:
         tasks = ", ".join(f"{name} {one.delta:+.3f}" for name, one in record.tasks.items())
         about = f": {record.proposal.novelty}" if record.proposal.novelty else ""
@@ -142,7 +142,7 @@ def _results(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _failures(records: Sequence[Record]) -> Iterator[str]:
-    refused = [record for record in records if record.verdict == "rejected"][-_SHOWN_FAILURES:]
+    refused = [record for record in records if record.verdict == "rejected"][-_MAX_FAILURES:]
     for record in reversed(refused):
         yield f"{record.name} {record.reason}: {record.detail}"
 
@@ -154,7 +154,7 @@ def _sources(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _within(parts: Iterator[str], room: int) -> str:
-    """Return the parts that there is room for, whole ones alone; one that is too long leaves its room to the next."""
+    """Return the parts that fit into the limit, complete ones only; a part that is too long is skipped."""
     kept: list[str] = []
     for part in parts:
         if len(part) < room:

@@ -1,4 +1,4 @@
-"""A recorded proposer: programs from a file, one a line. For tests, and to judge programs written by hand."""
+"""A recorded proposer: programs from a file, one per line. For tests, and to measure programs written by hand."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +11,10 @@ from es_ttc.rescorers.programs.source import Reason, Refused
 
 
 class ReplayProposer:
-    """Gives back what was recorded, in order.
+    """Returns recorded proposals, in order.
 
     Args:
-        proposals: One a generation.
+        proposals: One for each generation.
     """
 
     def __init__(self, proposals: Sequence[Proposal]) -> None:
@@ -22,10 +22,10 @@ class ReplayProposer:
 
     @classmethod
     def read(cls, path: Path) -> "ReplayProposer":
-        """Read a file; a line is an object with `source`, and the other fields of a proposal if it has them.
+        """Return the proposals of a file; a line is an object with `source`, and optionally other fields of a proposal.
 
         Raises:
-            ConfigurationError: There is no such file, or a line is no proposal.
+            ConfigurationError: There is no such file, or a line is not a proposal.
         """
         proposals = []
         try:

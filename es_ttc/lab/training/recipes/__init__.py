@@ -1,1 +1,1 @@
-"""What is trained, one kind a module: ``dense``, ``nnn``, ``colt``, ``head``."""
+"""The recipes, one for each kind of training: ``dense``, ``nnn``, ``colt``, ``head``."""

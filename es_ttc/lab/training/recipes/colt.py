@@ -1,12 +1,12 @@
 """COLT (Qu et al., CIKM 2024), a baseline of NNN decoding (its appendix B.4), after its published code.
 
-Queries, documents and *scenes* (the sets of documents that queries ask for) stand in three bipartite graphs. Every
-train query and every document has a vector of its own, beginning with the dense encoder's. Graph convolution lets those
-that are asked for together resemble each other, seen from documents and from scenes, and a contrastive loss holds both
-views together. Retrieval stays the inner product: of a new query's dense vector with the documents' vectors.
+Queries, documents and *scenes* (the sets of documents that are relevant to a query) form three bipartite graphs. Every
+train query and every document has a vector of its own, initially the dense encoder's. Graph convolution makes documents
+of the same queries similar, in a view of documents and in a view of scenes, and a contrastive loss aligns both views.
+Retrieval is still the inner product of a new query's dense vector with the documents' vectors.
 
-One thing differs from the published code: scenes follow their documents at every step, where it keeps their first
-vectors. The lost settings of the comparison are taken from its configuration for ToolLens.
+There is one difference to the published code: scenes follow their documents at every step, whereas the code keeps their
+initial vectors. The settings that the comparison does not state are from its configuration for ToolLens.
 """
 
 from collections.abc import Iterable
@@ -30,15 +30,15 @@ Edges = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class ColtOptions:
-    """What COLT can be told; the defaults are those of its published configuration for ToolLens.
+    """Options of COLT; the defaults are those of its published configuration for ToolLens.
 
     Attributes:
-        layers: Depth of the graph convolution; NNN decoding's comparison sweeps it.
-        balance: Weight of the contrastive loss, swept too.
+        layers: Number of layers of the graph convolution, which NNN decoding's comparison varies.
+        balance: Weight of the contrastive loss, which it varies too.
         temperature: Of the contrastive loss.
-        listed: Documents of a query's list: the relevant ones, filled up with random others.
-        dropped: Share of each graph's edges that an epoch leaves out.
-        metric: What validation measures.
+        listed: Number of documents in a query's list: the relevant ones and random others.
+        dropped: Share of each graph's edges that is dropped in an epoch.
+        metric: Validation metric.
     """
 
     layers: int = 1
@@ -50,7 +50,7 @@ class ColtOptions:
 
 
 class Vectors(nn.Module):
-    """A vector a train query and a document."""
+    """Vectors of train queries and documents."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -59,11 +59,11 @@ class Vectors(nn.Module):
 
 
 class ColtRecipe:
-    """Vectors of documents, learned with those of the train queries that ask for them.
+    """Trains vectors of documents together with those of their train queries.
 
     Args:
-        task: The collection, its vectors those of the dense baseline.
-        options: What it is told.
+        task: The collection, with the vectors of the dense baseline.
+        options: The options.
     """
 
     def __init__(self, task: Task, options: ColtOptions) -> None:
@@ -84,12 +84,12 @@ class ColtRecipe:
         self._wanted = task.valid.mask(len(task.documents))
 
     def begin_epoch(self, random: np.random.Generator) -> None:
-        """Draw the edges that this epoch has."""
+        """Draw the edges of this epoch."""
         self._graphs = self._drawn(random)
 
     def loss(self, batch: Places, random: np.random.Generator) -> Tensor:
         """Return the list-wise loss of some queries, and the contrastive loss of their views."""
-        # Sparse products are there in full precision alone.
+        # Sparse products exist in full precision only.
         with torch.autocast(self._vectors.documents.device.type, enabled=False):
             return self._loss(batch, random)
 
@@ -110,37 +110,37 @@ class ColtRecipe:
         return listwise_multi_label(scores, labels.to(device)) + options.balance * contrast / 2
 
     def validate(self) -> float:
-        """Return the mean measure of the validation queries: dense vectors, which no graph knows."""
+        """Return the mean measure of the validation queries, whose dense vectors are in no graph."""
         scores = self._valid @ self._final().cpu().T
         return float(measure(self._options.metric, scores, self._wanted).mean())
 
     def heads(self) -> dict[Role, Head]:
-        """Return what is served: queries as they are, documents by the table."""
+        """Return the heads for serving: no change for queries, the table for documents."""
         learned = self._final().detach().cpu().numpy()
         return {"query": Head(), "document": Head((Table(self._task.documents, learned),))}
 
     @property
     def tuned(self) -> dict[Role, TunedSide]:
-        """No encoder is learned."""
+        """No encoder is trained."""
         return {}
 
     def params(self) -> None:
-        """Nothing of the method `nnn`."""
+        """No parameters of the method `nnn`."""
 
     def _final(self) -> Tensor:
         return F.normalize(self._propagated(self._drawn(None))[2], dim=1)
 
     def _propagated(self, graphs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return queries from documents and from scenes, documents, and scenes from documents and from queries."""
-        asked, in_scene, members = graphs
+        by_query, in_scene, members = graphs
         vectors = self._vectors
-        by_document, documents = self._convolved(asked, vectors.queries, vectors.documents)
+        by_document, documents = self._convolved(by_query, vectors.queries, vectors.documents)
         scenes = torch.sparse.mm(members, vectors.documents)
         by_scene, scenes_alone = self._convolved(in_scene, vectors.queries, scenes)
         return by_document, by_scene, documents, torch.sparse.mm(members, documents), scenes_alone
 
     def _convolved(self, graph: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-        """Add to both sides of a graph what their neighbours are, layer by layer, each of unit length."""
+        """Add to both sides of a graph their neighbours' vectors, layer by layer, each normalised."""
         total, totals = one, other
         for layer in range(self._options.layers):
             one, other = torch.sparse.mm(graph, other), torch.sparse.mm(graph.t(), one)
@@ -184,7 +184,7 @@ def _graph(edges: Edges, shape: tuple[int, int]) -> Tensor:
 
 
 def _mean(edges: Edges, shape: tuple[int, int]) -> Tensor:
-    """Return what takes the mean of each row's neighbours."""
+    """Return the matrix that averages each row's neighbours."""
     counts = np.maximum(np.bincount(edges[0], minlength=shape[0]), 1)
     return _sparse(edges, 1 / counts[edges[0]], shape)
 

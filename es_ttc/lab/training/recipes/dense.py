@@ -1,4 +1,4 @@
-"""The dense baseline (NNN decoding, appendix B.2): a side for queries and one for documents, InfoNCE in the batch."""
+"""The dense baseline (NNN decoding, appendix B.2): adapters for queries and for documents, InfoNCE in the batch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,16 +20,16 @@ from es_ttc.lab.training.tuned_side import TunedSide
 class DenseRecipe:
     """Cosines of queries and documents, each through an adapter of its own.
 
-    Each (query, relevant document) pair is an example. Another pair's document that is relevant to the query too is
-    left out of its negatives: with a few hundred documents that happens in every batch.
+    Each (query, relevant document) pair is an example. Documents of other pairs that are relevant to the query too are
+    excluded from its negatives: with a few hundred documents they occur in every batch.
 
     Args:
         task: The collection.
         hidden: Width of the adapters.
-        temperature: Of InfoNCE.
-        metric: What validation measures.
-        queries: Their side, where it is not an adapter over frozen vectors.
-        documents: Theirs, likewise.
+        temperature: Temperature of InfoNCE.
+        metric: Validation metric.
+        queries: The queries' side, if it is not an adapter over frozen vectors.
+        documents: The documents' side, if it is not an adapter over frozen vectors.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class DenseRecipe:
         self.examples = len(self._pairs)
 
     def begin_epoch(self, random: np.random.Generator) -> None:
-        """Nothing to draw."""
+        """Do nothing."""
 
     def loss(self, batch: Places, random: np.random.Generator) -> Tensor:  # noqa: ARG002
         """Return InfoNCE of some pairs."""
@@ -68,17 +68,17 @@ class DenseRecipe:
         return float(measure(self._metric, scores, self._valid).mean())
 
     def heads(self) -> dict[Role, Head]:
-        """Return what is served."""
+        """Return the heads for serving."""
         return {"query": self.queries.served(), "document": self.documents.served()}
 
     @property
     def tuned(self) -> dict[Role, TunedSide]:
-        """Sides whose encoder itself was learned."""
+        """The sides with a fine-tuned encoder."""
         sides: dict[Role, Any] = {"query": self.queries, "document": self.documents}
         return {role: side for role, side in sides.items() if isinstance(side, TunedSide)}
 
     def params(self) -> None:
-        """Nothing of the method `nnn`."""
+        """No parameters of the method `nnn`."""
 
 
 def known_positives(relevant: Sequence[Places], queries: Places, documents: Places) -> Tensor:

@@ -22,15 +22,15 @@ Family = Literal["whiten", "linear", "low-rank", "mlp"]
 
 @dataclass(frozen=True, slots=True)
 class HeadOptions:
-    """What a head can be told.
+    """Options of a head.
 
     Attributes:
-        family: PCA whitening (nothing is learned from labels), a d x d matrix, a residual one of low rank, a residual
-            network of two layers.
-        rank: Of `low-rank`.
+        family: PCA whitening (no labels are used), a d x d matrix, a residual one of low rank, a residual network of
+            two layers.
+        rank: Rank of `low-rank`.
         hidden: Width of `mlp`.
-        temperature: Of InfoNCE.
-        metric: What validation measures: the mean over the collections.
+        temperature: Temperature of InfoNCE.
+        metric: Validation metric: the mean over the collections.
     """
 
     family: Family = "linear"
@@ -41,7 +41,7 @@ class HeadOptions:
 
 
 class Whitened(nn.Module):
-    """A whitening: nothing to learn."""
+    """A whitening, without trainable weights."""
 
     def __init__(self, layer: Linear) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Whitened(nn.Module):
         return torch.from_numpy(Head((self._layer,))(rows.cpu().numpy())).to(rows.device)
 
     def layer(self) -> Linear:
-        """Return it as it is served."""
+        """Return it as a layer for serving."""
         return self._layer
 
 
@@ -60,8 +60,8 @@ class HeadRecipe:
     """One head over the pairs of several collections; batches mix them.
 
     Args:
-        tasks: The collections, of one encoder.
-        options: What it is told.
+        tasks: The collections, with the same encoder.
+        options: The options.
     """
 
     def __init__(self, tasks: Sequence[Task], options: HeadOptions) -> None:
@@ -79,7 +79,7 @@ class HeadRecipe:
         self.examples = len(self._pairs)
 
     def begin_epoch(self, random: np.random.Generator) -> None:
-        """Nothing to draw."""
+        """Do nothing."""
 
     def loss(self, batch: Places, random: np.random.Generator) -> Tensor:  # noqa: ARG002
         """Return InfoNCE of some pairs."""
@@ -99,17 +99,17 @@ class HeadRecipe:
         return float(np.mean(means))
 
     def heads(self) -> dict[Role, Head]:
-        """Return what is served: the same for both roles."""
+        """Return the head for serving, the same for both roles."""
         head = Head((self.head.layer(),))
         return {"query": head, "document": head}
 
     @property
     def tuned(self) -> dict[Role, TunedSide]:
-        """No encoder is learned."""
+        """No encoder is trained."""
         return {}
 
     def params(self) -> None:
-        """Nothing of the method `nnn`."""
+        """No parameters of the method `nnn`."""
 
     def _mapped(self, rows: Tensor) -> Tensor:
         device = next((one.device for one in self.learned.parameters()), torch.device("cpu"))

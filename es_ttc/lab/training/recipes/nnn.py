@@ -20,28 +20,28 @@ from es_ttc.lab.training.sides import DOCUMENTS, TRAIN, VALID, FrozenSide, queri
 from es_ttc.lab.training.tuned_side import TunedSide
 
 _BLOCK = 512
-"""Validation queries decoded at once."""
+"""Number of validation queries decoded at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class NnnOptions:
-    """What NNN-Tr can be told; defaults that the paper's text has lost were chosen on train queries of ToolLens.
+    """Options of NNN-Tr; defaults that the paper does not state were chosen on train queries of ToolLens.
 
     Attributes:
-        l1: The threshold, at the start where it is learned.
-        l2: The ridge, likewise.
+        l1: The threshold, or its initial value if it is learned.
+        l2: The ridge, or its initial value if it is learned.
         learn_penalty: Whether both are learned; the paper fixes them.
-        steps: T of the unrolled solver.
+        steps: T, number of steps of the unrolled solver.
         learn_steps: Whether each step's length is learned; the paper's is 1/L.
-        decode_steps: T of validation.
+        decode_steps: Number of steps in validation.
         margin: m of the loss.
         temperature: t of the loss.
         slack: See :func:`es_ttc.lab.training.fista.selection_scores`.
         hidden: Width of the adapters.
-        dictionary: Documents up to which a batch's dictionary is the whole corpus, as in the paper; of a greater
-            corpus it is the batch's relevant documents and those nearest to its queries.
-        nearest: How many of these a query.
-        metric: What validation measures.
+        dictionary: Maximum corpus size for which a batch's dictionary is the whole corpus, as in the paper; for a
+            greater corpus it is the batch's relevant documents and those nearest to its queries.
+        nearest: Number of nearest documents per query.
+        metric: Validation metric.
     """
 
     l1: float = 0.1
@@ -60,7 +60,7 @@ class NnnOptions:
 
 
 class Penalties(nn.Module):
-    """l1, l2 and the lengths of steps: constants, or positive numbers that are learned."""
+    """l1, l2 and step lengths: constants, or trainable positive numbers."""
 
     def __init__(self, options: NnnOptions) -> None:
         super().__init__()
@@ -70,23 +70,23 @@ class Penalties(nn.Module):
 
     @property
     def values(self) -> tuple[Tensor, Tensor]:
-        """l1 and l2."""
+        """Return l1 and l2."""
         l1, l2 = F.softplus(self.raw).unbind()
         return l1, l2
 
     @property
     def scales(self) -> Tensor | None:
-        """Factors of 1/L; None where they are all 1."""
+        """Return the factors of 1/L; None if they are all 1."""
         return self.lengths.exp() if self.lengths.requires_grad else None
 
 
 class NnnRecipe:
-    """Queries and documents through adapters, decoded by the unrolled solver, held to the set of relevant documents.
+    """Trains adapters of queries and documents through the unrolled solver, with the set loss on relevant documents.
 
     Args:
         task: The collection.
-        options: What it is told.
-        queries: Their side, where it is not an adapter over frozen vectors: the paper tunes the query encoder.
+        options: The options.
+        queries: The queries' side, if it is not an adapter over frozen vectors: the paper tunes the query encoder.
     """
 
     def __init__(self, task: Task, options: NnnOptions, *, queries: FrozenSide | TunedSide | None = None) -> None:
@@ -102,7 +102,7 @@ class NnnRecipe:
         self._valid = task.valid.mask(len(task.documents))
 
     def begin_epoch(self, random: np.random.Generator) -> None:  # noqa: ARG002
-        """Find the nearest documents of each query, as they are now, where the dictionary is not the whole corpus."""
+        """Find the nearest documents of each query, if the dictionary is not the whole corpus."""
         if not self._whole:
             with torch.no_grad():
                 self._near = self._nearest()
@@ -115,16 +115,16 @@ class NnnRecipe:
         relevant = relevant if places is None else relevant[:, torch.from_numpy(places)]
         l1, l2 = self.penalties.values
         options = self._options
-        # The solver's thresholds decide on differences that half precision does not hold.
+        # The solver's thresholds depend on differences below half precision.
         with torch.autocast(queries.device.type, enabled=False):
             queries, documents = queries.float(), documents.float()
             x = unrolled(documents, queries, l1, l2, steps=options.steps, scales=self.penalties.scales)
-            wanted = relevant.to(x.device)
-            scores = selection_scores(documents, queries, x, l1, wanted, slack=options.slack)
-            return set_loss(scores, wanted, margin=options.margin, temperature=options.temperature)
+            targets = relevant.to(x.device)
+            scores = selection_scores(documents, queries, x, l1, targets, slack=options.slack)
+            return set_loss(scores, targets, margin=options.margin, temperature=options.temperature)
 
     def validate(self) -> float:
-        """Return the mean measure of the validation queries; not a number where the solver selects nothing at all."""
+        """Return the mean measure of the validation queries; NaN if the solver selects nothing."""
         documents, queries = self.documents.rows(DOCUMENTS), self.queries.rows(VALID)
         l1, l2 = self.penalties.values
         scores, selected = decoded(documents, queries, l1, l2, steps=self._options.decode_steps)
@@ -133,12 +133,12 @@ class NnnRecipe:
         return float(measure(self._options.metric, scores.cpu(), self._valid).mean())
 
     def heads(self) -> dict[Role, Head]:
-        """Return what is served."""
+        """Return the heads for serving."""
         return {"query": self.queries.served(), "document": self.documents.served()}
 
     @property
     def tuned(self) -> dict[Role, TunedSide]:
-        """Sides whose encoder itself was learned."""
+        """The sides with a fine-tuned encoder."""
         sides: dict[Role, Any] = {"query": self.queries, "document": self.documents}
         return {role: side for role, side in sides.items() if isinstance(side, TunedSide)}
 
@@ -161,18 +161,18 @@ class NnnRecipe:
 
 
 GRID = tuple((l1, l2) for l1 in (0.02, 0.05, 0.1, 0.2, 0.3) for l2 in (0.05, 0.5, 2.0, 5.0))
-"""Values of l1 and l2 that are tried; the paper's own grid is lost."""
+"""Values of l1 and l2 to try; the paper's own grid is not stated."""
 _CHOOSING = 500
 _CHOOSING_STEPS = 60
 
 
 @torch.no_grad()
 def choose_penalty(task: Task, metric: str) -> tuple[float, float]:
-    """Return the l1 and l2 that decode the validation queries best before any training, as the paper fixes them.
+    """Return the l1 and l2 that are best on validation queries before training, as the paper fixes them.
 
     Args:
-        task: The collection; up to 500 of its validation queries choose.
-        metric: What is maximised.
+        task: The collection; up to 500 of its validation queries are used.
+        metric: The metric to maximise.
     """
     places = np.arange(min(_CHOOSING, len(task.valid)))
     queries, documents = torch.from_numpy(task.valid.vectors[places]), torch.from_numpy(task.documents)
@@ -188,9 +188,9 @@ def choose_penalty(task: Task, metric: str) -> tuple[float, float]:
 def decoded(
     documents: Tensor, queries: Tensor, l1: Tensor | float, l2: Tensor | float, *, steps: int
 ) -> tuple[Tensor, bool]:
-    """Return scores that rank as NNN decoding does, ``(q, n)``, and whether anything is selected for any query.
+    """Return scores that rank as NNN decoding does, ``(q, n)``, and whether any document is selected.
 
-    Selected documents come first, by coefficient; the others follow by cosine, as the rescorer has them.
+    Selected documents come first, by coefficient; the others follow by cosine, as in the rescorer.
     """
     bound = lipschitz(documents, l2)
     parts, selected = [], False

@@ -1,4 +1,4 @@
-"""Which documents a query is expanded by. Each takes one query's ranking or scores and gives positions of documents."""
+"""Choose the documents that expand a query, from one query's ranking or scores; all return positions of documents."""
 
 import numpy as np
 from numpy.typing import NDArray

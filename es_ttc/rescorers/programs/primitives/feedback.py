@@ -11,7 +11,7 @@ Mask = NDArray[np.bool_]
 
 
 def centroids(documents: Float32, members: Mask) -> Float32:
-    """Return the mean vector of each query's members, ``(q, d)``; zero where there is none.
+    """Return the mean vector of each query's members, ``(q, d)``; zero if there are none.
 
     Args:
         documents: ``(n, d)``.
@@ -42,7 +42,7 @@ def around_median(scores: Float32) -> tuple[Mask, Mask]:
 
 
 def residual(queries: Float32, centroid: Float32) -> Float32:
-    """Return what of each query is orthogonal to a centroid, ``q - proj(q, c)`` (B.6); not unit.
+    """Return the part of each query that is orthogonal to a centroid, ``q - proj(q, c)`` (B.6); not unit.
 
     Args:
         queries: ``(q, d)``.

@@ -15,7 +15,7 @@ def ranks(scores: Float32) -> NDArray[np.int32]:
     """Return each document's rank for each query, 1 for the greatest score.
 
     Equal scores share the best rank among them (1, 1, 3), so ranks do not depend on the documents' order, and a
-    channel that tells nothing apart (no query word in any document) gives all documents rank 1.
+    channel with equal scores (no query word in any document) gives all documents rank 1.
 
     Args:
         scores: ``(q, n)``; a NaN ranks last.
@@ -61,5 +61,5 @@ def order_of(scores: Float32, ties: Float32 | None = None) -> NDArray[np.intp]:
 
 
 def share_of(documents: int, share: float) -> int:
-    """Return how many documents the given share of a ranking is, rounded up; at least one where there is one."""
+    """Return the number of documents in a share of a ranking, rounded up; at least one if there is one."""
     return min(documents, max(1, int(np.ceil(documents * share))))

@@ -1,4 +1,4 @@
-"""A sample of queries as its mean and covariance: enough for statistics along queries of every document."""
+"""A sample of queries as its mean and covariance, for statistics along queries of every document."""
 
 from dataclasses import dataclass
 from typing import Self

@@ -10,7 +10,7 @@ NO_DEVIATION = 1e-6
 
 
 def along_documents(scores: Float32) -> Float32:
-    """Z-score every query's row: how far a document lies above that query's mean, in standard deviations.
+    """Z-score every query's row: the difference from that query's mean, in standard deviations.
 
     Args:
         scores: ``(q, n)``.
@@ -23,7 +23,7 @@ def along_documents(scores: Float32) -> Float32:
 
 
 def along_queries(scores: Float32, documents: Float32, sample: Moments) -> Float32:
-    """Z-score every document's column: how far a query lies above that document's mean (B.1).
+    """Z-score every document's column: the difference from that document's mean (B.1).
 
     Args:
         scores: ``(q, n)`` cosines of queries and documents.
@@ -36,7 +36,7 @@ def along_queries(scores: Float32, documents: Float32, sample: Moments) -> Float
 
 
 def standardised(scores: Float32, mean: Float32, deviation: Float32) -> Float32:
-    """Return ``(scores - mean) / deviation``, and 0 where there is no deviation."""
+    """Return ``(scores - mean) / deviation``, and 0 if there is no deviation."""
     some = np.broadcast_to(deviation > NO_DEVIATION, scores.shape)
     result: Float32 = np.divide(scores - mean, deviation, out=np.zeros(scores.shape, np.float32), where=some)
     return result
