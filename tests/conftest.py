@@ -33,6 +33,8 @@ ON_NODES = frozenset(
     {"nodes", "engine_url", "plugged", *(f"{one}_{what}" for one in PRODUCTS for what in ("url", "plugged"))}
 )
 """The fixtures that give a test a node."""
+ON_MODELS = frozenset({"encoder", "llm_url"})
+"""The fixtures that give a test a model, which takes seconds to load."""
 
 
 class Nodes:
@@ -71,12 +73,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return sharing.scheduler(config, log)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files of slow tests where those are not asked for: to import them takes as long as all others."""
+    if "not slow" not in config.option.markexpr or not collection_path.is_relative_to(config.rootpath):
+        return None
+    return sharing.slow(collection_path.relative_to(config.rootpath).as_posix()) or None
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Mark the tests that need a node; where several processes share the tests, the longest begin."""
+    """Mark the tests that need a node or are slow; where several processes share the tests, the longest begin."""
     for item in items:
-        if not ON_NODES.isdisjoint(getattr(item, "fixturenames", ())):
+        asked = getattr(item, "fixturenames", ())
+        if not ON_NODES.isdisjoint(asked):
             item.add_marker("engine")
+        if sharing.slow(item.nodeid) or not ON_MODELS.isdisjoint(asked):
+            item.add_marker("slow")
     yield
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: sharing.rank(item.nodeid))

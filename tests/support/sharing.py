@@ -36,6 +36,35 @@ FIRST = (
 LAST = ("tests/faults/test_fuzz.py", "tests/faults/test_long_requests.py", "tests/faults/test_pool_turns.py")
 """What measures how long clients wait: together and at the end, when the others have nothing left to do."""
 
+SLOW = (
+    "tests/cli/test_demo.py",
+    "tests/cli/test_evaluate.py",
+    "tests/cli/test_tune.py",
+    "tests/demo/test_stdlib.py",
+    "tests/discovery/test_grammar.py",
+    "tests/discovery/test_llm.py",
+    "tests/discovery/test_loop.py",
+    "tests/discovery/test_promotion.py",
+    "tests/discovery/test_sandbox.py",
+    "tests/docker/test_docker_build.py",
+    "tests/encoders/test_adapters.py",
+    "tests/encoders/test_backends.py",
+    "tests/encoders/test_cache.py",
+    "tests/encoders/test_registry.py",
+    "tests/encoders/test_vllm.py",
+    "tests/faults/test_credentials_in_arguments.py",
+    "tests/faults/test_hostile_candidates.py",
+    "tests/faults/test_promoted_processes.py",
+    "tests/rescorers/test_limit_small.py",
+    "tests/training/",
+)
+"""Files that load torch or several models, train, search programs, or start many processes: `slow`, all of them."""
+
+
+def slow(path: str) -> bool:
+    """Whether the tests of a file, or a test, are slow by the file that they stand in."""
+    return path.startswith(SLOW)
+
 
 def scheduler(config: pytest.Config, log: Any) -> Any:
     """Return the scheduler of pytest-xdist that keeps tests together as it is said here, in the order of `rank`."""
