@@ -20,6 +20,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import ConfigurationError
 from tests.support import shared_nodes, sharing
+from tests.support.own_node import OwnNode
 from tests.support.shared_nodes import SharedNodes
 
 # A run starts some hundred processes: what one of them compiles is kept for the others, whatever the shell says.
@@ -30,7 +31,13 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 PRODUCTS = tuple(shared_nodes.PRODUCTS)
 NODES = pytest.StashKey[Path]()
 ON_NODES = frozenset(
-    {"nodes", "engine_url", "plugged", *(f"{one}_{what}" for one in PRODUCTS for what in ("url", "plugged"))}
+    {
+        "nodes",
+        "engine_url",
+        "killed_node",
+        "plugged",
+        *(f"{one}_{what}" for one in PRODUCTS for what in ("url", "plugged")),
+    }
 )
 """The fixtures that give a test a node."""
 ON_MODELS = frozenset({"encoder", "llm_url"})
@@ -165,6 +172,22 @@ def _call(method: str, url: str) -> Any:
     request = urllib.request.Request(url, method=method)
     with urllib.request.urlopen(request, timeout=60) as response:
         return json.load(response)
+
+
+@pytest.fixture(scope="session")
+def killed_node() -> Iterator[OwnNode]:
+    """A real OpenSearch that tests kill and start again, one after the other; each has indices of its own in it."""
+    node = OwnNode("killed")
+    yield node
+    node.stop()
+
+
+@pytest.fixture
+def own_node(killed_node: OwnNode) -> OwnNode:
+    """The node that a test may kill; it runs, whatever the test before has left."""
+    if not killed_node.lives:
+        killed_node.restart()
+    return killed_node
 
 
 @pytest.fixture(scope="session")
