@@ -22,7 +22,7 @@ PROCESSES ?= 2
 test: $(VENV)/.dev $(VENV)/.frameworks ## Run the whole test suite against real engines.
 	@$(BIN)/python -m pytest -n $(PROCESSES) $(ARGS)
 
-test-quick: $(VENV)/.dev ## Run the tests that need no engine and no Java and are not slow.
+test-quick: $(VENV)/.dev ## Run the tests that need no engine, no Java and no model and are over soon.
 	@$(BIN)/python -m pytest -n $(PROCESSES) -m "not engine and not slow" $(ARGS)
 
 test-vllm: $(VENV)/.dev $(VENV)/.vllm ## Run the tests of language models against a real vLLM (on the processor).

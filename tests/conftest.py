@@ -21,6 +21,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import ConfigurationError
 from tests.support import shared_nodes, sharing
+from tests.support.own_node import OwnNode
 from tests.support.shared_nodes import SharedNodes
 
 # A run starts some hundred processes: what one of them compiles is kept for the others, whatever the shell says.
@@ -35,9 +36,17 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 PRODUCTS = tuple(shared_nodes.PRODUCTS)
 NODES = pytest.StashKey[Path]()
 ON_NODES = frozenset(
-    {"nodes", "engine_url", "plugged", *(f"{one}_{what}" for one in PRODUCTS for what in ("url", "plugged"))}
+    {
+        "nodes",
+        "engine_url",
+        "killed_node",
+        "plugged",
+        *(f"{one}_{what}" for one in PRODUCTS for what in ("url", "plugged")),
+    }
 )
 """The fixtures that give a test a node."""
+ON_MODELS = frozenset({"encoder", "llm_url"})
+"""The fixtures that give a test a model, which takes seconds to load."""
 
 
 class Nodes:
@@ -76,12 +85,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return sharing.scheduler(config, log)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files of slow tests where those are not asked for: to import them takes as long as all others."""
+    if "not slow" not in config.option.markexpr or not collection_path.is_relative_to(config.rootpath):
+        return None
+    return sharing.slow(collection_path.relative_to(config.rootpath).as_posix()) or None
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Mark the tests that need a node; where several processes share the tests, the longest begin."""
+    """Mark the tests that need a node or are slow; where several processes share the tests, the longest begin."""
     for item in items:
-        if not ON_NODES.isdisjoint(getattr(item, "fixturenames", ())):
+        asked = getattr(item, "fixturenames", ())
+        if not ON_NODES.isdisjoint(asked):
             item.add_marker("engine")
+        if sharing.slow(item.nodeid) or not ON_MODELS.isdisjoint(asked):
+            item.add_marker("slow")
     yield
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: sharing.rank(item.nodeid))
@@ -158,6 +177,22 @@ def _call(method: str, url: str) -> Any:
     request = urllib.request.Request(url, method=method)
     with urllib.request.urlopen(request, timeout=60) as response:
         return json.load(response)
+
+
+@pytest.fixture(scope="session")
+def killed_node() -> Iterator[OwnNode]:
+    """A real OpenSearch that tests kill and start again, one after the other; each has indices of its own in it."""
+    node = OwnNode("killed")
+    yield node
+    node.stop()
+
+
+@pytest.fixture
+def own_node(killed_node: OwnNode) -> OwnNode:
+    """The node that a test may kill; it runs, whatever the test before has left."""
+    if not killed_node.lives:
+        killed_node.restart()
+    return killed_node
 
 
 @pytest.fixture(scope="session")

@@ -94,27 +94,23 @@ async def test_inside_and_out_again(engine: Engine, engine_url: str, shop: str, 
 
 
 @pytest.mark.engine
-def test_an_engine_that_is_killed_under_it_and_comes_back(tmp_path: Path) -> None:
-    node = OwnNode("attach")
-    try:
-        asyncio.run(_with_engine(node.url, _make_shop))
-        command = [sys.executable, "-m", "es_ttc", "attach", "shop", *OPTIONS, "--json", "--engine", node.url]
-        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as attaching:
-            wait_for(lambda: attaching.poll() is not None or len(asyncio.run(_with_engine(node.url, _sides))) > 0)
-            time.sleep(0.3)
-            node.kill()
-            node.restart()
-            out, _ = attaching.communicate(timeout=200)
-        if attaching.returncode != 0:  # it may have met a call that is not repeated: it says so, and goes on when told
-            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-            assert done.returncode == 0, done.stderr
-            out = done.stdout
-        assert json.loads(out)["indices"][0]["failed"] == 0
-        documents, states = asyncio.run(_with_engine(node.url, _found))
-        assert documents == 400
-        assert states == {"ready": 19 * 20, "empty": 20}
-    finally:
-        node.stop()
+def test_an_engine_that_is_killed_under_it_and_comes_back(own_node: OwnNode, tmp_path: Path) -> None:
+    asyncio.run(_with_engine(own_node.url, _make_shop))
+    command = [sys.executable, "-m", "es_ttc", "attach", "shop", *OPTIONS, "--json", "--engine", own_node.url]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as attaching:
+        wait_for(lambda: attaching.poll() is not None or len(asyncio.run(_with_engine(own_node.url, _sides))) > 0)
+        time.sleep(0.3)
+        own_node.kill()
+        own_node.restart()
+        out, _ = attaching.communicate(timeout=200)
+    if attaching.returncode != 0:  # it may have met a call that is not repeated: it says so, and goes on when told
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
+        out = done.stdout
+    assert json.loads(out)["indices"][0]["failed"] == 0
+    documents, states = asyncio.run(_with_engine(own_node.url, _found))
+    assert documents == 400
+    assert states == {"ready": 19 * 20, "empty": 20}
 
 
 async def _with_engine(url: str, work: Callable[[Engine], Awaitable[T]]) -> T:

@@ -1,4 +1,7 @@
-"""Real encoders, each loaded once, and model folders made from MiniLM's own files."""
+"""Real encoders, each loaded once, and model folders made from MiniLM's own files.
+
+torch takes seconds to import: only files of slow tests do.
+"""
 
 import json
 import shutil
@@ -7,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from es_ttc.encoders import Encoder, load_encoder
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.packages import minilm
-
-torch.set_num_threads(2)
 
 SENTENCES = [
     "Dogs chase cats in the garden.",

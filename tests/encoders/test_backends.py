@@ -20,6 +20,8 @@ from tests.encoders.conftest import LONG, SENTENCES, MakeFolder
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+torch.set_num_threads(2)
+
 QUERY_PROMPTS = {"prompts": {"query": "search for: ", "document": "text: "}}
 
 

@@ -26,17 +26,15 @@ pytestmark = pytest.mark.engine
 BODY = {"query": EVERYTHING, "size": 20, "rescore": ours()}
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[OwnNode]:
-    own = OwnNode("faults")
-    yield own
-    own.stop()
+@pytest.fixture
+def node(own_node: OwnNode) -> OwnNode:
+    return own_node
 
 
 @pytest.fixture(scope="module")
-def index(node: OwnNode, encoder: Encoder) -> str:
+def index(killed_node: OwnNode, encoder: Encoder) -> str:
     name = f"test-faults-{uuid.uuid4().hex[:8]}"
-    make_index(node.url, name, encoder)
+    make_index(killed_node.url, name, encoder)
     return name
 
 

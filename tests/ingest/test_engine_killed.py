@@ -23,29 +23,25 @@ DOCUMENTS = 240
 INDEX = "killed"
 
 
-async def test_ingest_goes_on_when_the_engine_is_back(tmp_path: Path) -> None:
+async def test_ingest_goes_on_when_the_engine_is_back(own_node: OwnNode, tmp_path: Path) -> None:
     rng = random.Random(5)
     words = ["river", "stone", "cloud", "market", "engine", "letter", "garden", "winter", "copper", "music"]
     documents = {str(number): {"text": " ".join(rng.choices(words, k=25)), "n": number} for number in range(DOCUMENTS)}
     file = tmp_path / "docs.jsonl"
     file.write_text("\n".join(json.dumps({"_id": one, **document}) for one, document in documents.items()))
-    node = OwnNode("ingest")
+    command = [sys.executable, "-m", "es_ttc", "ingest", INDEX, file.name, "--engine", own_node.url]
+    command += ["--encoder", "minilm@onnx", "--batch-mb", "0.1", "--json"]
+    _killed_meanwhile(own_node, command, tmp_path)
+    engine = await connect(EngineSettings(engine=own_node.url))
     try:
-        command = [sys.executable, "-m", "es_ttc", "ingest", INDEX, file.name, "--engine", node.url]
-        command += ["--encoder", "minilm@onnx", "--batch-mb", "0.1", "--json"]
-        _killed_meanwhile(node, command, tmp_path)
-        engine = await connect(EngineSettings(engine=node.url))
-        try:
-            await engine.refresh(INDEX)
-            found = {hit["_id"]: hit["_source"] async for hit in engine.scan(INDEX, {"match_all": {}}, source=True)}
-            _, spec = await resolve_index(engine, INDEX)
-            held = await contents(engine, INDEX, spec)
-        finally:
-            await engine.close()
-        assert found == documents
-        assert held.states == {"ready": DOCUMENTS}
+        await engine.refresh(INDEX)
+        found = {hit["_id"]: hit["_source"] async for hit in engine.scan(INDEX, {"match_all": {}}, source=True)}
+        _, spec = await resolve_index(engine, INDEX)
+        held = await contents(engine, INDEX, spec)
     finally:
-        node.stop()
+        await engine.close()
+    assert found == documents
+    assert held.states == {"ready": DOCUMENTS}
 
 
 def _killed_meanwhile(node: OwnNode, command: list[str], folder: Path) -> None:

@@ -298,6 +298,7 @@ def tiny_cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 async def test_a_cross_encoder_scores_pairs_and_is_loaded_when_it_is_asked(tiny_cross_encoder: Path) -> None:
     from sentence_transformers import CrossEncoder
 

@@ -39,6 +39,12 @@ class OwnNode:
         self._node = process.start(self._spec, distribution=distribution)
         self.url = self._node.url
 
+    @property
+    def lives(self) -> bool:
+        """Whether its process runs."""
+        identity = self._node.state.node
+        return identity is not None and identity.process() is not None
+
     def kill(self) -> None:
         """Kill it without warning; its data stay."""
         killed = self._process()

@@ -12,29 +12,70 @@ BY_PRODUCT = ("tests/plugin/", "tests/ingest/test_recovery.py")
 """Of which each product's tests stay together: they share nodes of their own."""
 TOGETHER = ("tests/evaluation/test_through_engine.py", "tests/evaluation/test_programs_", "tests/evaluation/test_rewri")
 """Files that stay together: one looks for temporary indices, the others make some."""
+KILLED = (
+    "tests/tasks/test_workers.py::test_a_job_survives_everything",
+    "tests/attach/test_killed.py",
+    "tests/ingest/test_engine_killed.py",
+    "tests/gateway/test_engine_faults.py",
+)
+"""What kills the same node: `own_node`."""
 APART = ("tests/tasks/test_workers.py", "tests/ingest/test_kill.py", "tests/discovery/test_loop.py")
 """Files whose tests share nothing."""
 FIRST = (
-    "tests/tasks/test_workers.py",
-    "tests/ingest/test_recovery.py",
-    "tests/plugin/",
     *TOGETHER,
+    "tests/ingest/test_recovery.py",
+    *KILLED,
+    "tests/plugin/",
+    "tests/encoders/test_backends.py",
+    "tests/cli/test_demo.py",
+    "tests/training/test_train.py",
+    "tests/docker/test_docker_build.py",
     "tests/engine/node/test_life.py",
     "tests/faults/test_three_nodes.py",
     "tests/faults/test_slow_clients.py",
-    "tests/gateway/test_engine_faults.py",
     "tests/faults/test_cold_windows.py",
+    "tests/attach/test_writers.py",
+    "tests/gateway/test_security.py",
+    "tests/cli/test_ingest.py",
     "tests/gateway/test_frameworks.py",
+    "tests/tasks/test_workers.py",
     "tests/ingest/test_kill.py",
     "tests/discovery/test_loop.py",
     "tests/tasks/test_turn.py",
-    "tests/attach/test_killed.py",
-    "tests/ingest/test_engine_killed.py",
-    "tests/docker/test_docker_build.py",
+    "tests/faults/test_failover.py",
 )
 """What takes long, the longest first: begun last, it would be waited for while others have nothing left to do."""
 LAST = ("tests/faults/test_fuzz.py", "tests/faults/test_long_requests.py", "tests/faults/test_pool_turns.py")
 """What measures how long clients wait: together and at the end, when the others have nothing left to do."""
+
+SLOW = (
+    "tests/cli/test_demo.py",
+    "tests/cli/test_evaluate.py",
+    "tests/cli/test_tune.py",
+    "tests/demo/test_stdlib.py",
+    "tests/discovery/test_grammar.py",
+    "tests/discovery/test_llm.py",
+    "tests/discovery/test_loop.py",
+    "tests/discovery/test_promotion.py",
+    "tests/discovery/test_sandbox.py",
+    "tests/docker/test_docker_build.py",
+    "tests/encoders/test_adapters.py",
+    "tests/encoders/test_backends.py",
+    "tests/encoders/test_cache.py",
+    "tests/encoders/test_registry.py",
+    "tests/encoders/test_vllm.py",
+    "tests/faults/test_credentials_in_arguments.py",
+    "tests/faults/test_hostile_candidates.py",
+    "tests/faults/test_promoted_processes.py",
+    "tests/rescorers/test_limit_small.py",
+    "tests/training/",
+)
+"""Files that load torch or several models, train, search programs, or start many processes: `slow`, all of them."""
+
+
+def slow(path: str) -> bool:
+    """Whether the tests of a file, or a test, are slow by the file that they stand in."""
+    return path.startswith(SLOW)
 
 
 def scheduler(config: pytest.Config, log: Any) -> Any:
@@ -55,8 +96,8 @@ def scope(nodeid: str) -> str:
     for begin in BY_PRODUCT:
         if path.startswith(begin):
             return f"{begin} {'elasticsearch' if 'elasticsearch' in test.partition('[')[2] else 'opensearch'}"
-    for group in (TOGETHER, LAST):
-        if path.startswith(group):
+    for group in (TOGETHER, KILLED, LAST):
+        if nodeid.startswith(group):
             return group[0]
     return nodeid if path in APART else path
 

@@ -103,35 +103,30 @@ async def test_commands_and_two_workers_on_one_redis(
         assert "no document was written. The whole: 65 documents" in tried
 
 
-@on_one_engine
-async def test_a_job_survives_everything(engine_url: str, index_name: str, tmp_path: Path) -> None:
+async def test_a_job_survives_everything(own_node: OwnNode, index_name: str, tmp_path: Path) -> None:
     """Every document enriched exactly once and counted, whatever was killed: see benchmarks/jobs_chaos.py for more."""
-    node = await asyncio.to_thread(OwnNode, "chaos")
-    try:
-        engine = await connected(node.url)
-        await make_index(engine, index_name, 100)
-        await engine.close()
+    engine = await connected(own_node.url)
+    await make_index(engine, index_name, 100)
+    await engine.close()
 
-        def restart() -> None:
-            node.kill()
-            node.restart()
+    def restart() -> None:
+        own_node.kill()
+        own_node.restart()
 
-        with model_process(tmp_path, seconds=0.1) as (model, fault, asked):
-            place = Workplace(node.url, index_name, model, tmp_path)
-            survived = await survive(
-                place,
-                fault,
-                asked,
-                kills=2,
-                redis_kills=1,
-                faults=["garbage", "500", "hang"],
-                fault_seconds=2.0,
-                span=1.0,
-                restart=restart,
-                rng=random.Random(7),
-            )
-    finally:
-        await asyncio.to_thread(node.stop)
+    with model_process(tmp_path, seconds=0.1) as (model, fault, asked):
+        place = Workplace(own_node.url, index_name, model, tmp_path)
+        survived = await survive(
+            place,
+            fault,
+            asked,
+            kills=2,
+            redis_kills=1,
+            faults=["garbage", "500", "hang"],
+            fault_seconds=2.0,
+            span=1.0,
+            restart=restart,
+            rng=random.Random(7),
+        )
     counted, progress = survived.census, survived.shown.progress
     assert survived.shown.state == "completed", survived.shown.job.reason
     assert (counted.documents, counted.enriched, counted.once, counted.notes, counted.doubled) == (100,) * 4 + (0,)

@@ -1,13 +1,12 @@
+"""The exact solver against others. scikit-learn and celer take seconds to import, so they are where they are asked."""
+
 import warnings
 
-import celer
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import ElasticNet
 
 from es_ttc.rescorers.nnn.active_set import TOLERANCE, Solution, solve, solve_batch
 from es_ttc.rescorers.nnn.dictionary import Dictionary
@@ -26,6 +25,9 @@ def value(problem: Problem, x: Float64) -> float:
 
 def elastic_net(problem: Problem) -> Float64:
     """scikit-learn's coordinate descent: its objective is ours divided by the number of components."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import ElasticNet
+
     l1, l2 = problem.penalty.l1, problem.penalty.l2
     dims = len(problem.query)
     model = ElasticNet(
@@ -45,6 +47,9 @@ def elastic_net(problem: Problem) -> Float64:
 
 def by_celer(problem: Problem) -> Float64:
     """celer's working sets and dual extrapolation; the same objective as scikit-learn's."""
+    import celer
+    from sklearn.exceptions import ConvergenceWarning
+
     l1, l2 = problem.penalty.l1, problem.penalty.l2
     model = celer.ElasticNet(
         alpha=(l1 + l2) / len(problem.query),
@@ -62,6 +67,7 @@ def by_celer(problem: Problem) -> Float64:
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_celer_finds_no_lower_objective(kind: str) -> None:
     compared = 0
@@ -94,6 +100,7 @@ def test_every_solution_is_certified(kind: str) -> None:
             assert gap <= 1e-8 * problem.scale**2, seed
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(problems)
 def test_no_other_solver_finds_a_lower_objective(problem: Problem) -> None:
@@ -108,6 +115,7 @@ def test_no_other_solver_finds_a_lower_objective(problem: Problem) -> None:
     assert ours <= value(problem, theirs) + 1e-9 * problem.scale**2
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(problems, st.sampled_from([0.1, 0.5, 2.0]))
 def test_with_l2_the_solution_is_unique_whoever_finds_it(problem: Problem, l2: float) -> None:
