@@ -49,7 +49,7 @@ def _panel(axes: Axes, title: str, methods: dict[str, Any]) -> None:
     for place, (name, method) in enumerate(methods.items()):
         low, high = method["intervals"][METRIC]
         value = method[METRIC]
-        axes.barh(place, value, color=STRONG if name == "spectral" else BAR, height=0.68)
+        axes.barh(place, value, color=STRONG if name == "blend" else BAR, height=0.68)
         axes.plot((low, high), (place, place), color=INK, linewidth=1)
         axes.text(high + 0.015, place, f"{value:.2f}", va="center", color=INK)
     axes.set_title(title, loc="left", fontsize=11, color=INK)

@@ -84,7 +84,7 @@ def rewriters_page() -> str:
 
 def section_page() -> str:
     """Return the page of the keys of the `ttc` section."""
-    example = '{"rescore": {"window_size": 100, "ttc": {"method": "spectral", "timeout": "200ms", "detail": true}}}'
+    example = '{"rescore": {"window_size": 100, "ttc": {"method": "blend", "timeout": "200ms", "detail": true}}}'
     clause = '{"knn": {"field": "ttc.vector", "query_text": "heart attack", "k": 10, "ttc": {"method": "nnn"}}}'
     query = '{"query": {"ttc": {"method": "sira", "query_text": "heart attack"}}}'
     parts = [

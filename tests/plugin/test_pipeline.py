@@ -187,6 +187,26 @@ def test_each_of_several_searches_has_its_own(elasticsearch_plugged: Plugged) ->
     assert [hit["_id"] for hit in answers[1]["hits"]["hits"]] == expected.ids
 
 
+def test_blend_is_the_default_and_ranks_the_window_alone(plugged: Plugged) -> None:
+    body = {"query": {"match": {"text": "the farmer watches before rain"}}, "size": 10}
+    if plugged.product == "opensearch":
+        assert put(plugged, "default", [{"ttc_rescore": {}}], [{"ttc_window": {"window_size": BLOCK}}]).status == 200
+        reply = through(plugged, STORED, body, "default", query_text=CATS)
+    else:
+        reply = search(plugged.url, STORED, body | {"ext": {"ttc": {"query_text": CATS, "window_size": BLOCK}}})
+    told = reply.json()["ext"]["ttc"]
+    assert (told["method"], told["applied"], told["window_only"]) == ("blend", True, True)
+    section = {"query_text": CATS, "candidates": {"knn": 0}}
+    expected = search(plugged.gateway, STORED, body | {"rescore": {"window_size": BLOCK, "ttc": section}})
+    assert reply.ids == expected.ids
+    assert reply.scores == pytest.approx(expected.scores, abs=1e-4)
+    rescorer = {"window_size": BLOCK, "ttc": {"query_text": CATS}}
+    inside = search(plugged.url, STORED, body | {"rescore": rescorer})
+    assert inside.ids == expected.ids
+    joined = search(plugged.url, STORED, body | {"rescore": {**rescorer, "ttc": section}})
+    assert (joined.status, "[ttc.candidates] needs a search through the gateway" in joined.reason) == (400, True)
+
+
 def test_a_fault_leaves_the_first_pass_and_says_so(plugged: Plugged) -> None:
     body = {"query": EVERYTHING, "from": 5, "size": 10}
     expected = search(plugged.url, SHARDED, body)

@@ -45,6 +45,7 @@ class MemorySearcher:
         queries: The encoded queries, in the collection's order; empty where no method needs any.
         first_pass: The method that finds the window of a rescorer.
         window: Documents that a rescorer scores; None for the whole corpus.
+        candidates: Nearest documents that join the window of a method that takes them; None for as many as the window.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class MemorySearcher:
         *,
         first_pass: FirstPass = "dense",  # noqa: S107 - a stage, no password
         window: int | None = 100,
+        candidates: int | None = None,
     ) -> None:
         self._collection = collection
         self._texts = texts
@@ -65,6 +67,7 @@ class MemorySearcher:
         self._queries = queries
         self._first_pass = first_pass
         self._window = window
+        self._candidates = window if candidates is None else candidates
         self._depth = depth_of(window, len(collection.documents))
         self._reach = self._depth if window is not None else len(collection.documents)
         self._found: dict[Method, Found] = {}
@@ -194,7 +197,7 @@ class MemorySearcher:
             if self._window is None:
                 first = _with_whole_corpus(first, len(features.ids))
             window = first.documents[: self._window]
-            joined = np.setdiff1d(nearest.documents[: self._window], window, assume_unique=True)
+            joined = np.setdiff1d(nearest.documents[: self._candidates], window, assume_unique=True)
             documents = np.concatenate([window, joined])
             scores = np.concatenate([first.scores[: self._window], np.zeros(len(joined), np.float32)])
             found = np.arange(len(documents)) < len(window)

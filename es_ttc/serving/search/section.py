@@ -53,7 +53,11 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    method: str = Field(min_length=1, max_length=100, description="Name of the method.")
+    method: str = Field(
+        min_length=1,
+        max_length=100,
+        description="Name of the method. In `rescore` it may be left out and is then `blend`.",
+    )
     query_text: str | None = Field(
         None, description="The query's text; may be left out where the body's query has exactly one text."
     )

@@ -92,9 +92,8 @@ def test_the_detail_adds_up(request: tuple[Query, Window, dict[str, Any]]) -> No
         redundant = shown["coefficient"] == 0 and shown["relevance"] > shown["l1"]
         assert ("redundant_with" in shown) == redundant
         for number, other in enumerate(shown.get("redundant_with", [])):
-            assert other["contribution"] == pytest.approx(
-                contributions[window.ids.index(other["id"])], rel=1e-6, abs=1e-6
-            )
+            expected = contributions[window.ids.index(other["id"])]
+            assert other["contribution"] == pytest.approx(expected, rel=1e-6, abs=1e-6)
             assert other["contribution"] == pytest.approx(np.sort(contributions)[-1 - number], rel=1e-6, abs=1e-6)
             assert other["contribution"] > 0
         assert len(shown.get("redundant_with", [])) <= 3

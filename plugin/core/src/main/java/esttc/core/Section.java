@@ -17,6 +17,10 @@ public final class Section {
     /** The section's name, that of the rescorer too. */
     public static final String NAME = "ttc";
 
+    /** What a section means that names no method. */
+    public static final String DEFAULT_METHOD = "blend";
+
+    private static final Set<String> JOINING = Set.of("blend", "hybrid");
     private static final Set<String> KEYS = Collections.unmodifiableSet(
         new TreeSet<>(
             Set.of(
@@ -52,16 +56,25 @@ public final class Section {
      */
     public static Section of(Map<String, Object> decoded) {
         for (String key : decoded.keySet()) {
+            if (key.equals("candidates")) {
+                throw new IllegalArgumentException(
+                    "[ttc.candidates] needs a search through the gateway: the plugin sees the window alone"
+                );
+            }
             if (!KEYS.contains(key)) {
                 throw new IllegalArgumentException("[ttc] unknown field [" + key + "], " + Names.fix(key, KEYS));
             }
         }
-        Section section = new Section(Collections.unmodifiableMap(new LinkedHashMap<>(decoded)));
+        Map<String, Object> values = new LinkedHashMap<>(decoded);
+        if (!values.containsKey("method")) {
+            values.put("method", DEFAULT_METHOD);
+        }
+        Section section = new Section(Collections.unmodifiableMap(values));
         section.check();
         return section;
     }
 
-    /** The section as its caller wrote it. */
+    /** The section as its caller wrote it, with the default method where it names none. */
     public Map<String, Object> values() {
         return values;
     }
@@ -69,6 +82,11 @@ public final class Section {
     /** The method's name. */
     public String method() {
         return (String) values.get("method");
+    }
+
+    /** Whether the method also ranks documents beside the window where it is asked through the gateway. */
+    public boolean windowOnly() {
+        return JOINING.contains(method());
     }
 
     /** The time for scoring that the caller gives, in milliseconds, or {@code fallback}. */

@@ -39,12 +39,18 @@ class SectionTest {
         assertTrue(!section.failsOnError());
         assertTrue(Section.of(values("on_error", "fail")).failsOnError());
         assertEquals(section, Section.of(values()));
+        assertTrue(!section.windowOnly());
+        Section unnamed = Section.of(Map.of("query_text", "cats"));
+        assertEquals("blend", unnamed.method());
+        assertEquals("blend", unnamed.values().get("method"));
+        assertTrue(unnamed.windowOnly());
     }
 
     @Test
     void mistakesAreNamed() {
         assertTrue(refused("metod", 1).contains("[ttc] unknown field [metod], did you mean [method]?"));
         assertTrue(refused("zzzzzzzz", 1).contains("known fields are"));
+        assertTrue(refused("candidates", Map.of("knn", 5)).contains("[ttc.candidates] needs a search through the gateway"));
         assertTrue(refused("method", 1).contains("[ttc.method] is wrong, got 1"));
         assertTrue(refused("method", "").contains("[ttc.method]"));
         assertTrue(refused("query_texts", List.of("dogs")).contains("not both"));

@@ -167,6 +167,9 @@ final class RescoreFilter implements MappedActionFilter {
         ext.put("method", section.method());
         ext.put("applied", attempt.failure() == null);
         ext.put("window", ordered.length);
+        if (section.windowOnly()) {
+            ext.put("window_only", true);
+        }
         if (attempt.failure() != null) {
             ext.put("reason", attempt.failure().kind().key());
         }

@@ -167,6 +167,9 @@ final class RescoreProcessor extends AbstractProcessor implements SearchResponse
         }
         values.put("applied", reason == null);
         values.put("window", window);
+        if (section != null && section.windowOnly()) {
+            values.put("window_only", true);
+        }
         if (reason != null) {
             values.put("reason", reason);
         }

@@ -1,0 +1,169 @@
+"""Blend against hybrid search and its own parts, in memory: nDCG@10, intervals, and queries won and lost.
+
+    python -m benchmarks.blend
+    python -m benchmarks.blend --data ../shared/data/scifact ../shared/data/cranfield --encoder minilm@onnx
+
+Every method ranks the same union: BM25's first 100 documents and the 100 nearest by pooled vector. `z(b,d)` is blend
+with two signals, lexical and dense: what a hybrid search that normalises scores by z-score gives. Nothing is tuned.
+"""
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import heading, table
+from es_ttc.encoders import CachedEncoder, load_encoder
+from es_ttc.encoders.base import Encoder
+from es_ttc.index.ingest.compose import compose
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.demo import limit_style, stdlib
+from es_ttc.lab.evaluation.bootstrap import SEED, Comparison, compare, resampled_means
+from es_ttc.lab.evaluation.datasets import Collection, load_collection
+from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
+from es_ttc.lab.evaluation.memory import MemorySearcher
+from es_ttc.lab.evaluation.methods import Method, resolve_one, retrieval
+from es_ttc.lab.evaluation.metrics import Float64, score_by
+from es_ttc.rescorers import compiled
+from es_ttc.serving.logs import configure_logs
+from es_ttc.settings import Settings
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+METRIC = "ndcg@10"
+WINDOW = 100
+MOST_QUERIES = 300
+MAX_TOKENS = 1024
+
+
+def signals(*names: str, normalise: str = "z") -> Mapping[str, Any]:
+    """Return the parameters of a blend of some signals."""
+    return {"signals": dict.fromkeys(names, 1), "normalise": normalise}
+
+
+METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "bm25": ("bm25", {}),
+    "dense": ("dense", {}),
+    "spectral": ("blend", signals("spectral")),
+    "late": ("blend", signals("late_interaction")),
+    "RRF(b,d)": ("hybrid", {}),
+    "z(b,d)": ("blend", signals("lexical", "dense")),
+    "blend": ("blend", {}),
+    "minmax": ("blend", {"normalise": "minmax"}),
+    "rank": ("blend", {"normalise": "rank"}),
+}
+SINGLE = ("bm25", "dense", "spectral", "late")
+LEAVE_OUT = ("lexical", "dense", "spectral", "late_interaction")
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, nargs="*", help="BEIR folders; those beside the repository where none")
+    parser.add_argument("--encoder", default="minilm@onnx")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--queries", type=int, default=MOST_QUERIES, help="queries of a collection, drawn at random")
+    parser.add_argument("--no-generated", action="store_true", help="leave out the demonstration's two collections")
+    arguments = parser.parse_args()
+    configure_logs("auto", logging.WARNING)
+    compiled.prepare()
+    cache = Settings().cache_dir
+    encoder = CachedEncoder(load_encoder(arguments.encoder, cache_dir=cache), cache / "encodings")
+    values: dict[str, dict[str, Float64]] = {}
+    for collection in collections(arguments.data, arguments.split, generated=not arguments.no_generated):
+        values[collection.name] = measured(first_queries(collection, arguments.queries), encoder)
+    described = f"{', '.join(values)}; split {arguments.split}, up to {arguments.queries} queries each"
+    print(heading(f"Blend, {encoder.identity.model}", data=described, packages=("numpy", "onnxruntime")))
+    print(tables(values))
+
+
+def collections(folders: list[Path] | None, split: str, *, generated: bool) -> Iterator[Collection]:
+    """Yield the collections, the smallest first."""
+    found = folders or sorted(path.parent for path in DATA.glob("*/corpus.jsonl"))
+    for folder in sorted(found, key=lambda folder: (folder / "corpus.jsonl").stat().st_size):
+        if (folder / "qrels" / f"{split}.tsv").exists():
+            yield load_collection(folder, split=split)
+    if generated:
+        yield limit_style.generate()
+        yield stdlib.generate()
+
+
+def first_queries(collection: Collection, most: int) -> Collection:
+    """Return a collection with at most so many of its queries, drawn at random."""
+    names = list(collection.queries)
+    if len(names) <= most:
+        return collection
+    chosen = np.random.default_rng(0).choice(len(names), most, replace=False)
+    return replace(collection, queries={names[place]: collection.queries[names[place]] for place in sorted(chosen)})
+
+
+def measured(collection: Collection, encoder: Encoder) -> dict[str, Float64]:
+    """Return every method's values, query by query."""
+    began = time.perf_counter()
+    spec = IndexSpec(encoder.identity, text_fields=("title", "text"), codec="int8", max_tokens=MAX_TOKENS)
+    features = encode_corpus(collection.documents, spec, encoder)
+    queries = encode_queries(list(collection.queries.values()), encoder, tokens=True)
+    texts = [compose(document.source, ("title", "text"))[0] for document in collection.documents]
+    methods = {name: resolve_one(method, params) for name, (method, params) in METHODS.items()}
+    for signal in LEAVE_OUT:
+        methods[f"without {signal}"] = resolve_one("blend", signals(*(one for one in LEAVE_OUT if one != signal)))
+
+    def searcher(candidates: int | None = None) -> MemorySearcher:
+        known = retrieval(())
+        return MemorySearcher(collection, texts, known, features, queries, window=WINDOW, candidates=candidates)
+
+    together = searcher()
+    values = {name: _values(collection, together, method) for name, method in methods.items()}
+    values["window alone"] = _values(collection, searcher(0), methods["blend"])
+    print(f"{collection.name}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    return values
+
+
+def _values(collection: Collection, searcher: MemorySearcher, method: Method) -> Float64:
+    return score_by(
+        METRIC, {query: collection.qrels[query] for query in collection.queries}, searcher.rank(method).rankings
+    )
+
+
+def tables(values: Mapping[str, Mapping[str, Float64]]) -> str:
+    """Return what each method reaches, and how blend compares."""
+    names = [*METHODS, "window alone"]
+    rows = [[collection, len(found["blend"]), *(f"{found[name].mean():.3f}" for name in names)]
+            for collection, found in values.items()]  # fmt: skip
+    natural = [found for collection, found in values.items() if not collection.startswith("limit")]
+    rows.append(
+        ["mean without LIMIT", "", *(f"{np.mean([one[name].mean() for one in natural]):.3f}" for name in names)]
+    )
+    parts = [table(["nDCG@10", "queries", *names], rows)]
+    rivals = ("RRF(b,d)", "z(b,d)", "late", "spectral", "bm25", "dense")
+    rows = [[collection, *(_shown(compared(found["blend"], found[rival])) for rival in rivals)]
+            for collection, found in values.items()]  # fmt: skip
+    parts.append("Blend's mean against each, with the 95 % interval of the difference, and queries won/tied/lost:\n")
+    parts.append(table(["blend - ...", *rivals], rows))
+    without = [f"without {signal}" for signal in LEAVE_OUT]
+    rows = [[collection, *(f"{found[name].mean() - found['blend'].mean():+.3f}" for name in without)]
+            for collection, found in values.items()]  # fmt: skip
+    parts.append("What is lost (or won) by leaving a signal out:\n")
+    parts.append(table(["difference", *LEAVE_OUT], rows))
+    return "\n".join(parts)
+
+
+def compared(ours: Float64, theirs: Float64) -> Comparison:
+    """Return a paired comparison by bootstrap."""
+    means = resampled_means(np.stack([ours, theirs]), seed=SEED)
+    return compare(ours, theirs, means[:, 0], means[:, 1])
+
+
+def _shown(one: Comparison) -> str:
+    sure = "**" if one.interval.low > 0 or one.interval.high < 0 else ""
+    interval = f"{one.interval.low:+.3f}..{one.interval.high:+.3f}"
+    return f"{sure}{one.delta:+.3f}{sure} ({interval}) {one.wins}/{one.ties}/{one.losses}"
+
+
+if __name__ == "__main__":
+    main()
