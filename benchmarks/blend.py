@@ -68,6 +68,7 @@ def main() -> None:
     parser.add_argument("--encoder", default="minilm@onnx")
     parser.add_argument("--split", default="test")
     parser.add_argument("--queries", type=int, default=MOST_QUERIES, help="queries of a collection, drawn at random")
+    parser.add_argument("--chunks", action="store_true", help="also measure the signal of sentences, which are encoded")
     parser.add_argument("--no-generated", action="store_true", help="leave out the demonstration's two collections")
     arguments = parser.parse_args()
     configure_logs("auto", logging.WARNING)
@@ -76,7 +77,8 @@ def main() -> None:
     encoder = CachedEncoder(load_encoder(arguments.encoder, cache_dir=cache), cache / "encodings")
     values: dict[str, dict[str, Float64]] = {}
     for collection in collections(arguments.data, arguments.split, generated=not arguments.no_generated):
-        values[collection.name] = measured(first_queries(collection, arguments.queries), encoder)
+        some = first_queries(collection, arguments.queries)
+        values[collection.name] = measured(some, encoder, chunks=arguments.chunks)
     described = f"{', '.join(values)}; split {arguments.split}, up to {arguments.queries} queries each"
     print(heading(f"Blend, {encoder.identity.model}", data=described, packages=("numpy", "onnxruntime")))
     print(tables(values))
@@ -102,16 +104,21 @@ def first_queries(collection: Collection, most: int) -> Collection:
     return replace(collection, queries={names[place]: collection.queries[names[place]] for place in sorted(chosen)})
 
 
-def measured(collection: Collection, encoder: Encoder) -> dict[str, Float64]:
+def measured(collection: Collection, encoder: Encoder, *, chunks: bool) -> dict[str, Float64]:
     """Return every method's values, query by query."""
     began = time.perf_counter()
-    spec = IndexSpec(encoder.identity, text_fields=("title", "text"), codec="int8", max_tokens=MAX_TOKENS)
+    fields = ("title", "text")
+    spec = IndexSpec(encoder.identity, text_fields=fields, codec="int8", max_tokens=MAX_TOKENS, chunks=chunks)
     features = encode_corpus(collection.documents, spec, encoder)
     queries = encode_queries(list(collection.queries.values()), encoder, tokens=True)
     texts = [compose(document.source, ("title", "text"))[0] for document in collection.documents]
     methods = {name: resolve_one(method, params) for name, (method, params) in METHODS.items()}
     for signal in LEAVE_OUT:
         methods[f"without {signal}"] = resolve_one("blend", signals(*(one for one in LEAVE_OUT if one != signal)))
+    methods["equal"] = resolve_one("blend", signals(*LEAVE_OUT))
+    methods["lexical x2"] = resolve_one("blend", {"signals": {**dict.fromkeys(LEAVE_OUT, 1), "lexical": 2}})
+    if chunks:
+        methods["with sentences"] = resolve_one("blend", signals(*LEAVE_OUT, "sentences"))
 
     def searcher(candidates: int | None = None) -> MemorySearcher:
         known = retrieval(())
@@ -146,10 +153,11 @@ def tables(values: Mapping[str, Mapping[str, Float64]]) -> str:
     parts.append("Blend's mean against each, with the 95 % interval of the difference, and queries won/tied/lost:\n")
     parts.append(table(["blend - ...", *rivals], rows))
     without = [f"without {signal}" for signal in LEAVE_OUT]
-    rows = [[collection, *(f"{found[name].mean() - found['blend'].mean():+.3f}" for name in without)]
+    others = [name for name in ("lexical x2", "with sentences") if all(name in found for found in values.values())]
+    rows = [[collection, *(f"{found[name].mean() - found['equal'].mean():+.3f}" for name in (*without, *others))]
             for collection, found in values.items()]  # fmt: skip
-    parts.append("What is lost (or won) by leaving a signal out:\n")
-    parts.append(table(["difference", *LEAVE_OUT], rows))
+    parts.append("What changes against equal weights if a signal is left out, or has another weight:\n")
+    parts.append(table(["difference", *without, *others], rows))
     return "\n".join(parts)
 
 

@@ -128,6 +128,23 @@ def test_a_constant_signal_says_nothing() -> None:
     )
 
 
+def test_words_count_less_where_their_scores_hardly_differ() -> None:
+    query, window = example()
+    scores = np.linspace(10.4, 10, 9).astype(np.float32)  # of a word that every document has
+    close = replace(window, first_pass=scores)
+    weight = scores.std() / scores.mean() / 0.2
+    assert 0.05 < weight < 0.1
+    parts = by_hand(query, close)
+    semantic = sum(stats.zscore(parts[name]) for name in ("dense", "spectral", "late_interaction"))
+    mean = (weight * stats.zscore(scores) + semantic) / (3 + weight)
+    np.testing.assert_allclose(blend.score(query, close, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
+    as_given = BlendParams(signals=dict.fromkeys(parts, 1))
+    mean = (stats.zscore(scores) + semantic) / 4
+    np.testing.assert_allclose(blend.score(query, close, as_given), 1 / (1 + np.exp(-mean)), atol=1e-5)
+    joined = replace(close, present={Feature.FIRST_PASS: np.arange(9) < 5})
+    assert not np.allclose(blend.score(query, joined, DEFAULT), blend.score(query, close, DEFAULT))
+
+
 def test_one_document_is_average() -> None:
     query, window = example(1)
     np.testing.assert_array_equal(blend.score(query, window, DEFAULT), [0.5])

@@ -16,6 +16,7 @@ from es_ttc.rescorers.blend.signals import (
     documents_with,
     has_signal,
     part_of,
+    weight_of_words,
 )
 from es_ttc.rescorers.spectral import SpectralRescorer
 from es_ttc.rescorers.spectral.params import SpectralParams
@@ -29,16 +30,26 @@ ALWAYS: tuple[SignalName, ...] = ("lexical", "dense")
 _EVIDENCE = SpectralRescorer()
 
 
+def _weights_to_try() -> tuple[Mapping[SignalName, float], ...]:
+    """Return weights for `es-ttc tune`: each signal left out, halved and doubled."""
+    return tuple(
+        {name: weight for name, weight in {**DEFAULT_SIGNALS, changed: factor}.items() if weight}
+        for changed in DEFAULT_SIGNALS
+        for factor in (0, 0.5, 2)
+    )
+
+
 class BlendParams(Params):
     """What blend can be told."""
 
-    GRID: ClassVar[Mapping[str, Sequence[Any]]] = {"normalise": ("z", "minmax", "rank")}
+    GRID: ClassVar[Mapping[str, Sequence[Any]]] = {"signals": _weights_to_try()}
 
     signals: dict[SignalName, float] | None = Field(
         None,
         description="Weight of each signal, 0 or more: `lexical` (the first pass's scores), `dense` (cosine of pooled "
         "vectors), `spectral`, `late_interaction` (ColBERT's mean over the query's tokens), `sentences` (best "
-        "sentence; needs chunks). Default: the first four, equally, as far as the index carries what they read.",
+        "sentence; needs chunks). Default: the first four, equally, as far as the index carries what they read; "
+        "`lexical` counts less where the first pass's scores hardly differ.",
     )
     normalise: Normalisation = Field(
         "z",
@@ -152,6 +163,8 @@ def _shares(
 ) -> tuple[dict[SignalName, SignalScores], dict[SignalName, Float32]]:
     """Return the signals' scores, and what each adds to the mean."""
     weights = {name: weight for name, weight in params.weights.items() if has_signal(name, query, window)}
+    if params.signals is None:  # weights that a request gives are taken as they are
+        weights["lexical"] *= weight_of_words(window)
     total = sum(weights.values())
     signals = all_signal_scores(weights, query, window)
     normalised = NORMALISED[params.normalise]

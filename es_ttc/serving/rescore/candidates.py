@@ -21,7 +21,7 @@ import numpy as np
 
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.engine.protocol import Product
-from es_ttc.errors import EngineError
+from es_ttc.errors import EncoderMismatch, EngineError
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
 from es_ttc.serving.adaptive.filters import required_filters
@@ -185,7 +185,7 @@ class NearestDocuments:
         except (EngineRefusal, ItemRefusal):
             reason = "the engine refused the kNN search for candidates"
             return JoinedCandidates(asked=search.count, reason=reason)
-        except EngineError as error:
+        except (EngineError, EncoderMismatch) as error:  # of two encoders: the window's own may still be one
             return JoinedCandidates(asked=search.count, reason=str(error))
         if not found:
             reason = "kNN finds no document: none with a vector that the engine can search matches the filters"
@@ -203,7 +203,7 @@ class NearestDocuments:
                 return [], False
             encoder = ground.encoder
             self._own.put(search.caller.indices, encoder)
-        found = None if search.early is None else await search.early
+        found = None if search.early is None else await asyncio.shield(search.early)  # it may be needed once more
         if found is None:
             found = await self._own_vectors(search, encoder, await self._vector(search, encoder), named=False)
         if any(map(changed_inside, found)):

@@ -122,7 +122,7 @@ class EngineSearches:
         lines = b"%b\n%b\n" % (item.header, _dumps(body))
         answer = await self.ask(request.incoming, item.path, request.params.engine, lines, _NDJSON)
         if answer.status != 200:
-            raise EngineError(f"groups could not be read: the engine answered {answer.status}")
+            raise EngineError(f"a further search was refused: the engine answered {answer.status}")
         response: dict[str, Any] = jsonio.loads(answer.body)["responses"][0]
         if "hits" not in response:
             raise ItemRefusal(response)
