@@ -139,7 +139,7 @@ def _values(collection: Collection, searcher: MemorySearcher, method: Method) ->
 
 def tables(values: Mapping[str, Mapping[str, Float64]]) -> str:
     """Return what each method reaches, and how blend compares."""
-    names = [*METHODS, "window alone"]
+    names = [*METHODS, "equal", "window alone"]
     rows = [[collection, len(found["blend"]), *(f"{found[name].mean():.3f}" for name in names)]
             for collection, found in values.items()]  # fmt: skip
     natural = [found for collection, found in values.items() if not collection.startswith("limit")]

@@ -276,7 +276,8 @@ async def test_the_command_line_searches_it_too(engine: Engine, attached: str, g
     client = await connect(EngineSettings(engine=gateway))
     target = Target(client, attached, held.spec, FIELDS, encoder, vectors=held.has_vectors, beside=held.side)
     try:
-        bm25, dense, hybrid = await compare(target, CliQuery(CATS, "hybrid", 5))
+        bm25, hybrid = await compare(target, CliQuery(CATS, "hybrid", 5))
+        dense = await cli_search(target, CliQuery(CATS, "dense", 100))
         rescored = await cli_search(target, CliQuery(CATS, "spectral", 5, first_pass="dense"))
     finally:
         await client.close()

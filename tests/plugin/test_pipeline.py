@@ -135,7 +135,7 @@ def test_hashes_are_looked_up_where_the_window_did_not_ask_for_them(opensearch_p
     ("processor", "words"),
     [
         ({"ttc_rescore": {"metod": "dense"}}, "did you mean [method]?"),
-        ({"ttc_rescore": {}}, "[ttc.method] is wrong"),
+        ({"ttc_rescore": {"method": ""}}, "[ttc.method] is wrong"),
         ({"ttc_rescore": {"method": "dense", "timeout": "soon"}}, "[ttc.timeout] is wrong"),
     ],
 )

@@ -26,7 +26,7 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.offload import Offload
-from es_ttc.serving.rescore.window import ranking_of
+from es_ttc.serving.rescore.page import ranking_of
 from es_ttc.serving.search.section import DEFAULT_METHOD, Section, parse_section
 
 _KIND = "score"
@@ -168,7 +168,7 @@ def _answer(
     timings: Timings,
     tuned: Any,
 ) -> dict[str, Any]:
-    ranking = ranking_of(section, documents.first_pass, scored, frame.block)
+    ranking = ranking_of(section, documents.first_pass, scored.values, scored.mask, frame.block)
     answer: dict[str, Any] = {
         "version": PROTOCOL_VERSION,
         "scores": [

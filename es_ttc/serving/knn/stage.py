@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from es_ttc.errors import EsTtcError
-from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.limits import RequestLimits
 from es_ttc.serving.knn.clauses import KnnClause, clauses_of, put_in_place
 from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, RetrievalService
@@ -16,13 +15,9 @@ from es_ttc.serving.offload import Offload
 from es_ttc.serving.rescore.plan import DEFAULT_SIZE, own_timeout
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
 from es_ttc.serving.search.clauses import ClauseCompletion, ClauseStage, SearchWithClauses, with_text
-from es_ttc.serving.search.request import SearchItem, SearchRequest
+from es_ttc.serving.search.msearch import msearch_target, search_header
+from es_ttc.serving.search.request import SearchRequest
 from es_ttc.serving.search.response import add_summary
-
-_IN_HEADER = (
-    "allow_no_indices", "allow_partial_search_results", "ccs_minimize_roundtrips", "expand_wildcards",
-    "ignore_unavailable", "preference", "routing", "search_type",
-)  # fmt: skip
 
 
 class KnnStage(ClauseStage[KnnClause, RetrievalResult]):
@@ -116,18 +111,3 @@ def _whole(outcomes: Sequence[RetrievalResult | EsTtcError]) -> list[RetrievalRe
     """Return the answers to a search's clauses, or the first of their errors."""
     error = next((one for one in outcomes if isinstance(one, EsTtcError)), None)
     return error or [one for one in outcomes if isinstance(one, RetrievalResult)]
-
-
-def msearch_target(request: SearchRequest) -> tuple[bytes, bytes]:
-    """Return the path and the URL parameters by which several searches of a request's target are asked at once."""
-    if not request.is_multi:
-        return request.path.rstrip(b"/").removesuffix(b"_search") + b"_msearch", b""
-    kind = request.params.url.get("search_type")
-    return request.path, b"" if kind is None else b"search_type=" + kind.encode()
-
-
-def search_header(request: SearchRequest, item: SearchItem) -> bytes:
-    """Return the header line of a search of a request's item in an `_msearch`."""
-    if request.is_multi:
-        return item.header
-    return jsonio.dumps({name: value for name, value in request.params.url.items() if name in _IN_HEADER})

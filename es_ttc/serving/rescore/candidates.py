@@ -39,11 +39,11 @@ from es_ttc.serving.knn.engine_search import SearchContext, search_body
 from es_ttc.serving.knn.search_client import BatchedMsearch, SearchClients, search_client_of
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
-from es_ttc.serving.knn.stage import msearch_target, search_header
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.two_requests import OF_HITS, OF_THE_SEARCH, SAFE_PARAMS
 from es_ttc.serving.search.engine import EngineRefusal, EngineSearches, ItemRefusal
+from es_ttc.serving.search.msearch import msearch_target, search_header
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 from es_ttc.vectors.tokens import Float32
 

@@ -87,6 +87,28 @@ def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], block: 
     return Ranking(order, scores)
 
 
+def ranking_of(section: Section, first_pass: Float32, scores: Float32, mask: NDArray[np.bool_], block: int) -> Ranking:
+    """Return a first pass in the order that the section asks for.
+
+    Args:
+        section: How both scores are combined.
+        first_pass: ``(n,)`` the engine's scores.
+        scores: ``(m,)`` the method's, of the first m documents; m is at most n.
+        mask: ``(m,)`` which of them have a score.
+        block: Ranks of a block, see :func:`rank`.
+    """
+    every, scored = np.zeros(len(first_pass), np.float32), np.zeros(len(first_pass), np.bool_)
+    every[: len(scores)], scored[: len(mask)] = scores, mask
+    final = combine(
+        section.score_mode,
+        first_pass,
+        every,
+        query_weight=section.query_weight,
+        rescore_query_weight=section.rescore_query_weight,
+    )
+    return rank(first_pass, final, scored, block)
+
+
 def below(scores: Float32, floor: np.float32) -> Float32:
     """Return the scores, scaled down where needed so that the first is no greater than ``floor``; none ever rises.
 

@@ -26,15 +26,13 @@ from es_ttc.serving.rescore.collapse import (
     groups_of,
     window_groups,
 )
-from es_ttc.serving.rescore.page import Ranking, combine, rank, set_max_score, shortest, shown_hit, with_field_name
+from es_ttc.serving.rescore.page import Ranking, ranking_of, set_max_score, shortest, shown_hit, with_field_name
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.response import RescoredResponse
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 from es_ttc.serving.search.response import add_took
-from es_ttc.serving.search.section import Section
 from es_ttc.serving.search.stage import Answered
-from es_ttc.vectors.tokens import Float32
 
 
 class WindowRescorers:
@@ -172,7 +170,7 @@ class WindowRescoring:
         hits, window = outcome.hits, None
         first_pass = np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
         block = plan.page.block if outcome.is_first_pass else max(1, len(scored.mask))
-        ranking = outcome.without_useless(ranking_of(section, first_pass, scored, block))
+        ranking = outcome.without_useless(ranking_of(section, first_pass, scored.values, scored.mask, block))
         if plan.collapse is not None:
             groups, in_first_pass = groups_of(hits, plan.collapse.field), [one is not None for one in outcome.places]
             ranking = collapsed(ranking, groups)
@@ -273,27 +271,6 @@ def candidates_of(plan: SearchPlan, method: Method) -> int:
     if plan.section.candidates is not None:
         return plan.section.candidates.knn
     return plan.page.asked if method.partial is not None and method.partial.joins_nearest else 0
-
-
-def ranking_of(section: Section, first_pass: Float32, scored: WindowScores, block: int) -> Ranking:
-    """Return a first pass in the order that the section asks for.
-
-    Args:
-        section: How both scores are combined.
-        first_pass: ``(n,)`` the engine's scores.
-        scored: The method's, of the first documents or of all.
-        block: Ranks of a block, see :func:`rank`.
-    """
-    scores, mask = np.zeros(len(first_pass), np.float32), np.zeros(len(first_pass), np.bool_)
-    scores[: len(scored.values)], mask[: len(scored.mask)] = scored.values, scored.mask
-    final = combine(
-        section.score_mode,
-        first_pass,
-        scores,
-        query_weight=section.query_weight,
-        rescore_query_weight=section.rescore_query_weight,
-    )
-    return rank(first_pass, final, mask, block)
 
 
 def cut_first_pass(response: dict[str, Any], plan: SearchPlan, groups: Sequence[Group] | None) -> WindowGroups | None:
