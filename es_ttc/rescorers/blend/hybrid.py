@@ -57,8 +57,8 @@ class HybridRescorer:
             weight = np.float32(params.lexical_weight)
             lexical = min_max(window.first_pass, everywhere)
             return weight * lexical + (1 - weight) * min_max(dense.scores, dense.known)
-        lexical = reciprocal_ranks(window.first_pass, found, params)
-        return lexical + reciprocal_ranks(dense.scores, dense.known, params)
+        lexical = list_scores(window.first_pass, found, params)
+        return lexical + list_scores(dense.scores, dense.known, params)
 
     def detail(self, query: Query, window: Window, params: HybridParams) -> list[dict[str, Any]]:  # noqa: ARG002
         """Return each document's two scores."""
@@ -78,7 +78,7 @@ class HybridRescorer:
         return {"signals": ["lexical", "dense"]}
 
 
-def reciprocal_ranks(scores: Float32, known: Any, params: HybridParams) -> Float32:
+def list_scores(scores: Float32, known: Any, params: HybridParams) -> Float32:
     """Return ``1 / (k + rank)`` of the best documents of one ranking, ``(k,)``; 0 for all others.
 
     Documents of equal scores rank in the window's order, as in the engines' own fusion.

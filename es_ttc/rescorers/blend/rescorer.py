@@ -126,9 +126,9 @@ class BlendRescorer:
             for place in range(len(window))
         ]
         if "spectral" in signals:
-            places = np.flatnonzero(signals["spectral"].known).tolist()
-            evidence = _EVIDENCE.detail(query, part_of(window, places), SpectralParams())
-            for place, found in zip(places, evidence, strict=True):
+            known = signals["spectral"].known
+            evidence = _EVIDENCE.detail(query, part_of(window, known), SpectralParams())
+            for place, found in zip(np.flatnonzero(known).tolist(), evidence, strict=True):
                 details[place] |= {key: value for key, value in found.items() if key != "score"}
         return details
 

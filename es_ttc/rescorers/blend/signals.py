@@ -1,6 +1,6 @@
 """The signals that a blend adds up: what each reads, and how it scores the documents that have it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -106,7 +106,7 @@ def all_signal_scores(names: Iterable[SignalName], query: Query, window: Window)
 def _in_one_pass(query: Query, window: Window) -> dict[SignalName, SignalScores]:
     """Return the scores of spectral retrieval and of late interaction."""
     known = documents_with(frozenset({Feature.TOKENS}), window)
-    held = window if known.all() else part_of(window, np.flatnonzero(known).tolist())
+    held = part_of(window, known)
     assert held.tokens is not None  # noqa: S101 - both are carried
     assert query.tokens is not None  # noqa: S101 - both are carried
     found = greatest_cosines(query.vectors, held.tokens, held.norms, SpectralParams().scales, plain=query.tokens)
@@ -125,14 +125,10 @@ def signal_scores(name: SignalName, query: Query, window: Window) -> SignalScore
     little less: it is a score, not a missing one.
     """
     signal = SIGNALS[name]
-    if name == "lexical":
-        return SignalScores(window.first_pass, np.ones(len(window), np.bool_))
-    known = documents_with(signal.reads, window)
+    known = documents_with(signal.reads - {Feature.FIRST_PASS}, window)
     scores = np.zeros(len(window), np.float32)
-    if known.all():
-        scores[:] = signal.score(query, window)
-    elif known.any():
-        scores[known] = signal.score(query, part_of(window, np.flatnonzero(known).tolist()))
+    if known.any():
+        scores[known] = signal.score(query, part_of(window, known))
     return SignalScores(scores, known)
 
 
@@ -144,8 +140,11 @@ def documents_with(features: frozenset[Feature], window: Window) -> Mask:
     return known
 
 
-def part_of(window: Window, places: Sequence[int]) -> Window:
-    """Return some documents of a window, as a window in which none lacks anything."""
+def part_of(window: Window, known: Mask) -> Window:
+    """Return those documents of a window that have what is read, as a window of their own; all of it where all have."""
+    if known.all():
+        return window
+    places = np.flatnonzero(known).tolist()
     picked: dict[str, Any] = {
         name: [values[place] for place in places]
         for name in ("ids", "tokens", "norms", "offsets", "chunks")

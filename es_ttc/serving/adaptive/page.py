@@ -11,7 +11,7 @@ from es_ttc.errors import EngineError
 from es_ttc.reranking.strategies import BudgetedReranker, RerankedList
 from es_ttc.serving.adaptive.candidates import CandidateDocuments
 from es_ttc.serving.rescore.collapse import Group, WindowGroups, collapsed, firsts, window_groups
-from es_ttc.serving.rescore.page import Ranking, combine, rank
+from es_ttc.serving.rescore.page import Ranking, ranking_of
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.search.section import Section
 from es_ttc.vectors.tokens import Float32
@@ -69,14 +69,7 @@ def rank_hits(
     values = np.zeros(len(order), np.float32)
     values[: len(judged)] = displayed_scores([reranker.score(document) for document in judged])
     mask = np.arange(len(order)) < len(judged)
-    final = combine(
-        section.score_mode,
-        first,
-        values,
-        query_weight=section.query_weight,
-        rescore_query_weight=section.rescore_query_weight,
-    )
-    ranking: Ranking = rank(first, final, mask, max(1, len(order)))
+    ranking = ranking_of(section, first, values, mask, max(1, len(order)))
     return RankedHits(
         [order[place] for place in ranking.order.tolist()],
         ranking.scores,

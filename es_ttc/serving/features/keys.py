@@ -27,6 +27,19 @@ def marks_of(hits: Sequence[Mapping[str, Any]]) -> list[Mark | None]:
     return marks
 
 
+def identity_mark(hit: Mapping[str, Any], *, named: bool) -> tuple[str, str | None]:
+    """Return what tells a hit's document from others across answers.
+
+    Args:
+        hit: The hit.
+        named: Whether that is its index and id, in place of its index and content hash (None without one).
+    """
+    if named:
+        return str(hit["_index"]), str(hit.get("_id"))
+    content = (hit.get("fields") or {}).get(HASH)
+    return str(hit["_index"]), str(content[0]) if content else None
+
+
 @dataclass(frozen=True, slots=True)
 class DocumentKey:
     """A document's content, as a search has just returned it: documents of equal content have equal features.

@@ -36,6 +36,7 @@ from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.serving.rescore.page import shortest, with_field_name
 from es_ttc.serving.search.fallback import ScoringError, attempt, budget_ms, fell_back
+from es_ttc.serving.search.msearch import shared_parts
 from es_ttc.vectors.tokens import Float32
 
 _PLAIN = "dense"
@@ -246,7 +247,7 @@ class RetrievalService:
         if method is None:
             return RetrievalResult(clause, native)
         encoder = ground.encoder or ""
-        frame = SearchContext(product, question.caller, encoder, _shared(question.body), self._end(question))
+        frame = SearchContext(product, question.caller, encoder, shared_parts(question.body), self._end(question))
         outcome = await self._retrieved(question, method, query, frame, ground, asks, took)
         if isinstance(outcome, SideIndexReplaced) and not again:
             raise outcome
@@ -342,7 +343,7 @@ class RetrievalService:
         tokens = method is not None and Feature.QUERY_TOKENS in method.retriever.needs(method.params)
         begun = self._encoders.begin(clause.texts, tokens=tokens) if clause.texts and question.known else None
         try:
-            ground = await searched_indices_of(asks, clause.filters, _shared(question.body))
+            ground = await searched_indices_of(asks, clause.filters, shared_parts(question.body))
             await self._require_fields(question, method, ground)
             if ground.encoder is None:
                 return ground, None
@@ -416,11 +417,6 @@ def _fields(method: _Method) -> set[str]:
     """Return the fields that a method searches and reads."""
     searched = {FIELDS[one] for one in method.retriever.searches(method.params)}
     return searched | {FEATURES[one].name for one in method.retriever.needs(method.params) if one in FEATURES}
-
-
-def _shared(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a body that a filter may depend on."""
-    return {key: body[key] for key in ("pit", "runtime_mappings", "derived", "timeout") if key in body}
 
 
 async def _similar_only(found: Retrieved, search: EngineSearch, query: Query, least: float | None) -> Retrieved:

@@ -27,7 +27,7 @@ from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
 from es_ttc.serving.adaptive.filters import required_filters
 from es_ttc.serving.features.attached import AttachedFeatureLocator, changed_inside, own_key
 from es_ttc.serving.features.encoding import EncodedQuery, Encoders
-from es_ttc.serving.features.keys import SEQ_NO
+from es_ttc.serving.features.keys import SEQ_NO, identity_mark
 from es_ttc.serving.features.scoring import Method
 from es_ttc.serving.features.store import FeatureStore
 from es_ttc.serving.http.caller import Caller
@@ -43,16 +43,14 @@ from es_ttc.serving.pool import BoundedPool
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.two_requests import OF_HITS, OF_THE_SEARCH, SAFE_PARAMS
 from es_ttc.serving.search.engine import EngineRefusal, EngineSearches, ItemRefusal
-from es_ttc.serving.search.msearch import msearch_target, search_header
+from es_ttc.serving.search.msearch import SHARED_PARTS, msearch_target, search_header, shared_parts
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 from es_ttc.vectors.tokens import Float32
 
-_SHARED = ("derived", "pit", "runtime_mappings", "timeout")
-"""Parts of a body that its filters may depend on."""
 _UNDERSTOOD = frozenset(
     {
         "explain", "ext", "from", "indices_boost", "post_filter", "query", "rescore", "size", "sort", "stats",
-        "stored_fields", "track_scores", *OF_HITS, *OF_THE_SEARCH, *_SHARED,
+        "stored_fields", "track_scores", *OF_HITS, *OF_THE_SEARCH, *SHARED_PARTS,
     }
 )  # fmt: skip
 """Parts of a body that say nothing about which documents are found, or whose meaning for further ones is known."""
@@ -70,12 +68,14 @@ class JoinedCandidates:
             and with an `_id` only where `named`.
         asked: How many documents were looked for.
         named: Whether documents are told apart by their ids.
+        filters: What each of them was asked to match, beside the words of the query.
         reason: Why none could join; None where they could.
     """
 
     hits: Sequence[dict[str, Any]] = ()
     asked: int = 0
     named: bool = False
+    filters: Sequence[Any] = ()
     reason: str | None = None
 
     def among(self, page: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -85,10 +85,10 @@ class JoinedCandidates:
 
     def places_left(self, hits: Sequence[Mapping[str, Any]], start: int) -> list[int]:
         """Return the places of those hits of the first pass from ``start`` on that have not joined its window."""
-        joined = Counter(_mark(hit, named=self.named) for hit in self.hits)
+        joined = Counter(identity_mark(hit, named=self.named) for hit in self.hits)
         left = []
         for place in range(start, len(hits)):
-            mark = _mark(hits[place], named=self.named)
+            mark = identity_mark(hits[place], named=self.named)
             if joined[mark]:
                 joined[mark] -= 1
             else:
@@ -190,7 +190,7 @@ class NearestDocuments:
         if not found:
             reason = "kNN finds no document: none with a vector that the engine can search matches the filters"
             return JoinedCandidates(asked=search.count, reason=reason)
-        return JoinedCandidates(outside(hits, found, named=named), search.count, named)
+        return JoinedCandidates(outside(hits, found, named=named), search.count, named, search.filters)
 
     async def _found(self, search: "CandidateSearch") -> tuple[list[dict[str, Any]], bool]:
         """Return the nearest documents, and whether they have ids."""
@@ -320,7 +320,7 @@ class CandidateSearch:
     @property
     def shared(self) -> Body:
         """Parts of the caller's body that the filters may depend on."""
-        return {key: self.plan.body[key] for key in _SHARED if key in self.plan.body}
+        return shared_parts(self.plan.body)
 
     @property
     def marks(self) -> Body:
@@ -356,23 +356,13 @@ def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[dict[str, Any]], 
     Returns:
         Hits of their own, with score 0: a window may be ranked a second time.
     """
-    held = {_mark(hit, named=named) for hit in hits}
-    return [{**hit, "_score": 0.0} for hit in found if _mark(hit, named=named) not in held]
-
-
-def _mark(hit: Mapping[str, Any], *, named: bool) -> tuple[str, str | None]:
-    """Return what tells a hit's document from others: index and id, or index and content hash."""
-    return str(hit["_index"]), str(hit.get("_id")) if named else _content(hit)
+    held = {identity_mark(hit, named=named) for hit in hits}
+    return [{**hit, "_score": 0.0} for hit in found if identity_mark(hit, named=named) not in held]
 
 
 def _ignore_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()  # whoever waits for it has it; nobody else is to be told
-
-
-def _content(hit: Mapping[str, Any]) -> str | None:
-    content = (hit.get("fields") or {}).get(HASH)
-    return str(content[0]) if content else None
 
 
 def _clause(product: Product, filters: Sequence[Any]) -> KnnClause:

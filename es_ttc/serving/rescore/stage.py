@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from es_ttc.errors import EsTtcError
-from es_ttc.serving.adaptive.filters import required_filters
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.keys import marks_of
@@ -156,13 +155,10 @@ class RescoreCompletion(Completion):
         joined = self._joined.among(page)
         if not joined:
             return
-        full, ms = await answered.again(joined_hits(self._plan.body, joined, self._demands, named=self._joined.named))
-        answered.response["hits"]["hits"] = with_joined(page, joined, full["hits"]["hits"], named=self._joined.named)
+        filters, named = self._joined.filters, self._joined.named
+        full, ms = await answered.again(joined_hits(self._plan.body, joined, filters, named=named))
+        answered.response["hits"]["hits"] = with_joined(page, joined, full["hits"]["hits"], named=named)
         add_to_first_pass(answered.response, ms)
-
-    @property
-    def _demands(self) -> list[Any]:
-        return required_filters(self._plan.body, query_in_url=False)
 
     async def _filled(self, answered: Answered, caller: Caller) -> bool:
         """Rescore a bare window and read the hits of its page; False where the page needs the whole request."""
@@ -183,7 +179,7 @@ class RescoreCompletion(Completion):
         if len(marks_of_page) < len(page):
             return False
         try:
-            demands = self._demands if self._joined.among(page) else None
+            demands = self._joined.filters if self._joined.among(page) else None
             full, ms = await answered.again(page_hits(self._plan.body, marks_of_page, filter(None, marks), demands))
         except EngineRefusal:
             return False

@@ -12,7 +12,7 @@ from typing import Any
 
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
-from es_ttc.serving.features.keys import Mark, marks_of
+from es_ttc.serving.features.keys import Mark, identity_mark, marks_of
 from es_ttc.serving.rescore.plan import SearchPlan
 
 _MOST_JOINED = 1000
@@ -174,17 +174,12 @@ def with_joined(
         full: The hits of :func:`joined_hits`.
         named: Whether documents are told apart by their ids, in place of their content.
     """
-
-    def mark(hit: Mapping[str, Any]) -> tuple[str, str]:
-        return str(hit["_index"]), str(hit["_id"] if named else hit["fields"][HASH][0])
-
-    whole = {mark(hit): hit for hit in full}
+    whole = {identity_mark(hit, named=named): hit for hit in full}
     bare = {id(hit) for hit in joined}
     hits = []
     for hit in page:
         if id(hit) not in bare:
             hits.append(hit)
-        elif mark(hit) in whole:
-            ours = {key: value for key, value in hit.items() if key in _OURS_OF_A_HIT}
-            hits.append({**whole[mark(hit)], **ours})
+        elif (found := whole.get(identity_mark(hit, named=named))) is not None:
+            hits.append({**found, **{key: value for key, value in hit.items() if key in _OURS_OF_A_HIT}})
     return hits
