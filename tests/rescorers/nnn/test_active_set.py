@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
@@ -140,13 +140,16 @@ def test_a_permutation_of_the_documents_permutes_the_coefficients(problem: Probl
 
 @settings(deadline=None, max_examples=150)
 @given(problems, st.integers(0, 2**32 - 1))
+@example(problem_of(67258, kind="near-duplicates"), 0)  # the cold start ends 5e-9 above the warm one, within its gap
 def test_a_warm_start_leads_to_the_same_objective(problem: Problem, seed: int) -> None:
     random = np.random.default_rng(seed)
     cold = solved(problem)
     for start in (cold.support, np.flatnonzero(random.random(len(problem.rows)) < random.random())):
         warm = solve(problem.dictionary, problem.query, problem.penalty, start=start)
         assert warm.converged
-        assert value(problem, warm.x) == pytest.approx(value(problem, cold.x), abs=1e-9 * problem.scale**2)
+        # by convexity, f(a) - f(b) <= the violation of the conditions at a, times the distance from a to b
+        apart = (warm.x + cold.x).sum() * max(warm.kkt_residual, cold.kkt_residual)
+        assert value(problem, warm.x) == pytest.approx(value(problem, cold.x), abs=apart + 1e-12 * problem.scale**2)
     again = solve(problem.dictionary, problem.query, problem.penalty, start=cold.support)
     assert again.iterations == 1 or problem.penalty.l2 == 0
     np.testing.assert_array_equal(solved(problem).x, cold.x)
