@@ -8,7 +8,7 @@ export TOKENIZERS_PARALLELISM ?= false
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-vllm check format bench docs lock image clean
+.PHONY: help demo test test-quick test-engines test-vllm check format bench docs lock image clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -24,6 +24,9 @@ test: $(VENV)/.dev $(VENV)/.frameworks ## Run the whole test suite against real 
 
 test-quick: $(VENV)/.dev ## Run the tests that need no engine, no Java and no model and are over soon.
 	@$(BIN)/python -m pytest -n $(PROCESSES) -m "not engine and not slow" $(ARGS)
+
+test-engines: $(VENV)/.dev ## Run the tests that need an engine on older versions of both products.
+	@$(BIN)/python -m tests.engines $(ARGS)
 
 test-vllm: $(VENV)/.dev $(VENV)/.vllm ## Run the tests of language models against a real vLLM (on the processor).
 	@ES_TTC_TEST_VLLM=$(abspath $(VENV))/vllm/bin/python $(BIN)/python -m pytest -m llm tests/llm $(ARGS)

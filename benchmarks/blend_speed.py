@@ -33,7 +33,7 @@ from benchmarks.served import (
     query,
 )
 from es_ttc.encoders import load_encoder
-from es_ttc.engine.protocol import Product
+from es_ttc.engine.versions import Product
 from es_ttc.index.mappings.queries import nearest
 from es_ttc.lab.evaluation.rankings import reciprocal_rank_fusion
 

@@ -10,6 +10,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from es_ttc.cli.app import cli
+from es_ttc.engine import versions
+from es_ttc.engine.versions import dotted
 from es_ttc.reranking.rerankers import registry as rerankers
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import registry
@@ -69,6 +71,46 @@ def retrievers_page() -> str:
         uses = f"Searches the vectors of {searches}; reads {needs}. Parameters:\n"
         parts += [f"## `{name}`\n", doc + "\n", uses, _fields_table(retriever.Params)]
     return "\n".join(parts)
+
+
+def engines_page() -> str:
+    """Return the page of supported engine versions and their differences."""
+    oldest = {product: dotted(numbers) for product, numbers in versions.OLDEST.items()}
+    maintained = {product: dotted(numbers) for product, numbers in versions.MAINTAINED.items()}
+    names = versions.NAMES
+    rows = [f"| {names[product]} | {oldest[product]} | {maintained[product]} |" for product in names]
+    features = [
+        f"| {_cell(feature.what)} | {_since(feature, 'elasticsearch')} | {_since(feature, 'opensearch')} | "
+        f"{_cell(feature.without)} |"
+        for feature in versions.FEATURES
+    ]
+    return "\n".join(
+        [
+            "# Engines\n",
+            NOTICE,
+            "es-ttc works with these engines:\n",
+            "| product | oldest version | oldest version that its vendor maintains |\n| --- | --- | --- |",
+            *rows,
+            "",
+            "Every command refuses an older engine, and any other program, in one sentence. The gateway forwards "
+            "requests to an older engine unchanged, and refuses searches with a section `ttc` (400, "
+            "`ttc_unsupported_engine_exception`). `es-ttc doctor` warns where the vendor does not maintain the "
+            "version. Which versions are tested: [engine versions](../results/engine-versions.md).\n",
+            "## What depends on the version\n",
+            "| feature | Elasticsearch | OpenSearch | without it |\n| --- | --- | --- | --- |",
+            *features,
+            "",
+            "## What is detected\n",
+            "What depends on the installation is detected at the first connection: OpenSearch's k-NN plugin on every "
+            "data node (without it there are no vector fields), Elasticsearch's licence (`rank_vectors` needs "
+            "Enterprise), and the greatest HTTP body. A user who may not see nodes or licence gets the usual limits.\n",
+        ]
+    )
+
+
+def _since(feature: versions.VersionedFeature, product: versions.Product) -> str:
+    since = feature.since.get(product)
+    return "never" if since is None else f"{dotted(since)}"
 
 
 def rewriters_page() -> str:
@@ -201,6 +243,7 @@ def _cell(text: str) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
+    "engines.md": engines_page,
     "methods.md": methods_page,
     "rerankers.md": rerankers_page,
     "retrievers.md": retrievers_page,

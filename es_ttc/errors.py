@@ -78,6 +78,13 @@ class ConfigurationError(EsTtcError):
     type = "ttc_configuration_exception"
 
 
+class UnsupportedEngine(ConfigurationError):
+    """The engine is older than the oldest version that es-ttc works with."""
+
+    status = 400
+    type = "ttc_unsupported_engine_exception"
+
+
 class EncoderError(EsTtcError):
     """A text could not be encoded."""
 

@@ -253,6 +253,12 @@ class GatewaySettings(Settings):
         500, ge=0, description="Bytes a second that a client must send of a body, seen over 5 seconds at a time."
     )
     send_timeout: float = Field(60.0, gt=0, description="Seconds that a client may take nothing of its answer.")
+    translate_media_types: bool = Field(
+        True,
+        description="Let Elasticsearch's clients of a newer version speak to an older Elasticsearch: the media types "
+        "`compatible-with=9` become `compatible-with=8` where the engine is version 8, which refuses them. The header "
+        "`x-ttc-compatible-with` of the response says so.",
+    )
     side_credentials: SideCredentials = Field(
         "caller",
         description="In whose name side indices of attached indices are read: the caller's, or the gateway's own "

@@ -17,6 +17,7 @@ from es_ttc.cli.common import connected
 from es_ttc.cli.doctor import Check, Verdict
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Capabilities, Engine
+from es_ttc.engine.versions import MAINTAINED, NAMES, dotted
 from es_ttc.errors import EsTtcError
 from es_ttc.index.attach.feature_locations import contents_of, feature_location
 from es_ttc.index.attach.side_index import attached_sources
@@ -110,19 +111,23 @@ async def engine(settings: EngineSettings, loaded: Encoder | None) -> list[Check
         async with connected(settings) as client:
             found = await client.capabilities()
             check = _engine(client.url, found)
-            return [check, *(await _indices(client, loaded) if check.verdict is Verdict.OK else [])]
+            return [check, *(await _indices(client, loaded) if check.verdict is not Verdict.MISSING else [])]
     except EsTtcError as error:
         mend = "es-ttc engine up, or name yours with --engine or ES_TTC_ENGINE"
         return [Check("engine", Verdict.MISSING, str(error), mend)]
 
 
 def _engine(url: str, found: Capabilities) -> Check:
-    described = f"{found.product} {'.'.join(map(str, found.version))} at {url}"
+    described = f"{found.engine} at {url}"
     if not found.vectors:
         return Check("engine", Verdict.MISSING, f"{described} has no vector search", "install its k-NN plugin")
     nodes = f"{found.nodes} data node{'s' * (found.nodes != 1)}"
     vectors = f"vectors of up to {found.max_dims:,} dimensions"
-    return Check("engine", Verdict.OK, f"{described}, {nodes}, {vectors}, licence {found.licence}")
+    detail = f"{described}, {nodes}, {vectors}, licence {found.licence}"
+    if found.engine.unmaintained:
+        newer = f"upgrade to {NAMES[found.product]} {dotted(MAINTAINED[found.product])} or newer"
+        return Check("engine", Verdict.WARNING, f"{detail}; its vendor does not maintain this version any more", newer)
+    return Check("engine", Verdict.OK, detail)
 
 
 async def _indices(client: Engine, loaded: Encoder | None) -> list[Check]:

@@ -10,6 +10,7 @@ import click
 from es_ttc.cli.common import json_flag, print_json, stderr, stdout
 from es_ttc.cli.options import examples
 from es_ttc.cli.steps import Step, Steps
+from es_ttc.engine.node.parts import DEFAULT_VERSION, VERSIONS
 from es_ttc.errors import InvalidRequest, NodeError
 from es_ttc.settings import Settings
 
@@ -41,6 +42,7 @@ def engine() -> None:
         "es-ttc engine up",
         "es-ttc engine up --name trial --port 0 --heap 2g",
         "es-ttc engine up --nodes 3",
+        "es-ttc engine up --version 2.19.1 --name older",
     ),
 )
 @name_flag
@@ -64,6 +66,11 @@ def engine() -> None:
     "the others NAME-2, NAME-3...",
 )
 @click.option(
+    "--version",
+    type=click.Choice(VERSIONS),
+    help=f"OpenSearch version; {VERSIONS[-1]} needs a Java of version 17 to 23. Default: {DEFAULT_VERSION}.",
+)
+@click.option(
     "--plugin",
     is_flag=False,
     flag_value=BUILT,
@@ -81,6 +88,7 @@ def up(
     data_dir: Path | None,
     heap: str,
     nodes: int,
+    version: str | None,
     plugin: str | None,
     sidecar: str | None,
     as_json: bool,
@@ -95,7 +103,10 @@ def up(
 
     if sidecar is not None and plugin is None:
         raise click.UsageError("--sidecar is the plugin's: give --plugin too")
-    distribution = OpenSearchDistribution(None if plugin is None else _plugin(plugin, sidecar))
+    if plugin is not None and version not in (None, DEFAULT_VERSION):
+        raise click.UsageError(f"the plugin is for OpenSearch {DEFAULT_VERSION}: give --plugin without --version")
+    built = None if plugin is None else _plugin(plugin, sidecar)
+    distribution = OpenSearchDistribution(built, version or DEFAULT_VERSION)
     spec = NodeSpec(cache_dir=Settings().cache_dir, name=name, port=port, data_dir=data_dir, heap=heap)
     try:
         with Steps(stderr).step("looking for a running node") as step:
@@ -105,6 +116,11 @@ def up(
             else:
                 several, node = None, process.start(spec, progress_of(step), distribution)
                 reused = node.reused
+            if version not in (None, node.state.version):
+                raise InvalidRequest(
+                    f"node [{name}] runs already, with version {node.state.version}: stop it with `es-ttc engine down "
+                    f"--name {name}`, or give another --name"
+                )
             what = f"{node.state.product} {node.state.version}" + (f", {nodes} nodes" if several else "")
             step.done = f"{what} " + ("runs already" if reused else "started")
     except NodeError as error:

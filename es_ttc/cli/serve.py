@@ -9,6 +9,8 @@ import orjson
 
 from es_ttc.cli.common import engine_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.options import examples
+from es_ttc.engine.versions import EngineVersion, oldest_versions
+from es_ttc.errors import EngineUnavailable
 from es_ttc.settings import GatewaySettings
 
 _LOOK_SECONDS = 3.0
@@ -84,7 +86,7 @@ def serve(
     configure_logs(settings.log_format)
     with bind(settings) as listening:
         url = address_of(listening)
-        engine_url, reachable = asyncio.run(_look(settings))
+        engine_url, reachable, version = asyncio.run(_look(settings))
         if as_json:
             print_json({"url": url, "engine": engine_url, "engine_reachable": reachable})
         else:
@@ -96,15 +98,27 @@ def serve(
                 highlight=False,
                 soft_wrap=True,
             )
+        if version is not None and version.too_old:
+            stderr.print(
+                f"es-ttc: the engine runs {version}, which is too old: requests are forwarded unchanged, and searches "
+                f"with a section `ttc` are refused; {oldest_versions()} or newer is needed",
+                highlight=False,
+                soft_wrap=True,
+            )
         run(settings, listening)
 
 
-async def _look(settings: GatewaySettings) -> tuple[str, bool]:
-    """Return the engine's address without credentials, and whether it answers."""
+async def _look(settings: GatewaySettings) -> tuple[str, bool, EngineVersion | None]:
+    """Return the engine's address without credentials, whether it answers, and its version if it tells."""
     from es_ttc.serving.http.upstream import Upstream
 
     async with Upstream(settings) as upstream:
-        return upstream.url, await upstream.reachable(_LOOK_SECONDS)
+        if not await upstream.reachable(_LOOK_SECONDS):
+            return upstream.url, False, None
+        try:
+            return upstream.url, True, await upstream.version(upstream.service_headers())
+        except EngineUnavailable:
+            return upstream.url, False, None
 
 
 def _introduce(url: str, engine: str) -> None:

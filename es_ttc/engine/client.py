@@ -13,7 +13,8 @@ import orjson
 
 from es_ttc.engine.addresses import engine_addresses
 from es_ttc.engine.exchange import Answer, answer_of, not_json, reason_of
-from es_ttc.engine.protocol import BulkItem, Capabilities, Product
+from es_ttc.engine.protocol import BulkItem, Capabilities
+from es_ttc.engine.versions import SHARD_DOC_SORT, Product, version_numbers
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.settings import EngineSettings
 
@@ -64,8 +65,6 @@ class ClientEngine(ABC):
     """
 
     product: Product
-    shard_doc_since: tuple[int, ...]
-    """Version since which hits can be sorted by shard and position, without cost."""
     point_in_time: PointInTimeApi
 
     def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
@@ -102,7 +101,7 @@ class ClientEngine(ABC):
         """
 
     @abstractmethod
-    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Detected:
+    async def _detect(self, nodes: Mapping[str, Any]) -> Detected:
         """Detect the capabilities that differ between the products."""
 
     @abstractmethod
@@ -116,7 +115,7 @@ class ClientEngine(ABC):
                 if self._info is None:
                     self._info = await self.request("GET", "/")
                 version, nodes = version_numbers(self._info), await self._nodes()
-                detected = await self._detect(version, nodes)
+                detected = await self._detect(nodes)
                 self._capabilities = Capabilities(
                     product=self.product,
                     version=version,
@@ -210,7 +209,7 @@ class ClientEngine(ABC):
         self, index: str, query: Mapping[str, Any], *, source: Sequence[str] | bool, batch: int = 1000
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield every hit of a query in a stable order through a point in time."""
-        version = (await self.capabilities()).version
+        order = "_shard_doc" if await self._sorts_by_position() else "_id"
         pit = self.point_in_time
         opened = await self.request("POST", f"/{index}/{pit.opened_at}", params={"keep_alive": PIT_KEEP_ALIVE})
         identifier = str(opened[pit.key])
@@ -218,7 +217,7 @@ class ClientEngine(ABC):
             "query": query,
             "_source": source,
             "size": batch,
-            "sort": [{"_shard_doc" if version >= self.shard_doc_since else "_id": "asc"}],
+            "sort": [{order: "asc"}],
             "track_total_hits": False,
         }
         try:
@@ -247,6 +246,10 @@ class ClientEngine(ABC):
         body = {"query": query} if query is not None else None
         answer = await self.request("POST", f"/{_path(index)}/_count", body=body)
         return int(answer["count"])
+
+    async def _sorts_by_position(self) -> bool:
+        """Return whether hits can be sorted by shard and position, without cost."""
+        return (await self.capabilities()).has(SHARD_DOC_SORT)
 
     async def _nodes(self) -> Mapping[str, Any]:
         """Return the nodes' roles, limits and plugins; nothing if the user may not read them."""
@@ -285,12 +288,6 @@ class ClientEngine(ABC):
 
     def _not_json(self, method: str, path: str) -> EngineError:
         return not_json(self.name, method, path)
-
-
-def version_numbers(info: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the version's numbers from the response to ``GET /``: "9.4.3-SNAPSHOT" is (9, 4, 3)."""
-    number = str(info["version"]["number"]).partition("-")[0]
-    return tuple(int(part) for part in number.split("."))
 
 
 def tls_options(settings: EngineSettings, urls: Sequence[str]) -> dict[str, Any]:

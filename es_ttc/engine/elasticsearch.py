@@ -17,9 +17,11 @@ from es_ttc.common import exact_numbers
 from es_ttc.engine.client import CONNECTIONS, JSON, ClientEngine, Detected, PointInTimeApi, exact, tls_options
 from es_ttc.engine.exchange import Answer, Unreachable
 from es_ttc.engine.http import service_headers
-from es_ttc.engine.protocol import Product
+from es_ttc.engine.versions import Product
 from es_ttc.errors import EngineError
 from es_ttc.settings import EngineSettings
+
+MAX_DIMS = 4096
 
 
 class _Serializer(OrjsonSerializer):
@@ -30,10 +32,9 @@ class _Serializer(OrjsonSerializer):
 
 
 class ElasticsearchEngine(ClientEngine):
-    """The protocol on Elasticsearch 8 and later; see `es_ttc.engine.protocol.Engine`."""
+    """The protocol on Elasticsearch; see `es_ttc.engine.protocol.Engine`."""
 
     product: Product = "elasticsearch"
-    shard_doc_since = (7, 12)
     point_in_time = PointInTimeApi("_pit", "id", "/_pit", lambda identifier: {"id": identifier})
 
     def __init__(self, settings: EngineSettings, info: Mapping[str, Any] | None = None) -> None:
@@ -76,13 +77,13 @@ class ElasticsearchEngine(ClientEngine):
             raise Unreachable(error.message, may_repeat=True, unsent=unsent) from error
         return Answer(meta.status, answer)
 
-    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Detected:
+    async def _detect(self, nodes: Mapping[str, Any]) -> Detected:
         del nodes
         return Detected(
-            vectors=version >= (8, 0),
+            vectors=True,
             knn_engine="",
             licence=await self._licence(),
-            max_dims=4096 if version >= (8, 11) else 2048 if version >= (8, 8) else 1024,
+            max_dims=MAX_DIMS,
         )
 
     async def _licence(self) -> str:

@@ -11,10 +11,11 @@ from es_ttc.common import exact_numbers
 from es_ttc.engine.client import CONNECTIONS, ClientEngine, Detected, PointInTimeApi, exact, tls_options
 from es_ttc.engine.exchange import Answer, Unreachable
 from es_ttc.engine.http import TLS_ERRORS, service_headers
-from es_ttc.engine.protocol import Product
+from es_ttc.engine.versions import Product
 from es_ttc.settings import EngineSettings
 
 KNN_PLUGIN = "opensearch-knn"
+MAX_DIMS = 16_000
 
 
 class _Serializer(opensearchpy.JSONSerializer):
@@ -30,10 +31,9 @@ class _Serializer(opensearchpy.JSONSerializer):
 
 
 class OpenSearchEngine(ClientEngine):
-    """The protocol on OpenSearch 2 and later; see `es_ttc.engine.protocol.Engine`."""
+    """The protocol on OpenSearch; see `es_ttc.engine.protocol.Engine`."""
 
     product: Product = "opensearch"
-    shard_doc_since = (3, 3)
     point_in_time = PointInTimeApi(
         "_search/point_in_time", "pit_id", "/_search/point_in_time", lambda identifier: {"pit_id": [identifier]}
     )
@@ -79,7 +79,7 @@ class OpenSearchEngine(ClientEngine):
         # The client returns a boolean for HEAD.
         return Answer(200 if answer is not False else 404, answer)
 
-    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Detected:
+    async def _detect(self, nodes: Mapping[str, Any]) -> Detected:
         """Detect whether every data node has k-NN.
 
         The Lucene engine works wherever the plugin is installed, with or without its native libraries.
@@ -90,5 +90,5 @@ class OpenSearchEngine(ClientEngine):
             vectors=vectors,
             knn_engine="lucene" if vectors else "",
             licence="apache-2.0",
-            max_dims=16_000 if version >= (2, 11) else 1024,
+            max_dims=MAX_DIMS,
         )

@@ -2,11 +2,10 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
+from es_ttc.engine.versions import EngineVersion, Product, VersionedFeature
 from es_ttc.errors import EngineError
-
-Product = Literal["opensearch", "elasticsearch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +31,15 @@ class Capabilities:
     max_dims: int
     max_content_length: int
     nodes: int
+
+    @property
+    def engine(self) -> EngineVersion:
+        """Product and version."""
+        return EngineVersion(self.product, self.version)
+
+    def has(self, feature: VersionedFeature) -> bool:
+        """Return whether its version has a feature."""
+        return self.engine.has(feature)
 
 
 @dataclass(frozen=True, slots=True)

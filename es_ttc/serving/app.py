@@ -15,10 +15,7 @@ from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.errors import TooManyRequests
 from es_ttc.reranking.rerankers import Rerankers
 from es_ttc.reranking.rerankers.llm import of_the_gateway as llm_rerankers
-from es_ttc.rescorers import compiled, registry
 from es_ttc.rescorers.tuned import TunedDefaults
-from es_ttc.retrievers import registry as retrievers
-from es_ttc.rewriters import registry as rewriters
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking
 from es_ttc.serving.admin.encode import DocumentEncodingService
@@ -40,7 +37,6 @@ from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.knn.retrieval import RetrievalService
 from es_ttc.serving.knn.stage import KnnStage
-from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.offload import Offload
 from es_ttc.serving.pool import BoundedPool
@@ -56,6 +52,7 @@ from es_ttc.serving.search.engine import EngineSearches
 from es_ttc.serving.search.pipeline import SearchPipeline
 from es_ttc.serving.search.request import RequestReader
 from es_ttc.serving.search.templates import Templates
+from es_ttc.serving.warm_up import WarmUp
 from es_ttc.settings import GatewaySettings
 
 _QUEUE_A_THREAD = 32
@@ -80,9 +77,10 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with services.upstream, services.model:
-            loading = asyncio.create_task(_prepare(services.encoders, compile_loops=settings.compiled))
             if wait_for_encoder:
-                await loading
+                await services.warm_up.load_first()
+                await services.warm_up.load_for_indices()
+            loading = asyncio.create_task(services.warm_up.run())
             yield
             loading.cancel()
             with suppress(asyncio.CancelledError):
@@ -115,6 +113,7 @@ class Services:
         self.scoring = BoundedPool("scoring", threads=threads, queue=threads * _QUEUE_A_THREAD)
         names = (settings.encoder, *settings.encoders)
         self.encoders = Encoders(names, settings.cache_dir, load or _load_encoder, _load_variant, self.encoding)
+        self.warm_up = WarmUp(self.encoders, self.upstream, compile_loops=settings.compiled)
         self.attached = AttachedFeatureLocator(self.upstream, settings.side_credentials)
         reads = ReadBudget(self.upstream, settings.feature_reads_mb)
         cache_bytes = settings.feature_cache_mb * 2**20
@@ -206,7 +205,14 @@ def _own_pages(settings: GatewaySettings, services: Services) -> StatusEndpoints
         max_body=max_body,
     )
     return StatusEndpoints(
-        settings, services.upstream, services.encoders, reranking, sidecar, document_encoding, services.metrics
+        settings,
+        services.upstream,
+        services.encoders,
+        services.warm_up,
+        reranking,
+        sidecar,
+        document_encoding,
+        services.metrics,
     )
 
 
@@ -245,37 +251,6 @@ class _PathDispatch:
             await json_response(Request(scope), error.body(), error.status)(scope, receive, send)
         finally:
             incoming.forget()
-
-
-async def _prepare(encoders: Encoders, *, compile_loops: bool) -> None:
-    """Load what the first search needs: the methods' code, compiled where it can be, and the encoder."""
-    if compile_loops:
-        await asyncio.to_thread(_compile)
-    for kind, group in (("rescorer", registry), ("retriever", retrievers), ("rewriter", rewriters)):
-        for name, problem in (await asyncio.to_thread(group.problems)).items():  # imports what the first use would
-            log.warning(f"{kind} cannot be used", name=name, problem=problem)
-    try:
-        encoder = await encoders.first()
-    except Exception as error:  # noqa: BLE001 - any backend may fail in any way; searches say so again
-        log.error("encoder cannot be loaded", name=encoders.names[0], problem=str(error))
-    else:
-        log.info("encoder loaded", name=encoders.names[0], identity=encoder.identity.key, backend=encoder.backend)
-    _settle()
-
-
-def _settle() -> None:
-    """Keep what has been loaded out of every later collection of garbage: a full one would hold requests for 400 ms."""
-    gc.collect()
-    gc.freeze()
-
-
-def _compile() -> None:
-    try:
-        used = compiled.prepare()
-    except Exception as error:  # noqa: BLE001 - a compiler may fail in any way; numpy scores then
-        log.warning("loops cannot be compiled, numpy scores", problem=f"{type(error).__name__}: {error}")
-    else:
-        log.info("scoring", loops="compiled" if used else "numpy")
 
 
 def _load_encoder(name: str, cache_dir: Path) -> Encoder:

@@ -22,7 +22,6 @@ class CallersEngine(ClientEngine):
     """
 
     product = "opensearch"  # of no meaning: nothing here depends on it
-    shard_doc_since = (0,)
 
     def __init__(self, requests: EngineRequests, settings: GatewaySettings) -> None:
         super().__init__(settings)
@@ -52,6 +51,9 @@ class CallersEngine(ClientEngine):
         except orjson.JSONDecodeError as error:
             raise self._not_json(method, path) from error
 
-    async def _detect(self, version: tuple[int, ...], nodes: Mapping[str, Any]) -> Detected:
-        del version, nodes
+    async def _sorts_by_position(self) -> bool:
+        return True
+
+    async def _detect(self, nodes: Mapping[str, Any]) -> Detected:
+        del nodes
         raise EngineError("what the engine can do is not asked in a caller's name")

@@ -1,5 +1,6 @@
 """The gateway's own few addresses below `/_ttc`: what it says about itself, and work that is not a search."""
 
+from contextlib import suppress
 from typing import Any
 
 import cbor2
@@ -9,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from es_ttc import __version__
+from es_ttc.engine.versions import dotted
 from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import compiled, registry
@@ -24,6 +26,7 @@ from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.proxy import json_headers
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.metrics import CONTENT_TYPE, Metrics
+from es_ttc.serving.warm_up import WarmUp
 from es_ttc.settings import GatewaySettings
 
 PREFIX = "/_ttc/"
@@ -44,6 +47,7 @@ class StatusEndpoints:
         settings: GatewaySettings,
         upstream: Upstream,
         encoders: Encoders,
+        warm_up: WarmUp,
         reranking: RerankService,
         sidecar: SidecarService,
         document_encoding: DocumentEncodingService,
@@ -52,6 +56,7 @@ class StatusEndpoints:
         self._settings = settings
         self._upstream = upstream
         self._encoders = encoders
+        self._warm_up = warm_up
         self._reranking = reranking
         self._sidecar = sidecar
         self._document_encoding = document_encoding
@@ -59,16 +64,17 @@ class StatusEndpoints:
 
     async def info(self, request: Request) -> Response:
         """Who this is, and what it can do."""
-        try:
-            product: str | None = await self._upstream.product()
-        except EngineUnavailable:
-            product = None
+        engine: dict[str, Any] = {"product": None}
+        with suppress(EngineUnavailable):
+            engine = {"product": await self._upstream.product()}
+            if (version := await self._upstream.version(request.headers.raw)) is not None:
+                engine |= {"version": dotted(version.numbers), "supported": not version.too_old}
         return json_response(
             request,
             {
                 "name": "es-ttc gateway",
                 "version": __version__,
-                "engine": {"product": product},
+                "engine": engine,
                 "methods": sorted([*registry.names(), *STRATEGIES]),
                 "rerankers": sorted(self._settings.rerankers),
                 "rewriters": rewriters.names(),
@@ -86,9 +92,9 @@ class StatusEndpoints:
         return json_response(request, {"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """Searches can be rescored: the engine answers and the encoder is loaded."""
+        """Searches can be rescored: the engine answers, and the encoders of its indices are loaded."""
         engine = await self._upstream.reachable(_READY_SECONDS)
-        encoder = self._encoders.ready
+        encoder = self._warm_up.done
         status = 200 if engine and encoder else 503
         return json_response(request, {"ready": status == 200, "engine": engine, "encoder": encoder}, status)
 

@@ -14,6 +14,7 @@ from es_ttc.cli.searching import search as cli_search
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
+from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.attach.feature_locations import feature_location
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
@@ -193,6 +194,33 @@ async def test_vectors_inside_that_are_of_another_text_do_not_rank(
         reply = find(gateway, index_name, method, k=5)
         assert set(reply.ids) == before.keys() - {"d2"}
         assert reply.json()["ttc"]["stale"] == 1
+
+
+async def test_vectors_that_the_engine_cannot_search_are_an_error_not_an_empty_page(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    """OpenSearch has no kNN in an index that was created without `index.knn`."""
+    await attach(engine, shop, spec, encoder, inside=True)
+    searchable = (await engine.capabilities()).product == "elasticsearch"
+    await native(engine, f"{shop}-native", spec, encoder)
+    for target in (shop, f"{shop}-native,{shop}"):
+        for method in ("nnn", "dense", None):
+            reply = find(gateway, target, method)
+            assert reply.status == (200 if searchable else 400), reply.body
+            if searchable:
+                assert reply.ids
+            else:
+                assert f"in index [{shop}], which was created without [index.knn]" in reply.reason
+    assert find(gateway, f"{shop}-native").ids
+    if not searchable:
+        with pytest.raises(InvalidRequest, match="attach without --in-index"):
+            await attach(engine, shop, replace(spec, spans=(SpanGrid(5, 3),)), encoder, inside=True)
+
+
+async def test_nothing_that_matches_is_certified_by_nothing(engine: Engine, attached: str, gateway: str) -> None:
+    reply = find(gateway, attached, "nnn", filter={"term": {"price": 10**6}})
+    ttc = reply.json()["ttc"]
+    assert (reply.ids, ttc["certified"], ttc["stopped_by"]) == ([], False, "empty")
 
 
 async def test_data_streams_points_in_time_and_several_searches(

@@ -20,7 +20,7 @@ DOCKERFILE = (DOCKER / "Dockerfile").read_text().replace("\\\n", " ")
 COMPOSE = ("compose.yaml", "compose.elasticsearch.yaml")
 PLUGIN = {
     "compose.opensearch-plugin.yaml": OpenSearchDistribution().version,
-    "compose.elasticsearch-plugin.yaml": ElasticsearchDistribution.version,
+    "compose.elasticsearch-plugin.yaml": ElasticsearchDistribution().version,
 }
 """What goes on top of these, and the version of its engine."""
 BIN = Path(sys.executable).parent
@@ -69,7 +69,7 @@ def test_the_engines_are_those_that_the_tests_run() -> None:
     engines = [load(name)["services"]["engine"]["image"].partition("@")[0] for name in COMPOSE]
     assert engines == [
         f"opensearchproject/opensearch:{OpenSearchDistribution().version}",
-        f"elasticsearch:{ElasticsearchDistribution.version}",
+        f"elasticsearch:{ElasticsearchDistribution().version}",
     ]
 
 

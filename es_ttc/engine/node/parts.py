@@ -1,4 +1,4 @@
-"""The parts of a node, from `opensearch.toml`, with their checksums from `opensearch.lock.json`."""
+"""The parts of a node, from `opensearch-VERSION.toml`, with their checksums from `opensearch-VERSION.lock.json`."""
 
 import hashlib
 import tomllib
@@ -9,8 +9,9 @@ from typing import Any, Self
 import orjson
 
 FOLDER = Path(__file__).parent
-PARTS_FILE = FOLDER / "opensearch.toml"
-LOCK_FILE = FOLDER / "opensearch.lock.json"
+VERSIONS = ("3.5.0", "2.19.1")
+"""The versions that can be started, the default first: those whose k-NN plugin package registries have."""
+DEFAULT_VERSION = VERSIONS[0]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,12 +62,14 @@ class Part:
         artifacts: Jars to place there; a zip is unpacked.
         classname: The plugin's class; "" for ``lib``, which is no plugin.
         extends: Name of the module whose classes it extends, or "".
+        policy: Text of its policy for Java's security manager; "" for none.
     """
 
     folder: str
     artifacts: tuple[Artifact, ...]
     classname: str = ""
     extends: str = ""
+    policy: str = ""
 
     @classmethod
     def from_dict(cls, entry: dict[str, Any]) -> Self:
@@ -76,17 +79,18 @@ class Part:
             artifacts=tuple(Artifact.parse(artifact) for artifact in entry["artifacts"]),
             classname=entry.get("classname", ""),
             extends=entry.get("extends", ""),
+            policy=entry.get("policy", ""),
         )
 
-    def descriptor(self, version: str) -> str:
-        """Return the text of ``plugin-descriptor.properties``."""
+    def descriptor(self, version: str, java: str) -> str:
+        """Return the text of ``plugin-descriptor.properties`` for a version of the product and one of Java."""
         name = Path(self.folder).name
         fields = {
             "description": name,
             "name": name,
             "version": version,
             "opensearch.version": version,
-            "java.version": "21",
+            "java.version": java,
             "classname": self.classname,
             "extended.plugins": self.extends,
         }
@@ -94,10 +98,33 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class JavaNeeds:
+    """The Java that a version runs on.
+
+    Attributes:
+        oldest: Its oldest feature release.
+        newest: Its newest one; None without a limit.
+        descriptor: The release that the version's plugins are built for.
+        options: Options of the Java machine in addition to those of every node.
+    """
+
+    oldest: int
+    newest: int | None
+    descriptor: str
+    options: tuple[str, ...]
+
+    @classmethod
+    def from_dict(cls, entry: dict[str, Any]) -> Self:
+        """Parse ``[java]``."""
+        return cls(entry["oldest"], entry.get("newest"), entry["descriptor"], tuple(entry.get("options", ())))
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
-    """All parts of a node, and its product version."""
+    """All parts of a node, its product version, and the Java that it needs."""
 
     version: str
+    java: JavaNeeds
     parts: tuple[Part, ...]
 
     @property
@@ -106,21 +133,32 @@ class Parts:
         return sorted({artifact for part in self.parts for artifact in part.artifacts})
 
 
-def read_parts() -> Parts:
-    """Read `opensearch.toml`."""
-    data = tomllib.loads(PARTS_FILE.read_text())
-    return Parts(version=data["version"], parts=tuple(Part.from_dict(entry) for entry in data["part"]))
+def parts_file(version: str) -> Path:
+    """Return the file that lists the parts of a version."""
+    return FOLDER / f"opensearch-{version}.toml"
 
 
-def read_lock() -> dict[Artifact, Pinned]:
-    """Read `opensearch.lock.json`."""
-    pins: dict[str, dict[str, Any]] = orjson.loads(LOCK_FILE.read_bytes())
+def lock_file(version: str) -> Path:
+    """Return the file with the checksums of a version's parts."""
+    return FOLDER / f"opensearch-{version}.lock.json"
+
+
+def read_parts(version: str = DEFAULT_VERSION) -> Parts:
+    """Read the parts of a version."""
+    data = tomllib.loads(parts_file(version).read_text())
+    parts = tuple(Part.from_dict(entry) for entry in data["part"])
+    return Parts(data["version"], JavaNeeds.from_dict(data["java"]), parts)
+
+
+def read_lock(version: str = DEFAULT_VERSION) -> dict[Artifact, Pinned]:
+    """Read the checksums of a version."""
+    pins: dict[str, dict[str, Any]] = orjson.loads(lock_file(version).read_bytes())
     return {
         artifact: Pinned(artifact, pin["sha256"], pin["size"])
         for artifact, pin in ((Artifact.parse(coordinates), pin) for coordinates, pin in pins.items())
     }
 
 
-def digest() -> str:
+def digest(version: str = DEFAULT_VERSION) -> str:
     """Return a short digest of both files: a home built from other parts is in another folder."""
-    return hashlib.sha256(PARTS_FILE.read_bytes() + LOCK_FILE.read_bytes()).hexdigest()[:12]
+    return hashlib.sha256(parts_file(version).read_bytes() + lock_file(version).read_bytes()).hexdigest()[:12]

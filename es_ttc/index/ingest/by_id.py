@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.engine.protocol import Capabilities, Engine
+from es_ttc.engine.versions import VECTORS_OUTSIDE_SOURCE
 from es_ttc.errors import EngineUnavailable
 
 _MOST_HITS = 10_000
@@ -47,8 +48,7 @@ def whole_source(capabilities: Capabilities) -> bool | dict[str, bool]:
 
     Elasticsearch excludes vectors from it since 9.2; to do so, it parses and writes all of it, with numbers as doubles.
     """
-    filtered = capabilities.product == "elasticsearch" and capabilities.version >= (9, 2)
-    return {"exclude_vectors": False} if filtered else True
+    return {"exclude_vectors": False} if capabilities.has(VECTORS_OUTSIDE_SOURCE) else True
 
 
 async def hits_by_id(engine: Engine, index: str, ids: Sequence[str], parts: Mapping[str, Any]) -> list[dict[str, Any]]:

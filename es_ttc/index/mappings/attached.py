@@ -121,9 +121,17 @@ def inside_properties(spec: IndexSpec, capabilities: Capabilities, settings: Map
         capabilities: The engine's capabilities.
         settings: The index's settings, flat. OpenSearch allows a vector field only if ``index.knn`` was set when the
             index was created; otherwise there is none, and rescoring reads the pooled vector from its blob.
+
+    Raises:
+        InvalidRequest: The spec has spans or nested tokens, which are such fields, and ``index.knn`` was not set.
     """
     ours = feature_properties(spec, capabilities)
     if capabilities.product == "opensearch" and settings.get("index.knn") != "true":
+        if spec.spans or spec.tokens == "nested":
+            raise InvalidRequest(
+                "the index was created without [index.knn], so OpenSearch cannot store vectors for kNN in it: attach "
+                "without --in-index, which stores them in a side index"
+            )
         del ours[VECTOR.partition(".")[2]]
     marks = {VERSION: _NUMBER, REASON: _REASON}
     stamp = {"stamp": {"type": "keyword", "index": False}}

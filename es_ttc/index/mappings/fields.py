@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from es_ttc.engine.protocol import Capabilities
+from es_ttc.engine.versions import RANK_VECTORS
 from es_ttc.errors import ConfigurationError
 from es_ttc.index.mappings.spec import (
     CHUNKS,
@@ -44,7 +45,6 @@ READY = "ready"
 EMPTY = "empty"
 """``ttc.state`` of a document without text: it has no features, and needs none."""
 
-_RANK_VECTORS_SINCE = (9, 0)
 _LICENCES_WITH_RANK_VECTORS = ("enterprise", "trial")
 
 
@@ -183,7 +183,7 @@ def _vector(dims: int, capabilities: Capabilities) -> dict[str, Any]:
 
 
 def _rank_vectors(dims: int, capabilities: Capabilities) -> dict[str, Any]:
-    if capabilities.product != "elasticsearch" or capabilities.version < _RANK_VECTORS_SINCE:
+    if not capabilities.has(RANK_VECTORS):
         raise ConfigurationError(
             f"this {capabilities.product} has no rank_vectors field, which Elasticsearch has from 9.0 on: choose "
             "--tokens packed or nested"

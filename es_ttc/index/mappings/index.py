@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.engine.protocol import Capabilities, Engine
+from es_ttc.engine.versions import VECTORS_OUTSIDE_SOURCE
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.fields import field_mapping, fields, kept_in_source
 from es_ttc.index.mappings.spec import ENRICHMENT_FIELDS, ROOT, IndexSpec, spec_of_own
 
-_VECTORS_OUTSIDE_SOURCE = (9, 2)
 """First version of Elasticsearch that excludes vectors from `_source` and restores them on `_update` and `_reindex`."""
 
 MOST_NESTED_OBJECTS = 10_000
@@ -76,7 +76,7 @@ def vector_settings(spec: IndexSpec, capabilities: Capabilities) -> dict[str, An
     """Return the settings below ``index`` for an index with vectors."""
     if capabilities.product == "opensearch":
         return {"knn": True}
-    if capabilities.version >= _VECTORS_OUTSIDE_SOURCE:
+    if capabilities.has(VECTORS_OUTSIDE_SOURCE):
         # Vectors in `_source` are not returned with every hit, nor stored twice. If there are none, `_update` must not
         # restore the pooled vector alone: it belongs to a text that may just have changed.
         return {"mapping": {"exclude_source_vectors": bool(kept_in_source(spec))}}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from es_ttc.engine.protocol import Product
+from es_ttc.engine.versions import Product
 from es_ttc.index.mappings.spec import VECTOR
 from es_ttc.vectors.tokens import Float32
 

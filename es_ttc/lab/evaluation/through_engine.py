@@ -13,7 +13,8 @@ import numpy as np
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
-from es_ttc.engine.protocol import Engine, Product
+from es_ttc.engine.protocol import Engine
+from es_ttc.engine.versions import Product
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.ingest.dead_letters import DeadLetterList
 from es_ttc.index.ingest.pipeline import IngestOptions, IngestResult, ingest

@@ -29,7 +29,7 @@ from es_ttc.vectors.tokens import Float32
 Solver = Callable[[Dictionary, Float64, Places | None], Solution]
 """Solves the problem on a dictionary for a query, from an initial selection."""
 
-Stop = Literal["certified", "rounds", "time", "changed", "rounding"]
+Stop = Literal["certified", "rounds", "time", "changed", "rounding", "empty"]
 
 _SLACK = 10 * TOLERANCE
 """Excess over l1, relative to the query's length, from which a document is added: more than the solver's own tolerance,
@@ -65,10 +65,10 @@ class CorpusSolution:
         solution: On this dictionary.
         searches: kNN searches made, one round trip each.
         stop: ``certified`` if no document of the corpus violates the conditions, else what ended the search: the limit
-            of searches, the time, documents that changed meanwhile and cannot be read, or rounding, which kept the
-            solver from its tolerance.
+            of searches, the time, documents that changed meanwhile and cannot be read, rounding, which kept the solver
+            from its tolerance, or an empty result: the searches found no document, so there is nothing to certify.
         gap: Upper bound of how far the objective over the whole corpus can be below the solution's; 0 if it is
-            certified. As exact as the searches' recall.
+            certified or empty. As exact as the searches' recall.
     """
 
     documents: Documents
@@ -164,7 +164,9 @@ async def column_generation(query: Float64, search: Search, solve: Solver, effor
 
     def ended(stop: Stop) -> CorpusSolution:
         stop = stop if solution.converged or stop != "certified" else "rounding"
-        gap = 0.0 if stop == "certified" else _gap(columns.rows, query, solution, bounds)
+        if not len(columns.documents):
+            stop = "empty"
+        gap = 0.0 if stop in ("certified", "empty") else _gap(columns.rows, query, solution, bounds)
         whole = replace(solution, documents=len(columns.documents))  # the documents added last changed nothing
         return CorpusSolution(columns.documents, columns.ids, columns.rows, whole, len(bounds), stop, gap)
 

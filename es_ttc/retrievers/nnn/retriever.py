@@ -115,5 +115,7 @@ def _summary(outcome: CorpusSolution) -> dict[str, object]:
         "residual_norm": float(np.linalg.norm(solution.residual)),
     }
     if outcome.stop != "certified":
-        summary |= {"stopped_by": outcome.stop, "duality_gap": outcome.gap}
+        summary["stopped_by"] = outcome.stop
+    if outcome.stop not in ("certified", "empty"):
+        summary["duality_gap"] = outcome.gap
     return summary

@@ -16,7 +16,6 @@ _HOP_BY_HOP = frozenset(
 )  # fmt: skip
 _NOT_FORWARDED = frozenset({b"host", b"expect"})
 _OF_THE_BODY = frozenset({b"content-length", b"content-encoding", b"content-type", b"accept", b"accept-encoding"})
-_VENDOR = b"application/vnd.elasticsearch+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +74,6 @@ def forwarded(headers: RawHeaders) -> RawHeaders:
 def callers(headers: RawHeaders) -> RawHeaders:
     """Return the headers that identify the caller (credentials, run-as, cookies, tracing), for own calls."""
     return [(name, value) for name, value in forwarded(headers) if name not in _OF_THE_BODY]
-
-
-def asks_vendor_type(headers: RawHeaders) -> bool:
-    """Return whether the client is one of Elasticsearch's that requires its own media type and product header."""
-    return any(name in (b"accept", b"content-type") and value.startswith(_VENDOR) for name, value in headers)
-
-
-def plain_types(headers: RawHeaders) -> RawHeaders:
-    """Replace Elasticsearch's own media types by those that OpenSearch accepts."""
-    return [(name, _plain(value) if name in (b"accept", b"content-type") else value) for name, value in headers]
-
-
-def _plain(value: bytes) -> bytes:
-    if not value.startswith(_VENDOR):
-        return value
-    subtype = value[len(_VENDOR) :].partition(b";")[0].strip()
-    return b"application/" + subtype
 
 
 class ClientDisconnected(Exception):

@@ -4,11 +4,10 @@ from collections.abc import AsyncIterator
 
 from starlette.types import Send
 
-from es_ttc.serving.http.caller import RawHeaders, asks_vendor_type, end_to_end, forwarded, plain_types
+from es_ttc.serving.http.caller import RawHeaders, end_to_end, forwarded
+from es_ttc.serving.http.media_types import PRODUCT_HEADER, asks_vendor_type, negotiated
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
-
-_PRODUCT_HEADER = (b"x-elastic-product", b"Elasticsearch")
 
 
 async def forward(upstream: Upstream, incoming: RawRequest, send: Send, *, body: bytes | None = None) -> int:
@@ -20,16 +19,14 @@ async def forward(upstream: Upstream, incoming: RawRequest, send: Send, *, body:
         send: Sends the response.
         body: A body in place of the request's own, which is streamed if it was not read completely.
     """
-    headers = forwarded(incoming.headers)
-    vendor = asks_vendor_type(headers) and await upstream.product() == "opensearch"
-    if vendor:
-        headers = plain_types(headers)
+    types = await negotiated(upstream, forwarded(incoming.headers))
     data: bytes | AsyncIterator[bytes] | None = body
     if body is None and incoming.has_body:
         whole = incoming.whole_body
         data = incoming.chunks() if whole is None else whole
-    async with upstream.send(incoming.method, incoming.raw_path, incoming.query_string, headers, data) as response:
-        await start_answer(send, response.status, answer_headers(end_to_end(response.raw_headers), vendor=vendor))
+    path, query_string = incoming.raw_path, incoming.query_string
+    async with upstream.send(incoming.method, path, query_string, types.headers, data) as response:
+        await start_answer(send, response.status, [*end_to_end(response.raw_headers), *types.response_headers])
         chunk = await response.content.readany()
         while chunk and not response.content.at_eof():
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -38,15 +35,10 @@ async def forward(upstream: Upstream, incoming: RawRequest, send: Send, *, body:
         return response.status
 
 
-def answer_headers(headers: RawHeaders, *, vendor: bool) -> RawHeaders:
-    """Return the headers of a response; Elasticsearch's clients require a product header from OpenSearch too."""
-    return [*headers, _PRODUCT_HEADER] if vendor else headers
-
-
 def json_headers(incoming_headers: RawHeaders, body: bytes) -> RawHeaders:
     """Return the headers of a JSON response of the gateway."""
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    return answer_headers(headers, vendor=asks_vendor_type(incoming_headers))
+    return [*headers, PRODUCT_HEADER] if asks_vendor_type(incoming_headers) else headers
 
 
 async def start_answer(send: Send, status: int, headers: RawHeaders) -> None:

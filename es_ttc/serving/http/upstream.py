@@ -11,9 +11,10 @@ from multidict import CIMultiDict
 from es_ttc.engine.addresses import NodePool, engine_addresses
 from es_ttc.engine.exchange import READ_POSTS
 from es_ttc.engine.http import is_elasticsearch, open_session, request_timeout, service_headers
-from es_ttc.engine.protocol import Product
-from es_ttc.errors import EngineUnavailable
-from es_ttc.serving.http.caller import ClientDisconnected, RawHeaders
+from es_ttc.engine.versions import EngineVersion, Product, identify
+from es_ttc.errors import EngineError, EngineUnavailable
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.caller import ClientDisconnected, RawHeaders, callers
 from es_ttc.serving.logs import log
 from es_ttc.settings import GatewaySettings
 
@@ -23,6 +24,8 @@ _READ_AHEAD = (
 _PASS_ON = 2**16
 _NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _LOG_SECONDS = 5.0
+_VERSION_SECONDS = 30.0
+"""After which an engine that is too old, or does not tell its version, is asked again."""
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NOT_READY = frozenset({502, 503, 504})
 
@@ -32,15 +35,22 @@ class Upstream:
 
     Args:
         settings: The engine's addresses, certificates and timeouts.
+
+    Attributes:
+        url: The engine's addresses without credentials, for messages.
+        translates: Whether media types for a newer Elasticsearch are replaced by those of the engine's version.
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._nodes = NodePool(engine_addresses(settings))
         self.url = ", ".join(address.url for address in self._nodes.addresses)
+        self.translates = settings.translate_media_types
         self._settings = settings
         self._timeout = request_timeout(settings)
         self._session: aiohttp.ClientSession | None = None
         self._product: Product | None = None
+        self._version: EngineVersion | None = None
+        self._ask_version = 0.0
         self._next_log = 0.0
 
     async def __aenter__(self) -> "Upstream":
@@ -158,6 +168,26 @@ class Upstream:
                 await response.read()
         return self._product or "opensearch"
 
+    async def version(self, headers: RawHeaders) -> EngineVersion | None:
+        """Return the engine's product and version; None if it does not tell this caller.
+
+        Args:
+            headers: The caller's, for the first request that asks for the version.
+
+        Raises:
+            EngineUnavailable: The engine does not answer.
+        """
+        known = self._version is not None and not self._version.too_old
+        if known or time.monotonic() < self._ask_version:
+            return self._version
+        self._ask_version = time.monotonic() + _VERSION_SECONDS
+        accepted: RawHeaders = [*callers(headers), (b"accept", b"application/json"), (b"accept-encoding", b"identity")]
+        async with self.send("GET", b"/", b"", accepted, None, ours=True) as response:
+            raw = await response.read()
+            if response.status == 200:
+                self._version = _version_in(raw, self.url)
+        return self._version
+
     def service_headers(self) -> RawHeaders:
         """Return the headers of calls without a caller: readiness, the product."""
         headers = {"accept": "application/json", **service_headers(self._settings)}
@@ -173,6 +203,14 @@ class Upstream:
                 return response.status < 500
         except (EngineUnavailable, TimeoutError):
             return False
+
+
+def _version_in(raw: bytes, url: str) -> EngineVersion | None:
+    """Return the version in a response to ``GET /``; None if it is that of another program, such as a proxy."""
+    try:
+        return identify(jsonio.loads(raw), url)
+    except (EngineError, LookupError, ValueError):
+        return None
 
 
 def _changes_nothing(method: str, raw_path: bytes) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from es_ttc.common.validation import shown, unknown_field
-from es_ttc.engine.protocol import Product
+from es_ttc.engine.versions import Product
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.spec import HASH, ROOT, VECTOR
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits

@@ -13,7 +13,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from es_ttc.engine.protocol import Product
+from es_ttc.engine.versions import Product, oldest_versions
+from es_ttc.errors import EngineError
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.queries import MOST_CANDIDATES
@@ -41,6 +42,8 @@ Identity = tuple[str, str, str | None]
 _ANYWHERE = {"ignore_unmapped": True}
 """For queries over several indices: one of them may have no such vectors."""
 _WITHOUT_IDS: Body = {"stored_fields": "_none_"}
+_GREATEST_COSINE = 1.2
+"""Engines round, most of all where vectors are quantised."""
 _FURTHER = 4
 """How many times as many neighbours are asked for where too many of the first ones may not be given."""
 
@@ -323,8 +326,21 @@ async def enough(find: Find, k: int, *, first: int) -> NearestDocuments:
 
 
 def neighbours(numbers: Sequence[int], scores: Sequence[float]) -> NearestDocuments:
-    """Return documents with the cosines that an engine's scores stand for."""
+    """Return documents with the cosines that an engine's scores stand for.
+
+    Args:
+        numbers: The documents.
+        scores: Their scores, (1 + cosine) / 2: OpenSearch before 2.19 returns 1 + cosine for exact searches.
+
+    Raises:
+        EngineError: A score is none of a cosine.
+    """
     cosines = np.array([2 * score - 1 for score in scores], np.float32)
+    if len(cosines) and cosines.max() > _GREATEST_COSINE:
+        raise EngineError(
+            f"the engine gave a vector the score {(cosines.max() + 1) / 2:.3f}, and (1 + cosine) / 2 is at most 1: its "
+            f"scores cannot be used; {oldest_versions()} or newer is needed"
+        )
     return NearestDocuments(np.array(numbers, np.intp), np.clip(cosines, -1, 1))
 
 

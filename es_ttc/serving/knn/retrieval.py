@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from es_ttc.engine.protocol import Product
+from es_ttc.engine.versions import Product
 from es_ttc.errors import DeadlineExceeded, EngineError, EsTtcError, InvalidRequest, MissingFeature
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import POOLED, VECTOR
@@ -231,7 +231,7 @@ class RetrievalService:
         clause = question.clause
         try:
             async with asyncio.timeout(_ENCODING_SECONDS):
-                ground, query = await self._query(question, method, asks, took)
+                ground, query = await self._query(question, method, product, asks, took)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"the query was not encoded within {_ENCODING_SECONDS:g} s, and without its vector nothing can be found"
@@ -331,20 +331,22 @@ class RetrievalService:
             took.search += (time.perf_counter() - began) * 1000 - search.feature_ms
 
     async def _query(
-        self, question: RetrievalRequest, method: _Method | None, asks: SearchClient, took: _Timings
+        self, question: RetrievalRequest, method: _Method | None, product: Product, asks: SearchClient, took: _Timings
     ) -> tuple[SearchedIndices, Query | None]:
         """Return what is searched and the query's vectors; none where there is nothing.
 
         Raises:
             EncoderMismatch: No encoder of ours made the vectors, or several encoders did.
-            MissingFeature: The index has no such vectors.
+            MissingFeature: The index has no such vectors, or kNN cannot search them.
         """
         clause = question.clause
         tokens = method is not None and Feature.QUERY_TOKENS in method.retriever.needs(method.params)
         begun = self._encoders.begin(clause.texts, tokens=tokens) if clause.texts and question.known else None
         try:
-            ground = await searched_indices_of(asks, clause.filters, shared_parts(question.body))
+            ground = await searched_indices_of(asks, clause.filters, shared_parts(question.body), product)
             await self._require_fields(question, method, ground)
+            if VECTOR in _searched_fields(clause, method):
+                ground.require_searchable()
             if ground.encoder is None:
                 return ground, None
             if clause.vector is not None:
@@ -411,6 +413,13 @@ def _outcome(call: Callable[[], _Method | None]) -> "_Method | EsTtcError | None
         return call()
     except EsTtcError as error:
         return error
+
+
+def _searched_fields(clause: KnnClause, method: _Method | None) -> set[str]:
+    """Return the fields that kNN searches for a clause."""
+    if method is None:
+        return {clause.field}
+    return {FIELDS[one] for one in method.retriever.searches(method.params)}
 
 
 def _fields(method: _Method) -> set[str]:

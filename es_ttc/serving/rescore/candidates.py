@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from es_ttc.common.caches import ExpiringCache
-from es_ttc.engine.protocol import Product
-from es_ttc.errors import EncoderMismatch, EngineError
+from es_ttc.engine.versions import Product
+from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
 from es_ttc.serving.adaptive.filters import required_filters
@@ -185,7 +185,11 @@ class NearestDocuments:
         except (EngineRefusal, ItemRefusal):
             reason = "the engine refused the kNN search for candidates"
             return JoinedCandidates(asked=search.count, reason=reason)
-        except (EngineError, EncoderMismatch) as error:  # of two encoders: the window's own may still be one
+        except (
+            EngineError,
+            EncoderMismatch,
+            MissingFeature,
+        ) as error:  # of two encoders: the window's own may still be one
             return JoinedCandidates(asked=search.count, reason=str(error))
         if not found:
             reason = "kNN finds no document: none with a vector that the engine can search matches the filters"
@@ -244,7 +248,10 @@ class NearestDocuments:
     async def _searched(self, search: "CandidateSearch") -> SearchedIndices:
         """Find out which vectors there are, and where."""
         async with self._client(search) as asks:
-            return await searched_indices_of(asks, search.filters, search.shared)
+            product = await self._upstream.product()
+            found = await searched_indices_of(asks, search.filters, search.shared, product)
+            found.require_searchable()
+            return found
 
     @asynccontextmanager
     async def _client(self, search: "CandidateSearch") -> AsyncIterator[SearchClient]:

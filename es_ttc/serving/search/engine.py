@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import RawHeaders, asks_vendor_type, end_to_end, forwarded, plain_types
-from es_ttc.serving.http.proxy import answer_headers
+from es_ttc.serving.http.caller import RawHeaders, end_to_end, forwarded
+from es_ttc.serving.http.media_types import PRODUCT_HEADER, asks_vendor_type, negotiated
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.search.request import SearchItem, SearchRequest
@@ -151,20 +151,20 @@ class EngineSearches:
             body: What is asked.
             content_type: The body's type where the caller's own request had no body, or named no type.
         """
-        headers = [(name, value) for name, value in forwarded(incoming.headers) if name not in _FRAMING]
-        vendor = asks_vendor_type(headers) and await self._upstream.product() == "opensearch"
-        headers = plain_types(headers) if vendor else headers
+        unframed = [(name, value) for name, value in forwarded(incoming.headers) if name not in _FRAMING]
+        types = await negotiated(self._upstream, unframed)
+        headers = types.headers
         if not incoming.has_body or not incoming.header(b"content-type"):
             headers = [(name, value) for name, value in headers if name != b"content-type"]
             headers.append((b"content-type", content_type))
-        headers.append((b"accept-encoding", b"identity"))
+        headers = [*headers, (b"accept-encoding", b"identity")]
         started = time.perf_counter()
         query_string = urlencode(params, errors="surrogateescape").encode()
         async with self._upstream.send("POST", path, query_string, headers, body) as response:
             raw = await response.read()
             kept = [pair for pair in end_to_end(response.raw_headers) if pair[0] not in _FRAMING]
             ms = (time.perf_counter() - started) * 1000
-            return EngineAnswer(response.status, answer_headers(kept, vendor=vendor), raw, ms)
+            return EngineAnswer(response.status, [*kept, *types.response_headers], raw, ms)
 
     async def _accepted(
         self, incoming: RawRequest, path: bytes, params: Sequence[tuple[str, str]], body: bytes, content_type: bytes
@@ -193,7 +193,8 @@ def _json(item: SearchItem) -> bytes:
 
 def _own_headers(incoming: RawRequest) -> RawHeaders:
     """Return the headers of an answer that the engine had no part in."""
-    return answer_headers([(b"content-type", _JSON)], vendor=asks_vendor_type(incoming.headers))
+    headers: RawHeaders = [(b"content-type", _JSON)]
+    return [*headers, PRODUCT_HEADER] if asks_vendor_type(incoming.headers) else headers
 
 
 def _dumps(body: Mapping[str, Any]) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import Send
 
-from es_ttc.errors import EsTtcError
+from es_ttc.errors import EsTtcError, UnsupportedEngine
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.proxy import forward
 from es_ttc.serving.http.raw_request import RawRequest
@@ -78,6 +78,7 @@ class SearchPipeline:
         return Outcome("passthrough", status)
 
     async def _answer(self, request: SearchRequest, send: Send) -> Outcome:
+        unsupported = await self._unsupported(request)
         if request.is_template:
             await self._templates.render(request)
         for stage in self._stages:
@@ -86,9 +87,11 @@ class SearchPipeline:
             if error is not None and is_refusal(error):
                 return Outcome(request.api.kind, await respond_refused(request.incoming, send, error))
             if error is not None:
-                raise error
+                raise unsupported or error
         if not any(item.is_ours for item in request.items):
             return await self._passed_through(request.incoming, send)
+        if unsupported is not None:
+            raise unsupported
         request.require_json()
         for item in request.items if request.is_template else ():
             item.path = request.path if item.is_ours else item.path
@@ -100,6 +103,16 @@ class SearchPipeline:
         headers: RawHeaders = with_mark(first.headers, applied=applied) if reported else first.headers
         await respond(request.incoming, send, 200, headers, await self._rendered(request, response))
         return Outcome(request.api.kind, 200, applied)
+
+    async def _unsupported(self, request: SearchRequest) -> UnsupportedEngine | None:
+        """Return why nothing of ours can be done on this engine, if it is too old."""
+        version = await self._upstream.version(request.incoming.headers)
+        if version is not None:
+            try:
+                version.require_supported("the engine")
+            except UnsupportedEngine as error:
+                return error
+        return None
 
     async def _single(self, request: SearchRequest, first: FirstPass) -> dict[str, Any]:
         return await self._completed(request, request.items[0], *first.responses[0])

@@ -119,7 +119,10 @@ def test_fetching_at_the_same_time_fetches_once(repository: Repository, tmp_path
     assert sorted(repository.asked) == sorted(artifact.filename for artifact in CONTENT)
 
 
-def test_the_lock_pins_exactly_what_the_node_is_made_of() -> None:
-    lock = parts.read_lock()
-    assert sorted(lock) == parts.read_parts().artifacts
+@pytest.mark.parametrize("version", parts.VERSIONS)
+def test_the_lock_pins_exactly_what_the_node_is_made_of(version: str) -> None:
+    lock = parts.read_lock(version)
+    made_of = parts.read_parts(version)
+    assert made_of.version == version
+    assert sorted(lock) == made_of.artifacts
     assert all(len(pin.sha256) == 64 and pin.size > 0 for pin in lock.values())

@@ -39,6 +39,14 @@ def test_java_home_comes_first_if_it_is_new_enough(machine: Path, monkeypatch: p
     assert java.find().version == 25
 
 
+def test_an_older_one_is_taken_where_a_newer_one_will_not_do(machine: Path) -> None:
+    install(machine / "17", "17.0.15")
+    install(machine / "25", "25.0.3")
+    assert java.find(oldest=17, newest=23).version == 17
+    with pytest.raises(ConfigurationError, match="no Java of version 18 to 23 was found: install one"):
+        java.find(oldest=18, newest=23)
+
+
 def test_a_full_kit_is_told_from_a_runtime(machine: Path) -> None:
     install(machine / "25", "25.0.3")
     install(machine / "24", "24", modules="java.base jdk.jlink")

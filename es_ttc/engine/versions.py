@@ -1,0 +1,136 @@
+"""The products' versions: which ones es-ttc works with, and what only some of them can do.
+
+This is the only module that compares version numbers. What depends on an installation rather than on a version (a
+plugin, a licence, a limit) is detected; see :class:`es_ttc.engine.protocol.Capabilities`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from es_ttc.errors import EngineError, UnsupportedEngine
+
+Product = Literal["opensearch", "elasticsearch"]
+Version = tuple[int, ...]
+
+NAMES: Mapping[Product, str] = {"opensearch": "OpenSearch", "elasticsearch": "Elasticsearch"}
+OLDEST: Mapping[Product, Version] = {"opensearch": (2, 19), "elasticsearch": (8, 13)}
+"""The oldest versions that es-ttc works with.
+
+Older ones would rank wrongly or fail halfway: before OpenSearch 2.19, ``knn_score`` of a cosine is another number;
+before Elasticsearch 8.13, a kNN search needs ``num_candidates`` and HNSW options need ``m`` and ``ef_construction``.
+"""
+MAINTAINED: Mapping[Product, Version] = {"opensearch": (2, 19), "elasticsearch": (8, 19)}
+"""The oldest versions that their vendors maintain (November 2026)."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedFeature:
+    """An ability that only some versions have.
+
+    Attributes:
+        what: What it is, for the documentation.
+        without: What es-ttc does without it, for the documentation.
+        since: The first version that has it, by product; a product that is not named has it in no version.
+    """
+
+    what: str
+    without: str
+    since: Mapping[Product, Version]
+
+
+SHARD_DOC_SORT = VersionedFeature(
+    "sort by `_shard_doc` inside a point in time",
+    "documents are scanned in the order of `_id`, which takes memory of the engine",
+    {"opensearch": (3, 3), "elasticsearch": (7, 12)},
+)
+RANK_VECTORS = VersionedFeature(
+    "field type `rank_vectors`",
+    "`--tokens rank_vectors` is refused",
+    {"elasticsearch": (9, 0)},
+)
+VECTORS_OUTSIDE_SOURCE = VersionedFeature(
+    "vectors are left out of `_source`",
+    "`_source` holds the vectors that the mapping does not exclude",
+    {"elasticsearch": (9, 2)},
+)
+FEATURES = (SHARD_DOC_SORT, RANK_VECTORS, VECTORS_OUTSIDE_SOURCE)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineVersion:
+    """A product and its version.
+
+    Attributes:
+        product: The product.
+        numbers: The version's numbers, e.g. ``(3, 5, 0)``.
+    """
+
+    product: Product
+    numbers: Version
+
+    def __str__(self) -> str:
+        return f"{NAMES[self.product]} {dotted(self.numbers)}"
+
+    def has(self, feature: VersionedFeature) -> bool:
+        """Return whether this version has a feature."""
+        since = feature.since.get(self.product)
+        return since is not None and self.numbers >= since
+
+    @property
+    def too_old(self) -> bool:
+        """Whether es-ttc does not work with it."""
+        return self.numbers < OLDEST[self.product]
+
+    @property
+    def unmaintained(self) -> bool:
+        """Whether its vendor does not maintain it any more."""
+        return self.numbers < MAINTAINED[self.product]
+
+    def require_supported(self, engine: str) -> None:
+        """Raise an error if es-ttc does not work with this version.
+
+        Args:
+            engine: What the message calls the engine.
+
+        Raises:
+            UnsupportedEngine: It is too old.
+        """
+        if self.too_old:
+            raise UnsupportedEngine(f"{engine} runs {self}, which is too old: {oldest_versions()} or newer is needed")
+
+
+def identify(info: Any, url: str) -> EngineVersion:
+    """Return the product and the version that a response to ``GET /`` names.
+
+    Args:
+        info: The decoded response.
+        url: The engine's address, for the message.
+
+    Raises:
+        EngineError: It is neither of the two products.
+    """
+    version: Mapping[str, Any] = info.get("version", {}) if isinstance(info, Mapping) else {}
+    if version.get("distribution") == "opensearch":
+        return EngineVersion("opensearch", version_numbers(info))
+    if isinstance(info, Mapping) and info.get("tagline") == "You Know, for Search":
+        return EngineVersion("elasticsearch", version_numbers(info))
+    raise EngineError(
+        f"[{url}] is neither Elasticsearch nor OpenSearch: give the address of an engine, {oldest_versions()} or newer"
+    )
+
+
+def oldest_versions() -> str:
+    """Return the oldest versions that es-ttc works with, for messages."""
+    return " or ".join(f"{NAMES[product]} {dotted(numbers)}" for product, numbers in OLDEST.items())
+
+
+def version_numbers(info: Mapping[str, Any]) -> Version:
+    """Return the version's numbers from the response to ``GET /``: "9.4.3-SNAPSHOT" is (9, 4, 3)."""
+    number = str(info["version"]["number"]).partition("-")[0]
+    return tuple(int(part) for part in number.split("."))
+
+
+def dotted(numbers: Version) -> str:
+    """Return a version as it is written."""
+    return ".".join(map(str, numbers))

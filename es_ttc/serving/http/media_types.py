@@ -1,0 +1,86 @@
+"""Elasticsearch's own media types, which its clients send and which not every engine accepts.
+
+A client of version 9 sends `application/vnd.elasticsearch+json;compatible-with=9`. OpenSearch accepts none of these
+types, and Elasticsearch 8 only `compatible-with=8` and 7.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from es_ttc.serving.http.caller import RawHeaders
+from es_ttc.serving.http.upstream import Upstream
+
+PRODUCT_HEADER = (b"x-elastic-product", b"Elasticsearch")
+"""Elasticsearch's clients require it of every response."""
+COMPATIBLE_HEADER = b"x-ttc-compatible-with"
+"""Tells a client which version its media types were replaced by."""
+_VENDOR = b"application/vnd.elasticsearch+"
+_MEDIA = (b"accept", b"content-type")
+_COMPATIBLE_WITH = re.compile(rb"(compatible-with=)(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Negotiated:
+    """Headers with media types that the engine accepts.
+
+    Attributes:
+        headers: The request's headers.
+        response_headers: What the response's headers need in addition.
+    """
+
+    headers: RawHeaders
+    response_headers: RawHeaders
+
+
+async def negotiated(upstream: Upstream, headers: RawHeaders) -> Negotiated:
+    """Replace media types that the engine does not accept.
+
+    Args:
+        upstream: The engine.
+        headers: The headers of a request, names in lower case.
+
+    Raises:
+        EngineUnavailable: The engine does not answer.
+    """
+    if not asks_vendor_type(headers):
+        return Negotiated(headers, [])
+    if await upstream.product() == "opensearch":
+        return Negotiated(plain_types(headers), [PRODUCT_HEADER])
+    version = await upstream.version(headers) if upstream.translates else None
+    if version is None or _compatible_with(headers) <= version.numbers[0]:
+        return Negotiated(headers, [])
+    major = version.numbers[0]
+    return Negotiated(older_types(headers, major), [(COMPATIBLE_HEADER, b"%d" % major)])
+
+
+def asks_vendor_type(headers: RawHeaders) -> bool:
+    """Return whether the client is one of Elasticsearch's that requires its own media type and product header."""
+    return any(name in _MEDIA and value.startswith(_VENDOR) for name, value in headers)
+
+
+def plain_types(headers: RawHeaders) -> RawHeaders:
+    """Replace Elasticsearch's own media types by those that OpenSearch accepts."""
+    return _replaced(headers, _plain)
+
+
+def older_types(headers: RawHeaders, major: int) -> RawHeaders:
+    """Replace the version that media types are compatible with by an older one."""
+    return _replaced(headers, lambda value: _COMPATIBLE_WITH.sub(rb"\g<1>%d" % major, value))
+
+
+def _compatible_with(headers: RawHeaders) -> int:
+    """Return the newest version that a request's media types name; 0 for none."""
+    named = (_COMPATIBLE_WITH.search(value) for name, value in headers if name in _MEDIA)
+    return max((int(found[2]) for found in named if found), default=0)
+
+
+def _replaced(headers: RawHeaders, replace: Callable[[bytes], bytes]) -> RawHeaders:
+    return [(name, replace(value) if name in _MEDIA else value) for name, value in headers]
+
+
+def _plain(value: bytes) -> bytes:
+    if not value.startswith(_VENDOR):
+        return value
+    subtype = value[len(_VENDOR) :].partition(b";")[0].strip()
+    return b"application/" + subtype

@@ -1,0 +1,131 @@
+"""Load what searches need before the gateway says that it is ready, so that the first one is answered in time."""
+
+import asyncio
+import gc
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlencode
+
+from es_ttc.encoders.base import EncoderIdentity
+from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError
+from es_ttc.index.mappings.spec import ROOT
+from es_ttc.rescorers import compiled, registry
+from es_ttc.retrievers import registry as retrievers
+from es_ttc.rewriters import registry as rewriters
+from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.features.encoding import Encoders
+from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.logs import log
+
+_TEXT = ("a first query",)
+_ENCODERS = urlencode({"filter_path": f"*.mappings._meta.{ROOT}.encoder", "expand_wildcards": "open,hidden"}).encode()
+_AGAIN_SECONDS = 1.0
+
+
+class WarmUp:
+    """Loads the methods' code, the first encoder, and the encoders of the engine's indices.
+
+    Args:
+        encoders: The encoders that may be loaded.
+        upstream: The engine.
+        compile_loops: Whether scoring loops are compiled.
+    """
+
+    def __init__(self, encoders: Encoders, upstream: Upstream, *, compile_loops: bool) -> None:
+        self._encoders = encoders
+        self._upstream = upstream
+        self._compile_loops = compile_loops
+        self._done = False
+
+    @property
+    def done(self) -> bool:
+        """Whether all of it is loaded; never if the first encoder cannot be."""
+        return self._done and self._encoders.ready
+
+    async def load_for_indices(self) -> None:
+        """Load the encoders of the engine's indices, unless it does not answer or the first one cannot be loaded."""
+        if self.done or not self._encoders.ready:
+            return
+        with suppress(EngineUnavailable):
+            await self._load_all(await self._written_with())
+            self._done = True
+            _settle()
+
+    async def run(self) -> None:
+        """Load everything; the encoders of the engine's indices as soon as it answers."""
+        await self.load_first()
+        await self.load_for_indices()
+        while self._encoders.ready and not self._done:
+            await asyncio.sleep(_AGAIN_SECONDS)
+            await self.load_for_indices()
+
+    async def load_first(self) -> None:
+        """Load the methods' code, compiled where it can be, and the first encoder."""
+        if self._encoders.ready:
+            return
+        if self._compile_loops:
+            await asyncio.to_thread(_compile)
+        for kind, group in (("rescorer", registry), ("retriever", retrievers), ("rewriter", rewriters)):
+            for name, problem in (await asyncio.to_thread(group.problems)).items():  # imports what the first use would
+                log.warning(f"{kind} cannot be used", name=name, problem=problem)
+        name = self._encoders.names[0]
+        try:
+            encoder = await self._encoders.first()
+            await self._encoders.encode(encoder, _TEXT, tokens=True)  # the first text takes longer than any other
+        except Exception as error:  # noqa: BLE001 - any backend may fail in any way; searches say so again
+            log.error("encoder cannot be loaded", name=name, problem=str(error))
+        else:
+            log.info("encoder loaded", name=name, identity=encoder.identity.key, backend=encoder.backend)
+
+    async def _load_all(self, keys: Mapping[str, str]) -> None:
+        """Load encoders, as far as this gateway has them."""
+        for key, index in keys.items():
+            try:
+                encoder = await self._encoders.serving(key, index)
+                await self._encoders.encode(encoder, _TEXT, tokens=True)
+            except EsTtcError as error:
+                log.warning("index cannot be rescored", index=index, problem=str(error))
+
+    async def _written_with(self) -> Mapping[str, str]:
+        """Return the keys of the encoders in the mappings, each with an index that names it.
+
+        Raises:
+            EngineUnavailable: The engine does not answer.
+        """
+        await self._upstream.version(self._upstream.service_headers())
+        engine = EngineRequests(self._upstream).as_gateway()
+        try:
+            mappings = await engine.json("GET", b"/_mapping", _ENCODERS, failing="the mappings could not be read")
+        except EngineUnavailable:
+            raise
+        except EngineError as error:
+            log.info("encoders of indices are loaded when they are first searched", problem=str(error))
+            return {}
+        return _keys(mappings)
+
+
+def _keys(mappings: Mapping[str, Any]) -> dict[str, str]:
+    keys: dict[str, str] = {}
+    for index, mapping in mappings.items():
+        try:
+            identity = EncoderIdentity.from_dict(mapping["mappings"]["_meta"][ROOT]["encoder"])
+        except (LookupError, TypeError, ValueError):  # not written by es-ttc, or by a newer one
+            continue
+        keys.setdefault(identity.key, index)
+    return keys
+
+
+def _settle() -> None:
+    """Keep what has been loaded out of every later collection of garbage: a full one would hold requests for 400 ms."""
+    gc.collect()
+    gc.freeze()
+
+
+def _compile() -> None:
+    try:
+        used = compiled.prepare()
+    except Exception as error:  # noqa: BLE001 - a compiler may fail in any way; numpy scores then
+        log.warning("loops cannot be compiled, numpy scores", problem=f"{type(error).__name__}: {error}")
+    else:
+        log.info("scoring", loops="compiled" if used else "numpy")

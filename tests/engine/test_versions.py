@@ -1,0 +1,80 @@
+"""Product and version: what is read from an engine, and what follows from it."""
+
+from typing import Any
+
+import pytest
+
+from es_ttc.engine import versions
+from es_ttc.engine.versions import (
+    RANK_VECTORS,
+    SHARD_DOC_SORT,
+    EngineVersion,
+    Product,
+    VersionedFeature,
+    identify,
+)
+from es_ttc.errors import EngineError, UnsupportedEngine
+
+
+def info_of(product: str, number: str) -> dict[str, Any]:
+    version = {"number": number} | ({"distribution": "opensearch"} if product == "opensearch" else {})
+    return {"version": version, "tagline": "You Know, for Search" if product == "elasticsearch" else "The project"}
+
+
+@pytest.mark.parametrize(
+    ("product", "number", "numbers"),
+    [
+        ("opensearch", "2.19.1", (2, 19, 1)),
+        ("elasticsearch", "9.4.3-SNAPSHOT", (9, 4, 3)),
+        ("opensearch", "3.0.0-beta1", (3, 0, 0)),
+    ],
+)
+def test_product_and_version_are_identified(product: Product, number: str, numbers: tuple[int, ...]) -> None:
+    assert identify(info_of(product, number), "http://engine") == EngineVersion(product, numbers)
+
+
+@pytest.mark.parametrize("info", [{}, [], "hello", {"version": {"number": "1"}}, {"tagline": "You Know, for Cash"}])
+def test_another_program_is_neither_and_the_oldest_versions_are_named(info: Any) -> None:
+    with pytest.raises(EngineError, match=r"\[http://x\] is neither.*OpenSearch 2.19 or Elasticsearch 8.13 or newer"):
+        identify(info, "http://x")
+
+
+@pytest.mark.parametrize(
+    ("version", "too_old", "unmaintained"),
+    [
+        (EngineVersion("opensearch", (2, 18, 0)), True, True),
+        (EngineVersion("opensearch", (2, 19, 0)), False, False),
+        (EngineVersion("elasticsearch", (7, 17, 15)), True, True),
+        (EngineVersion("elasticsearch", (8, 12, 2)), True, True),
+        (EngineVersion("elasticsearch", (8, 13, 0)), False, True),
+        (EngineVersion("elasticsearch", (8, 19, 13)), False, False),
+        (EngineVersion("elasticsearch", (10, 0, 0)), False, False),
+    ],
+)
+def test_which_versions_are_supported(version: EngineVersion, too_old: bool, unmaintained: bool) -> None:
+    assert (version.too_old, version.unmaintained) == (too_old, unmaintained)
+    if not too_old:
+        version.require_supported("the engine")
+        return
+    with pytest.raises(UnsupportedEngine) as raised:
+        version.require_supported("the engine")
+    assert str(raised.value) == (
+        f"the engine runs {version}, which is too old: OpenSearch 2.19 or Elasticsearch 8.13 or newer is needed"
+    )
+
+
+@pytest.mark.parametrize("feature", versions.FEATURES, ids=lambda feature: feature.what)
+def test_a_feature_begins_with_a_version(feature: VersionedFeature) -> None:
+    for product in versions.OLDEST:
+        since = feature.since.get(product)
+        if since is None:
+            assert not EngineVersion(product, (99,)).has(feature)
+        else:
+            assert EngineVersion(product, since).has(feature)
+            assert not EngineVersion(product, (*since[:-1], since[-1] - 1, 99)).has(feature)
+
+
+def test_products_differ() -> None:
+    assert EngineVersion("elasticsearch", (8, 13, 4)).has(SHARD_DOC_SORT)
+    assert not EngineVersion("opensearch", (3, 2, 0)).has(SHARD_DOC_SORT)
+    assert not EngineVersion("opensearch", (9, 0, 0)).has(RANK_VECTORS)

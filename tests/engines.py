@@ -1,0 +1,126 @@
+"""Run the tests that need an engine on older versions, one node after the other: `make test-engines`.
+
+The table goes to `docs/results/engine-versions.md`. Arguments are those of pytest, after the suites' own.
+"""
+
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import click
+
+from es_ttc.engine.node import process
+from es_ttc.engine.node.distribution import Distribution
+from es_ttc.engine.node.opensearch import OpenSearchDistribution
+from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.settings import Settings
+from tests.support.elasticsearch import ElasticsearchDistribution
+from tests.support.shared_nodes import await_licence
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "results" / "engine-versions.md"
+SUITES: Mapping[str, tuple[str, ...]] = {
+    "engine": ("tests/engine/test_engine.py",),
+    "mappings": ("tests/mappings",),
+    "ingest": ("tests/ingest",),
+    "attach": ("tests/attach",),
+    "gateway": ("tests/gateway",),
+    "jobs": ("tests/tasks",),
+}
+NODES: Sequence[Callable[[], Distribution]] = (
+    lambda: OpenSearchDistribution(version="2.19.1"),
+    lambda: ElasticsearchDistribution(version="8.19.13"),
+)
+HEAD = """\
+# Engine versions
+
+`make test` runs every test on OpenSearch 3.5.0 and Elasticsearch 9.4.3. `make test-engines` runs those that need an
+engine on the older versions below, one node after the other (passed / failed):
+
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The tests of one suite on one engine.
+
+    Attributes:
+        passed: How many passed.
+        failed: Names of those that did not.
+    """
+
+    passed: int
+    failed: tuple[str, ...]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run all suites on all versions, write the page, and return the exit status."""
+    rows: dict[str, dict[str, Outcome]] = {}
+    begun = time.monotonic()
+    for make in NODES:
+        product = make()
+        title = f"{product.product} {product.version}"
+        click.echo(f"== {title}")
+        spec = NodeSpec(
+            cache_dir=Settings().cache_dir,
+            name=f"tests-{os.getpid()}-{product.product}",
+            port=0,
+            owned=True,
+            short_lived=True,
+            keep_data=False,
+        )
+        with process.start(spec, distribution=product) as node:
+            if product.product == "elasticsearch":
+                await_licence(node.url)
+            rows[title] = {suite: run(product.product, node.url, paths, arguments) for suite, paths in SUITES.items()}
+    failed = [(title, name) for title, suites in rows.items() for one in suites.values() for name in one.failed]
+    page = table(rows, (time.monotonic() - begun) / 60)
+    click.echo(page)
+    for title, name in failed:
+        click.echo(f"failed on {title}: {name}")
+    if not arguments:
+        PAGE.write_text(page)
+    return 1 if failed else 0
+
+
+def run(product: str, url: str, paths: Sequence[str], arguments: Sequence[str]) -> Outcome:
+    """Run one suite against one node."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "engine", "-k", product, f"--junitxml={report}"]
+        environment = os.environ | {f"ES_TTC_TEST_{product.upper()}": url}
+        subprocess.run([*command, "-n", "2", *arguments, *paths], cwd=ROOT, env=environment, check=False)
+        return outcome(report)
+
+
+def outcome(report: Path) -> Outcome:
+    """Read pytest's report in JUnit's form."""
+    cases = list(ElementTree.parse(report).getroot().iter("testcase"))
+    kinds = Counter(
+        "failed" if {"failure", "error"} & {child.tag for child in case} else case.find("skipped") is None
+        for case in cases
+    )
+    failed = (case for case in cases if case.find("failure") is not None or case.find("error") is not None)
+    return Outcome(kinds[True], tuple(f"{case.get('classname')}::{case.get('name')}" for case in failed))
+
+
+def table(rows: Mapping[str, Mapping[str, Outcome]], minutes: float) -> str:
+    """Return the page."""
+    lines = [f"| engine | {' | '.join(SUITES)} |", "| --- |" + " --- |" * len(SUITES)]
+    for title, suites in rows.items():
+        cells = (f"{one.passed} / {len(one.failed)}" for one in suites.values())
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    return HEAD + "\n".join(lines) + f"\n\n`make test-engines`: {minutes:.0f} minutes on {machine}.\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
