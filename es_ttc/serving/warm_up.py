@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode
 
-from es_ttc.encoders.base import EncoderIdentity
+from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError
 from es_ttc.index.mappings.spec import ROOT
 from es_ttc.rescorers import compiled, registry
@@ -61,9 +61,11 @@ class WarmUp:
             await self.load_for_indices()
 
     async def load_first(self) -> None:
-        """Load the methods' code, compiled where it can be, and the first encoder."""
+        """Load the methods' code, compiled where it can be, and the first encoder; ask for the engine's version."""
         if self._encoders.ready:
             return
+        with suppress(EngineUnavailable):
+            await self._upstream.version(self._upstream.service_headers())
         if self._compile_loops:
             await asyncio.to_thread(_compile)
         for kind, group in (("rescorer", registry), ("retriever", retrievers), ("rewriter", rewriters)):
@@ -72,20 +74,26 @@ class WarmUp:
         name = self._encoders.names[0]
         try:
             encoder = await self._encoders.first()
-            await self._encoders.encode(encoder, _TEXT, tokens=True)  # the first text takes longer than any other
         except Exception as error:  # noqa: BLE001 - any backend may fail in any way; searches say so again
             log.error("encoder cannot be loaded", name=name, problem=str(error))
         else:
             log.info("encoder loaded", name=name, identity=encoder.identity.key, backend=encoder.backend)
+            await self._encode_first(encoder)
 
     async def _load_all(self, keys: Mapping[str, str]) -> None:
         """Load encoders, as far as this gateway has them."""
         for key, index in keys.items():
             try:
-                encoder = await self._encoders.serving(key, index)
-                await self._encoders.encode(encoder, _TEXT, tokens=True)
+                await self._encode_first(await self._encoders.serving(key, index))
             except EsTtcError as error:
                 log.warning("index cannot be rescored", index=index, problem=str(error))
+
+    async def _encode_first(self, encoder: Encoder) -> None:
+        """Encode a text, for an encoder's first one takes longer than any other."""
+        try:
+            await self._encoders.encode(encoder, _TEXT, tokens=True)
+        except EsTtcError as error:  # searches say so again
+            log.warning("encoder does not work", identity=encoder.identity.key, problem=str(error))
 
     async def _written_with(self) -> Mapping[str, str]:
         """Return the keys of the encoders in the mappings, each with an index that names it.
@@ -93,7 +101,6 @@ class WarmUp:
         Raises:
             EngineUnavailable: The engine does not answer.
         """
-        await self._upstream.version(self._upstream.service_headers())
         engine = EngineRequests(self._upstream).as_gateway()
         try:
             mappings = await engine.json("GET", b"/_mapping", _ENCODERS, failing="the mappings could not be read")

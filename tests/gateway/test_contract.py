@@ -131,15 +131,18 @@ def test_routing_and_missing_indices(behind: Behind, index_name: str, encoder: E
 
 
 def test_min_score_holds_for_the_first_pass_as_beside_a_native_rescorer(behind: Behind) -> None:
-    body = {"query": {"match": {"text": "cat drinks milk"}}, "size": 60, "min_score": 1.5}
+    words = {"query": {"match": {"text": "cat drinks milk"}}, "size": 60}
+    every = search(behind.engine, behind.index, words).scores  # engines differ: the least of some is above 1.5
+    least = (min(every) + max(every)) / 2
+    body = {**words, "min_score": least}
     weights = {"query_weight": 1e-3, "rescore_query_weight": 1e-6}
     tiny = {"window_size": 100, "query": {"rescore_query": {"match_all": {}}, **weights}}
     direct = search(behind.engine, behind.index, body | {"rescore": tiny})
     reply = search(behind.gateway, behind.index, body | {"rescore": ours(rescore_query_weight=1e-3)})
     assert set(reply.ids) == set(direct.ids)
     assert reply.json()["hits"]["total"] == direct.json()["hits"]["total"]
-    assert 0 < len(reply.ids) < len(search(behind.engine, behind.index, body | {"min_score": 0}).ids)
-    assert max(reply.scores) < 1.5
+    assert 0 < len(reply.ids) < len(every)
+    assert max(reply.scores) < least
 
 
 @pytest.mark.parametrize(
