@@ -65,12 +65,13 @@ def test_linters_have_nothing_to_say(command: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_engines_are_those_that_the_tests_run() -> None:
-    engines = [load(name)["services"]["engine"]["image"].partition("@")[0] for name in COMPOSE]
-    assert engines == [
-        f"opensearchproject/opensearch:{OpenSearchDistribution().version}",
-        f"elasticsearch:{ElasticsearchDistribution().version}",
-    ]
+def test_the_engines_are_maintained_and_no_older_than_those_that_the_tests_run() -> None:
+    images = [load(name)["services"]["engine"]["image"].partition("@")[0] for name in COMPOSE]
+    (opensearch, newest), (elasticsearch, version) = (image.rsplit(":", 1) for image in images)
+    assert (opensearch, elasticsearch) == ("opensearchproject/opensearch", "elasticsearch")
+    tested = OpenSearchDistribution().version  # the newest whose k-NN plugin package registries have
+    assert tuple(map(int, newest.split("."))) >= tuple(map(int, tested.split(".")))
+    assert version == ElasticsearchDistribution().version
 
 
 def test_nothing_is_open_to_other_machines_nor_gains_rights(compose: dict[str, Any]) -> None:
