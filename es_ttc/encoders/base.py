@@ -12,7 +12,11 @@ Float32 = NDArray[np.float32]
 Role = Literal["query", "document"]
 
 _SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
-_ADAPTER_IN_KEY = re.compile(r"/[0-9]+x[0-9]+(?:\+[0-9a-f]{8})?\+(.+)@[0-9a-f]{12}$", re.DOTALL)
+_LATE = "late-"
+"""What stands before :attr:`EncoderIdentity.late` in a key."""
+_ADAPTER_IN_KEY = re.compile(
+    rf"/[0-9]+x[0-9]+(?:\+[0-9a-f]{{8}})?(?:\+{_LATE}[0-9a-f]{{8}})?\+(.+)@[0-9a-f]{{12}}$", re.DOTALL
+)
 _ADAPTER = re.compile(r"\+(.+@[0-9a-f]{12})", re.DOTALL)
 
 
@@ -31,6 +35,8 @@ class EncoderIdentity:
         max_length: Maximum number of tokens of one input, special ones included.
         prompts: The query and document prompts' SHA-256 prefix, or "" without prompts.
         adapter: The adapter's name and revision, e.g. ``law@0123456789ab``, or "".
+        late: SHA-256 prefix of what makes it a late-interaction model (query length and expansion, skipped tokens,
+            projection), or "" for a dense encoder.
     """
 
     model: str
@@ -39,12 +45,19 @@ class EncoderIdentity:
     max_length: int
     prompts: str = ""
     adapter: str = ""
+    late: str = ""
 
     @property
     def key(self) -> str:
         """The identity as one line: the value of ``ttc.encoder`` in every document."""
-        extras = "".join(f"+{part}" for part in (self.prompts, self.adapter) if part)
+        late = f"{_LATE}{self.late}" if self.late else ""
+        extras = "".join(f"+{part}" for part in (self.prompts, late, self.adapter) if part)
         return f"{self.model}@{self.revision}/{self.dims}x{self.max_length}{extras}"
+
+    @property
+    def late_interaction(self) -> bool:
+        """Whether its token vectors are trained for late interaction."""
+        return bool(self.late)
 
     @property
     def adapter_name(self) -> str:
@@ -69,8 +82,8 @@ class EncoderIdentity:
         return found if fits and found.key == key else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready form."""
-        return asdict(self)
+        """Return a JSON-ready form; a dense encoder's says nothing of late interaction."""
+        return {name: value for name, value in asdict(self).items() if name != "late" or value}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:

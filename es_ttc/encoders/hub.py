@@ -6,7 +6,7 @@ from pathlib import Path
 
 from es_ttc.errors import ConfigurationError
 
-_COMMON = ("*.json", "*.txt", "*.model")
+_COMMON = ("*.json", "*.txt", "*.model", "artifact.metadata")
 _PATTERNS = {"torch": (*_COMMON, "*.safetensors"), "onnx": (*_COMMON, "onnx/model.onnx*", "model.onnx*")}
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 _IGNORED = ("openvino/*", "*.ot", "*.h5", "*.msgpack")

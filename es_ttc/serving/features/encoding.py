@@ -180,10 +180,11 @@ class Encoders:
 
     async def _encode(self, encoder: Encoder, texts: tuple[str, ...], tokens: bool) -> EncodedQuery:
         started = time.perf_counter()
-        encodings = await self._pool.run(encoder.encode, texts, role="query", tokens=tokens)
+        late = encoder.identity.late_interaction
+        encodings = await self._pool.run(encoder.encode, texts, role="query", tokens=tokens or late)
         if not np.isfinite(encodings.pooled).all():
             raise EncoderError(f"encoder [{encoder.identity.key}] gave a query a vector that is not finite")
-        query = Query(texts[0], encodings.pooled, encodings.tokens[0] if tokens else None)
+        query = Query(texts[0], encodings.pooled, encodings.tokens[0] if tokens or late else None, late=late)
         key = encoder.identity.key
         weight = query.vectors.nbytes + (0 if query.tokens is None else query.tokens.nbytes) + sum(map(len, texts))
         self._queries.put((key, texts, tokens), query, weight)
