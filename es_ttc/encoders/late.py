@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from es_ttc.encoders.base import Float32, Role
 from es_ttc.encoders.text_encoder import WindowVectors
 from es_ttc.encoders.windows import InputWindow, Reader, WindowedText
+from es_ttc.errors import ConfigurationError
 
 _DIGITS = 8
 
@@ -91,6 +92,49 @@ def skipped_ids(words: Iterable[str], id_of: Callable[[str], int | None], unknow
     return frozenset(
         number for word, number in found.items() if number is not None and (number != none or word == unknown)
     )
+
+
+def described(inner: int, outer: int, function: str, *, residual: bool) -> str:
+    """Return what the weights of a projection do not say of it, for :attr:`LateInteraction.projection`."""
+    return f"{inner} to {outer}, {function}{', residual' if residual else ''}"
+
+
+def require_positions(late: LateInteraction, positions: int | None, source: str) -> None:
+    """Check that a model has a position for every token that it reads.
+
+    Args:
+        late: The model's settings.
+        positions: Its positions; None or 0 where they have no limit.
+        source: Its name in the message.
+
+    Raises:
+        ConfigurationError: A length is beyond the positions.
+    """
+    for what, length in (("queries", late.query_length), ("documents", late.document_length)):
+        if positions and length > positions:
+            raise ConfigurationError(
+                f"model [{source}] reads {what} of {length} tokens and has {positions} positions: correct the length "
+                "in its configuration"
+            )
+
+
+def require_vocabulary(tokens: Iterable[int], embeddings: int, source: str) -> None:
+    """Check that every token has an embedding.
+
+    Args:
+        tokens: The ids of the tokenizer's tokens.
+        embeddings: The number of embeddings.
+        source: The model's name in the message.
+
+    Raises:
+        ConfigurationError: The tokenizer knows tokens that the weights do not.
+    """
+    greatest = max(tokens, default=-1)
+    if greatest >= embeddings:
+        raise ConfigurationError(
+            f"model [{source}] has embeddings of {embeddings} tokens and a tokenizer with token number {greatest}: "
+            "tokenizer and weights are of different models"
+        )
 
 
 class TokenModel(Protocol):

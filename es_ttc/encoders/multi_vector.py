@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
@@ -17,7 +18,17 @@ from transformers.utils import logging as transformers_logging
 from es_ttc.encoders.base import Float32, Role
 from es_ttc.encoders.batches import fixed_batches
 from es_ttc.encoders.devices import device_of
-from es_ttc.encoders.late import Expansion, LateInteraction, LateModel, LateReader, skipped_ids
+from es_ttc.encoders.kind import MODULES, STANFORD_ARCHITECTURE, module_classes, read_object
+from es_ttc.encoders.late import (
+    Expansion,
+    LateInteraction,
+    LateModel,
+    LateReader,
+    described,
+    require_positions,
+    require_vocabulary,
+    skipped_ids,
+)
 from es_ttc.encoders.options import Dtype, identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.sentence_transformers import (
@@ -52,6 +63,7 @@ def load_multi_vector(
     """
     place = device_of(device, mps=True)
     name = choose_dtype(place) if dtype == "auto" else dtype
+    _require_projection(files.folder)
     loaded = _load(files.folder, place)
     model = TorchTokens(loaded, source=str(files.folder), bfloat16=name == "bfloat16")
     late = settings_of(loaded, source=str(files.folder))
@@ -99,18 +111,11 @@ def settings_of(model: MultiVectorEncoder, *, source: str) -> LateInteraction:
         fixed = expansion.strategy == "fixed"
         query_length = expansion.length if fixed else max(query_length, expansion.length)
     document_length = transformer.document_length or longest
-    positions = getattr(transformer.config, "max_position_embeddings", None)
-    for what, length in (("queries", query_length), ("documents", document_length)):
-        if positions and length > positions:
-            raise ConfigurationError(
-                f"model [{source}] reads {what} of {length} tokens and has {positions} positions: correct the length "
-                "in its configuration"
-            )
     words = () if mask is None else mask.skiplist_words
     skipped = skipped_ids(words, tokenizer.convert_tokens_to_ids, tokenizer.unk_token)
     tasks = () if mask is None else mask.skiplist_tasks
     roles: tuple[Role, ...] = ("query", "document")
-    return LateInteraction(
+    late = LateInteraction(
         query_length=query_length,
         document_length=document_length,
         prompts=role_prompts(model.prompts, model.default_prompt_name),
@@ -119,6 +124,8 @@ def settings_of(model: MultiVectorEncoder, *, source: str) -> LateInteraction:
         kept_only=frozenset(mask.keep_only_token_ids) if mask is not None and mask.keep_only_token_ids else None,
         projection=[_description(module) for module in modules if isinstance(module, Dense)],
     )
+    require_positions(late, getattr(transformer.config, "max_position_embeddings", None), source)
+    return late
 
 
 class TorchTokens:
@@ -141,7 +148,8 @@ class TorchTokens:
         transformer: Any = modules[0]
         if "message" in transformer.modality_config or not getattr(tokenizer, "is_fast", False):
             raise ConfigurationError(f"model [{source}] has no fast tokenizer for plain text, which offsets need")
-        require_vocabulary(transformer, tokenizer, source)
+        embeddings = transformer.auto_model.get_input_embeddings().num_embeddings
+        require_vocabulary(tokenizer.get_vocab().values(), embeddings, source)
         self._transformer = transformer
         self._projections = [module for module in modules if isinstance(module, Dense)]
         self._device = model.device
@@ -186,21 +194,6 @@ class TorchTokens:
         return [results[index] for index in range(len(windows))]
 
 
-def require_vocabulary(transformer: Any, tokenizer: Any, source: str) -> None:
-    """Check that every token has an embedding.
-
-    Raises:
-        ConfigurationError: The tokenizer knows tokens that the weights do not.
-    """
-    rows = transformer.auto_model.get_input_embeddings().num_embeddings
-    greatest = max(tokenizer.get_vocab().values(), default=-1)
-    if greatest >= rows:
-        raise ConfigurationError(
-            f"model [{source}] has embeddings of {rows} tokens and a tokenizer with token number {greatest}: tokenizer "
-            "and weights are of different models"
-        )
-
-
 def _require_modules(modules: Sequence[torch.nn.Module], source: str) -> None:
     kinds = [type(module).__name__ for module in modules]
     others = sorted({type(module).__name__ for module in modules[1:]} - {"Dense", "MultiVectorMask", "Normalize"})
@@ -226,6 +219,24 @@ def _require_modules(modules: Sequence[torch.nn.Module], source: str) -> None:
         )
 
 
+def _require_projection(folder: Path) -> None:
+    """Refuse what the library would give a projection of random weights, with no more than a line in its log."""
+    architectures = read_object(folder / "config.json").get("architectures") or []
+    if (folder / MODULES).is_file():
+        names = [reference.rpartition(".")[2] for reference in module_classes(folder)]
+        if "Dense" not in names and "MultiVectorMask" not in names:
+            raise ConfigurationError(
+                f"late-interaction model [{folder}] has no projection (Dense) in {MODULES}: it is not whole"
+            )
+    elif STANFORD_ARCHITECTURE not in architectures and not any(
+        name.endswith("ForRetrieval") for name in architectures
+    ):
+        raise ConfigurationError(
+            f"late-interaction model [{folder}] has no {MODULES}, and its config.json does not say that its projection "
+            f'is in its weights: set "architectures" to ["{STANFORD_ARCHITECTURE}"] there if it is (linear.weight)'
+        )
+
+
 def _expansion(transformer: Any, tokenizer: Any, source: str) -> Expansion | None:
     stated = transformer.query_expansion
     if stated is None:
@@ -239,10 +250,8 @@ def _expansion(transformer: Any, tokenizer: Any, source: str) -> Expansion | Non
 
 
 def _description(projection: Dense) -> str:
-    """Return what a projection's weights do not say of it."""
     function = type(projection.activation_function).__name__
-    residual = ", residual" if projection.use_residual else ""
-    return f"{projection.in_features} to {projection.out_features}, {function}{residual}"
+    return described(projection.in_features, projection.out_features, function, residual=projection.use_residual)
 
 
 def _load(folder: Path, device: torch.device) -> MultiVectorEncoder:
@@ -258,7 +267,30 @@ def _load(folder: Path, device: torch.device) -> MultiVectorEncoder:
         raise ConfigurationError(f"late-interaction model [{folder}] could not be loaded: {reason}") from error
     finally:
         transformers_logging.set_verbosity(level)
+    _require_weights(folder, model)
     return model.eval()
+
+
+def _require_weights(folder: Path, model: MultiVectorEncoder) -> None:
+    """Refuse a backbone most of whose weights were not in the file: the library makes up those that it does not find.
+
+    Names may differ by a prefix, and in a few parts between releases, so half of them do.
+
+    Raises:
+        ConfigurationError: They are of another architecture.
+    """
+    transformer: Any = model[0]
+    stored: set[str] = set()
+    for path in folder.rglob("*.safetensors"):
+        with safe_open(path, "np") as weights:
+            stored |= set(weights.keys())
+    names = list(transformer.auto_model.state_dict())
+    found = sum(any(name == one or one.endswith(f".{name}") for one in stored) for name in names)
+    if stored and 2 * found < len(names):
+        raise ConfigurationError(
+            f"late-interaction model [{folder}] has weights for {found} of the {len(names)} parts of its backbone "
+            f"({type(transformer.auto_model).__name__}): config.json is of another model"
+        )
 
 
 def _try(encoder: TextEncoder, files: ModelFiles) -> None:

@@ -101,6 +101,10 @@ def load_encoder(
                 f"encoder [{name}] runs in the ONNX model's own arithmetic on the CPU: leave out dtype and device, or "
                 f"take @torch"
             )
+        if late:
+            from es_ttc.encoders.onnx_late import load_late_onnx
+
+            return load_late_onnx(files, dims=dims, max_length=max_length, threads=threads)
         from es_ttc.encoders.onnx import load_onnx
 
         return load_onnx(files, dims=dims, max_length=max_length, threads=threads)

@@ -130,15 +130,33 @@ def _native(folder: Path, seed: int, *, expands: bool, attends: bool) -> Path:
 def _as_pylate(folder: Path, projection: torch.Tensor, *, expands: bool, attends: bool) -> None:
     (folder / "1_Dense").mkdir()
     save_file({"linear.weight": projection}, folder / "1_Dense/model.safetensors")
+    describe(folder, "pylate", expands=expands, attends=attends)
+
+
+def describe(folder: Path, form: Form, *, inner: int = HIDDEN, expands: bool = True, attends: bool = False) -> None:
+    """Write the configuration of a model whose weights are in a folder, the projection's in `1_Dense`.
+
+    Args:
+        folder: The folder.
+        form: ``native`` or ``pylate``.
+        inner: Components of a token vector before the projection.
+        expands: Whether queries are filled up with mask tokens.
+        attends: Whether the other tokens attend to these.
+    """
     _write(
         folder / "1_Dense/config.json",
         {
-            "in_features": HIDDEN,
+            "in_features": inner,
             "out_features": DIMS,
             "bias": False,
             "activation_function": "torch.nn.modules.linear.Identity",
+            "module_input_name": "token_embeddings",
+            "module_output_name": "token_embeddings",
         },
     )
+    if form == "native":
+        _describe_native(folder, expands=expands, attends=attends)
+        return
     types = {"": "sentence_transformers.models.Transformer", "1_Dense": "pylate.models.Dense.Dense"}
     _write(
         folder / "modules.json",
@@ -165,6 +183,34 @@ def _as_pylate(folder: Path, projection: torch.Tensor, *, expands: bool, attends
             "model_type": "ColBERT",
         },
     )
+
+
+def _describe_native(folder: Path, *, expands: bool, attends: bool) -> None:
+    library = "sentence_transformers"
+    types = {
+        "": f"{library}.base.modules.transformer.Transformer",
+        "1_Dense": f"{library}.base.modules.dense.Dense",
+        "2_MultiVectorMask": f"{library}.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+        "3_Normalize": f"{library}.base.modules.normalize.Normalize",
+    }
+    modules = [
+        {"idx": place, "name": str(place), "path": path, "type": types[path]} for place, path in enumerate(types)
+    ]
+    expansion = {"strategy": "fixed", "length": QUERY_LENGTH, "attend": attends}
+    knobs = {"query_expansion": expansion} if expands else {"query_length": QUERY_LENGTH}
+    contents: dict[str, Any] = {
+        "modules.json": modules,
+        "sentence_bert_config.json": {"document_length": DOCUMENT_LENGTH, **knobs},
+        "2_MultiVectorMask/config.json": {"skiplist_words": list(string.punctuation)},
+        "3_Normalize/config.json": {"module_input_name": "token_embeddings"},
+        "config_sentence_transformers.json": {
+            "model_type": "MultiVectorEncoder",
+            "prompts": {"query": "[Q] ", "document": "[D] "},
+        },
+    }
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        _write(folder / name, content)
 
 
 def _as_stanford(folder: Path, projection: torch.Tensor, *, attends: bool) -> None:

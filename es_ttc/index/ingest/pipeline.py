@@ -71,7 +71,8 @@ class IngestResult:
         missing: Documents that were written or unchanged, in this run or an earlier one, and are not in the index.
         missing_ids: Ids of a few of them.
         empty: Written documents that have no text, and so no features.
-        truncated: Written documents whose text was cut at the index's ``max_tokens``.
+        truncated: Written documents whose text was cut at the index's ``max_tokens``, or at the length that a
+            late-interaction model reads.
         seconds: Wall time.
         encoder_seconds: Time that the encoder was busy.
     """
