@@ -109,15 +109,18 @@ class Encodings:
 
     Attributes:
         pooled: ``(n, d)`` float32 unit rows: the model's own sentence embedding, so ``dense`` is the usual dense
-            retrieval for this model. A text longer than ``max_length`` tokens is truncated for it, as the model's own
-            library does. The row is zero for a text without tokens of its own (empty, white space, control characters).
+            retrieval for this model; the mean of the token vectors for a late-interaction model. A text longer than
+            ``max_length`` tokens is truncated for it, as the model's own library does. The row is zero for a text
+            without tokens of its own (empty, white space, control characters).
         tokens: n arrays ``(t_i, d)`` float32, unit rows: every token, special ones and the prompt's included. A text
             longer than ``max_length`` is encoded in consecutive windows, each with its own special tokens and prompt,
             whose rows follow each other, up to ``max_tokens``. A text without tokens of its own has no rows. Empty list
-            if tokens were not requested.
+            if tokens were not requested. A late-interaction model reads one window, leaves out the tokens of its
+            skiplist and fills up queries.
         offsets: n arrays ``(t_i, 2)`` int32: first and end character (code point) of each token in the text; special
             tokens and those of the prompt have an empty span. Empty list if tokens were not requested.
-        truncated: ``(n,)`` bool: True where the text was longer than ``max_tokens``.
+        truncated: ``(n,)`` bool: True where the text was longer than ``max_tokens``, or than a late-interaction model
+            reads.
     """
 
     pooled: Float32
