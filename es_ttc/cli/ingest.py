@@ -137,7 +137,7 @@ def ingest(
     rejected = dead_letters or Path(f"{name}.rejected.jsonl")
     request = IngestCommand(name, files, text_fields, IngestOptions(id_field, batch), resume, rejected)
     try:
-        outcome, encoder = asyncio.run(_run(settings, request))
+        outcome, identity = asyncio.run(_run(settings, request))
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo(f"es-ttc: stopped; {_how_to_go_on(files)}", err=True)
         return 130
@@ -148,7 +148,7 @@ def ingest(
     if as_json:
         print_json(_as_dict(outcome, request))
     else:
-        click.echo(_sentence(outcome, encoder))
+        click.echo(_sentence(outcome, identity))
     if outcome.empty:
         click.echo(f"es-ttc: {outcome.empty:,} documents have no text in the index's text fields", err=True)
     if outcome.rejected:

@@ -1,7 +1,7 @@
 """The contract of an encoder: texts in; pooled vectors, token vectors and character offsets out."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Protocol, Self
 
@@ -17,6 +17,7 @@ _LATE = "late-"
 _ADAPTER_IN_KEY = re.compile(
     rf"/[0-9]+x[0-9]+(?:\+[0-9a-f]{{8}})?(?:\+{_LATE}[0-9a-f]{{8}})?\+(.+)@[0-9a-f]{{12}}$", re.DOTALL
 )
+_LATE_IN_KEY = re.compile(rf"\+{_LATE}[0-9a-f]{{8}}")
 _ADAPTER = re.compile(r"\+(.+@[0-9a-f]{12})", re.DOTALL)
 
 
@@ -96,6 +97,27 @@ def name_in(key: str) -> str:
     model = key.partition("@")[0]
     adapter = _ADAPTER_IN_KEY.search(key)
     return f"{model}+{adapter[1]}" if adapter else model
+
+
+def fix_for(stored: str, present: Iterable[str], otherwise: str) -> str:
+    """Return how to get from one encoder to another, for messages about encoders that differ.
+
+    Args:
+        stored: The identity's key that an index has.
+        present: The keys of the encoders at hand.
+        otherwise: The fix where they are other models.
+    """
+    model, content = _content(stored)
+    if any(_content(key)[0] == model and _content(key)[1] != content for key in present):
+        return f"[{model}] has changed since, so put its files back, or make the index anew with it"
+    return otherwise
+
+
+def _content(key: str) -> tuple[str, str]:
+    """Return an identity's model, and what follows from the model's files alone."""
+    model, _, rest = key.partition("@")
+    late = _LATE_IN_KEY.search(rest)
+    return model, rest.partition("/")[0] + (late[0] if late else "")
 
 
 def or_folder(key: str) -> str:

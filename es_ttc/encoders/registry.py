@@ -259,7 +259,7 @@ def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
     if (folder / ADAPTER_CONFIG).is_file():
         raise ConfigurationError(f"encoder [{model}] is an adapter: name its model and it, as in minilm+{model}")
     kind = require_served(model, folder)
-    model_revision = revision(folder, hashes)
+    model_revision = revision(folder, hashes, projected=kind is Kind.LATE_INTERACTION)
     onnx = _onnx_file(folder) if backend == "onnx" else None
     arithmetic = f"{onnx.name} {hashes.sha256(onnx)[:8]}" if onnx else ""
     return ModelFiles(public, model_revision, folder, onnx, arithmetic, kind)

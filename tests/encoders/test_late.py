@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders import CachedEncoder, EncoderIdentity, load_encoder
-from es_ttc.encoders.base import name_in
+from es_ttc.encoders.base import fix_for, name_in
+from es_ttc.encoders.hashing import FileHashes, revision
 from es_ttc.encoders.late_files import read_late
 from es_ttc.errors import ConfigurationError
 from tests.encoders.conftest import MakeFolder
@@ -193,6 +194,33 @@ def test_changed_weights_are_another_model(models: dict[Form, Path], tmp_path: P
         one, two = (load_encoder(f"{folder}@torch:float32").identity for folder in (models[form], other))
         assert one.model == two.model
         assert one.revision != two.revision
+        assert fix_for(one.key, [two.key], "").startswith(f"[{form}] has changed since")
+
+
+def test_what_to_do_about_another_encoder() -> None:
+    one = EncoderIdentity("a", "0" * 12, 8, 40, "", "", "0" * 8)
+    changed_settings = EncoderIdentity("a", "0" * 12, 8, 40, "", "", "1" * 8)
+    assert fix_for(one.key, [changed_settings.key], "x").startswith("[a] has changed since")
+    for other in (
+        EncoderIdentity("b", "0" * 12, 8, 40, "", "", "0" * 8),
+        EncoderIdentity("a", "0" * 12, 8, 40, "", f"law@{'2' * 12}", "0" * 8),
+        EncoderIdentity("a", "0" * 12, 4, 40, "", "", "0" * 8),
+    ):
+        assert fix_for(one.key, [other.key], "x") == "x"
+        assert name_in(other.key) == ("a+law" if other.adapter else other.model)
+
+
+def test_changed_weights_of_the_backbone_are_seen_beside_a_projection_of_another_kind(
+    copied: Callable[[Form], Path], hashes: FileHashes
+) -> None:
+    folder = copied("pylate")
+    (folder / "model.safetensors").unlink()
+    found = set()
+    for name in ("model.onnx", "pytorch_model.bin"):
+        for content in ("one", "two"):
+            (folder / name).write_text(content, encoding="utf-8")
+            found.add(revision(folder, hashes, projected=True))
+    assert len(found) == 4
 
 
 def minilm_as_late(make_folder: MakeFolder, form: Form) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from es_ttc.common.caches import LruCache
-from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, name_in, or_folder
+from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, fix_for, name_in, or_folder
 from es_ttc.errors import EncoderError, EncoderMismatch
 from es_ttc.rescorers.base import Query
 from es_ttc.serving.features.encoder_variants import EncoderVariants
@@ -115,8 +115,8 @@ class Encoders:
                     return made
             ours.append(encoder.identity.key)
         raise EncoderMismatch(
-            f"index [{index}] was encoded by [{key}] and this gateway has [{', '.join(ours)}]: start it with "
-            f"`es-ttc serve --encoder {name_in(key)}`{or_folder(key)}"
+            f"index [{index}] was encoded by [{key}] and this gateway has [{', '.join(ours)}]: "
+            + fix_for(key, ours, f"start it with `es-ttc serve --encoder {name_in(key)}`{or_folder(key)}")
         )
 
     async def encode(self, encoder: Encoder, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
