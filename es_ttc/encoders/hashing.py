@@ -19,7 +19,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.onnx")
 _TOKENIZER = ("tokenizer.json",)
 _POOLING = ("*_Pooling/config.json",)
-_PROJECTION = "_Dense"
+PROJECTION = "_Dense"
 """The end of the name of a projection's folder."""
 
 
@@ -97,7 +97,7 @@ def revision(folder: Path, hashes: FileHashes, *, projected: bool = False) -> st
 def _with_backbone(folder: Path, weights: list[Path]) -> list[Path]:
     """Return weights with those of the backbone, where the first kind in the folder is that of the projection alone."""
     for pattern in _WEIGHTS[1:]:
-        if any(not path.parent.name.endswith(_PROJECTION) for path in weights):
+        if any(not path.parent.name.endswith(PROJECTION) for path in weights):
             break
         weights = [*weights, *(path for path in _files(folder, [pattern]) if path not in weights)]
     return weights

@@ -18,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 from es_ttc.encoders.base import Float32, Role
 from es_ttc.encoders.batches import fixed_batches
 from es_ttc.encoders.devices import device_of
+from es_ttc.encoders.hashing import PROJECTION
 from es_ttc.encoders.kind import MODULES, STANFORD_ARCHITECTURE, module_classes, read_object
 from es_ttc.encoders.late import (
     Expansion,
@@ -281,7 +282,7 @@ def _require_weights(folder: Path, model: MultiVectorEncoder) -> None:
     """
     transformer: Any = model[0]
     stored: set[str] = set()
-    for path in folder.rglob("*.safetensors"):
+    for path in (path for path in folder.rglob("*.safetensors") if not path.parent.name.endswith(PROJECTION)):
         with safe_open(path, "np") as weights:
             stored |= set(weights.keys())
     names = list(transformer.auto_model.state_dict())

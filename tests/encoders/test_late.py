@@ -197,6 +197,16 @@ def test_changed_weights_are_another_model(models: dict[Form, Path], tmp_path: P
         assert fix_for(one.key, [two.key], "").startswith(f"[{form}] has changed since")
 
 
+def test_a_backbone_may_be_stored_otherwise_than_its_projection(copied: Callable[[Form], Path]) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    folder = copied("pylate")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    assert_the_librarys(folder)
+
+
 def test_what_to_do_about_another_encoder() -> None:
     one = EncoderIdentity("a", "0" * 12, 8, 40, "", "", "0" * 8)
     changed_settings = EncoderIdentity("a", "0" * 12, 8, 40, "", "", "1" * 8)

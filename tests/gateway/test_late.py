@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,15 +10,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import cbor2
 import numpy as np
 import pytest
+from pydantic import SecretStr
 
 from es_ttc.encoders import load_encoder
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, call, search
-from tests.gateway.conftest import fill
+from tests.gateway.conftest import SIDECAR_TOKEN, Behind, fill
+from tests.gateway.test_sidecar import answer, ask, first_pass, what_is_missing
 from tests.support import late_models
 from tests.support.kept import Kept
 from tests.support.late_models import DOCUMENTS, FORMS, QUERIES, Form
@@ -29,10 +33,12 @@ load = cache(lambda name, _folder: load_encoder(name))
 
 @dataclass(frozen=True)
 class Late:
-    """A gateway with a model of each form, and an index of each."""
+    """A gateway with a model of each form, and an index of each; of one a second one with packed vectors."""
 
+    engine: str
     gateway: str
     indices: dict[Form, str]
+    packed: Behind
 
 
 @pytest.fixture(scope="session")
@@ -54,23 +60,32 @@ def late(engine_url: str, all_late: Kept[Late]) -> Late:
 
 @contextmanager
 def _late(url: str, models: dict[Form, Path]) -> Iterator[Late]:
-    """Token vectors are nested float32 vectors, so that nothing is rounded."""
+    """Token vectors are nested float32 vectors, so that nothing is rounded, except in the packed index."""
     indices: dict[Form, str] = {form: f"test-late-{uuid.uuid4().hex[:8]}" for form in FORMS}
     names = {form: f"{folder}@torch:float32" for form, folder in models.items()}
-    documents = [{"_id": str(place), "text": text} for place, text in enumerate(DOCUMENTS)]
+    documents = [{"_id": str(place), "text": text, "anyway": "creature"} for place, text in enumerate(DOCUMENTS)]
     for form, index in indices.items():
         encoder = load(names[form], None)
         spec = IndexSpec(encoder.identity, text_fields=("text",), tokens="nested")
         asyncio.run(fill(url, index, spec, encoder, documents, shards=1))
     first, *others = names.values()
+    packed = f"test-late-{uuid.uuid4().hex[:8]}"
+    as_packed = IndexSpec(load(first, None).identity, text_fields=("text",))
+    asyncio.run(fill(url, packed, as_packed, load(first, None), documents, shards=1))
     settings = GatewaySettings(
-        engine=url, port=0, default_timeout_ms=20_000, encoder=first, encoders=tuple(others), max_window=100
+        engine=url,
+        port=0,
+        default_timeout_ms=20_000,
+        encoder=first,
+        encoders=tuple(others),
+        max_window=100,
+        sidecar_token=SecretStr(SIDECAR_TOKEN),
     )
     try:
         with running_gateway(settings, load=load) as gateway:
-            yield Late(gateway, indices)
+            yield Late(url, gateway, indices, Behind(url, gateway, packed, as_packed))
     finally:
-        for index in indices.values():
+        for index in (*indices.values(), packed):
             call(url, "DELETE", f"/{index}")
 
 
@@ -142,3 +157,26 @@ def test_an_index_of_another_kind_is_refused(late: Late, engine_url: str) -> Non
         assert reply.status == 400
         assert "was encoded by [native@" in reply.reason
         assert "late-" in reply.reason
+
+
+def test_the_plugins_endpoints_serve_it(late: Late) -> None:
+    index = late.packed.index
+    documents, blobs = first_pass(late.packed)
+    section = {"method": "maxsim", "query_text": QUERIES[0]}
+    frame = {"version": 1, "deadline_ms": 20_000, "block": 100, "ttc": section, "documents": documents}
+    found = answer(ask(late.gateway, frame))
+    if "missing" in found:
+        found = answer(ask(late.gateway, frame | {"features": what_is_missing(found, blobs)}))
+    expected = search(late.gateway, index, rescored(QUERIES[0], method="maxsim"))
+    assert found["final"] == pytest.approx(expected.scores, abs=1e-6)
+    # The codec int8 rounds what the other index holds as it is.
+    exact = scores(search(late.gateway, late.indices["native"], rescored(QUERIES[0], method="maxsim")))
+    np.testing.assert_allclose(scores(expected), exact, atol=5e-3)
+
+    body = {"version": 1, "deadline_ms": 20_000, "index": index, "documents": [{"text": DOCUMENTS[0]}]}
+    headers = {"authorization": f"Bearer {SIDECAR_TOKEN}", "accept": "application/cbor"}
+    reply = call(late.gateway, "POST", "/_ttc/encode", cbor2.dumps(body), headers)
+    (encoded,) = answer(reply)["documents"]
+    assert encoded["ttc"]["encoder"] == late.packed.spec.encoder.key
+    stored = {document["hash"]: blobs[document["hash"]] for document in documents}
+    assert b64decode(encoded["ttc"]["tokens"]) == stored[encoded["ttc"]["hash"]]["ttc.tokens"]
