@@ -282,7 +282,7 @@ def _report(found: dict[str, Any]) -> Table:
     states = ", ".join(f"{count:,} {state}" for state, count in found["states"].items()) or "none"
     rows = {
         "index": found["index"],
-        "encoder": f"{spec['encoder']['model']}, {spec['encoder']['dims']} dimensions",
+        "encoder": _encoder(spec["encoder"]),
         "text fields": ", ".join(spec["text_fields"]),
         "token vectors": _stored(spec),
         "scales": scales,
@@ -301,6 +301,11 @@ def _report(found: dict[str, Any]) -> Table:
     for label, value in rows.items():
         table.add_row(Text(label, "bold"), Text(value))
     return table
+
+
+def _encoder(identity: dict[str, Any]) -> str:
+    late = ", late interaction" if identity.get("late") else ""
+    return f"{identity['model']}, {identity['dims']} dimensions{late}"
 
 
 def _stored(spec: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ from es_ttc.cli.options import examples, text_fields_flag
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
-    from es_ttc.encoders.base import Encoder
+    from es_ttc.encoders.base import Encoder, EncoderIdentity
     from es_ttc.engine.protocol import Engine
     from es_ttc.index.ingest import IngestOptions, IngestResult, Inputs
     from es_ttc.index.ingest.checkpoint import Checkpoint
@@ -137,7 +137,7 @@ def ingest(
     rejected = dead_letters or Path(f"{name}.rejected.jsonl")
     request = IngestCommand(name, files, text_fields, IngestOptions(id_field, batch), resume, rejected)
     try:
-        outcome = asyncio.run(_run(settings, request))
+        outcome, identity = asyncio.run(_run(settings, request))
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo(f"es-ttc: stopped; {_how_to_go_on(files)}", err=True)
         return 130
@@ -148,7 +148,7 @@ def ingest(
     if as_json:
         print_json(_as_dict(outcome, request))
     else:
-        click.echo(_sentence(outcome))
+        click.echo(_sentence(outcome, identity))
     if outcome.empty:
         click.echo(f"es-ttc: {outcome.empty:,} documents have no text in the index's text fields", err=True)
     if outcome.rejected:
@@ -167,7 +167,7 @@ def ingest(
     return 0 if outcome.complete else 1
 
 
-async def _run(settings: Settings, request: IngestCommand) -> "IngestResult":
+async def _run(settings: Settings, request: IngestCommand) -> "tuple[IngestResult, EncoderIdentity]":
     from es_ttc.index.ingest import DeadLetterFile, Inputs, open_source
     from es_ttc.index.ingest import ingest as ingest_documents
 
@@ -178,7 +178,7 @@ async def _run(settings: Settings, request: IngestCommand) -> "IngestResult":
         run, checkpoint = _checkpoint(index, request, encoder)
         with DeadLetterFile(request.dead_letters, run) as dead_letters, progress_bar() as bar:
             rejected = dead_letters.forget(checkpoint.position) if checkpoint else ()
-            return await ingest_documents(
+            outcome = await ingest_documents(
                 engine,
                 index,
                 inputs,
@@ -189,6 +189,7 @@ async def _run(settings: Settings, request: IngestCommand) -> "IngestResult":
                 rejected_before=rejected,
                 report=_reporter(bar),
             )
+            return outcome, encoder.identity
 
 
 async def _ready(
@@ -288,11 +289,14 @@ def _how_to_go_on(files: Sequence[str]) -> str:
     return "run the same command with --resume to go on"
 
 
-def _sentence(outcome: "IngestResult") -> str:
+def _sentence(outcome: "IngestResult", encoder: "EncoderIdentity") -> str:
+    limit = "the index's max_tokens"
+    if encoder.late_interaction:
+        limit = f"the {encoder.max_length} tokens that the encoder reads, or at {limit}"
     parts = [f"{outcome.written:,} documents written"]
     parts += [f"{outcome.skipped:,} unchanged"] if outcome.skipped else []
     parts += [f"{outcome.rejected:,} rejected"] if outcome.rejected else []
-    parts += [f"{outcome.truncated:,} cut at the index's max_tokens"] if outcome.truncated else []
+    parts += [f"{outcome.truncated:,} cut at {limit}"] if outcome.truncated else []
     parts += [f"{outcome.resumed_at:,} settled before"] if outcome.resumed_at else []
     speed = f"{outcome.documents_per_second:,.1f} a second, encoder busy {outcome.encoder_busy:.0%}"
     return f"{', '.join(parts)} in {outcome.seconds:,.1f} s ({speed})"

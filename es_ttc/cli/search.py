@@ -133,13 +133,17 @@ async def _holder(settings: EngineSettings, name: str) -> "FeatureLocation":
 
 
 def _check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
-    from es_ttc.encoders.base import name_in, or_folder
+    from es_ttc.encoders.base import fix_for, name_in, or_folder
     from es_ttc.errors import EncoderMismatch
 
     if encoder.identity.key != spec.encoder.key:
         raise EncoderMismatch(
             f"index [{name}] was encoded by [{spec.encoder.key}], and the encoder here is [{encoder.identity.key}]: "
-            f"set ES_TTC_ENCODER to {name_in(spec.encoder.key)}{or_folder(spec.encoder.key)}"
+            + fix_for(
+                spec.encoder.key,
+                [encoder.identity.key],
+                f"set ES_TTC_ENCODER to {name_in(spec.encoder.key)}{or_folder(spec.encoder.key)}",
+            )
         )
 
 

@@ -1,7 +1,7 @@
 """The contract of an encoder: texts in; pooled vectors, token vectors and character offsets out."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Protocol, Self
 
@@ -12,7 +12,12 @@ Float32 = NDArray[np.float32]
 Role = Literal["query", "document"]
 
 _SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
-_ADAPTER_IN_KEY = re.compile(r"/[0-9]+x[0-9]+(?:\+[0-9a-f]{8})?\+(.+)@[0-9a-f]{12}$", re.DOTALL)
+_LATE = "late-"
+"""What stands before :attr:`EncoderIdentity.late` in a key."""
+_ADAPTER_IN_KEY = re.compile(
+    rf"/[0-9]+x[0-9]+(?:\+[0-9a-f]{{8}})?(?:\+{_LATE}[0-9a-f]{{8}})?\+(.+)@[0-9a-f]{{12}}$", re.DOTALL
+)
+_LATE_IN_KEY = re.compile(rf"\+{_LATE}[0-9a-f]{{8}}")
 _ADAPTER = re.compile(r"\+(.+@[0-9a-f]{12})", re.DOTALL)
 
 
@@ -31,6 +36,8 @@ class EncoderIdentity:
         max_length: Maximum number of tokens of one input, special ones included.
         prompts: The query and document prompts' SHA-256 prefix, or "" without prompts.
         adapter: The adapter's name and revision, e.g. ``law@0123456789ab``, or "".
+        late: SHA-256 prefix of what makes it a late-interaction model (query length and expansion, skipped tokens,
+            projection), or "" for a dense encoder.
     """
 
     model: str
@@ -39,12 +46,19 @@ class EncoderIdentity:
     max_length: int
     prompts: str = ""
     adapter: str = ""
+    late: str = ""
 
     @property
     def key(self) -> str:
         """The identity as one line: the value of ``ttc.encoder`` in every document."""
-        extras = "".join(f"+{part}" for part in (self.prompts, self.adapter) if part)
+        late = f"{_LATE}{self.late}" if self.late else ""
+        extras = "".join(f"+{part}" for part in (self.prompts, late, self.adapter) if part)
         return f"{self.model}@{self.revision}/{self.dims}x{self.max_length}{extras}"
+
+    @property
+    def late_interaction(self) -> bool:
+        """Whether its token vectors are trained for late interaction."""
+        return bool(self.late)
 
     @property
     def adapter_name(self) -> str:
@@ -69,8 +83,8 @@ class EncoderIdentity:
         return found if fits and found.key == key else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready form."""
-        return asdict(self)
+        """Return a JSON-ready form; a dense encoder's says nothing of late interaction."""
+        return {name: value for name, value in asdict(self).items() if name != "late" or value}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
@@ -85,6 +99,27 @@ def name_in(key: str) -> str:
     return f"{model}+{adapter[1]}" if adapter else model
 
 
+def fix_for(stored: str, present: Iterable[str], otherwise: str) -> str:
+    """Return how to get from one encoder to another, for messages about encoders that differ.
+
+    Args:
+        stored: The identity's key that an index has.
+        present: The keys of the encoders at hand.
+        otherwise: The fix where they are other models.
+    """
+    model, content = _content(stored)
+    if any(_content(key)[0] == model and _content(key)[1] != content for key in present):
+        return f"[{model}] has changed since, so put its files back, or make the index anew with it"
+    return otherwise
+
+
+def _content(key: str) -> tuple[str, str]:
+    """Return an identity's model, and what follows from the model's files alone."""
+    model, _, rest = key.partition("@")
+    late = _LATE_IN_KEY.search(rest)
+    return model, rest.partition("/")[0] + (late[0] if late else "")
+
+
 def or_folder(key: str) -> str:
     """Return an addition to :func:`name_in` for messages: a key may belong to an adapter or to a trained folder."""
     return ", or the folder that `es-ttc train` wrote, if it did" if _ADAPTER_IN_KEY.search(key) else ""
@@ -96,15 +131,18 @@ class Encodings:
 
     Attributes:
         pooled: ``(n, d)`` float32 unit rows: the model's own sentence embedding, so ``dense`` is the usual dense
-            retrieval for this model. A text longer than ``max_length`` tokens is truncated for it, as the model's own
-            library does. The row is zero for a text without tokens of its own (empty, white space, control characters).
+            retrieval for this model; the mean of the token vectors for a late-interaction model. A text longer than
+            ``max_length`` tokens is truncated for it, as the model's own library does. The row is zero for a text
+            without tokens of its own (empty, white space, control characters).
         tokens: n arrays ``(t_i, d)`` float32, unit rows: every token, special ones and the prompt's included. A text
             longer than ``max_length`` is encoded in consecutive windows, each with its own special tokens and prompt,
             whose rows follow each other, up to ``max_tokens``. A text without tokens of its own has no rows. Empty list
-            if tokens were not requested.
+            if tokens were not requested. A late-interaction model reads one window, leaves out the tokens of its
+            skiplist and fills up queries.
         offsets: n arrays ``(t_i, 2)`` int32: first and end character (code point) of each token in the text; special
             tokens and those of the prompt have an empty span. Empty list if tokens were not requested.
-        truncated: ``(n,)`` bool: True where the text was longer than ``max_tokens``.
+        truncated: ``(n,)`` bool: True where the text was longer than ``max_tokens``, or than a late-interaction model
+            reads.
     """
 
     pooled: Float32

@@ -19,6 +19,8 @@ ADAPTER_CONFIG = "adapter_config.json"
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.onnx")
 _TOKENIZER = ("tokenizer.json",)
 _POOLING = ("*_Pooling/config.json",)
+PROJECTION = "_Dense"
+"""The end of the name of a projection's folder."""
 
 
 class FileHashes:
@@ -64,13 +66,20 @@ class FileHashes:
             logger.warning("file hashes are not kept in %s: %s", self._store, error)
 
 
-def revision(folder: Path, hashes: FileHashes) -> str:
+def revision(folder: Path, hashes: FileHashes, *, projected: bool = False) -> str:
     """Return the revision of a model folder: of weights, tokenizer and pooling, without other files.
+
+    Args:
+        folder: The model's folder.
+        hashes: Computes the hashes of files.
+        projected: Whether the model is a backbone and a projection, whose weights may be of different kinds.
 
     Raises:
         ConfigurationError: The folder has no weights or no ``tokenizer.json``.
     """
     weights = next((found for pattern in _WEIGHTS if (found := _files(folder, [pattern]))), [])
+    if projected:
+        weights = _with_backbone(folder, weights)
     if not weights:
         raise ConfigurationError(f"model folder [{folder}] has no weights: none of {', '.join(_WEIGHTS)} is there")
     tokenizer = _files(folder, _TOKENIZER)
@@ -83,6 +92,15 @@ def revision(folder: Path, hashes: FileHashes) -> str:
     for path in [*weights, *tokenizer, *_files(folder, _POOLING)]:
         total.update(f"{path.relative_to(folder).as_posix()} {hashes.sha256(path)}\n".encode())
     return total.hexdigest()[:DIGITS]
+
+
+def _with_backbone(folder: Path, weights: list[Path]) -> list[Path]:
+    """Return weights with those of the backbone, where the first kind in the folder is that of the projection alone."""
+    for pattern in _WEIGHTS[1:]:
+        if any(not path.parent.name.endswith(PROJECTION) for path in weights):
+            break
+        weights = [*weights, *(path for path in _files(folder, [pattern]) if path not in weights)]
+    return weights
 
 
 def _files(folder: Path, patterns: Iterable[str]) -> list[Path]:

@@ -6,8 +6,13 @@ from pathlib import Path
 
 from es_ttc.errors import ConfigurationError
 
-_COMMON = ("*.json", "*.txt", "*.model")
-_PATTERNS = {"torch": (*_COMMON, "*.safetensors"), "onnx": (*_COMMON, "onnx/model.onnx*", "model.onnx*")}
+_COMMON = ("*.json", "*.txt", "*.model", "artifact.metadata")
+_TORCH = (*_COMMON, "*.safetensors")
+_PATTERNS = {
+    "torch": _TORCH,
+    "onnx": (*_COMMON, "onnx/model.onnx*", "model.onnx*", "*_Dense/model.safetensors"),
+    "vllm": _TORCH,  # the weights are part of the identity
+}
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 _IGNORED = ("openvino/*", "*.ot", "*.h5", "*.msgpack")
 
@@ -19,7 +24,7 @@ def snapshot(name: str, backend: str) -> Path:
 
     Args:
         name: ``organisation/model``; a bare name is one of the sentence-transformers organisation.
-        backend: ``torch`` or ``onnx``: only that backend's weights are downloaded.
+        backend: ``torch``, ``onnx`` or ``vllm``: only that backend's weights are downloaded.
 
     Raises:
         ConfigurationError: There is no such model, or it is unavailable.
@@ -27,7 +32,7 @@ def snapshot(name: str, backend: str) -> Path:
     repository = name if "/" in name else f"sentence-transformers/{name}"
     with _from_the_hub(f"encoder [{name}] is no short name (minilm, mpnet), no folder"):
         folder = _download(repository, _PATTERNS[backend])
-        if backend == "torch" and not any(folder.rglob("*.safetensors")):
+        if _PATTERNS[backend] is _TORCH and not any(folder.rglob("*.safetensors")):
             folder = _download(repository, (*_COMMON, "pytorch_model*.bin"))
     return folder
 

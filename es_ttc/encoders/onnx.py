@@ -83,6 +83,37 @@ class OnnxModel:
     """
 
     def __init__(self, path: Path, pooling: Pooling, include_prompt: bool, *, threads: int) -> None:
+        self._graph = OnnxGraph(path, threads=threads)
+        self._pooling = pooling
+        self._include_prompt = include_prompt
+
+    @property
+    def dims(self) -> int:
+        """Number of components of a vector."""
+        return self._graph.dims
+
+    def run(self, windows: Sequence[InputWindow], *, role: Role, tokens: bool) -> list[WindowVectors]:  # noqa: ARG002
+        """Run every window separately."""
+        pairs = zip(windows, self._graph.rows(windows), strict=True)
+        return [WindowVectors(self._pooled(window, rows), rows if tokens else None) for window, rows in pairs]
+
+    def _pooled(self, window: InputWindow, rows: Float32) -> Float32:
+        # A window contains at least one token of the text, so there is a row to pool.
+        return self._pooling(rows if self._include_prompt else rows[window.lead :])
+
+
+class OnnxGraph:
+    """A graph that gives token embeddings.
+
+    Args:
+        path: The ``.onnx`` file.
+        threads: Number of concurrent windows.
+
+    Raises:
+        ConfigurationError: The graph does not belong to a text encoder.
+    """
+
+    def __init__(self, path: Path, *, threads: int) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
@@ -101,34 +132,32 @@ class OnnxModel:
             raise ConfigurationError(
                 f"ONNX model [{path}] gives no token embeddings (batch, tokens, dims): take @torch"
             )
-        self._output: str = outputs[0].name
+        self.output: str = outputs[0].name
         self.dims: int = outputs[0].shape[2]
-        self._pooling = pooling
-        self._include_prompt = include_prompt
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="es-ttc-onnx") if threads > 1 else None
 
-    def run(self, windows: Sequence[InputWindow], *, role: Role, tokens: bool) -> list[WindowVectors]:  # noqa: ARG002
-        """Run every window separately."""
+    def rows(self, windows: Sequence[InputWindow]) -> list[Float32]:
+        """Run every window separately and return its token embeddings, ``(t, d)``."""
         if self._executor is None or len(windows) < 2:
-            return [self._run(window, tokens) for window in windows]
+            return [self._run(window) for window in windows]
         # The longest first, so that no thread ends with a long one.
         order = sorted(range(len(windows)), key=lambda index: -len(windows[index].ids))
-        results = list(self._executor.map(lambda index: self._run(windows[index], tokens), order))
+        results = list(self._executor.map(lambda index: self._run(windows[index]), order))
         placed = dict(zip(order, results, strict=True))
         return [placed[index] for index in range(len(windows))]
 
-    def _run(self, window: InputWindow, tokens: bool) -> WindowVectors:
+    def _run(self, window: InputWindow) -> Float32:
         ids = np.array([window.ids], dtype=np.int64)
+        attended = np.ones_like(ids)
+        attended[:, len(window.ids) - window.unattended :] = 0
         feed = {
             "input_ids": ids,
-            "attention_mask": np.ones_like(ids),
+            "attention_mask": attended,
             "token_type_ids": np.array([window.type_ids], dtype=np.int64),
         }
-        (output,) = self._session.run([self._output], {name: feed[name] for name in self._inputs})
+        (output,) = self._session.run([self.output], {name: feed[name] for name in self._inputs})
         rows: Float32 = output[0].astype(np.float32, copy=False)
-        # A window contains at least one token of the text, so there is a row to pool.
-        pooled = self._pooling(rows if self._include_prompt else rows[window.lead :])
-        return WindowVectors(pooled, rows if tokens else None)
+        return rows
 
 
 def _pooling(folder: Path) -> tuple[Pooling, bool]:

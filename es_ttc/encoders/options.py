@@ -21,6 +21,7 @@ def identity_of(
     max_length: int | None,
     prompts: Mapping[Role, str],
     adapter: str = "",
+    late: str = "",
 ) -> EncoderIdentity:
     """Return the identity of a model with some options.
 
@@ -32,6 +33,7 @@ def identity_of(
         max_length: The requested limit; None for its own.
         prompts: Each role's prompt.
         adapter: The adapter's name and revision, or "".
+        late: The digest of a late-interaction model's settings, or "".
 
     Raises:
         ConfigurationError: An option is out of range.
@@ -46,6 +48,7 @@ def identity_of(
         max_length=max_length or own_max_length,
         prompts=_prompts_hash(prompts),
         adapter=adapter,
+        late=late,
     )
 
 

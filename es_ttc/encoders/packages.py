@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from es_ttc.encoders.hashing import FileHashes, revision
+from es_ttc.encoders.kind import Kind
 from es_ttc.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ class ModelFiles:
         folder: Tokenizer and configuration, and the weights of sentence-transformers if there are any.
         onnx: The ONNX model, or None.
         arithmetic: The ONNX model's arithmetic, for display.
+        kind: What the model makes of a text.
     """
 
     model: str
@@ -35,6 +37,7 @@ class ModelFiles:
     folder: Path
     onnx: Path | None = None
     arithmetic: str = ""
+    kind: Kind = Kind.DENSE
 
 
 MINILM_REVISION = "3bfb98ac8a7b"

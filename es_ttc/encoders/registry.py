@@ -10,6 +10,7 @@ from es_ttc.encoders import adapters, hub, packages, trained
 from es_ttc.encoders.adapters import Adapter
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes, revision
+from es_ttc.encoders.kind import Kind, require_served
 from es_ttc.encoders.options import Dtype
 from es_ttc.encoders.packages import ModelFiles, missing_package
 from es_ttc.errors import ConfigurationError
@@ -80,6 +81,16 @@ def load_encoder(
     if backend != "torch" and named_adapter:
         raise ConfigurationError(f"encoder [{name}]: only the torch backend applies adapters, take @torch")
     files = _files(model, backend, cache)
+    late = files.kind is Kind.LATE_INTERACTION
+    if late and named_adapter:
+        raise ConfigurationError(
+            f"encoder [{name}]: late-interaction models take no adapters here: leave out [{named_adapter}]"
+        )
+    if late and backend == "vllm":
+        raise ConfigurationError(
+            f"encoder [{name}] is a late-interaction model, which is not served behind vLLM (its query expansion and "
+            "skipped tokens cannot be requested from it): take @torch or @onnx"
+        )
     if backend == "vllm":
         from es_ttc.encoders.vllm import load_vllm
 
@@ -90,9 +101,17 @@ def load_encoder(
                 f"encoder [{name}] runs in the ONNX model's own arithmetic on the CPU: leave out dtype and device, or "
                 f"take @torch"
             )
+        if late:
+            from es_ttc.encoders.onnx_late import load_late_onnx
+
+            return load_late_onnx(files, dims=dims, max_length=max_length, threads=threads)
         from es_ttc.encoders.onnx import load_onnx
 
         return load_onnx(files, dims=dims, max_length=max_length, threads=threads)
+    if late:
+        from es_ttc.encoders.multi_vector import load_multi_vector
+
+        return load_multi_vector(files, device=device, dtype=named_dtype or dtype, dims=dims, max_length=max_length)
     from es_ttc.encoders.sentence_transformers import load_torch
 
     def loaded(found: Adapter | None) -> "TextEncoder":
@@ -162,7 +181,12 @@ def model_folder(name: str, *, cache_dir: Path | None = None) -> Path:
     parsed = parse_name(name)
     if parsed.adapter is not None or trained.is_trained(Path(parsed.model).expanduser()):
         raise ConfigurationError(f"encoder [{name}] is no model by itself: name one without an adapter")
-    return _files(parsed.model, "torch", cache_dir or Settings().cache_dir).folder
+    files = _files(parsed.model, "torch", cache_dir or Settings().cache_dir)
+    if files.kind is Kind.LATE_INTERACTION:
+        raise ConfigurationError(
+            f"encoder [{name}] is a late-interaction model, and what is fine-tuned here is a dense encoder: name one"
+        )
+    return files.folder
 
 
 class EncoderName(NamedTuple):
@@ -234,10 +258,11 @@ def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
         folder, public = hub.snapshot(model, backend), model.rpartition("/")[2]
     if (folder / ADAPTER_CONFIG).is_file():
         raise ConfigurationError(f"encoder [{model}] is an adapter: name its model and it, as in minilm+{model}")
-    model_revision = revision(folder, hashes)
+    kind = require_served(model, folder)
+    model_revision = revision(folder, hashes, projected=kind is Kind.LATE_INTERACTION)
     onnx = _onnx_file(folder) if backend == "onnx" else None
     arithmetic = f"{onnx.name} {hashes.sha256(onnx)[:8]}" if onnx else ""
-    return ModelFiles(public, model_revision, folder, onnx, arithmetic)
+    return ModelFiles(public, model_revision, folder, onnx, arithmetic, kind)
 
 
 def _onnx_file(folder: Path) -> Path:

@@ -25,11 +25,11 @@ from es_ttc.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
-_ARITHMETIC = {"float32": "float32", "bfloat16": "bfloat16 products"}
+ARITHMETIC = {"float32": "float32", "bfloat16": "bfloat16 products"}
 # Padded tokens per batch of documents: more is not faster (CPU), or may exceed the memory (accelerators).
 _CPU_TOKENS = 1024
 _ACCELERATOR_TOKENS = 16_384
-_DEFAULT_MAX_LENGTH = 512
+DEFAULT_MAX_LENGTH = 512
 
 
 def load_torch(
@@ -56,7 +56,7 @@ def load_torch(
     models = {folder: _load(files.folder, place, folder) for folder in dict.fromkeys(folders.values())}
     if name == "bfloat16":
         for one in models.values():
-            _halve_products(one)
+            halve_products(one)
     runs = {
         folder: TorchModel(one, source=str(files.folder), bfloat16=name == "bfloat16") for folder, one in models.items()
     }
@@ -75,7 +75,7 @@ def load_torch(
         run.max_length = identity.max_length
     reader = Reader(model.tokenizer.backend_tokenizer, max_length=identity.max_length, prompts=prompts)
     by_role: WindowModel = model if len(runs) == 1 else ModelByRole(runs[folders["query"]], model)
-    backend = f"sentence-transformers, {_ARITHMETIC[name]}, {place.type}"
+    backend = f"sentence-transformers, {ARITHMETIC[name]}, {place.type}"
     return TextEncoder(identity, backend, reader, by_role, load_adapted)
 
 
@@ -92,7 +92,7 @@ def choose_dtype(device: torch.device, cpuinfo: Path = Path("/proc/cpuinfo")) ->
 
 
 @contextmanager
-def _no_progress_bars() -> Iterator[None]:
+def no_progress_bars() -> Iterator[None]:
     """Disable transformers' progress bars on stderr."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -103,7 +103,7 @@ def _no_progress_bars() -> Iterator[None]:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _halve_products(model: SentenceTransformer) -> None:
+def halve_products(model: torch.nn.Module) -> None:
     """Convert the weights of matrix products to bfloat16, and nothing else.
 
     Products take most of the time. Sums along the layers, their normalisation and the embeddings stay float32, which
@@ -121,7 +121,7 @@ def load_model(folder: Path, device: torch.device) -> SentenceTransformer:
         ConfigurationError: It cannot be loaded.
     """
     try:
-        with _no_progress_bars():
+        with no_progress_bars():
             return SentenceTransformer(
                 str(folder), device=str(device), local_files_only=True, model_kwargs={"dtype": torch.float32}
             )
@@ -168,12 +168,10 @@ class TorchModel:
         self._after = [module for module in modules[2:] if not isinstance(module, Normalize)]
         self._device = model.device
         self._bfloat16 = bfloat16
-        # transformers leaves the mask out where nothing is padded. The CPU's attention gives the same bits either way;
-        # CUDA's flash kernels take no mask, so a full batch would run on others than one with padding.
-        self._document_batches = (_CPU_TOKENS, 0) if self._device.type == "cpu" else (_ACCELERATOR_TOKENS, 1)
+        self._batches = batch_sizes(self._device)
         self.tokenizer: Any = model.tokenizer
         limit = model.max_seq_length or model.tokenizer.model_max_length
-        self.max_length: int = limit if limit < 1_000_000 else _DEFAULT_MAX_LENGTH
+        self.max_length: int = limit if limit < 1_000_000 else DEFAULT_MAX_LENGTH
         self._pad = int(model.tokenizer.pad_token_id or 0)
         self._typed = "token_type_ids" in model.tokenizer.model_input_names
         width, pooled = modules[0].get_embedding_dimension(), self._pooling.pooling_output_dimension
@@ -186,9 +184,7 @@ class TorchModel:
     @torch.inference_mode()
     def run(self, windows: Sequence[InputWindow], *, role: Role, tokens: bool) -> list[WindowVectors]:
         """Run the windows in batches of fixed shapes."""
-        budget, spare = self._document_batches
-        if role == "query":
-            budget, spare = 1, 0
+        budget, spare = self._batches[role]
         lengths = [len(window.ids) for window in windows]
         results: dict[int, WindowVectors] = {}
         for batch in fixed_batches(lengths, max_length=self.max_length, tokens=budget, spare=spare):
@@ -201,34 +197,29 @@ class TorchModel:
 
     def _forward(self, windows: Sequence[InputWindow], batch: Batch, tokens: bool) -> tuple[Any, Any]:
         """Return ``(rows, d)`` pooled vectors and, if requested, ``(rows, length, d)`` token vectors, as float32."""
-        ids = np.full((batch.rows, batch.length), self._pad, dtype=np.int64)
-        mask = np.zeros_like(ids)
-        types = np.zeros_like(ids)
-        # A row without tokens would divide by zero: padding rows have one.
-        mask[:, 0] = 1
-        for row, window in enumerate(windows):
-            length = len(window.ids)
-            ids[row, :length] = window.ids
-            mask[row, :length] = 1
-            types[row, :length] = window.type_ids
-        features: dict[str, Any] = {"input_ids": self._place(ids), "attention_mask": self._place(mask)}
-        if self._typed:
-            features["token_type_ids"] = self._place(types)
+        features = padded_features(windows, batch, pad=self._pad, typed=self._typed, device=self._device)
         if not self._pooling.include_prompt:
             features["prompt_length"] = windows[0].lead
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bfloat16):
             features = self._pooling(self._transformer(features))
             pooled = self._project(features["sentence_embedding"])
             matrix = self._project(features["token_embeddings"]) if tokens else None
-        return _numpy(pooled), None if matrix is None else _numpy(matrix)
-
-    def _place(self, values: Any) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._device)
+        return as_float32(pooled), None if matrix is None else as_float32(matrix)
 
     def _project(self, vectors: torch.Tensor) -> torch.Tensor:
         for module in self._after:
             vectors = module({"sentence_embedding": vectors})["sentence_embedding"]
         return vectors
+
+
+def batch_sizes(device: torch.device) -> dict[Role, tuple[int, int]]:
+    """Return by role the padded tokens of one batch and its spare rows; queries run one by one.
+
+    transformers leaves the mask out where nothing is padded. The CPU's attention gives the same bits either way; CUDA's
+    flash kernels take no mask, so a full batch would run on others than one with padding.
+    """
+    document = (_CPU_TOKENS, 0) if device.type == "cpu" else (_ACCELERATOR_TOKENS, 1)
+    return {"query": (1, 0), "document": document}
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,5 +235,32 @@ class ModelByRole:
         return model.run(windows, role=role, tokens=tokens)
 
 
-def _numpy(tensor: torch.Tensor) -> Any:
+def padded_features(
+    windows: Sequence[InputWindow], batch: Batch, *, pad: int, typed: bool, device: torch.device
+) -> dict[str, Any]:
+    """Return the tensors of a batch, padded to its shape.
+
+    Args:
+        windows: The batch's windows.
+        batch: Its shape.
+        pad: Id of the token that fills it up.
+        typed: Whether the model takes token types.
+        device: Where the tensors are.
+    """
+    ids = np.full((batch.rows, batch.length), pad, dtype=np.int64)
+    mask = np.zeros_like(ids)
+    types = np.zeros_like(ids)
+    # A row without tokens would divide by zero: padding rows have one.
+    mask[:, 0] = 1
+    for row, window in enumerate(windows):
+        length = len(window.ids)
+        ids[row, :length] = window.ids
+        mask[row, : length - window.unattended] = 1
+        types[row, :length] = window.type_ids
+    features = {"input_ids": ids, "attention_mask": mask, **({"token_type_ids": types} if typed else {})}
+    return {name: torch.from_numpy(values).to(device) for name, values in features.items()}
+
+
+def as_float32(tensor: torch.Tensor) -> Any:
+    """Return a tensor as an array."""
     return tensor.float().cpu().numpy()

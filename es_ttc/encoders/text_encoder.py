@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.encoders.base import EncoderIdentity, Encodings, Float32, Role
-from es_ttc.encoders.windows import InputWindow, Reader, WindowedText
+from es_ttc.encoders.windows import InputWindow, Offsets, WindowedText
 from es_ttc.errors import EncoderError, InvalidRequest
 
 
@@ -34,6 +34,18 @@ class WindowModel(Protocol):
         ...
 
 
+class TextReader(Protocol):
+    """Cuts texts into windows; see :class:`es_ttc.encoders.windows.Reader`."""
+
+    def read(self, texts: Sequence[str], role: Role, max_tokens: int) -> list[WindowedText]:
+        """Return the windows of texts, up to the one in which ``max_tokens`` rows are reached."""
+        ...
+
+    def shortened(self, max_length: int) -> "TextReader":
+        """Return a reader that cuts windows of fewer tokens."""
+        ...
+
+
 class TextEncoder:
     """An :class:`~es_ttc.encoders.base.Encoder` on any backend.
 
@@ -49,7 +61,7 @@ class TextEncoder:
         self,
         identity: EncoderIdentity,
         backend: str,
-        reader: Reader,
+        reader: TextReader,
         model: WindowModel,
         load_adapted: Callable[[str], "TextEncoder | None"] = lambda _: None,
     ) -> None:
@@ -139,7 +151,12 @@ class TextEncoder:
 def _join_offsets(windows: Sequence[InputWindow], max_tokens: int) -> NDArray[np.int32]:
     if not windows:
         return np.zeros((0, 2), dtype=np.int32)
-    return np.concatenate([window.offsets for window in windows])[:max_tokens]
+    return np.concatenate([_kept_offsets(window) for window in windows])[:max_tokens]
+
+
+def _kept_offsets(window: InputWindow) -> Offsets:
+    """Return the offsets of the tokens whose vectors are the text's."""
+    return window.offsets if window.kept is None else window.offsets[window.kept]
 
 
 def _truncated(readings: Sequence[WindowedText]) -> NDArray[np.bool_]:

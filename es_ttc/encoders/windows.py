@@ -27,12 +27,16 @@ class InputWindow:
         type_ids: t token type ids.
         offsets: ``(t, 2)`` int32, characters of the text; special tokens and the prompt's have empty spans.
         lead: Tokens before the text's own: leading special tokens and the prompt's.
+        unattended: Tokens at the end that the others do not attend to (query expansion).
+        kept: ``(t,)`` bool, the tokens whose vectors are the text's; None for all.
     """
 
     ids: list[int]
     type_ids: list[int]
     offsets: Offsets
     lead: int
+    unattended: int = 0
+    kept: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True)

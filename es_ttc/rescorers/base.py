@@ -57,12 +57,14 @@ class Query:
             ``Feature.QUERY_TOKENS`` is needed.
         encode: The encoder of the vectors, for methods that encode texts of their own; None unless
             ``Feature.ENCODER`` is needed.
+        late: Whether the encoder is a late-interaction model, whose ``tokens`` are always given.
     """
 
     text: str
     vectors: Float32
     tokens: Float32 | None = None
     encode: EncodeFn | None = None
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

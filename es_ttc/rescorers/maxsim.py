@@ -22,10 +22,11 @@ _scratch = Scratch()
 class MaxSimParams(Params):
     """What MaxSim can be told."""
 
-    query: Literal["pooled", "tokens"] = Field(
-        "pooled",
+    query: Literal["pooled", "tokens"] | None = Field(
+        None,
         description="`pooled`: the query's pooled vector against every document token (Spectral Retrieval, section "
-        "III-A). `tokens`: ColBERT's sum over the query's tokens, divided by their number.",
+        "III-A). `tokens`: ColBERT's sum over the query's tokens, divided by their number. Default: `tokens` for a "
+        "late-interaction model, which is trained for it, and `pooled` for any other encoder.",
     )
 
 
@@ -33,7 +34,8 @@ class MaxSimRescorer:
     """The greatest cosine of the query's pooled vector with any token vector of the document.
 
     With `query` set to `tokens` it is ColBERT's late interaction: each query token finds its own best document token,
-    and their cosines are averaged (the mean, not the sum, so that scores stay cosines; the ranking is the same).
+    and their cosines are averaged (the mean, not the sum, so that scores stay cosines; the ranking is the same). This
+    is the default for a late-interaction model.
 
     With several query texts the greatest of their scores counts; `tokens` reads the first text only. A document
     without any token scores -1, the least cosine; against a query without any token every other document scores 0.
@@ -53,11 +55,12 @@ class MaxSimRescorer:
     def score(self, query: Query, window: Window, params: MaxSimParams) -> Float32:
         """Return the scores, ``(k,)``."""
         assert window.tokens is not None  # noqa: S101 - promised by needs
-        vectors = query.vectors if params.query == "pooled" else query.tokens
-        assert vectors is not None  # noqa: S101 - promised by needs
+        pooled = params.query == "pooled" or (params.query is None and not query.late)
+        vectors = query.vectors if pooled else query.tokens
+        assert vectors is not None  # noqa: S101 - promised by needs, or given with a late-interaction model
         if compiled.prepared() and len(vectors):
             greatest = greatest_cosines(vectors, window.tokens, None, (IDENTITY,))
-            scored: Float32 = greatest.max(axis=1) if params.query == "pooled" else greatest.mean(axis=1)
+            scored: Float32 = greatest.max(axis=1) if pooled else greatest.mean(axis=1)
             return np.clip(scored, -1, 1)
         scores = np.full(len(window), EMPTY_DOCUMENT, dtype=np.float32)
         for places in _batches(window.tokens, len(vectors)):
@@ -65,7 +68,7 @@ class MaxSimRescorer:
                 scores[places] = 0
                 continue
             best = _best_tokens(vectors, [window.tokens[place] for place in places])
-            scores[places] = best.max(axis=0) if params.query == "pooled" else best.mean(axis=0)
+            scores[places] = best.max(axis=0) if pooled else best.mean(axis=0)
         return np.clip(scores, -1, 1)
 
     def detail(self, query: Query, window: Window, params: MaxSimParams) -> list[dict[str, Any]]:  # noqa: ARG002

@@ -55,6 +55,7 @@ def test_a_folder_with_our_signs_in_its_name_is_a_folder(tmp_path: Path) -> None
         ("mpnet@onnx", "take mpnet"),
         ("no-such/model", r"encoder \[no-such/model\] is no short name.*hub is switched off"),
         ("no such model", r"encoder \[no such model\] is no short name"),
+        ("no-such/model@vllm", r"encoder \[no-such/model\] is no short name"),
     ],
 )
 def test_names_that_do_not_do(name: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import ParamSpec, TypeVar
 
-from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.base import Encoder, fix_for
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderError, EncoderMismatch, EngineError, InvalidRequest
 from es_ttc.index.ingest.bulk import BatchLimits, DocumentAction, RetryPolicy, batches, write
@@ -71,7 +71,8 @@ class IngestResult:
         missing: Documents that were written or unchanged, in this run or an earlier one, and are not in the index.
         missing_ids: Ids of a few of them.
         empty: Written documents that have no text, and so no features.
-        truncated: Written documents whose text was cut at the index's ``max_tokens``.
+        truncated: Written documents whose text was cut at the index's ``max_tokens``, or at the length that a
+            late-interaction model reads.
         seconds: Wall time.
         encoder_seconds: Time that the encoder was busy.
     """
@@ -157,7 +158,11 @@ async def ingest(
     if spec.encoder.key != encoder.identity.key:
         raise EncoderMismatch(
             f"index [{concrete}] holds vectors of [{spec.encoder.key}], and the encoder is [{encoder.identity.key}]: "
-            "ingest with the index's own encoder (--encoder), or make another index"
+            + fix_for(
+                spec.encoder.key,
+                [encoder.identity.key],
+                "ingest with the index's own encoder (--encoder), or make another index",
+            )
         )
     run = _IngestRun(
         engine, concrete, spec, encoder, inputs, dead_letters, options or IngestOptions(), checkpoint, report

@@ -120,12 +120,19 @@ def encode_queries(texts: Sequence[str], encoder: Encoder, *, tokens: bool, prog
         tokens: Whether a method needs the queries' token vectors.
         progress: Told about every batch.
     """
+    late = encoder.identity.late_interaction
     queries: list[Query] = []
     for start in range(0, len(texts), _BATCH):
         batch = texts[start : start + _BATCH]
-        encodings = encoder.encode(batch, role="query", tokens=tokens)
+        encodings = encoder.encode(batch, role="query", tokens=tokens or late)
         queries += [
-            Query(text, encodings.pooled[i : i + 1], encodings.tokens[i] if tokens else None, encode_fn(encoder))
+            Query(
+                text,
+                encodings.pooled[i : i + 1],
+                encodings.tokens[i] if tokens or late else None,
+                encode_fn(encoder),
+                late,
+            )
             for i, text in enumerate(batch)
         ]
         progress("encoding queries", len(queries), len(texts))

@@ -113,7 +113,10 @@ def run(
     """
     with opened(plan, collection, encoder, progress) as (searcher, where, truncated):
         if truncated:
-            warning = f"{truncated} documents have more than {plan.max_tokens} tokens: the rest of them is not scored"
+            most = plan.max_tokens
+            if encoder is not None and encoder.identity.late_interaction:  # it reads one window of a text
+                most = min(most, encoder.identity.max_length)
+            warning = f"{truncated} documents have more than {most} tokens: the rest of them is not scored"
             collection = replace(collection, warnings=(*collection.warnings, warning))
         result = evaluate(collection, plan.methods, searcher, k=plan.k, baseline=plan.baseline, progress=progress)
     return result, where

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from es_ttc.common.caches import LruCache
-from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, name_in, or_folder
+from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, fix_for, name_in, or_folder
 from es_ttc.errors import EncoderError, EncoderMismatch
 from es_ttc.rescorers.base import Query
 from es_ttc.serving.features.encoder_variants import EncoderVariants
@@ -115,8 +115,8 @@ class Encoders:
                     return made
             ours.append(encoder.identity.key)
         raise EncoderMismatch(
-            f"index [{index}] was encoded by [{key}] and this gateway has [{', '.join(ours)}]: start it with "
-            f"`es-ttc serve --encoder {name_in(key)}`{or_folder(key)}"
+            f"index [{index}] was encoded by [{key}] and this gateway has [{', '.join(ours)}]: "
+            + fix_for(key, ours, f"start it with `es-ttc serve --encoder {name_in(key)}`{or_folder(key)}")
         )
 
     async def encode(self, encoder: Encoder, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
@@ -180,10 +180,11 @@ class Encoders:
 
     async def _encode(self, encoder: Encoder, texts: tuple[str, ...], tokens: bool) -> EncodedQuery:
         started = time.perf_counter()
-        encodings = await self._pool.run(encoder.encode, texts, role="query", tokens=tokens)
+        late = encoder.identity.late_interaction
+        encodings = await self._pool.run(encoder.encode, texts, role="query", tokens=tokens or late)
         if not np.isfinite(encodings.pooled).all():
             raise EncoderError(f"encoder [{encoder.identity.key}] gave a query a vector that is not finite")
-        query = Query(texts[0], encodings.pooled, encodings.tokens[0] if tokens else None)
+        query = Query(texts[0], encodings.pooled, encodings.tokens[0] if tokens or late else None, late=late)
         key = encoder.identity.key
         weight = query.vectors.nbytes + (0 if query.tokens is None else query.tokens.nbytes) + sum(map(len, texts))
         self._queries.put((key, texts, tokens), query, weight)

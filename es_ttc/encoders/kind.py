@@ -1,0 +1,182 @@
+"""Find out from a folder's files which kind of model it holds, before anything of it is loaded.
+
+Libraries convert kinds into each other without a word: `SentenceTransformer(folder)` makes a late-interaction model a
+backbone with mean pooling, and its projection is lost. So the kind is found here, for every backend, and a kind that is
+not served is refused.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from es_ttc.encoders.configuration import read_json
+from es_ttc.errors import ConfigurationError
+
+LIBRARY_CONFIG = "config_sentence_transformers.json"
+MODULES = "modules.json"
+STANFORD_METADATA = "artifact.metadata"
+STANFORD_ARCHITECTURE = "HF_ColBERT"
+PYLATE_MODEL_TYPE = "ColBERT"
+
+
+class Kind(StrEnum):
+    """What a model makes of a text."""
+
+    DENSE = "dense encoder"
+    LATE_INTERACTION = "late-interaction model"
+    SPARSE = "sparse encoder"
+    CROSS_ENCODER = "cross-encoder"
+    STATIC = "static embedding model"
+    NO_RETRIEVAL = "no retrieval model"
+
+
+SERVED = frozenset({Kind.DENSE, Kind.LATE_INTERACTION})
+
+_MODEL_TYPES: Mapping[str, Kind] = {
+    "MultiVectorEncoder": Kind.LATE_INTERACTION,
+    PYLATE_MODEL_TYPE: Kind.LATE_INTERACTION,
+    "SparseEncoder": Kind.SPARSE,
+    "CrossEncoder": Kind.CROSS_ENCODER,
+}
+"""By ``model_type`` of :data:`LIBRARY_CONFIG`; absent in folders of older releases."""
+_PACKAGES: Mapping[str, Kind] = {
+    "pylate.": Kind.LATE_INTERACTION,
+    "sentence_transformers.multi_vector_encoder.": Kind.LATE_INTERACTION,
+    "sentence_transformers.sparse_encoder.": Kind.SPARSE,
+    "sentence_transformers.cross_encoder.": Kind.CROSS_ENCODER,
+}
+"""By the package of a module's class; a module of any other package may be a dense encoder's."""
+_STATIC_MODULES = frozenset({"StaticEmbedding", "WordEmbeddings", "BoW"})
+
+_INSTEAD: Mapping[Kind, str] = {
+    Kind.SPARSE: "its weights of words belong in the engine's own field (sparse_vector, rank_features); take a dense "
+    "encoder or a late-interaction model here",
+    Kind.CROSS_ENCODER: "it scores a query and a text together and has no vectors; name it as a reranker (kind "
+    "[cross_encoder]), and take a dense encoder or a late-interaction model here",
+    Kind.STATIC: "each of its words has one vector in every text, so token vectors say nothing of the text; take a "
+    "dense encoder or a late-interaction model",
+    Kind.NO_RETRIEVAL: "nothing in it says how a text becomes a vector; take a folder that sentence-transformers or "
+    "PyLate saved, or add the modules.json of its pooling if it is a dense encoder",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundKind:
+    """The kind of a model, and where it was found.
+
+    Attributes:
+        kind: The kind.
+        evidence: What says so, for messages.
+    """
+
+    kind: Kind
+    evidence: str
+
+
+def kind_of(folder: Path) -> FoundKind:
+    """Return the kind of the model in a folder.
+
+    Raises:
+        ConfigurationError: A configuration file is damaged.
+    """
+    stated = read_object(folder / LIBRARY_CONFIG).get("model_type")
+    if isinstance(stated, str) and stated in _MODEL_TYPES:
+        return FoundKind(_MODEL_TYPES[stated], f"model_type [{stated}] in {LIBRARY_CONFIG}")
+    if (folder / STANFORD_METADATA).is_file():
+        return FoundKind(Kind.LATE_INTERACTION, STANFORD_METADATA)
+    config = read_object(folder / "config.json")
+    named = config.get("architectures")
+    architectures = [str(name) for name in named] if isinstance(named, list) else []
+    if STANFORD_ARCHITECTURE in architectures:
+        return FoundKind(Kind.LATE_INTERACTION, f"architecture [{STANFORD_ARCHITECTURE}] in config.json")
+    if (folder / MODULES).is_file():
+        return _by_modules([*module_classes(folder), *_routed(folder)])
+    return _by_architecture(architectures, config)
+
+
+def require_served(name: str, folder: Path) -> Kind:
+    """Return the kind of the model in a folder.
+
+    Args:
+        name: The encoder's name, for the message.
+        folder: Its folder.
+
+    Raises:
+        ConfigurationError: It is of a kind that is not served, or a configuration file is damaged.
+    """
+    found = kind_of(folder)
+    if found.kind in SERVED:
+        return found.kind
+    article = "" if found.kind is Kind.NO_RETRIEVAL else "a "
+    raise ConfigurationError(
+        f"encoder [{name}] is {article}{found.kind} ({found.evidence}), which is not served as an encoder: "
+        f"{_INSTEAD[found.kind]}"
+    )
+
+
+def module_classes(folder: Path) -> list[str]:
+    """Return the classes of the modules in a folder's :data:`MODULES`, with their packages.
+
+    Raises:
+        ConfigurationError: The file is damaged.
+    """
+    return [str(module["type"]) for module in module_list(folder)]
+
+
+def module_list(folder: Path) -> list[dict[str, Any]]:
+    """Return the modules in a folder's :data:`MODULES`; none without the file.
+
+    Raises:
+        ConfigurationError: The file is damaged.
+    """
+    modules = read_json(folder / MODULES, default=[])
+    whole = isinstance(modules, list) and all(
+        isinstance(module, dict) and isinstance(module.get("type"), str) and isinstance(module.get("path"), str)
+        for module in modules
+    )
+    if not whole:
+        raise ConfigurationError(f"configuration file [{folder / MODULES}] is no list of modules with type and path")
+    found: list[dict[str, Any]] = modules
+    return found
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a configuration file; {} if there is no such file.
+
+    Raises:
+        ConfigurationError: It is no JSON object.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"configuration file [{path}] is no JSON object")
+    return found
+
+
+def _routed(folder: Path) -> list[str]:
+    """Return the classes of the modules that a router chooses from."""
+    types = read_object(folder / "router_config.json").get("types")
+    return [str(value) for value in types.values()] if isinstance(types, dict) else []
+
+
+def _by_modules(classes: Iterable[str]) -> FoundKind:
+    for reference in classes:
+        kind = next((kind for package, kind in _PACKAGES.items() if reference.startswith(package)), None)
+        if reference.rpartition(".")[2] in _STATIC_MODULES:
+            kind = kind or Kind.STATIC
+        if kind is not None:
+            return FoundKind(kind, f"module [{reference}] in {MODULES}")
+    return FoundKind(Kind.DENSE, MODULES)
+
+
+def _by_architecture(architectures: list[str], config: Mapping[str, Any]) -> FoundKind:
+    """Return the kind of a model without :data:`MODULES`, by transformers' configuration."""
+    shown = f"no {MODULES}, and architectures {architectures} in config.json"
+    if any(name.endswith("ForRetrieval") for name in architectures):
+        return FoundKind(Kind.LATE_INTERACTION, shown)
+    if any(name.endswith("ForSequenceClassification") for name in architectures):
+        return FoundKind(Kind.CROSS_ENCODER, shown)
+    if config.get("model_type") == "model2vec" or "StaticModel" in architectures:
+        return FoundKind(Kind.STATIC, shown)
+    return FoundKind(Kind.NO_RETRIEVAL, shown if config else f"no {MODULES} and no config.json")

@@ -1,0 +1,99 @@
+"""Late-interaction models on ONNX Runtime, without torch: the graph with its projection, or with the folder's."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from es_ttc.encoders.base import Float32, Role
+from es_ttc.encoders.kind import read_object
+from es_ttc.encoders.late import LateModel, LateReader, require_vocabulary
+from es_ttc.encoders.late_files import Projection, read_late
+from es_ttc.encoders.onnx import OnnxGraph
+from es_ttc.encoders.options import identity_of
+from es_ttc.encoders.packages import ModelFiles
+from es_ttc.encoders.text_encoder import TextEncoder
+from es_ttc.encoders.windows import InputWindow
+from es_ttc.errors import ConfigurationError
+
+_NOT_PROJECTED = "last_hidden_state"
+"""The name of a graph's output that exporters of transformers give to token vectors before any projection."""
+
+
+def load_late_onnx(
+    files: ModelFiles, *, dims: int | None = None, max_length: int | None = None, threads: int | None = None
+) -> TextEncoder:
+    """Load a late-interaction model on ONNX Runtime; see :func:`es_ttc.encoders.load_encoder`.
+
+    Raises:
+        ConfigurationError: The folder's model, tokenizer or configuration cannot be used.
+    """
+    if files.onnx is None:
+        raise ConfigurationError(f"encoder [{files.model}] has no ONNX model: take @torch")
+    found = read_late(files.folder)
+    embeddings = read_object(files.folder / "config.json").get("vocab_size")
+    if embeddings:
+        require_vocabulary(found.tokenizer.get_vocab().values(), embeddings, str(files.folder))
+    model = OnnxTokens(files.onnx, found.projections, threads=threads or os.cpu_count() or 1)
+    identity = identity_of(
+        files,
+        own_dims=model.dims,
+        dims=dims,
+        own_max_length=found.late.document_length,
+        max_length=max_length,
+        prompts=found.late.prompts,
+        late=found.late.digest,
+    )
+    reader = LateReader(found.tokenizer, found.late, max_length=identity.max_length)
+    return TextEncoder(identity, f"onnxruntime, {files.arithmetic}, cpu", reader, LateModel(model, dims=identity.dims))
+
+
+class OnnxTokens:
+    """A graph's projected token vectors; see :class:`es_ttc.encoders.late.TokenModel`.
+
+    Args:
+        path: The ``.onnx`` file.
+        projections: The model's projections, which the graph may carry already.
+        threads: Number of concurrent windows.
+
+    Raises:
+        ConfigurationError: The graph and the projections do not fit, or it cannot be seen which of them it carries.
+    """
+
+    def __init__(self, path: Path, projections: Sequence[Projection], *, threads: int) -> None:
+        self._graph = OnnxGraph(path, threads=threads)
+        self._projections = _left(path, self._graph, projections)
+        self.dims: int = projections[-1].matrix.shape[0] if projections else self._graph.dims
+
+    def rows(self, windows: Sequence[InputWindow], *, role: Role) -> list[Float32]:  # noqa: ARG002
+        """Run every window separately."""
+        return [self._projected(rows) for rows in self._graph.rows(windows)]
+
+    def _projected(self, rows: Float32) -> Float32:
+        for projection in self._projections:
+            rows = projection(rows)
+        return rows
+
+
+def _left(path: Path, graph: OnnxGraph, projections: Sequence[Projection]) -> Sequence[Projection]:
+    """Return the projections that a graph does not carry: all of them, or none."""
+    if not projections:
+        return ()
+    inner, outer = projections[0].matrix.shape[1], projections[-1].matrix.shape[0]
+    plain = graph.output == _NOT_PROJECTED
+    if graph.dims == outer and (inner != outer or not plain):
+        if inner == outer:
+            raise ConfigurationError(
+                f"ONNX model [{path}] gives vectors of {outer} components under the name [{graph.output}], with or "
+                "without the projection: take @torch"
+            )
+        return ()
+    if graph.dims != inner:
+        raise ConfigurationError(
+            f"ONNX model [{path}] gives vectors of {graph.dims} components, and the model's projection takes {inner} "
+            f"and gives {outer}: it is of another model"
+        )
+    if not all(projection.linear for projection in projections):
+        raise ConfigurationError(
+            f"ONNX model [{path}] is without the model's projection, which is more than a matrix: take @torch"
+        )
+    return projections

@@ -1,0 +1,167 @@
+"""Kinds of models: tiny ones, saved by their own libraries, are found out before anything is loaded."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_ttc.encoders import load_encoder
+from es_ttc.encoders.kind import Kind, kind_of, require_served
+from es_ttc.encoders.registry import model_folder
+from es_ttc.errors import ConfigurationError
+from tests.support import late_models
+from tests.support.late_models import FORMS, backbone, late_model, tokenizer
+
+pytestmark = pytest.mark.slow
+
+Make = Callable[[Path], Path]
+
+
+def dense(folder: Path) -> Path:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    source = backbone(folder.with_name("backbone"))
+    SentenceTransformer(modules=[Transformer(str(source)), Pooling(late_models.HIDDEN)], device="cpu").save(str(folder))
+    return folder
+
+
+def sparse(folder: Path) -> Path:
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+    from transformers import BertForMaskedLM
+
+    source = backbone(folder.with_name("backbone"), BertForMaskedLM)
+    mlm = Transformer(str(source), transformer_task="fill-mask")
+    SparseEncoder(modules=[mlm, SpladePooling()], device="cpu").save(str(folder))
+    return folder
+
+
+def cross_encoder(folder: Path) -> Path:
+    from sentence_transformers import CrossEncoder
+    from transformers import BertForSequenceClassification
+
+    source = backbone(folder.with_name("backbone"), BertForSequenceClassification)
+    CrossEncoder(str(source), device="cpu").save_pretrained(str(folder))
+    return folder
+
+
+def classifier(folder: Path) -> Path:
+    from transformers import BertForSequenceClassification
+
+    return backbone(folder, BertForSequenceClassification)
+
+
+def static(folder: Path) -> Path:
+    import numpy as np
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    words = tokenizer()
+    weights = np.ones((len(words), 8), np.float32)
+    module = StaticEmbedding(words.backend_tokenizer, embedding_weights=weights)
+    SentenceTransformer(modules=[module], device="cpu").save(str(folder))
+    return folder
+
+
+def masked_language_model(folder: Path) -> Path:
+    from transformers import BertForMaskedLM
+
+    return backbone(folder, BertForMaskedLM)
+
+
+REFUSED: list[tuple[Make, Kind, str]] = [
+    (sparse, Kind.SPARSE, "sparse_vector"),
+    (cross_encoder, Kind.CROSS_ENCODER, r"kind \[cross_encoder\]"),
+    (classifier, Kind.CROSS_ENCODER, r"kind \[cross_encoder\]"),
+    (static, Kind.STATIC, "each of its words has one vector"),
+    (masked_language_model, Kind.NO_RETRIEVAL, r"\['BertForMaskedLM'\]"),
+    (backbone, Kind.NO_RETRIEVAL, r"\['BertModel'\].*modules\.json"),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "instead"), REFUSED, ids=lambda value: getattr(value, "__name__", None))
+@pytest.mark.parametrize("backend", ["torch", "onnx", "vllm"])
+def test_what_is_not_served_is_refused_in_one_sentence_on_every_backend(
+    make: Make, kind: Kind, instead: str, backend: str, tmp_path: Path
+) -> None:
+    folder = make(tmp_path / "model")
+    assert kind_of(folder).kind is kind
+    with pytest.raises(ConfigurationError, match=instead) as caught:
+        load_encoder(f"{folder}@{backend}")
+    message = str(caught.value)
+    assert f"encoder [{folder}] is " in message
+    assert kind.value in message
+    assert "\n" not in message
+    with pytest.raises(ConfigurationError, match=instead):
+        model_folder(str(folder))
+
+
+def test_a_dense_encoder_is_served(tmp_path: Path) -> None:
+    folder = dense(tmp_path / "model")
+    assert kind_of(folder).kind is Kind.DENSE
+    found = load_encoder(f"{folder}@torch:float32")
+    assert not found.identity.late_interaction
+    assert "late" not in found.identity.as_dict()
+    assert found.encode(["the cat"]).pooled.shape == (1, late_models.HIDDEN)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_late_interaction_models_of_every_form(form: late_models.Form, tmp_path: Path) -> None:
+    folder = late_model(form, tmp_path / "model")
+    assert kind_of(folder).kind is Kind.LATE_INTERACTION
+    with pytest.raises(ConfigurationError, match=r"late-interaction model, which is not served behind vLLM.*@torch"):
+        load_encoder(f"{folder}@vllm")
+    with pytest.raises(ConfigurationError, match="fine-tuned here is a dense encoder"):
+        model_folder(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"),
+    [
+        ({"artifact.metadata": {}}, Kind.LATE_INTERACTION),
+        ({"config.json": {"architectures": ["HF_ColBERT"]}}, Kind.LATE_INTERACTION),
+        ({"config.json": {"architectures": ["ColPaliForRetrieval"]}}, Kind.LATE_INTERACTION),
+        ({"config_sentence_transformers.json": {"model_type": "ColBERT"}}, Kind.LATE_INTERACTION),
+        ({"modules.json": [{"type": "pylate.models.Dense.Dense", "path": ""}]}, Kind.LATE_INTERACTION),
+        ({"modules.json": [{"type": "sentence_transformers.models.Transformer", "path": ""}]}, Kind.DENSE),
+        ({"modules.json": [{"type": "sentence_transformers.models.BoW", "path": ""}]}, Kind.STATIC),
+        (
+            {
+                "modules.json": [{"type": "sentence_transformers.base.modules.router.Router", "path": ""}],
+                "router_config.json": {
+                    "types": {"query_0_SpladePooling": "sentence_transformers.sparse_encoder.modules.X"}
+                },
+            },
+            Kind.SPARSE,
+        ),
+        ({"config.json": {"model_type": "model2vec", "architectures": ["StaticModel"]}}, Kind.STATIC),
+        ({"config.json": {"architectures": ["LlamaForCausalLM"]}}, Kind.NO_RETRIEVAL),
+        ({"config.json": {"architectures": None}}, Kind.NO_RETRIEVAL),
+        ({}, Kind.NO_RETRIEVAL),
+    ],
+)
+def test_kinds_by_their_files(files: dict[str, Any], kind: Kind, tmp_path: Path) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+    assert kind_of(tmp_path).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", "{", "is not valid JSON"),
+        ("config.json", "[]", "is no JSON object"),
+        ("config_sentence_transformers.json", '"x"', "is no JSON object"),
+        ("modules.json", "{}", "is no list of modules"),
+        ("modules.json", '[{"type": 3, "path": ""}]', "is no list of modules"),
+    ],
+)
+def test_damaged_files_are_named(name: str, content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        require_served("x", tmp_path)
+    assert name in str(caught.value)
