@@ -16,7 +16,13 @@ from rich.table import Table
 
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.evaluating import cached_encoder, interruptible, stages, window_option
-from es_ttc.cli.options import JsonObjectType, codec_option, first_pass_option, max_tokens_option
+from es_ttc.cli.options import (
+    JsonObjectType,
+    codec_option,
+    first_pass_option,
+    max_tokens_option,
+    ranking_models_option,
+)
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.settings import Settings
 
@@ -84,6 +90,7 @@ Examples:
     metavar="FILE",
     help="File of one method's parameters, written by `es-ttc tune`; may be given several times.",
 )
+@ranking_models_option
 @codec_option("float16", ", in memory and in the index")
 @max_tokens_option(1_000_000, "; a warning counts the documents that have more")
 @click.option(
@@ -109,6 +116,7 @@ def evaluate(
     baseline: str | None,
     params: dict[str, dict[str, Any]],
     tuned: tuple[Path, ...],
+    ranking_models: Path | None,
     codec: str,
     max_tokens: int,
     out: Path | None,
@@ -136,9 +144,11 @@ def evaluate(
     """
     from es_ttc.lab.evaluation.methods import resolve
     from es_ttc.lab.evaluation.plan import Plan
+    from es_ttc.rescorers.learned.model import serve_from
     from es_ttc.settings import EngineSettings
 
-    settings = adapted(Settings(**given(encoder=encoder)), adapter)
+    settings = adapted(Settings(**given(encoder=encoder, ranking_models=ranking_models)), adapter)
+    serve_from(settings.ranking_models)
     wanted = [name.strip() for name in methods.split(",") if name.strip()]
     if not wanted:
         raise InvalidRequest("[--methods] names no method")

@@ -139,14 +139,14 @@ def tune(
     if weighing:
         from es_ttc.cli.tune_blend import WeightsRequest, tune_blend
 
-        _require_other_queries(data, split, folds)
+        require_other_queries(data, split, folds)
         request = WeightsRequest(data, split, metric, folds, queries, seed, window, signals, params, out, force)
         tune_blend(request, settings, as_json=as_json)
         return
     if signals is not None or force:
         raise click.UsageError("--signals and --force are for --method blend without --grid")
     methods = candidates(method, params, grid)
-    _require_other_queries(data, split, folds)
+    require_other_queries(data, split, folds)
     collection = load_collection(data, split)
     if queries is not None:
         collection = sample(collection, queries, seed)
@@ -169,7 +169,7 @@ def tune(
         show(found, summary)
 
 
-def _require_other_queries(data: Path, split: str, folds: int | None) -> None:
+def require_other_queries(data: Path, split: str, folds: int | None) -> None:
     """Refuse to tune on test queries, but for cross-fitting where there are no others.
 
     Raises:

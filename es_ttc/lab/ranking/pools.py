@@ -130,6 +130,18 @@ def collect(
         return pools_of(collection, searcher, signals, encoder.identity.key, plan.settings(), progress)
 
 
+def merged(every: Sequence[Pools]) -> Pools:
+    """Return the pools of several collections as one."""
+    first, *others = every
+    if not others:
+        return first
+    return replace(
+        first,
+        data="+".join(one.data for one in every),
+        pools=tuple(pool for one in every for pool in one.pools),
+    )
+
+
 def pools_of(
     collection: Collection,
     searcher: MemorySearcher,
