@@ -137,7 +137,7 @@ def rank(
     settings = adapted(Settings(**given(encoder=encoder)), adapter)
     collections = []
     for folder in data:
-        require_other_queries(folder, split, None)
+        require_other_queries(folder, split, folds)
         collection = load_collection(folder, split)
         collections.append(collection if queries is None else sample(collection, queries, seed))
     number = folds_of(folds, sum(len(collection.queries) for collection in collections))

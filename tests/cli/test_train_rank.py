@@ -55,7 +55,8 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_encoded(
     for arguments, message in (
         ([str(both), "--out", "mine.txt"], "write NAME.json"),
         ([str(both), "--out", "mine.json", "--split", "test"], "has other queries than those of [test]"),
-        ([str(alone), "--out", "mine.json"], "has test queries only"),
+        ([str(alone), "--out", "mine.json"], "cross-fit with --split test --folds 5"),
+        ([str(alone), "--out", "mine.json", "--split", "test", "--folds", "5"], "there are 4 queries"),
         ([str(both), "--out", "mine.json", "--signals", "dense,lexcal"], "did you mean [lexical]"),
         ([str(both), "--out", "mine.json", "--metric", "ndcg"], "unknown metric [ndcg]"),
         ([str(both), "--out", "mine.json"], "[folds] is 5, and there are 4 queries"),

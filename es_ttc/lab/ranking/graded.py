@@ -23,64 +23,73 @@ def depth_of(metric: str) -> int | None:
 
 
 def values_of(metric: str, ranked: Grades, judged: Sequence[Grades]) -> Float64:
-    """Return a metric of each query, ``(q,)``.
+    """Return a metric of each query, ``(q,)``; see :func:`grader`."""
+    return grader(metric, judged)(ranked)
+
+
+def grader(metric: str, judged: Sequence[Grades]) -> Callable[[Grades], Float64]:
+    """Return what computes a metric of each query, ``(q,)``, from rankings; what all rankings share is computed once.
+
+    Its argument are ``(q, n)`` grades in the ranking's order; 0 for a document that is not judged, and behind the end.
 
     Args:
         metric: See :func:`check_metric`.
-        ranked: ``(q, n)`` grades in the ranking's order; 0 for a document that is not judged, and behind the end.
         judged: For each query the grades of all judged documents.
 
     Raises:
         InvalidRequest: There is no such metric.
     """
     check_metric(metric)
-    family, _, cutoff = metric.partition("@")
-    depth = int(cutoff) if cutoff else ranked.shape[1]
-    return _METRICS[family](np.maximum(ranked[:, :depth], 0), judged, depth)
+    family, _, _ = metric.partition("@")
+    depth = depth_of(metric)
+    relevant = np.array([(grades > 0).sum() for grades in judged], np.float64)
+    whole = _ideal(judged, depth or 0) if family == "ndcg" else relevant
+
+    def values(ranked: Grades) -> Float64:
+        return _METRICS[family](np.maximum(ranked[:, :depth], 0), whole)
+
+    return values
 
 
-def dcg(grades: NDArray[np.float64] | Grades) -> Float64:
-    """Return the discounted cumulative gain of each row, with linear gains."""
-    discounts = 1 / np.log2(np.arange(2, grades.shape[1] + 2))
-    total: Float64 = grades @ discounts
-    return total
-
-
-def _ndcg(ranked: Grades, judged: Sequence[Grades], depth: int) -> Float64:
+def _ideal(judged: Sequence[Grades], depth: int) -> Float64:
     ideal = np.zeros((len(judged), depth))
     for row, grades in zip(ideal, judged, strict=True):
         best = np.sort(grades[grades > 0])[::-1][:depth]
         row[: len(best)] = best
-    return _ratio(dcg(ranked), dcg(ideal))
+    return _dcg(ideal)
 
 
-def _recall(ranked: Grades, judged: Sequence[Grades], depth: int) -> Float64:  # noqa: ARG001
-    return _ratio((ranked > 0).sum(axis=1), _relevant(judged))
+def _dcg(grades: NDArray[Any]) -> Float64:
+    total: Float64 = grades @ (1 / np.log2(np.arange(2, grades.shape[1] + 2)))
+    return total
 
 
-def _success(ranked: Grades, judged: Sequence[Grades], depth: int) -> Float64:  # noqa: ARG001
+def _ndcg(ranked: Grades, ideal: Float64) -> Float64:
+    return _ratio(_dcg(ranked), ideal)
+
+
+def _recall(ranked: Grades, relevant: Float64) -> Float64:
+    return _ratio((ranked > 0).sum(axis=1), relevant)
+
+
+def _success(ranked: Grades, relevant: Float64) -> Float64:  # noqa: ARG001
     return np.asarray((ranked > 0).any(axis=1), np.float64)
 
 
-def _comp(ranked: Grades, judged: Sequence[Grades], depth: int) -> Float64:  # noqa: ARG001
-    relevant = _relevant(judged)
+def _comp(ranked: Grades, relevant: Float64) -> Float64:
     complete: Float64 = ((relevant > 0) & ((ranked > 0).sum(axis=1) == relevant)).astype(np.float64)
     return complete
 
 
-def _mrr(ranked: Grades, judged: Sequence[Grades], depth: int) -> Float64:  # noqa: ARG001
-    relevant = ranked > 0
-    return _ratio(np.asarray(relevant.any(axis=1), np.float64), 1.0 + relevant.argmax(axis=1))
+def _mrr(ranked: Grades, relevant: Float64) -> Float64:  # noqa: ARG001
+    found = ranked > 0
+    return _ratio(np.asarray(found.any(axis=1), np.float64), 1.0 + found.argmax(axis=1))
 
 
-def _map(ranked: Grades, judged: Sequence[Grades], depth: int) -> Float64:
-    relevant = ranked > 0
-    precision = np.cumsum(relevant, axis=1) / np.arange(1, depth + 1)
-    return _ratio((precision * relevant).sum(axis=1), _relevant(judged))
-
-
-def _relevant(judged: Sequence[Grades]) -> Float64:
-    return np.array([(grades > 0).sum() for grades in judged], np.float64)
+def _map(ranked: Grades, relevant: Float64) -> Float64:
+    found = ranked > 0
+    precision = np.cumsum(found, axis=1) / np.arange(1, ranked.shape[1] + 1)
+    return _ratio((precision * found).sum(axis=1), relevant)
 
 
 def _ratio(part: NDArray[Any], whole: NDArray[np.float64]) -> Float64:
@@ -88,7 +97,7 @@ def _ratio(part: NDArray[Any], whole: NDArray[np.float64]) -> Float64:
     return values
 
 
-_METRICS: Mapping[str, Callable[[Grades, Sequence[Grades], int], Float64]] = {
+_METRICS: Mapping[str, Callable[[Grades, Float64], Float64]] = {
     "ndcg": _ndcg,
     "recall": _recall,
     "success": _success,

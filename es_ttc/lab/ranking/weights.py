@@ -6,7 +6,7 @@ searched twice. Equal weights, blend's default, are the first candidate and win 
 weights wins.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
@@ -20,7 +20,7 @@ from es_ttc.lab.evaluation.methods import Method
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.lab.evaluation.tuning import Tuning, best, choose, fold_of
-from es_ttc.lab.ranking.graded import Grades, depth_of, values_of
+from es_ttc.lab.ranking.graded import Grades, depth_of, grader
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.rescorers.blend.normalise import NORMALISED, Normalisation
 from es_ttc.rescorers.blend.signals import SignalName
@@ -140,30 +140,44 @@ def values_of_weights(
         metric: What is measured.
         progress: Told about every candidate.
     """
+    measured, planes = measure(pools, metric), np.ascontiguousarray(signals.reshape(-1, signals.shape[2]).T)
     values = np.empty((len(weights), len(pools)))
     for place, row in enumerate(weights):
-        values[place] = values_of_scores(pools, signals @ row.astype(np.float32), metric)
+        values[place] = measured(np.einsum("s,sn->n", row.astype(np.float32), planes).reshape(signals.shape[:2]))
         progress("weights", place + 1, len(weights))
     return values
 
 
 def values_of_scores(pools: Pools, scores: Float32, metric: str) -> Float64:
-    """Return a metric of each query, ``(q,)``, whose pool is ranked by scores.
+    """Return a metric of each query, ``(q,)``, whose pool is ranked by scores; see :func:`measure`."""
+    return measure(pools, metric)(scores)
+
+
+def measure(pools: Pools, metric: str) -> Callable[[Float32], Float64]:
+    """Return what computes a metric of each query, ``(q,)``, from scores; what all scores share is computed once.
+
+    Its argument are ``(q, n)`` scores; what stands behind the end of a query's pool is not read.
 
     Args:
         pools: The queries' pools.
-        scores: ``(q, n)``; what stands behind the end of a query's pool is not read.
         metric: What is measured.
+
+    Raises:
+        InvalidRequest: There is no such metric.
     """
-    lengths = np.array([len(pool.documents) for pool in pools.pools])
-    scores = np.where(np.arange(scores.shape[1]) < lengths[:, None], scores, np.float32(-np.inf))
+    values = grader(metric, [pool.judged for pool in pools.pools])
     grades = _padded([pool.grades for pool in pools.pools])
-    judged = [pool.judged for pool in pools.pools]
+    lengths = np.array([len(pool.documents) for pool in pools.pools])
+    beyond = np.arange(grades.shape[1]) >= lengths[:, None]
+    relevant = np.nonzero(grades > 0)
     depth = depth_of(metric)
-    ranked = _ranked(scores, grades, depth)
-    if depth is None or depth > min(len(pool.grades) for pool in pools.pools):
-        ranked = _with_behind(ranked, pools.pools)
-    return values_of(metric, ranked, judged)
+    reaches_behind = depth is None or depth > lengths.min()
+
+    def measured(scores: Float32) -> Float64:
+        ranked = _ranked(np.where(beyond, np.float32(-np.inf), scores), grades, relevant, depth)
+        return values(_with_behind(ranked, pools.pools) if reaches_behind else ranked)
+
+    return measured
 
 
 def normalised(pools: Pools, normalise: Normalisation) -> Float32:
@@ -214,14 +228,19 @@ def compared(ours: Float64, theirs: Float64, seed: int = SEED) -> Comparison:
     return compare(ours, theirs, means[:, 0], means[:, 1])
 
 
-def _ranked(scores: Float32, grades: Grades, depth: int | None) -> Grades:
-    """Return grades in the order of scores, as deep as a metric reads."""
-    if depth is not None and depth < scores.shape[1]:
-        nearest = np.sort(np.argpartition(-scores, depth - 1, axis=1)[:, :depth], axis=1)
-    else:
-        nearest = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
-    order = np.argsort(-np.take_along_axis(scores, nearest, axis=1), axis=1, kind="stable")
-    ranked: Grades = np.take_along_axis(grades, np.take_along_axis(nearest, order, axis=1), axis=1)
+def _ranked(scores: Float32, grades: Grades, relevant: tuple[NDArray[np.intp], ...], depth: int | None) -> Grades:
+    """Return grades in the order of scores, as deep as a metric reads; equal scores keep their order.
+
+    Only the ranks of relevant documents are needed, which are few: each is the number of documents before it.
+    """
+    query, place = relevant
+    rows, own = scores[query], scores[relevant][:, None]
+    before = (rows > own) | ((rows == own) & (np.arange(scores.shape[1]) < place[:, None]))
+    rank = before.sum(axis=1)
+    width = grades.shape[1] if depth is None else min(depth, grades.shape[1])
+    read = rank < width
+    ranked = np.zeros((len(grades), width), np.int64)
+    ranked[query[read], rank[read]] = grades[relevant][read]
     return ranked
 
 
