@@ -5,7 +5,8 @@
 
 For 20, 50, 100, 500 training queries and three draws of them: weights as `es-ttc tune --method blend` finds them, and
 trees as `es-ttc train rank` fits them, on test queries of the same collection. `written` is what a user gets: weights
-or trees if their cross-fitted gain on the training queries is clear, and blend's defaults if not.
+or trees if their cross-fitted gain on the training queries is clear, and blend's defaults if not. `from nothing`: trees
+that do not begin from blend's mean.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from benchmarks.common import heading, table
 from benchmarks.judged_pools import TRAINED, kept
 from benchmarks.normalisation import difference
 from es_ttc.lab.evaluation.metrics import Float64
-from es_ttc.lab.ranking.lambdamart import RankOptions, train, values_of_default, values_of_trees
+from es_ttc.lab.ranking.lambdamart import RankOptions, fit, train, values_of_default, values_of_trees
 from es_ttc.lab.ranking.pools import Pools
 from es_ttc.lab.ranking.weights import normalised, tune_weights, values_of_weights
 from es_ttc.rescorers.blend.rescorer import BlendParams
@@ -28,7 +29,7 @@ METRIC = "ndcg@10"
 SIZES = (20, 50, 100, 500)
 SEEDS = (0, 1, 2)
 FOLDS = 5
-KINDS = ("weights", "weights, written", "trees", "trees, written")
+KINDS = ("weights", "weights, written", "trees", "trees, written", "trees from nothing")
 
 
 def main() -> None:
@@ -77,11 +78,13 @@ def on_test(pools: Pools, test: Pools, default: Float64, seed: int) -> tuple[Map
         by_weights = values_of_weights(test, normalised(test, "z"), row, METRIC)[0]
     trees = train(pools, METRIC, folds=FOLDS, options=RankOptions(seed=seed))
     by_trees = values_of_trees(test, trees.trees, RankOptions().blend, METRIC)
+    alone, _ = fit(pools, RankOptions(blend=0.0, seed=seed))
     values = {
         "weights": by_weights,
         "weights, written": by_weights if weights.clear else default,
         "trees": by_trees,
         "trees, written": by_trees if trees.clear else default,
+        "trees from nothing": values_of_trees(test, alone, 0.0, METRIC),
     }
     return values, {"weights": weights.clear, "trees": trees.clear}
 
