@@ -20,9 +20,9 @@ from benchmarks.common import heading, table
 from benchmarks.judged_pools import TRAINED, kept
 from benchmarks.normalisation import difference
 from es_ttc.lab.evaluation.metrics import Float64
-from es_ttc.lab.ranking.lambdamart import RankOptions, fit, train, values_of_default, values_of_trees
+from es_ttc.lab.ranking.lambdamart import RankOptions, fit, train, values_of_trees
 from es_ttc.lab.ranking.pools import Pools
-from es_ttc.lab.ranking.weights import normalised, tune_weights, values_of_weights
+from es_ttc.lab.ranking.weights import normalised, tune_weights, values_of_default, values_of_weights
 from es_ttc.rescorers.blend.rescorer import BlendParams
 
 METRIC = "ndcg@10"

@@ -28,6 +28,7 @@ from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.lab.evaluation.datasets import Collection
+    from es_ttc.lab.evaluation.methods import Method
     from es_ttc.lab.evaluation.plan import Plan
     from es_ttc.lab.evaluation.results import CollectionResult, Evaluation, MethodResult
     from es_ttc.rescorers.tuned import Tuned
@@ -163,7 +164,7 @@ def evaluate(
         max_tokens=max_tokens,
         engine=None if engine == MEMORY else EngineSettings(engine=engine),
     )
-    collections = [_warned(collection, chosen) for collection in _load(data, split)]
+    collections = [_warned(collection, chosen, plan.methods) for collection in _load(data, split)]
     command = _command(click.get_current_context(), data)
     with interruptible():
         evaluation = _evaluate(plan, collections, settings, command, quiet=as_json)
@@ -190,12 +191,19 @@ def with_tuned(params: Mapping[str, Mapping[str, Any]], tuned: "Sequence[Tuned]"
     return merged
 
 
-def _warned(collection: "Collection", tuned: "Sequence[Tuned]") -> "Collection":
-    """Say in the results which figures flatter a method, for it was tuned on the very queries."""
+def _warned(collection: "Collection", tuned: "Sequence[Tuned]", methods: "Sequence[Method]") -> "Collection":
+    """Say in the results which figures flatter a method, for it was tuned or learned on the very queries."""
+    from es_ttc.rescorers.learned.rescorer import LearnedParams
+
     same = [one for one in tuned if (one.data, one.split) == (collection.name, collection.split)]
     warnings = [
         f"the parameters of {one.method} were chosen on these very queries: its figures are too good" for one in same
     ]
+    for method in methods:
+        if isinstance(method.params, LearnedParams):
+            trained = method.params.chosen.trained
+            if collection.name in str(trained.get("data")).split("+") and trained.get("split") == collection.split:
+                warnings.append(f"{method.name} was trained on these very queries: its figures are too good")
     return replace(collection, warnings=(*collection.warnings, *warnings))
 
 

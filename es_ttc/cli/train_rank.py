@@ -146,8 +146,8 @@ def rank(
         loaded = cached_encoder(settings)
         pools = _pools(collections, loaded, names, None if isinstance(window, str) else window)
         with stages(pools.data) as progress:
-            found = train(pools, metric, folds=number, options=options, seed=seed, progress=progress)
-    made = _Training(pools, found, options, number, seed)
+            found = train(pools, metric, folds=number, names=names, options=options, seed=seed, progress=progress)
+    made = _Training(pools.of(names), found, options, number, seed)
     summary = _summary(made, out.stem)
     if found.clear or force:
         _write(out, made, summary)

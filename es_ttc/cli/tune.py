@@ -1,6 +1,6 @@
 """`es-ttc tune`: choose a method's parameters on queries that nothing is reported on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,12 +212,24 @@ def summary_of(
     sampled: bool,
     most: int | None = None,
 ) -> dict[str, Any]:
-    """Return what is written: first what readers of the file need, then where it comes from."""
+    """Return what is written: first what readers of the file need, then where it comes from.
+
+    Args:
+        found: What was tried.
+        collection: Its queries.
+        settings: How documents were found and stored.
+        encoder: Identity of the encoder.
+        folds: Number of folds; None for none.
+        seed: Seed of all draws.
+        sampled: Whether the queries are a sample.
+        most: Number of candidates that are kept, the best ones; None for all.
+    """
     from es_ttc.lab.evaluation import provenance
 
     means = found.values.mean(axis=1).tolist()
-    order = sorted(range(len(means)), key=lambda place: (-means[place], place))[:most]
-    shown = range(len(means)) if most is None else order
+    shown: Sequence[int] = range(len(means))
+    if most is not None:
+        shown = sorted(shown, key=lambda place: (-means[place], place))[:most]
     against = found.against_default
     return {
         "method": found.best.name,

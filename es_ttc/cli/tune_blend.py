@@ -67,7 +67,13 @@ def tune_blend(request: WeightsRequest, settings: Settings, *, as_json: bool) ->
             window = None if isinstance(request.window, str) else request.window
             pools = collect(collection, encoder, names, window=window, progress=progress)
             found = tune_weights(
-                pools, request.metric, folds=folds, normalise=fixed.normalise, seed=request.seed, progress=progress
+                pools,
+                request.metric,
+                folds=folds,
+                names=names,
+                normalise=fixed.normalise,
+                seed=request.seed,
+                progress=progress,
             )
     sampled = request.queries is not None
     summary = summary_of(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.lab.ranking.lambdamart import RankOptions, fit, train, values_of_default, values_of_trees
-from es_ttc.lab.ranking.weights import tune_weights
+from es_ttc.lab.ranking.lambdamart import RankOptions, fit, train, values_of_trees
+from es_ttc.lab.ranking.weights import tune_weights, values_of_default
 from tests.ranking.pools import random_pools
 
 OPTIONS = RankOptions(trees=20, least=20)
@@ -22,6 +22,14 @@ def test_the_useful_signal_is_learned_and_the_gain_is_clear() -> None:
     fresh = random_pools(60, seed=1, missing=0.1)
     gain = values_of_trees(fresh, found.trees, 1.0, "ndcg@5").mean() - values_of_default(fresh, "ndcg@5").mean()
     assert gain > 0.02
+
+
+def test_trees_over_fewer_signals_are_compared_with_the_default_of_all() -> None:
+    pools = random_pools(60)
+    found = train(pools, "ndcg@5", folds=3, names=("lexical", "dense"), options=OPTIONS)
+    np.testing.assert_array_equal(found.default, values_of_default(pools, "ndcg@5"))
+    assert set(found.gains) == {"lexical", "dense"}
+    assert found.against_default.delta < 0
 
 
 def test_noise_gains_nothing_clear() -> None:

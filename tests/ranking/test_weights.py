@@ -58,6 +58,16 @@ def test_the_useful_signal_is_found_and_its_worth_is_shown() -> None:
     assert worth["dense"].equal.delta > 0
 
 
+def test_fewer_signals_are_compared_with_the_default_of_all() -> None:
+    pools = random_pools(60)
+    found = tune_weights(pools, "ndcg@5", folds=5, names=("lexical", "dense"))
+    every = tune_weights(pools, "ndcg@5", folds=5)
+    np.testing.assert_array_equal(found.tuning.values[0], every.tuning.values[0])
+    assert found.tuning.best.params.model_dump()["signals"] is None  # no weights of the two are as good as the default
+    assert found.tuning.against_default.delta <= 0 < every.tuning.against_default.delta
+    assert [one.signal for one in found.worth] == ["lexical", "dense"]
+
+
 def test_noise_gains_nothing_clear() -> None:
     assert not tune_weights(random_pools(60, useful=0.0), "ndcg@5", folds=5).clear
 

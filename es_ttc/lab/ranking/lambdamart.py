@@ -5,7 +5,7 @@ The trees begin from blend's mean: where judgements are few they change little, 
 """
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,9 @@ from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.lab.evaluation.tuning import fold_of
-from es_ttc.lab.ranking.pools import Pools
-from es_ttc.lab.ranking.weights import by_words, compared, normalised, values_of_scores
+from es_ttc.lab.ranking.pools import DEFAULT, Pools
+from es_ttc.lab.ranking.weights import compared, values_of_default, values_of_scores
+from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.learned.scores import features_of, learned_scores, start_of
 from es_ttc.rescorers.learned.trees import Missing, Trees
 
@@ -81,6 +82,7 @@ def train(
     metric: str,
     *,
     folds: int,
+    names: Sequence[SignalName] = DEFAULT,
     options: RankOptions | None = None,
     seed: int = SEED,
     progress: Progress = silent,
@@ -88,9 +90,10 @@ def train(
     """Fit trees to all queries, and measure them cross-fitted.
 
     Args:
-        pools: The signals of the queries.
+        pools: The signals of the queries, blend's default ones among them.
         metric: What is compared with the default.
         folds: Parts for cross-fitting.
+        names: The signals that the trees read.
         options: How trees are fitted.
         seed: Of the folds and the bootstrap.
         progress: Told about every fit.
@@ -101,6 +104,8 @@ def train(
     """
     options = options or RankOptions()
     fold = fold_of(len(pools), folds, seed)
+    default = values_of_default(pools, metric)
+    pools = pools.of(names)
     reached = np.zeros(len(pools))
     for one in range(folds):
         trees, _ = fit(pools.some(np.flatnonzero(fold != one)), options)
@@ -109,7 +114,6 @@ def train(
         progress("trees", one + 1, folds + 1)
     trees, gains = fit(pools, options)
     progress("trees", folds + 1, folds + 1)
-    default = values_of_default(pools, metric)
     return RankTraining(metric, trees, default, reached, compared(reached, default, seed), gains)
 
 
@@ -121,11 +125,6 @@ def require_lightgbm() -> None:
     """
     if importlib.util.find_spec("lightgbm") is None:
         raise ConfigurationError("learning to rank needs LightGBM: pip install 'es-ttc[ltr]'")
-
-
-def values_of_default(pools: Pools, metric: str) -> Float64:
-    """Return a metric of each query under blend's defaults, ``(q,)``."""
-    return values_of_scores(pools, by_words(pools, normalised(pools, "z")).sum(axis=2), metric)
 
 
 def values_of_trees(pools: Pools, trees: Trees, blend: float, metric: str) -> Float64:

@@ -82,6 +82,14 @@ class Pools:
         """Return the pools of some queries."""
         return replace(self, pools=tuple(self.pools[int(place)] for place in places))
 
+    def of(self, signals: Sequence[SignalName]) -> "Pools":
+        """Return the pools with some of their signals."""
+        if tuple(signals) == self.signals:
+            return self
+        columns = [self.signals.index(name) for name in signals]
+        pools = tuple(replace(pool, scores=pool.scores[:, columns]) for pool in self.pools)
+        return replace(self, signals=tuple(signals), pools=pools)
+
 
 def signal_names(given: str | None) -> tuple[SignalName, ...]:
     """Return signals by their names, separated by commas, in the order of :data:`SIGNALS`; the default ones for None.
@@ -115,12 +123,13 @@ def collect(
     Args:
         collection: Documents, queries and judgements.
         encoder: Encodes both.
-        signals: What is scored.
+        signals: What is scored, beside blend's default signals.
         window: Documents of the first pass, joined by as many nearest ones; None for the whole corpus.
         max_tokens: Rows kept of one document's token matrix.
         codec: Storage type of token vectors.
         progress: Told about every step.
     """
+    signals = [name for name in SIGNALS if name in signals or name in DEFAULT]
     if len(collection.queries) >= _MANY:
         compiled.prepare()
     method = resolve_one("blend", {"signals": dict.fromkeys(signals, 1)})

@@ -21,7 +21,7 @@ from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.lab.evaluation.tuning import Tuning, best, choose, fold_of
 from es_ttc.lab.ranking.graded import Grades, depth_of, grader
-from es_ttc.lab.ranking.pools import Pool, Pools
+from es_ttc.lab.ranking.pools import DEFAULT, Pool, Pools
 from es_ttc.rescorers.blend.normalise import NORMALISED, Normalisation
 from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.registry import load, parse_params
@@ -71,6 +71,7 @@ def tune_weights(
     metric: str,
     *,
     folds: int,
+    names: Sequence[SignalName] = DEFAULT,
     normalise: Normalisation = "z",
     seed: int = SEED,
     progress: Progress = silent,
@@ -78,9 +79,10 @@ def tune_weights(
     """Find weights on a collection's pools.
 
     Args:
-        pools: The signals of its queries.
+        pools: The signals of its queries, blend's default ones among them.
         metric: What is maximised.
         folds: Parts for cross-fitting, 2 to the number of queries.
+        names: The signals that are weighed.
         normalise: How signals are made comparable.
         seed: Of the folds and the bootstrap.
         progress: Told about every candidate.
@@ -88,11 +90,9 @@ def tune_weights(
     Raises:
         InvalidRequest: There is no such metric.
     """
-    weights = weight_grid(len(pools.signals))
-    signals = normalised(pools, normalise)
-    values = values_of_weights(pools, signals, weights, metric, progress)
-    default = values_of_weights(pools, by_words(pools, signals), weights[:1], metric)
-    names = pools.signals
+    weights = weight_grid(len(names))
+    values = values_of_weights(pools, normalised(pools.of(names), normalise), weights, metric, progress)
+    default = values_of_default(pools, metric, normalise)[None]
     further = {} if normalise == "z" else {"normalise": normalise}
     methods = [_blend(further), *(_blend({"signals": _named(names, row), **further}) for row in weights)]
     tuning = choose(metric, tuple(methods), np.concatenate([default, values]), folds=folds, seed=seed)
@@ -146,6 +146,12 @@ def values_of_weights(
         values[place] = measured(np.einsum("s,sn->n", row.astype(np.float32), planes).reshape(signals.shape[:2]))
         progress("weights", place + 1, len(weights))
     return values
+
+
+def values_of_default(pools: Pools, metric: str, normalise: Normalisation = "z") -> Float64:
+    """Return a metric of each query under blend's default signals and weights, ``(q,)``."""
+    given = pools.of(DEFAULT)
+    return measure(pools, metric)(by_words(given, normalised(given, normalise)).mean(axis=2))
 
 
 def values_of_scores(pools: Pools, scores: Float32, metric: str) -> Float64:
