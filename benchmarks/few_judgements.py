@@ -29,7 +29,9 @@ METRIC = "ndcg@10"
 SIZES = (20, 50, 100, 500)
 SEEDS = (0, 1, 2)
 FOLDS = 5
-KINDS = ("weights", "weights, written", "trees", "trees, written", "trees from nothing")
+KINDS = ("weights", "trees", "trees from nothing", "weights, written", "trees, written")
+DRAWS = ("weights", "trees")
+"""Kinds of which each draw is shown."""
 
 
 def main() -> None:
@@ -48,14 +50,14 @@ def main() -> None:
             learned = [on_test(drawn(pools, size, seed), test, default, seed) for seed in SEEDS]
             row: list[object] = [size]
             for kind in KINDS:
-                values = np.mean([values[kind] for values, _ in learned], axis=0)
-                means = [f"{found[kind].mean() - default.mean():+.3f}" for found, _ in learned]
-                row += [f"{difference(values, default)}", " ".join(means)]
+                row.append(difference(np.mean([values[kind] for values, _ in learned], axis=0), default))
+                if kind in DRAWS:
+                    row.append(" ".join(f"{found[kind].mean() - default.mean():+.3f}" for found, _ in learned))
             clear = [sum(written[kind] for _, written in learned) for kind in ("weights", "trees")]
             rows.append([*row, f"{clear[0]}, {clear[1]}"])
         columns = ["training queries"]
         for kind in KINDS:
-            columns += [kind, "each draw"]
+            columns += [kind, *(["each draw"] if kind in DRAWS else [])]
         print(f"{name}: {len(test)} test queries, blend {default.mean():.3f}\n")
         print(table([*columns, "clear of 3: weights, trees"], rows), flush=True)
         print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr)

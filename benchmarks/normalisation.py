@@ -104,7 +104,8 @@ def difference(ours: Float64, theirs: Float64) -> str:
     """Return the mean difference, bold where its interval leaves out 0."""
     one = compared(ours, theirs)
     sure = "**" if one.interval.low > 0 or one.interval.high < 0 else ""
-    return f"{sure}{one.delta:+.3f}{sure} ({one.interval.low:+.3f}..{one.interval.high:+.3f})"
+    delta, low, high = (round(value, 3) + 0.0 for value in (one.delta, one.interval.low, one.interval.high))
+    return f"{sure}{delta:+.3f}{sure} ({low:+.3f}..{high:+.3f})"
 
 
 if __name__ == "__main__":
