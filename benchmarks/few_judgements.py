@@ -1,6 +1,5 @@
 """From how many judged queries on learning pays: weights and trees against blend with equal weights.
 
-    python -m benchmarks.judged_pools
     python -m benchmarks.few_judgements
 
 For 20, 50, 100, 500 training queries and three draws of them: weights as `es-ttc tune --method blend` finds them, and

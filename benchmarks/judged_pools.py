@@ -33,6 +33,11 @@ def main() -> None:
     """Make what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
+    make()
+
+
+def make() -> None:
+    """Score the signals of all collections whose file is missing."""
     cache = Settings().cache_dir
     encoder = CachedEncoder(load_encoder("minilm@onnx", cache_dir=cache), cache / "encodings")
     for collection in collections():
@@ -78,7 +83,9 @@ def keep(pools: Pools, file: Path) -> None:
 
 
 def kept(name: str, split: str) -> Pools:
-    """Read pools; documents have no ids."""
+    """Read pools, and make them first where they are missing; documents have no ids."""
+    if not path_of(name, split).exists():
+        make()
     with np.load(path_of(name, split)) as held:
         parts = {
             part: np.split(held[part], np.cumsum(held[f"{part}_lengths"])[:-1])

@@ -1,6 +1,5 @@
 """How blend's signals are made comparable: by the window, by figures of sampled queries, or by theoretical minima.
 
-    python -m benchmarks.judged_pools
     python -m benchmarks.normalisation
 
 `window z` is blend's default: mean and standard deviation of each signal over the query's own candidates. `calibrated`
