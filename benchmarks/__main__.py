@@ -11,7 +11,7 @@ from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.settings import Settings
 
 FOLDER = Path(__file__).parent
-_PARTS = frozenset({"__init__", "__main__", "common", "figures", "recorded_llm", "served"})
+_PARTS = frozenset({"__init__", "__main__", "common", "figures", "judged_pools", "recorded_llm", "served"})
 WITH_ENGINE = frozenset(
     {
         "blend_speed", "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill", "knn_retrieval", "loop_hold",

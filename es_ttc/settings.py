@@ -147,6 +147,11 @@ class Settings(EngineSettings, LlmSettings, JobSettings):
     encoder_model: str | None = Field(None, description="The encoder's name there; the model's own where left out.")
     encoder_api_key: SecretStr | None = Field(None, description="Key of that server, sent as a bearer token.")
     encoder_timeout: float = Field(60.0, gt=0, description="Seconds that one attempt at a batch of texts may take.")
+    ranking_models: Path | None = Field(
+        None,
+        description="Folder of models that `es-ttc train rank` wrote: the method `learned` serves them by name. Read "
+        "once, when the gateway starts.",
+    )
     cache_dir: Path = Field(
         default_factory=lambda: Path(platformdirs.user_cache_dir("es-ttc")),
         description="Where downloads and embeddings are kept between runs.",

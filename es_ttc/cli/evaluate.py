@@ -16,12 +16,19 @@ from rich.table import Table
 
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.evaluating import cached_encoder, interruptible, stages, window_option
-from es_ttc.cli.options import JsonObjectType, codec_option, first_pass_option, max_tokens_option
+from es_ttc.cli.options import (
+    JsonObjectType,
+    codec_option,
+    first_pass_option,
+    max_tokens_option,
+    ranking_models_option,
+)
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.lab.evaluation.datasets import Collection
+    from es_ttc.lab.evaluation.methods import Method
     from es_ttc.lab.evaluation.plan import Plan
     from es_ttc.lab.evaluation.results import CollectionResult, Evaluation, MethodResult
     from es_ttc.rescorers.tuned import Tuned
@@ -84,6 +91,7 @@ Examples:
     metavar="FILE",
     help="File of one method's parameters, written by `es-ttc tune`; may be given several times.",
 )
+@ranking_models_option
 @codec_option("float16", ", in memory and in the index")
 @max_tokens_option(1_000_000, "; a warning counts the documents that have more")
 @click.option(
@@ -109,6 +117,7 @@ def evaluate(
     baseline: str | None,
     params: dict[str, dict[str, Any]],
     tuned: tuple[Path, ...],
+    ranking_models: Path | None,
     codec: str,
     max_tokens: int,
     out: Path | None,
@@ -136,9 +145,11 @@ def evaluate(
     """
     from es_ttc.lab.evaluation.methods import resolve
     from es_ttc.lab.evaluation.plan import Plan
+    from es_ttc.rescorers.learned.model import serve_from
     from es_ttc.settings import EngineSettings
 
-    settings = adapted(Settings(**given(encoder=encoder)), adapter)
+    settings = adapted(Settings(**given(encoder=encoder, ranking_models=ranking_models)), adapter)
+    serve_from(settings.ranking_models)
     wanted = [name.strip() for name in methods.split(",") if name.strip()]
     if not wanted:
         raise InvalidRequest("[--methods] names no method")
@@ -153,7 +164,7 @@ def evaluate(
         max_tokens=max_tokens,
         engine=None if engine == MEMORY else EngineSettings(engine=engine),
     )
-    collections = [_warned(collection, chosen) for collection in _load(data, split)]
+    collections = [_warned(collection, chosen, plan.methods) for collection in _load(data, split)]
     command = _command(click.get_current_context(), data)
     with interruptible():
         evaluation = _evaluate(plan, collections, settings, command, quiet=as_json)
@@ -180,12 +191,19 @@ def with_tuned(params: Mapping[str, Mapping[str, Any]], tuned: "Sequence[Tuned]"
     return merged
 
 
-def _warned(collection: "Collection", tuned: "Sequence[Tuned]") -> "Collection":
-    """Say in the results which figures flatter a method, for it was tuned on the very queries."""
+def _warned(collection: "Collection", tuned: "Sequence[Tuned]", methods: "Sequence[Method]") -> "Collection":
+    """Say in the results which figures flatter a method, for it was tuned or learned on the very queries."""
+    from es_ttc.rescorers.learned.rescorer import LearnedParams
+
     same = [one for one in tuned if (one.data, one.split) == (collection.name, collection.split)]
     warnings = [
         f"the parameters of {one.method} were chosen on these very queries: its figures are too good" for one in same
     ]
+    for method in methods:
+        if isinstance(method.params, LearnedParams):
+            trained = method.params.chosen.trained
+            if collection.name in str(trained.get("data")).split("+") and trained.get("split") == collection.split:
+                warnings.append(f"{method.name} was trained on these very queries: its figures are too good")
     return replace(collection, warnings=(*collection.warnings, *warnings))
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -228,3 +229,11 @@ def said(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in options.items()
         if context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
     }
+
+
+ranking_models_option = click.option(
+    "--ranking-models",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    metavar="FOLDER",
+    help="Folder of models written by `es-ttc train rank`; the method `learned` serves them by name.",
+)

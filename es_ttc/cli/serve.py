@@ -8,7 +8,7 @@ import click
 import orjson
 
 from es_ttc.cli.common import engine_flag, given, json_flag, print_json, stderr, stdout
-from es_ttc.cli.options import examples
+from es_ttc.cli.options import examples, ranking_models_option
 from es_ttc.engine.versions import EngineVersion, oldest_versions
 from es_ttc.errors import EngineUnavailable
 from es_ttc.settings import GatewaySettings
@@ -48,6 +48,7 @@ _LOOK_SECONDS = 3.0
     metavar="FOLDER",
     help="Folder of programs written by `es-ttc discover promote`; the method `program` serves them by name.",
 )
+@ranking_models_option
 @json_flag
 def serve(
     engine: str | None,
@@ -56,6 +57,7 @@ def serve(
     encoders: tuple[str, ...],
     tuned: tuple[Path, ...],
     programs: Path | None,
+    ranking_models: Path | None,
     as_json: bool,
 ) -> None:
     """Run the gateway in front of the engine.
@@ -63,6 +65,7 @@ def serve(
     Clients use the gateway's address instead of the engine's. Searches with a `ttc` section are rescored, all other
     requests are forwarded unchanged.
     """
+    from es_ttc.rescorers.learned import model as learned_models
     from es_ttc.rescorers.tuned import TunedDefaults
     from es_ttc.serving.logs import configure_logs
     from es_ttc.serving.programs import serve_programs
@@ -79,9 +82,11 @@ def serve(
             encoders=tuple(others) or None,
             tuned=tuned or None,
             programs=programs,
+            ranking_models=ranking_models,
         )
     )
     TunedDefaults.read(settings.tuned)  # errors in them are reported before the gateway listens
+    learned_models.serve_from(settings.ranking_models)
     serve_programs(settings)
     configure_logs(settings.log_format)
     with bind(settings) as listening:

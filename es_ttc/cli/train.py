@@ -25,6 +25,7 @@ from es_ttc.cli.common import (
 )
 from es_ttc.cli.evaluating import cached_encoder, interruptible, stages
 from es_ttc.cli.options import all_of
+from es_ttc.cli.train_rank import rank
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
 
@@ -41,6 +42,7 @@ _EXAMPLES = """\b
 Examples:
   es-ttc train dense data/mine --out encoders/mine-dense
   es-ttc train nnn data/mine --start encoders/mine-dense --out encoders/mine
+  es-ttc train rank data/mine --out models/mine.json
   es-ttc index create articles --encoder encoders/mine
 """
 
@@ -52,7 +54,12 @@ def train() -> None:
     DATA is a BEIR folder with the split train. The split valid selects the epoch; without it, a seeded fifth of the
     train queries is held out. Test queries are only reported on. The result is one folder: an encoder for every command
     (--encoder FOLDER), and an adapter for stored vectors (`es-ttc attach NAME --adapter FOLDER`).
+
+    `rank` is different: it learns a ranking over the signals of blend, and writes a model for the method `learned`.
     """
+
+
+train.add_command(rank)
 
 
 def _common(

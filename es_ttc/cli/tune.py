@@ -1,6 +1,6 @@
 """`es-ttc tune`: choose a method's parameters on queries that nothing is reported on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ _PIPED_WIDTH = 120
 
 _EXAMPLES = """\b
 Examples:
+  es-ttc tune data/mine --method blend --out blend.json
   es-ttc tune data/mine --method nnn --out nnn.json
   es-ttc tune data/mine --method mmr --split valid --metric recall@5 --queries 1000
   es-ttc tune data/mine --method nnn --params '{"l2": 0}' --grid '{"l1": [0.05, 0.1, 0.2]}'
@@ -48,9 +49,9 @@ Examples:
 )
 @click.option(
     "--metric",
-    default="comp@5",
-    show_default=True,
-    help="Metric to maximise: ndcg@k, recall@k, success@k, comp@k (all relevant documents in the top k), map or mrr.",
+    metavar="NAME",
+    help="Metric to maximise: ndcg@k, recall@k, success@k, comp@k (all relevant documents in the top k), map or mrr. "
+    "Default: ndcg@10 for blend, comp@5 for other methods.",
 )
 @click.option(
     "--grid",
@@ -63,7 +64,16 @@ Examples:
     "--folds",
     type=click.IntRange(2, 100),
     metavar="N",
-    help="Number of folds; each fold is answered with parameters chosen on the others (cross-fitting).",
+    help="Number of folds; each fold is answered with parameters chosen on the others (cross-fitting). Default: 5 for "
+    "the weights of blend, none for other methods.",
+)
+@click.option(
+    "--signals",
+    metavar="NAMES",
+    help="For blend: signals to weigh, separated by commas. Default: lexical,dense,spectral,late_interaction.",
+)
+@click.option(
+    "--force", is_flag=True, help="For blend: write the weights even if their gain over the default is not clear."
 )
 @click.option(
     "--queries", type=click.IntRange(2), metavar="N", help="Number of queries, sampled at random. Default: all."
@@ -86,10 +96,12 @@ def tune(
     data: Path,
     method: str,
     split: str,
-    metric: str,
+    metric: str | None,
     grid: dict[str, Any] | None,
     params: dict[str, Any],
     folds: int | None,
+    signals: str | None,
+    force: bool,
     queries: int | None,
     seed: int,
     window: int | str,
@@ -106,6 +118,11 @@ def tune(
     winner with the defaults: without --folds on the queries that chose it, which is optimistic; with --folds each query
     uses the parameters that the other folds chose.
 
+    For blend without --grid the weights of its signals are found: every signal is scored once for each query, and all
+    combinations of weights on a fine grid are tried on these scores. A table says what each signal is worth. The
+    weights are written only if the cross-fitted gain over the default is clear (its 95 % interval lies above 0), or
+    with --force.
+
     Test queries are refused, because parameters tuned on them must not be reported on them. If a collection has no
     other queries, --split test --folds 5 gives figures that may be reported.
     """
@@ -116,9 +133,20 @@ def tune(
     from es_ttc.rescorers.tuned import as_json as file_content
 
     settings = adapted(Settings(**given(encoder=encoder)), adapter)
+    weighing = method == "blend" and grid is None and "signals" not in params
+    metric = metric or ("ndcg@10" if method == "blend" else "comp@5")
     check_metric(metric)
+    if weighing:
+        from es_ttc.cli.tune_blend import WeightsRequest, tune_blend
+
+        require_other_queries(data, split, folds)
+        request = WeightsRequest(data, split, metric, folds, queries, seed, window, signals, params, out, force)
+        tune_blend(request, settings, as_json=as_json)
+        return
+    if signals is not None or force:
+        raise click.UsageError("--signals and --force are for --method blend without --grid")
     methods = candidates(method, params, grid)
-    _require_other_queries(data, split, folds)
+    require_other_queries(data, split, folds)
     collection = load_collection(data, split)
     if queries is not None:
         collection = sample(collection, queries, seed)
@@ -129,7 +157,7 @@ def tune(
     )
     with interruptible():
         found, identity = _tuned(plan, collection, settings, metric, folds, seed)
-    summary = _summary(found, collection, plan, identity, folds, seed, queries)
+    summary = summary_of(found, collection, plan.settings(), identity, folds, seed, sampled=queries is not None)
     if out is not None:
         from es_ttc.lab.evaluation.report import replace
 
@@ -138,10 +166,10 @@ def tune(
     if as_json:
         print_json(summary)
     else:
-        _show(found, summary)
+        show(found, summary)
 
 
-def _require_other_queries(data: Path, split: str, folds: int | None) -> None:
+def require_other_queries(data: Path, split: str, folds: int | None) -> None:
     """Refuse to tune on test queries, but for cross-fitting where there are no others.
 
     Raises:
@@ -173,19 +201,35 @@ def _tuned(
     return found, encoder.identity.key if encoder else None
 
 
-def _summary(
+def summary_of(
     found: "Tuning",
     collection: "Collection",
-    plan: "Plan",
+    settings: Mapping[str, Any],
     encoder: str | None,
     folds: int | None,
     seed: int,
-    sampled: int | None,
+    *,
+    sampled: bool,
+    most: int | None = None,
 ) -> dict[str, Any]:
-    """Return what is written: first what readers of the file need, then where it comes from."""
+    """Return what is written: first what readers of the file need, then where it comes from.
+
+    Args:
+        found: What was tried.
+        collection: Its queries.
+        settings: How documents were found and stored.
+        encoder: Identity of the encoder.
+        folds: Number of folds; None for none.
+        seed: Seed of all draws.
+        sampled: Whether the queries are a sample.
+        most: Number of candidates that are kept, the best ones; None for all.
+    """
     from es_ttc.lab.evaluation import provenance
 
     means = found.values.mean(axis=1).tolist()
+    shown: Sequence[int] = range(len(means))
+    if most is not None:
+        shown = sorted(shown, key=lambda place: (-means[place], place))[:most]
     against = found.against_default
     return {
         "method": found.best.name,
@@ -206,12 +250,10 @@ def _summary(
             "by_fold": [_given(found.candidates[place]) for place in found.by_fold],
         },
         "queries": len(collection.queries),
-        "sampled": sampled is not None,
+        "sampled": sampled,
         "seed": seed,
-        **plan.settings(),
-        "tried": [
-            {"params": _given(method), "value": mean} for method, mean in zip(found.candidates, means, strict=True)
-        ],
+        **settings,
+        "tried": [{"params": _given(found.candidates[place]), "value": means[place]} for place in shown],
         "versions": provenance.versions(),
         "date": provenance.now(),
     }
@@ -223,14 +265,16 @@ def _given(method: "Method") -> dict[str, Any]:
     return params
 
 
-def _show(found: "Tuning", summary: Mapping[str, Any]) -> None:
+def show(found: "Tuning", summary: Mapping[str, Any], *further: Table) -> None:
+    """Display what was chosen, its candidates, and further tables before the verdict."""
     console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
     heading = (
         f"{summary['method']} on {summary['data']} ({summary['split']}): {summary['queries']:,} queries, "
         f"{len(found.candidates):,} candidates"
     )
     console.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)
-    console.print(candidates_table(found))
+    for table in (candidates_table(found), *further):
+        console.print(table)
     console.print(verdict(summary), highlight=False, markup=False, soft_wrap=True)
 
 

@@ -15,6 +15,7 @@ from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.errors import TooManyRequests
 from es_ttc.reranking.rerankers import Rerankers
 from es_ttc.reranking.rerankers.llm import of_the_gateway as llm_rerankers
+from es_ttc.rescorers.learned import model as learned_models
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking
@@ -69,7 +70,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         wait_for_encoder: Load the encoder before the first request is taken, in place of beside it.
 
     Raises:
-        ConfigurationError: The engine's address, certificates, tuned parameters or promoted programs are wrong.
+        ConfigurationError: The engine's address, certificates, tuned parameters, models or promoted programs are wrong.
     """
     services = Services(settings, load)
     searches = search_pipeline(settings, services)
@@ -121,6 +122,8 @@ class Services:
         self.features = FeatureStore(self.upstream, cache_bytes, self.scoring, self.attached.door, reads, codebooks)
         self.scorer = WindowScorer(self.upstream, self.features, self.attached, self.encoders, self.scoring)
         self.tuned = TunedDefaults.read(settings.tuned)
+        if settings.ranking_models is not None:  # an evaluation has its own, and starts a gateway without settings
+            learned_models.serve_from(settings.ranking_models)
         self.programs = serve_programs(settings)
         self.rerankers = Rerankers(settings.rerankers, llm_rerankers(settings))
         self.model = SharedModel(settings)

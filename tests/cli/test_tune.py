@@ -90,3 +90,34 @@ def test_test_queries_are_refused_but_for_cross_fitting_where_there_are_no_other
     assert report["encoder"] is None
     assert run(["tune", str(both), "--split", "valid", "--queries", "3", *tune]) == 0
     assert json.loads(capsys.readouterr().out)["queries"] == 3
+
+
+def test_weights_of_blend_are_written_only_for_a_clear_gain_or_by_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, out = collection(tmp_path / "bees", "train", "test"), tmp_path / "blend.json"
+    tune = ["tune", str(data), "--method", "blend", "--folds", "2", "--out", str(out)]
+    assert run(tune) == 1
+    captured = capsys.readouterr()
+    assert "weights refitted in 2 folds" in captured.out
+    assert "late_interaction" in captured.out
+    assert "not written" in captured.err
+    assert not out.exists()
+
+    assert run([*tune, "--force", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "without a clear gain" in captured.err
+    report = json.loads(captured.out)
+    assert report["metric"] == "ndcg@10"
+    assert not report["clear"]
+    assert report["against_default"]["cross_fitted"]
+    assert [one["signal"] for one in report["worth"]] == ["lexical", "dense", "spectral", "late_interaction"]
+    assert Tuned.read(out).params == report["params"]
+
+    for arguments, message in (
+        (["--method", "bm25", "--force"], "are for --method blend"),
+        (["--method", "blend", "--signals", "dense"], "fewer than two"),
+        (["--method", "blend", "--folds", "5"], "[folds] is 5, and there are 4 queries"),
+    ):
+        assert run(["tune", str(data), *arguments]) != 0
+        assert message in capsys.readouterr().err

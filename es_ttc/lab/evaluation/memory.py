@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -30,6 +30,26 @@ _BLOCK = 256
 """Queries of one matrix product."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedWindow:
+    """What BM25 finds for a query, with the documents that join it.
+
+    Attributes:
+        query: The query.
+        first: What BM25 finds.
+        documents: ``(k,)`` positions in the corpus of the documents that are scored: BM25's first ones, then those
+            that join.
+        window: These documents with their features.
+    """
+
+    query: Query
+    first: Ranking
+    documents: Positions
+    window: Window
+
+
 Found = tuple[list[Ranking], NDArray[np.float64]]
 """A ranking a query, and the seconds that each took."""
 
@@ -188,27 +208,48 @@ class MemorySearcher:
 
     def _rescore_joined(self, rescorer: Rescorer[Any], method: Method, progress: Progress) -> Found:
         """Rescore what BM25 finds, joined by as many documents nearest to the query, as the gateway does."""
-        features, needs = self._encoded(), method.needs
+        needs = method.needs
+        parts, spent = self._parts(progress)
+
+        def rescore(part: tuple[Query, Ranking, Ranking]) -> Ranking:
+            joined = self._joined(*part, needs)
+            scores = rescorer.score(joined.query, joined.window, method.params)
+            return reorder(joined.first, joined.documents, scores)
+
+        rankings, seconds = _each(rescore, parts, method.name, progress)
+        return rankings, seconds + spent
+
+    def joined_windows(self, needs: frozenset[Feature], progress: Progress = silent) -> Iterator[JoinedWindow]:
+        """Yield for each query what a method that joins the nearest documents scores.
+
+        Args:
+            needs: Features that the windows carry.
+            progress: Told about every query.
+        """
+        parts, _ = self._parts(progress)
+        for place, part in enumerate(parts, 1):
+            yield self._joined(*part, needs)
+            progress("signals", place, len(parts))
+
+    def _parts(self, progress: Progress) -> tuple[list[tuple[Query, Ranking, Ranking]], NDArray[np.float64]]:
+        """Return each query with what BM25 finds and what is nearest to it, and the seconds that both took."""
         by_words, spent = self._retrieve(self._retrieval["bm25"], progress)
         by_vector, spent_on_vectors = self._retrieve(self._retrieval["dense"], progress)
+        return list(zip(self._queries, by_words, by_vector, strict=True)), spent + spent_on_vectors
 
-        def rescore(parts: tuple[Query, Ranking, Ranking]) -> Ranking:
-            query, first, nearest = parts
-            if self._window is None:
-                first = _with_whole_corpus(first, len(features.ids))
-            window = first.documents[: self._window]
-            joined = np.setdiff1d(nearest.documents[: self._candidates], window, assume_unique=True)
-            documents = np.concatenate([window, joined])
-            scores = np.concatenate([first.scores[: self._window], np.zeros(len(joined), np.float32)])
-            found = np.arange(len(documents)) < len(window)
-            known = features.present[documents]
-            documents, scores, found = documents[known], scores[known], found[known]
-            given = replace(self._given(documents, scores, needs), present={Feature.FIRST_PASS: found})
-            return reorder(first, documents, rescorer.score(query, given, method.params))
-
-        parts = list(zip(self._queries, by_words, by_vector, strict=True))
-        rankings, seconds = _each(rescore, parts, method.name, progress)
-        return rankings, seconds + spent + spent_on_vectors
+    def _joined(self, query: Query, first: Ranking, nearest: Ranking, needs: frozenset[Feature]) -> JoinedWindow:
+        features = self._encoded()
+        if self._window is None:
+            first = _with_whole_corpus(first, len(features.ids))
+        window = first.documents[: self._window]
+        joined = np.setdiff1d(nearest.documents[: self._candidates], window, assume_unique=True)
+        documents = np.concatenate([window, joined])
+        scores = np.concatenate([first.scores[: self._window], np.zeros(len(joined), np.float32)])
+        found = np.arange(len(documents)) < len(window)
+        known = features.present[documents]
+        documents, scores, found = documents[known], scores[known], found[known]
+        given = replace(self._given(documents, scores, needs), present={Feature.FIRST_PASS: found})
+        return JoinedWindow(query, first, documents, given)
 
     def _walk(self, method: Method, progress: Progress) -> Found:
         features, graph = self._encoded(), self._graph

@@ -1,6 +1,6 @@
 """Blend: several signals of relevance, made comparable and added up. The default method."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,19 +30,8 @@ ALWAYS: tuple[SignalName, ...] = ("lexical", "dense")
 _EVIDENCE = SpectralRescorer()
 
 
-def _weights_to_try() -> tuple[Mapping[SignalName, float], ...]:
-    """Return weights for `es-ttc tune`: each signal left out, halved and doubled."""
-    return tuple(
-        {name: weight for name, weight in {**DEFAULT_SIGNALS, changed: factor}.items() if weight}
-        for changed in DEFAULT_SIGNALS
-        for factor in (0, 0.5, 2)
-    )
-
-
 class BlendParams(Params):
     """What blend can be told."""
-
-    GRID: ClassVar[Mapping[str, Sequence[Any]]] = {"signals": _weights_to_try()}
 
     signals: dict[SignalName, float] | None = Field(
         None,

@@ -1,0 +1,245 @@
+"""`es-ttc train rank`: learn a ranking over blend's signals from judged queries."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.evaluating import cached_encoder, interruptible, stages, window_option
+from es_ttc.cli.options import examples
+from es_ttc.cli.tune import require_other_queries
+from es_ttc.cli.tune_blend import folds_of, interval_text, told_of_file
+from es_ttc.errors import ConfigurationError
+from es_ttc.settings import Settings
+
+if TYPE_CHECKING:
+    from es_ttc.encoders.base import Encoder
+    from es_ttc.lab.evaluation.datasets import Collection
+    from es_ttc.lab.ranking.lambdamart import RankOptions, RankTraining
+    from es_ttc.lab.ranking.pools import Pools
+    from es_ttc.rescorers.blend.signals import SignalName
+
+_PIPED_WIDTH = 120
+
+
+@dataclass(frozen=True, slots=True)
+class _Training:
+    """What a training came to, and on what."""
+
+    pools: "Pools"
+    found: "RankTraining"
+    options: "RankOptions"
+    folds: int
+    seed: int
+
+
+@click.command(
+    epilog=examples(
+        "es-ttc train rank data/mine --out models/mine.json",
+        "es-ttc train rank data/mine data/others --out models/both.json --queries 2000",
+        "es-ttc serve --ranking-models models",
+        "es-ttc evaluate data/mine --methods blend,learned --ranking-models models",
+    )
+)
+@click.argument("data", metavar="DATA...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    required=True,
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File for the model, NAME.json; requests name it by NAME.",
+)
+@click.option("--split", metavar="NAME", default="train", show_default=True, help="Split of the queries.")
+@click.option(
+    "--metric",
+    default="ndcg@10",
+    show_default=True,
+    help="Metric by which the model is compared with blend: ndcg@k, recall@k, success@k, comp@k, map or mrr.",
+)
+@click.option(
+    "--folds",
+    type=click.IntRange(2, 100),
+    metavar="N",
+    help="Number of folds for the comparison; each is ranked by trees of the others. Default: 5.",
+)
+@click.option(
+    "--queries",
+    type=click.IntRange(2),
+    metavar="N",
+    help="Number of queries of each collection, sampled at random. Default: all.",
+)
+@click.option(
+    "--signals",
+    metavar="NAMES",
+    help="Signals to learn from, separated by commas. Default: lexical,dense,spectral,late_interaction.",
+)
+@click.option("--trees", type=click.IntRange(1, 1000), default=50, show_default=True, help="Number of trees.")
+@click.option("--leaves", type=click.IntRange(2, 64), default=7, show_default=True, help="Leaves of each tree.")
+@click.option(
+    "--learning-rate",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.05,
+    show_default=True,
+    help="Share of each tree's values that is added.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=20_241, show_default=True, help="Seed of sample, folds and bootstrap."
+)
+@click.option("--force", is_flag=True, help="Write the model even if its gain over blend is not clear.")
+@window_option
+@encoder_flag
+@adapter_flag
+@json_flag
+def rank(
+    data: tuple[Path, ...],
+    out: Path,
+    split: str,
+    metric: str,
+    folds: int | None,
+    queries: int | None,
+    signals: str | None,
+    trees: int,
+    leaves: int,
+    learning_rate: float,
+    seed: int,
+    force: bool,
+    window: int | str,
+    encoder: str | None,
+    adapter: str | None,
+    as_json: bool,
+) -> None:
+    """Learn a ranking over blend's signals (LambdaMART, by LightGBM) from one collection or several.
+
+    Every signal is scored once for each query's candidates: what BM25 finds, joined by the nearest documents. Trees are
+    fitted that begin from blend's mean. They are compared with blend on queries that the trees did not see
+    (cross-fitting), and written only if the gain is clear (its 95 % interval lies above 0), or with --force.
+
+    The file holds the trees as numbers. `es-ttc serve --ranking-models FOLDER` serves it as the method `learned`,
+    without LightGBM.
+    """
+    from es_ttc.lab.evaluation.datasets import load_collection, sample
+    from es_ttc.lab.evaluation.metrics import check_metric
+    from es_ttc.lab.ranking.lambdamart import RankOptions, require_lightgbm, train
+    from es_ttc.lab.ranking.pools import signal_names
+    from es_ttc.rescorers.learned.model import check_name
+
+    check_metric(metric)
+    check_name(out)
+    names = signal_names(signals)
+    require_lightgbm()
+    settings = adapted(Settings(**given(encoder=encoder)), adapter)
+    collections = []
+    for folder in data:
+        require_other_queries(folder, split, folds)
+        collection = load_collection(folder, split)
+        collections.append(collection if queries is None else sample(collection, queries, seed))
+    number = folds_of(folds, sum(len(collection.queries) for collection in collections))
+    options = RankOptions(trees, leaves, learning_rate)
+    with interruptible():
+        loaded = cached_encoder(settings)
+        pools = _pools(collections, loaded, names, None if isinstance(window, str) else window)
+        with stages(pools.data) as progress:
+            found = train(pools, metric, folds=number, names=names, options=options, seed=seed, progress=progress)
+    made = _Training(pools.of(names), found, options, number, seed)
+    summary = _summary(made, out.stem)
+    if found.clear or force:
+        _write(out, made, summary)
+    if as_json:
+        print_json(summary)
+    else:
+        _show(made)
+    told_of_file(out, clear=found.clear, force=force, what="model", default="blend")
+
+
+def _pools(
+    collections: "Sequence[Collection]", encoder: "Encoder", signals: "Sequence[SignalName]", window: int | None
+) -> "Pools":
+    from es_ttc.lab.ranking.pools import collect, merged
+
+    every = []
+    for collection in collections:
+        with stages(collection.name) as progress:
+            every.append(collect(collection, encoder, signals, window=window, progress=progress))
+    return merged(every)
+
+
+def _write(out: Path, made: _Training, summary: Mapping[str, Any]) -> None:
+    from es_ttc.lab.evaluation.report import replace
+    from es_ttc.rescorers.learned.model import RankingModel
+
+    model = RankingModel(out.stem, made.pools.signals, made.options.blend, made.found.trees, summary)
+    try:
+        replace(out, model.content())
+    except OSError as error:
+        raise ConfigurationError(f"[{out}] cannot be written: {error.strerror}") from error
+
+
+def _summary(made: _Training, name: str) -> dict[str, Any]:
+    """Return where the model comes from and what it gains."""
+    from es_ttc.lab.evaluation import provenance
+
+    pools, found = made.pools, made.found
+    against = found.against_default
+    return {
+        "model": name,
+        "data": pools.data,
+        "split": pools.split,
+        "queries": len(pools),
+        "encoder": pools.encoder,
+        "signals": pools.signals,
+        "metric": found.metric,
+        "value": float(found.reached.mean()),
+        "blend": float(found.default.mean()),
+        "against_blend": {
+            "delta": against.delta,
+            "interval": [against.interval.low, against.interval.high],
+            "p": against.p,
+            "won_tied_lost": [against.wins, against.ties, against.losses],
+            "folds": made.folds,
+        },
+        "clear": found.clear,
+        "gains": dict(found.gains),
+        "options": asdict(made.options),
+        "seed": made.seed,
+        **pools.settings,
+        "versions": provenance.versions(),
+        "date": provenance.now(),
+    }
+
+
+def _show(made: _Training) -> None:
+    from es_ttc.lab.evaluation.report import score
+
+    found, pools = made.found, made.pools
+    console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
+    heading = f"learned on {pools.data} ({pools.split}): {len(pools):,} queries, {made.folds} folds"
+    console.print(heading, style="italic", highlight=False, markup=False, soft_wrap=True)
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("ranking")
+    for column in (found.metric, "difference (95 % interval)", "won/tied/lost"):
+        table.add_column(column, justify="right")
+    against = found.against_default
+    table.add_row("blend", score(found.default.mean()), "", "")
+    table.add_row(
+        "learned",
+        score(found.reached.mean()),
+        interval_text(against),
+        f"{against.wins}/{against.ties}/{against.losses}",
+    )
+    console.print(table)
+    shares = Table(title="share in what the trees gain", title_justify="left", box=box.SIMPLE_HEAD)
+    shares.add_column("signal")
+    shares.add_column("share", justify="right")
+    for name, share in sorted(found.gains.items(), key=lambda item: -item[1]):
+        shares.add_row(escape(name), f"{share:.0%}")
+    console.print(shares)
+    if not found.clear:
+        verdict = "worse than blend" if against.interval.high < 0 else "no clear gain over blend"
+        stderr.print(verdict, highlight=False)

@@ -1,0 +1,155 @@
+"""`es-ttc tune --method blend`: the weights of blend's signals, and what each signal is worth."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from es_ttc.cli.common import print_json, stderr
+from es_ttc.cli.evaluating import cached_encoder, interruptible, stages
+from es_ttc.errors import InvalidRequest
+from es_ttc.settings import Settings
+
+if TYPE_CHECKING:
+    from es_ttc.lab.evaluation.bootstrap import Comparison
+    from es_ttc.lab.ranking.weights import WeightTuning
+
+_FOLDS = 5
+_MOST_TRIED = 20
+"""Candidates that the file keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsRequest:
+    """What the command line asks for; see `es-ttc tune --help`."""
+
+    data: Path
+    split: str
+    metric: str
+    folds: int | None
+    queries: int | None
+    seed: int
+    window: int | str
+    signals: str | None
+    params: Mapping[str, Any]
+    out: Path | None
+    force: bool
+
+
+def tune_blend(request: WeightsRequest, settings: Settings, *, as_json: bool) -> None:
+    """Find the weights, display them, and write them if they gain something clear.
+
+    Raises:
+        InvalidRequest: A parameter does not fit, or there are fewer queries than folds.
+    """
+    from es_ttc.cli.tune import show, summary_of
+    from es_ttc.lab.evaluation.datasets import load_collection, sample
+    from es_ttc.lab.ranking.pools import collect, signal_names
+    from es_ttc.lab.ranking.weights import tune_weights
+    from es_ttc.rescorers import registry
+    from es_ttc.rescorers.blend.rescorer import BlendParams
+
+    fixed = registry.parse_params(registry.load("blend"), request.params)
+    assert isinstance(fixed, BlendParams)  # noqa: S101 - blend's own
+    names = signal_names(request.signals)
+    collection = load_collection(request.data, request.split)
+    if request.queries is not None:
+        collection = sample(collection, request.queries, request.seed)
+    folds = folds_of(request.folds, len(collection.queries))
+    with interruptible():
+        encoder = cached_encoder(settings)
+        with stages(collection.name) as progress:
+            window = None if isinstance(request.window, str) else request.window
+            pools = collect(collection, encoder, names, window=window, progress=progress)
+            found = tune_weights(
+                pools,
+                request.metric,
+                folds=folds,
+                names=names,
+                normalise=fixed.normalise,
+                seed=request.seed,
+                progress=progress,
+            )
+    sampled = request.queries is not None
+    summary = summary_of(
+        found.tuning, collection, pools.settings, pools.encoder, folds, request.seed, sampled=sampled, most=_MOST_TRIED
+    )
+    summary |= {"clear": found.clear, "worth": [asdict(one) for one in found.worth]}
+    written = request.out is not None and (found.clear or request.force)
+    if request.out is not None and written:
+        write(request.out, summary)
+    if as_json:
+        print_json(summary)
+    else:
+        show(found.tuning, summary, worth_table(found))
+    if request.out is not None:
+        told_of_file(request.out, clear=found.clear, force=request.force, what="weights", default="equal weights")
+
+
+def folds_of(given: int | None, queries: int) -> int:
+    """Return the number of folds.
+
+    Raises:
+        InvalidRequest: There are fewer queries than folds.
+    """
+    folds = _FOLDS if given is None else given
+    if folds > queries:
+        raise InvalidRequest(f"[folds] is {folds}, and there are {queries} queries: give fewer folds or more queries")
+    return folds
+
+
+def write(out: Path, summary: Mapping[str, Any]) -> None:
+    """Write the file of tuned parameters."""
+    from es_ttc.lab.evaluation.report import replace
+    from es_ttc.rescorers.tuned import as_json
+
+    replace(out, as_json(summary))
+
+
+def told_of_file(out: Path, *, clear: bool, force: bool, what: str, default: str) -> None:
+    """Say whether a file was written; without a clear gain and --force the command fails.
+
+    Raises:
+        click.exceptions.Exit: Nothing was written.
+    """
+    if clear or force:
+        stderr.print(f"{what}: {escape(str(out))}", highlight=False, soft_wrap=True)
+        if not clear:
+            stderr.print(f"[yellow]mind:[/] written by --force, without a clear gain over {default}")
+        return
+    stderr.print(
+        f"[yellow]not written:[/] {escape(str(out))}: the gain over {default} is not clear. Keep the default, judge "
+        "more queries, or write the file all the same with --force",
+        highlight=False,
+        soft_wrap=True,
+    )
+    raise click.exceptions.Exit(1)
+
+
+def worth_table(found: "WeightTuning") -> Table:
+    """Return what is lost by leaving each signal out."""
+    metric, folds = found.tuning.metric, len(found.tuning.by_fold)
+    table = Table(
+        title=f"{metric} without a signal, against all signals (95 % interval)",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("without")
+    table.add_column("equal weights", justify="right")
+    table.add_column(f"weights refitted in {folds} folds", justify="right")
+    for one in found.worth:
+        table.add_row(one.signal, interval_text(one.equal), interval_text(one.refitted))
+    return table
+
+
+def interval_text(one: "Comparison") -> str:
+    """Return a difference with its interval; bold where it is clear."""
+    from es_ttc.lab.evaluation.report import signed
+
+    text = f"{signed(one.delta)} ({signed(one.interval.low)} to {signed(one.interval.high)})"
+    return f"[bold]{text}[/]" if one.interval.low > 0 or one.interval.high < 0 else text

@@ -1,0 +1,1 @@
+"""Ranking learned from judgements: the signals of judged queries, scored once, and what is fitted to them."""

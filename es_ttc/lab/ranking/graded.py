@@ -1,0 +1,107 @@
+"""Metrics of many rankings at once, from the grades of the documents in their order. Pure numpy.
+
+The values are those of :func:`es_ttc.lab.evaluation.metrics.score_by`, which asks trec_eval for one ranking at a time;
+a search over weights asks for thousands of rankings.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.lab.evaluation.metrics import check_metric
+
+Float64 = NDArray[np.float64]
+Grades = NDArray[np.int64]
+
+
+def depth_of(metric: str) -> int | None:
+    """Return how many of the first documents a metric reads; None for all."""
+    _, _, cutoff = metric.partition("@")
+    return int(cutoff) if cutoff else None
+
+
+def values_of(metric: str, ranked: Grades, judged: Sequence[Grades]) -> Float64:
+    """Return a metric of each query, ``(q,)``; see :func:`grader`."""
+    return grader(metric, judged)(ranked)
+
+
+def grader(metric: str, judged: Sequence[Grades]) -> Callable[[Grades], Float64]:
+    """Return what computes a metric of each query, ``(q,)``, from rankings; what all rankings share is computed once.
+
+    Its argument are ``(q, n)`` grades in the ranking's order; 0 for a document that is not judged, and behind the end.
+
+    Args:
+        metric: See :func:`check_metric`.
+        judged: For each query the grades of all judged documents.
+
+    Raises:
+        InvalidRequest: There is no such metric.
+    """
+    check_metric(metric)
+    family, _, _ = metric.partition("@")
+    depth = depth_of(metric)
+    relevant = np.array([(grades > 0).sum() for grades in judged], np.float64)
+    whole = _ideal(judged, depth or 0) if family == "ndcg" else relevant
+
+    def values(ranked: Grades) -> Float64:
+        return _METRICS[family](np.maximum(ranked[:, :depth], 0), whole)
+
+    return values
+
+
+def _ideal(judged: Sequence[Grades], depth: int) -> Float64:
+    ideal = np.zeros((len(judged), depth))
+    for row, grades in zip(ideal, judged, strict=True):
+        best = np.sort(grades[grades > 0])[::-1][:depth]
+        row[: len(best)] = best
+    return _dcg(ideal)
+
+
+def _dcg(grades: NDArray[Any]) -> Float64:
+    total: Float64 = grades @ (1 / np.log2(np.arange(2, grades.shape[1] + 2)))
+    return total
+
+
+def _ndcg(ranked: Grades, ideal: Float64) -> Float64:
+    return _ratio(_dcg(ranked), ideal)
+
+
+def _recall(ranked: Grades, relevant: Float64) -> Float64:
+    return _ratio((ranked > 0).sum(axis=1), relevant)
+
+
+def _success(ranked: Grades, relevant: Float64) -> Float64:  # noqa: ARG001
+    return np.asarray((ranked > 0).any(axis=1), np.float64)
+
+
+def _comp(ranked: Grades, relevant: Float64) -> Float64:
+    complete: Float64 = ((relevant > 0) & ((ranked > 0).sum(axis=1) == relevant)).astype(np.float64)
+    return complete
+
+
+def _mrr(ranked: Grades, relevant: Float64) -> Float64:  # noqa: ARG001
+    found = ranked > 0
+    return _ratio(np.asarray(found.any(axis=1), np.float64), 1.0 + found.argmax(axis=1))
+
+
+def _map(ranked: Grades, relevant: Float64) -> Float64:
+    found = ranked > 0
+    precision = np.cumsum(found, axis=1) / np.arange(1, ranked.shape[1] + 1)
+    return _ratio((precision * found).sum(axis=1), relevant)
+
+
+def _ratio(part: NDArray[Any], whole: NDArray[np.float64]) -> Float64:
+    values: Float64 = np.divide(part.astype(np.float64), whole, out=np.zeros(len(whole)), where=whole > 0)
+    return values
+
+
+_METRICS: Mapping[str, Callable[[Grades, Float64], Float64]] = {
+    "ndcg": _ndcg,
+    "recall": _recall,
+    "success": _success,
+    "comp": _comp,
+    "mrr": _mrr,
+    "map": _map,
+}

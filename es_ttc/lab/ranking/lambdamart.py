@@ -1,0 +1,233 @@
+"""Learning to rank: LambdaMART over blend's signals, fitted by LightGBM, and its trees as plain arrays.
+
+The trees begin from blend's mean: where judgements are few they change little, and the ranking stays near the default
+(Burges, *From RankNet to LambdaRank to LambdaMART*, 2010; the start is LightGBM's ``init_score``).
+"""
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
+from es_ttc.lab.evaluation.metrics import Float64
+from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.tuning import fold_of
+from es_ttc.lab.ranking.pools import DEFAULT, Pools
+from es_ttc.lab.ranking.weights import compared, values_of_default, values_of_scores
+from es_ttc.rescorers.blend.signals import SignalName
+from es_ttc.rescorers.learned.scores import features_of, learned_scores, start_of
+from es_ttc.rescorers.learned.trees import Missing, Trees
+
+if TYPE_CHECKING:
+    from lightgbm import Booster
+
+_MOST_DOCUMENTS = 10_000
+"""Documents of one query that LightGBM takes."""
+_MISSING = {"None": Missing.NONE, "Zero": Missing.ZERO, "NaN": Missing.NAN}
+
+
+@dataclass(frozen=True, slots=True)
+class RankOptions:
+    """How trees are fitted; the defaults were looked at on training queries.
+
+    Attributes:
+        trees: Number of trees.
+        leaves: Leaves of each tree.
+        learning_rate: Share of each tree's values that is added.
+        least: Documents of a leaf at the least.
+        blend: Weight of blend's mean, from which the trees begin.
+        seed: Of LightGBM.
+    """
+
+    trees: int = 50
+    leaves: int = 7
+    learning_rate: float = 0.05
+    least: int = 50
+    blend: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RankTraining:
+    """A model's trees and what they gain.
+
+    Attributes:
+        metric: What is compared.
+        trees: Fitted to all queries.
+        default: ``(q,)`` each query's value under blend's defaults.
+        reached: ``(q,)`` each query's value under the trees that were fitted to the other folds.
+        against_default: The one against the other.
+        gains: Share of each signal in what the splits gain, by signal.
+    """
+
+    metric: str
+    trees: Trees
+    default: Float64
+    reached: Float64
+    against_default: Comparison
+    gains: Mapping[str, float]
+
+    @property
+    def clear(self) -> bool:
+        """Whether the cross-fitted gain over the default is clear: its interval lies above 0."""
+        return self.against_default.interval.low > 0
+
+
+def train(
+    pools: Pools,
+    metric: str,
+    *,
+    folds: int,
+    names: Sequence[SignalName] = DEFAULT,
+    options: RankOptions | None = None,
+    seed: int = SEED,
+    progress: Progress = silent,
+) -> RankTraining:
+    """Fit trees to all queries, and measure them cross-fitted.
+
+    Args:
+        pools: The signals of the queries, blend's default ones among them.
+        metric: What is compared with the default.
+        folds: Parts for cross-fitting.
+        names: The signals that the trees read.
+        options: How trees are fitted.
+        seed: Of the folds and the bootstrap.
+        progress: Told about every fit.
+
+    Raises:
+        InvalidRequest: There is no relevant document in any pool, or a pool is too large.
+        ConfigurationError: LightGBM is not installed.
+    """
+    options = options or RankOptions()
+    fold = fold_of(len(pools), folds, seed)
+    default = values_of_default(pools, metric)
+    pools = pools.of(names)
+    reached = np.zeros(len(pools))
+    for one in range(folds):
+        trees, _ = fit(pools.some(np.flatnonzero(fold != one)), options)
+        held_out = np.flatnonzero(fold == one)
+        reached[held_out] = values_of_trees(pools.some(held_out), trees, options.blend, metric)
+        progress("trees", one + 1, folds + 1)
+    trees, gains = fit(pools, options)
+    progress("trees", folds + 1, folds + 1)
+    return RankTraining(metric, trees, default, reached, compared(reached, default, seed), gains)
+
+
+def require_lightgbm() -> None:
+    """Refuse to begin without LightGBM.
+
+    Raises:
+        ConfigurationError: It is not installed.
+    """
+    if importlib.util.find_spec("lightgbm") is None:
+        raise ConfigurationError("learning to rank needs LightGBM: pip install 'es-ttc[ltr]'")
+
+
+def values_of_trees(pools: Pools, trees: Trees, blend: float, metric: str) -> Float64:
+    """Return a metric of each query under a model, ``(q,)``."""
+    scores = np.zeros((len(pools), max(len(pool.documents) for pool in pools.pools)), np.float32)
+    for row, pool in zip(scores, pools.pools, strict=True):
+        row[: len(pool.documents)] = learned_scores(pool.scores, pools.signals, pool.words, blend, trees)
+    return values_of_scores(pools, scores, metric)
+
+
+def fit(pools: Pools, options: RankOptions) -> tuple[Trees, dict[str, float]]:
+    """Fit trees, and return them with each signal's share in what the splits gain.
+
+    Raises:
+        InvalidRequest: See :func:`train`.
+        ConfigurationError: LightGBM is not installed.
+    """
+    require_lightgbm()
+    import lightgbm
+
+    useful = [pool for pool in pools.pools if len(pool.documents) > 1 and (pool.grades > 0).any()]
+    if not useful:
+        raise InvalidRequest("no query has a relevant document among its candidates: there is nothing to learn from")
+    longest = max(len(pool.documents) for pool in useful)
+    if longest > _MOST_DOCUMENTS:
+        raise InvalidRequest(
+            f"a query has {longest:,} candidates, and LightGBM takes {_MOST_DOCUMENTS:,}: see --window"
+        )
+    features = [features_of(pool.scores) for pool in useful]
+    starts = [
+        options.blend * start_of(row, pools.signals, pool.words) for row, pool in zip(features, useful, strict=True)
+    ]
+    grades = np.concatenate([np.maximum(pool.grades, 0) for pool in useful])
+    data = lightgbm.Dataset(
+        np.concatenate(features).astype(np.float64),
+        grades,
+        group=[len(pool.documents) for pool in useful],
+        init_score=np.concatenate(starts),
+        feature_name=list(pools.signals),
+    )
+    params = {
+        "objective": "lambdarank",
+        "num_leaves": options.leaves,
+        "learning_rate": options.learning_rate,
+        "min_data_in_leaf": options.least,
+        "lambdarank_truncation_level": 20,
+        "label_gain": list(range(int(grades.max()) + 1)),  # nDCG's gains are linear here
+        "seed": options.seed,
+        "deterministic": True,
+        "force_row_wise": True,
+        "num_threads": 1,
+        "verbose": -1,
+    }
+    booster = lightgbm.train(params, data, options.trees)
+    gains = booster.feature_importance("gain")
+    shares = gains / max(gains.sum(), 1e-12)
+    return exported(booster), {name: float(share) for name, share in zip(pools.signals, shares, strict=True)}
+
+
+def exported(booster: "Booster") -> Trees:
+    """Return a booster's trees as arrays.
+
+    Raises:
+        ValueError: A node is not numerical.
+    """
+    builder = _Builder()
+    for tree in booster.dump_model()["tree_info"]:
+        builder.roots.append(builder.add(tree["tree_structure"]))
+    return builder.trees()
+
+
+class _Builder:
+    """Appends nodes to lists; a node stands before its children."""
+
+    def __init__(self) -> None:
+        self.roots: list[int] = []
+        self.nodes: list[dict[str, Any]] = []
+        self.children: list[list[int]] = []
+        self.values: list[float] = []
+
+    def add(self, node: Mapping[str, Any]) -> int:
+        """Append a node and what stands below it, and return its place."""
+        if "split_feature" not in node:
+            self.values.append(float(node["leaf_value"]))
+            return ~(len(self.values) - 1)
+        if node["decision_type"] != "<=":
+            raise ValueError(f"only numerical splits can be exported, not [{node['decision_type']}]")
+        place = len(self.nodes)
+        self.nodes.append(dict(node))
+        self.children.append([])
+        self.children[place] = [self.add(node[side]) for side in ("left_child", "right_child")]
+        return place
+
+    def trees(self) -> Trees:
+        """Return the arrays."""
+        children = np.array(self.children, np.int32).reshape(-1, 2)
+        return Trees(
+            roots=np.array(self.roots, np.int32),
+            feature=np.array([node["split_feature"] for node in self.nodes], np.int32),
+            threshold=np.array([node["threshold"] for node in self.nodes], np.float64),
+            left=children[:, 0].copy(),
+            right=children[:, 1].copy(),
+            missing=np.array([_MISSING[node["missing_type"]] for node in self.nodes], np.int32),
+            default_left=np.array([node["default_left"] for node in self.nodes], np.bool_),
+            values=np.array(self.values, np.float64),
+        )

@@ -1,0 +1,188 @@
+"""The signals of judged queries, scored once: what weights and trees are fitted to.
+
+For each query the pool is what blend would score: the first pass's window and the documents nearest to the query. Its
+scores are a matrix of documents and signals. A trial of weights is then a product of matrices, not a search.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.common.validation import did_you_mean
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.mappings.spec import Codec
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.memory import JoinedWindow, MemorySearcher
+from es_ttc.lab.evaluation.methods import resolve_one
+from es_ttc.lab.evaluation.plan import Plan, opened
+from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.rescorers import compiled
+from es_ttc.rescorers.base import Feature
+from es_ttc.rescorers.blend.rescorer import DEFAULT_SIGNALS
+from es_ttc.rescorers.blend.signals import SIGNALS, SignalName, all_signal_scores, weight_of_words
+from es_ttc.vectors.tokens import Float32
+
+DEFAULT: tuple[SignalName, ...] = tuple(DEFAULT_SIGNALS)
+Grades = NDArray[np.int64]
+_MANY = 50
+"""Queries from which on compiling the loops (some seconds, once a process) takes less than it saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One query's documents with their signals and judgements.
+
+    Attributes:
+        query: The query's id.
+        documents: Ids of the k documents: those of the first pass, then those that joined.
+        scores: ``(k, s)`` float32, a signal's scores in each column; NaN where a document does not have it.
+        words: How far the first pass's scores are trusted, 0 to 1 (:func:`weight_of_words`).
+        grades: ``(k,)`` each document's grade; 0 where it is not judged.
+        behind: ``(b,)`` grades of the documents that are ranked behind the pool, in their order.
+        judged: Grades of all judged documents, in the pool or not.
+    """
+
+    query: str
+    documents: tuple[str, ...]
+    scores: Float32
+    words: float
+    grades: Grades
+    behind: Grades
+    judged: Grades
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """The pools of a collection's queries.
+
+    Attributes:
+        data: The collection's name.
+        split: The split of its judgements.
+        encoder: Identity of the encoder.
+        signals: Names of the matrices' columns.
+        pools: One a query, in the collection's order.
+        settings: How the pools were made, for people.
+    """
+
+    data: str
+    split: str
+    encoder: str
+    signals: tuple[SignalName, ...]
+    pools: tuple[Pool, ...]
+    settings: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.pools)
+
+    def some(self, places: Sequence[int] | NDArray[np.intp]) -> "Pools":
+        """Return the pools of some queries."""
+        return replace(self, pools=tuple(self.pools[int(place)] for place in places))
+
+    def of(self, signals: Sequence[SignalName]) -> "Pools":
+        """Return the pools with some of their signals."""
+        if tuple(signals) == self.signals:
+            return self
+        columns = [self.signals.index(name) for name in signals]
+        pools = tuple(replace(pool, scores=pool.scores[:, columns]) for pool in self.pools)
+        return replace(self, signals=tuple(signals), pools=pools)
+
+
+def signal_names(given: str | None) -> tuple[SignalName, ...]:
+    """Return signals by their names, separated by commas, in the order of :data:`SIGNALS`; the default ones for None.
+
+    Raises:
+        InvalidRequest: A name is unknown, or there are fewer than two.
+    """
+    if given is None:
+        return DEFAULT
+    wanted = [name.strip() for name in given.split(",") if name.strip()]
+    for name in wanted:
+        if name not in SIGNALS:
+            raise InvalidRequest(f"unknown signal [{name}]{did_you_mean(name, tuple(SIGNALS))}")
+    if len(set(wanted)) < 2:
+        raise InvalidRequest("[signals] names fewer than two signals: there is nothing to weigh")
+    return tuple(name for name in SIGNALS if name in wanted)
+
+
+def collect(
+    collection: Collection,
+    encoder: Encoder,
+    signals: Sequence[SignalName] = DEFAULT,
+    *,
+    window: int | None = 100,
+    max_tokens: int = 1024,
+    codec: Codec = "float16",
+    progress: Progress = silent,
+) -> Pools:
+    """Encode a collection and score every signal once for each query's pool.
+
+    Args:
+        collection: Documents, queries and judgements.
+        encoder: Encodes both.
+        signals: What is scored, beside blend's default signals.
+        window: Documents of the first pass, joined by as many nearest ones; None for the whole corpus.
+        max_tokens: Rows kept of one document's token matrix.
+        codec: Storage type of token vectors.
+        progress: Told about every step.
+    """
+    signals = [name for name in SIGNALS if name in signals or name in DEFAULT]
+    if len(collection.queries) >= _MANY:
+        compiled.prepare()
+    method = resolve_one("blend", {"signals": dict.fromkeys(signals, 1)})
+    plan = Plan((method,), first_pass="bm25", window=window, max_tokens=max_tokens, codec=codec)
+    with opened(plan, collection, encoder, progress) as (searcher, _, _):
+        assert isinstance(searcher, MemorySearcher)  # noqa: S101 - the plan has no engine
+        return pools_of(collection, searcher, signals, encoder.identity.key, plan.settings(), progress)
+
+
+def merged(every: Sequence[Pools]) -> Pools:
+    """Return the pools of several collections as one."""
+    first, *others = every
+    if not others:
+        return first
+    return replace(
+        first,
+        data="+".join(one.data for one in every),
+        pools=tuple(pool for one in every for pool in one.pools),
+    )
+
+
+def pools_of(
+    collection: Collection,
+    searcher: MemorySearcher,
+    signals: Sequence[SignalName],
+    encoder: str,
+    settings: Mapping[str, Any],
+    progress: Progress = silent,
+) -> Pools:
+    """Score every signal once for each query's pool; see :func:`collect`."""
+    needs = frozenset(feature for name in signals for feature in SIGNALS[name].reads) | {Feature.NORMS}
+    ids = [document.id for document in collection.documents]
+    pools = [
+        _pool(query, joined, collection.qrels[query], signals, ids)
+        for query, joined in zip(collection.queries, searcher.joined_windows(needs, progress), strict=True)
+    ]
+    return Pools(collection.name, collection.split, encoder, tuple(signals), tuple(pools), settings)
+
+
+def _pool(
+    query: str, joined: JoinedWindow, judged: Mapping[str, int], signals: Sequence[SignalName], ids: Sequence[str]
+) -> Pool:
+    documents = tuple(ids[place] for place in joined.documents.tolist())
+    scored = all_signal_scores(signals, joined.query, joined.window)
+    columns = [np.where(scored[name].known, scored[name].scores, np.float32(np.nan)) for name in signals]
+    pooled = set(documents)
+    behind = [found for place in joined.first.documents.tolist() if (found := ids[place]) not in pooled]
+    return Pool(
+        query,
+        documents,
+        np.stack(columns, axis=1).astype(np.float32),
+        weight_of_words(joined.window),
+        grades=np.array([judged.get(document, 0) for document in documents], np.int64),
+        behind=np.array([judged.get(document, 0) for document in behind], np.int64),
+        judged=np.array(sorted(judged.values(), reverse=True), np.int64),
+    )

@@ -1,0 +1,263 @@
+"""Weights of blend's signals, found on judged queries whose signals were scored once.
+
+Every combination of weights on a fine grid is tried: with four signals the multiples of 1/20 that sum to 1, some 1,800.
+A grid has no local optima, and its values of each query serve every fold and every signal that is left out: nothing is
+searched twice. Equal weights, blend's default, are the first candidate and win ties; of others the one nearest to equal
+weights wins.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.lab.evaluation.bootstrap import SEED, Comparison, compare, resampled_means
+from es_ttc.lab.evaluation.methods import Method
+from es_ttc.lab.evaluation.metrics import Float64
+from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.evaluation.tuning import Tuning, best, choose, fold_of
+from es_ttc.lab.ranking.graded import Grades, depth_of, grader
+from es_ttc.lab.ranking.pools import DEFAULT, Pool, Pools
+from es_ttc.rescorers.blend.normalise import NORMALISED, Normalisation
+from es_ttc.rescorers.blend.signals import SignalName
+from es_ttc.rescorers.registry import load, parse_params
+from es_ttc.vectors.tokens import Float32
+
+MOST_CANDIDATES = 2_000
+FINEST = 20
+"""Weights are multiples of 1/20 at the finest."""
+_ALIKE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What a signal is worth: the metric without it, less the metric with it.
+
+    Attributes:
+        signal: The signal that is left out.
+        equal: With equal weights of the others.
+        refitted: With weights that the other folds choose for the others, against weights that they choose for all.
+    """
+
+    signal: SignalName
+    equal: Comparison
+    refitted: Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class WeightTuning:
+    """Weights that were found.
+
+    Attributes:
+        tuning: What was tried and what came out best; the first candidate is blend without parameters.
+        worth: What each signal is worth.
+    """
+
+    tuning: Tuning
+    worth: tuple[Worth, ...]
+
+    @property
+    def clear(self) -> bool:
+        """Whether the cross-fitted gain over the default is clear: its interval lies above 0."""
+        return self.tuning.against_default.interval.low > 0
+
+
+def tune_weights(
+    pools: Pools,
+    metric: str,
+    *,
+    folds: int,
+    names: Sequence[SignalName] = DEFAULT,
+    normalise: Normalisation = "z",
+    seed: int = SEED,
+    progress: Progress = silent,
+) -> WeightTuning:
+    """Find weights on a collection's pools.
+
+    Args:
+        pools: The signals of its queries, blend's default ones among them.
+        metric: What is maximised.
+        folds: Parts for cross-fitting, 2 to the number of queries.
+        names: The signals that are weighed.
+        normalise: How signals are made comparable.
+        seed: Of the folds and the bootstrap.
+        progress: Told about every candidate.
+
+    Raises:
+        InvalidRequest: There is no such metric.
+    """
+    weights = weight_grid(len(names))
+    values = values_of_weights(pools, normalised(pools.of(names), normalise), weights, metric, progress)
+    default = values_of_default(pools, metric, normalise)[None]
+    further = {} if normalise == "z" else {"normalise": normalise}
+    methods = [_blend(further), *(_blend({"signals": _named(names, row), **further}) for row in weights)]
+    tuning = choose(metric, tuple(methods), np.concatenate([default, values]), folds=folds, seed=seed)
+    worth = tuple(_worth(place, name, weights, values, folds, seed) for place, name in enumerate(names))
+    return WeightTuning(tuning, worth)
+
+
+def _blend(params: Mapping[str, Any]) -> Method:
+    rescorer = load("blend")
+    return Method(rescorer.name, parse_params(rescorer, params), rescorer)
+
+
+def _named(names: Sequence[SignalName], row: Float64) -> dict[SignalName, float]:
+    return {name: round(float(weight), 6) for name, weight in zip(names, row, strict=True) if weight}
+
+
+def weight_grid(signals: int) -> Float64:
+    """Return combinations of weights, ``(c, s)``, each row's sum 1.
+
+    The first has equal weights, the next s leave out one signal each and weigh the others equally; then comes the grid,
+    those nearest to equal weights first.
+    """
+    parts = FINEST
+    while parts > 1 and comb(parts + signals - 1, signals - 1) > MOST_CANDIDATES:
+        parts -= 1
+    bars = np.array(list(combinations(range(parts + signals - 1), signals - 1))).reshape(-1, signals - 1)
+    edges = np.concatenate([np.full((len(bars), 1), -1), bars, np.full((len(bars), 1), parts + signals - 1)], axis=1)
+    grid = (np.diff(edges, axis=1) - 1) / parts
+    others = 1 - np.eye(signals)
+    first = np.concatenate([np.full((1, signals), 1 / signals), others / others.sum(axis=1, keepdims=True)])
+    further = grid[np.argsort(np.abs(grid - first[0]).sum(axis=1), kind="stable")]
+    known = (np.abs(further[:, None] - first).max(axis=2) < _ALIKE).any(axis=1)
+    return np.concatenate([first, further[~known]])
+
+
+def values_of_weights(
+    pools: Pools, signals: Float32, weights: Float64, metric: str, progress: Progress = silent
+) -> Float64:
+    """Return a metric of every candidate and query, ``(c, q)``.
+
+    Args:
+        pools: The queries' pools.
+        signals: ``(q, n, s)``, their signals made comparable.
+        weights: ``(c, s)``.
+        metric: What is measured.
+        progress: Told about every candidate.
+    """
+    measured, planes = measure(pools, metric), np.ascontiguousarray(signals.reshape(-1, signals.shape[2]).T)
+    values = np.empty((len(weights), len(pools)))
+    for place, row in enumerate(weights):
+        values[place] = measured(np.einsum("s,sn->n", row.astype(np.float32), planes).reshape(signals.shape[:2]))
+        progress("weights", place + 1, len(weights))
+    return values
+
+
+def values_of_default(pools: Pools, metric: str, normalise: Normalisation = "z") -> Float64:
+    """Return a metric of each query under blend's default signals and weights, ``(q,)``."""
+    given = pools.of(DEFAULT)
+    return measure(pools, metric)(by_words(given, normalised(given, normalise)).mean(axis=2))
+
+
+def values_of_scores(pools: Pools, scores: Float32, metric: str) -> Float64:
+    """Return a metric of each query, ``(q,)``, whose pool is ranked by scores; see :func:`measure`."""
+    return measure(pools, metric)(scores)
+
+
+def measure(pools: Pools, metric: str) -> Callable[[Float32], Float64]:
+    """Return what computes a metric of each query, ``(q,)``, from scores; what all scores share is computed once.
+
+    Its argument are ``(q, n)`` scores; what stands behind the end of a query's pool is not read.
+
+    Args:
+        pools: The queries' pools.
+        metric: What is measured.
+
+    Raises:
+        InvalidRequest: There is no such metric.
+    """
+    values = grader(metric, [pool.judged for pool in pools.pools])
+    grades = _padded([pool.grades for pool in pools.pools])
+    lengths = np.array([len(pool.documents) for pool in pools.pools])
+    beyond = np.arange(grades.shape[1]) >= lengths[:, None]
+    relevant = np.nonzero(grades > 0)
+    depth = depth_of(metric)
+    reaches_behind = depth is None or depth > lengths.min()
+
+    def measured(scores: Float32) -> Float64:
+        ranked = _ranked(np.where(beyond, np.float32(-np.inf), scores), grades, relevant, depth)
+        return values(_with_behind(ranked, pools.pools) if reaches_behind else ranked)
+
+    return measured
+
+
+def normalised(pools: Pools, normalise: Normalisation) -> Float32:
+    """Return the signals made comparable over each pool, ``(q, n, s)``; 0 behind the end of a query's pool."""
+    longest = max(len(pool.documents) for pool in pools.pools)
+    cube = np.zeros((len(pools), longest, len(pools.signals)), np.float32)
+    for row, pool in zip(cube, pools.pools, strict=True):
+        row[: len(pool.documents)] = comparable(pool.scores, normalise)
+    return cube
+
+
+def by_words(pools: Pools, signals: Float32) -> Float32:
+    """Return signals in which `lexical` counts less where the first pass's scores hardly differ, as by default."""
+    words = np.array([pool.words for pool in pools.pools], np.float32)
+    weighted: Float32 = signals * np.where(np.array(pools.signals) == "lexical", words[:, None], np.float32(1))[:, None]
+    return weighted
+
+
+def comparable(scores: Float32, normalise: Normalisation) -> Float32:
+    """Return a pool's signals made comparable, ``(k, s)``, as blend does; a missing one counts as the mean."""
+    columns = [
+        NORMALISED[normalise](np.nan_to_num(column), ~np.isnan(column)) for column in np.ascontiguousarray(scores.T)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _worth(place: int, name: SignalName, weights: Float64, values: Float64, folds: int, seed: int) -> Worth:
+    """Return what a signal is worth, from values that are known."""
+    without = weights[:, place] == 0
+    return Worth(
+        name,
+        compared(values[1 + place], values[0], seed),
+        compared(_cross_fitted(values[without], folds, seed), _cross_fitted(values, folds, seed), seed),
+    )
+
+
+def _cross_fitted(values: Float64, folds: int, seed: int) -> Float64:
+    """Return each query's value under the candidate that the other folds choose, ``(q,)``."""
+    fold = fold_of(values.shape[1], folds, seed)
+    chosen = np.array([best(values[:, fold != one]) for one in range(folds)])
+    reached: Float64 = values[chosen[fold], np.arange(values.shape[1])]
+    return reached
+
+
+def compared(ours: Float64, theirs: Float64, seed: int = SEED) -> Comparison:
+    """Return a paired comparison by bootstrap."""
+    means = resampled_means(np.stack([ours, theirs]), seed=seed)
+    return compare(ours, theirs, means[:, 0], means[:, 1])
+
+
+def _ranked(scores: Float32, grades: Grades, relevant: tuple[NDArray[np.intp], ...], depth: int | None) -> Grades:
+    """Return grades in the order of scores, as deep as a metric reads; equal scores keep their order.
+
+    Only the ranks of relevant documents are needed, which are few: each is the number of documents before it.
+    """
+    query, place = relevant
+    rows, own = scores[query], scores[relevant][:, None]
+    before = (rows > own) | ((rows == own) & (np.arange(scores.shape[1]) < place[:, None]))
+    rank = before.sum(axis=1)
+    width = grades.shape[1] if depth is None else min(depth, grades.shape[1])
+    read = rank < width
+    ranked = np.zeros((len(grades), width), np.int64)
+    ranked[query[read], rank[read]] = grades[relevant][read]
+    return ranked
+
+
+def _with_behind(ranked: Grades, pools: Sequence[Pool]) -> Grades:
+    """Append the grades of the documents that are ranked behind each pool."""
+    rows = [np.concatenate([row[: len(pool.grades)], pool.behind]) for row, pool in zip(ranked, pools, strict=True)]
+    return _padded(rows)
+
+
+def _padded(rows: Sequence[NDArray[np.int64]]) -> Grades:
+    padded = np.zeros((len(rows), max(len(row) for row in rows)), np.int64)
+    for line, row in zip(padded, rows, strict=True):
+        line[: len(row)] = row
+    return padded

@@ -1,0 +1,172 @@
+"""Models of `es-ttc train rank`: a JSON file each, in a folder of the settings that is read when a process starts.
+
+A request names a model; it never gives a path, so no request can add one. The file holds numbers and names only.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from es_ttc.errors import ConfigurationError
+from es_ttc.rescorers.blend.signals import SignalName
+from es_ttc.rescorers.learned.trees import Trees
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+_LARGEST = 64 * 2**20
+"""Bytes of a file; a model has some ten thousand."""
+
+
+class StoredTrees(BaseModel):
+    """The lists of :class:`Trees`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    roots: list[int]
+    feature: list[int]
+    threshold: list[float]
+    left: list[int]
+    right: list[int]
+    missing: list[int]
+    default_left: list[bool]
+    values: list[float]
+
+    def arrays(self) -> Trees:
+        """Return the trees as arrays.
+
+        Raises:
+            OverflowError: A number does not fit.
+        """
+        return Trees(
+            roots=np.array(self.roots, np.int32),
+            feature=np.array(self.feature, np.int32),
+            threshold=np.array(self.threshold, np.float64),
+            left=np.array(self.left, np.int32),
+            right=np.array(self.right, np.int32),
+            missing=np.array(self.missing, np.int32),
+            default_left=np.array(self.default_left, np.bool_),
+            values=np.array(self.values, np.float64),
+        )
+
+
+class ModelFile(BaseModel):
+    """A model as it is written.
+
+    Attributes:
+        format: Version of the format.
+        signals: The signals that the trees read, one a feature: z-scores over the window, NaN where one is missing.
+        blend: Weight of blend's mean over these signals, to which the trees' values are added.
+        trees: The trees.
+        trained: Its origin and what it gains, for display.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    signals: tuple[SignalName, ...] = Field(min_length=1)
+    blend: float = Field(ge=0, allow_inf_nan=False)
+    trees: StoredTrees
+    trained: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RankingModel:
+    """A model that is served.
+
+    Attributes:
+        name: Its name in requests.
+        signals: See :class:`ModelFile`.
+        blend: See :class:`ModelFile`.
+        trees: The trees.
+        trained: Its origin, for display.
+    """
+
+    name: str
+    signals: tuple[SignalName, ...]
+    blend: float
+    trees: Trees
+    trained: Mapping[str, Any]
+
+    def content(self) -> bytes:
+        """Return the file's content."""
+        lists = {field.name: getattr(self.trees, field.name).tolist() for field in fields(self.trees)}
+        return orjson.dumps(
+            {
+                "format": 1,
+                "signals": self.signals,
+                "blend": self.blend,
+                "trees": lists,
+                "trained": dict(self.trained),
+            }
+        )
+
+
+_served: dict[str, RankingModel] = {}
+
+
+def served() -> Mapping[str, RankingModel]:
+    """Return the models that this process serves, by name."""
+    return MappingProxyType(_served)
+
+
+def serve_from(folder: Path | None) -> None:
+    """Serve the models of a folder, and no others; none if there is no folder.
+
+    Raises:
+        ConfigurationError: The folder is missing, or a file in it is no model; the message names the file.
+    """
+    found: dict[str, RankingModel] = {}
+    if folder is not None:
+        if not folder.is_dir():
+            raise ConfigurationError(f"[ranking_models] names [{folder}], which is no folder")
+        found = {path.stem: read_model(path) for path in sorted(folder.glob("*.json"))}
+    _served.clear()
+    _served.update(found)
+
+
+def check_name(path: Path) -> None:
+    """Refuse a file whose name is no name of a model.
+
+    Raises:
+        ConfigurationError: It is malformed, or does not end with `.json`.
+    """
+    if path.suffix != ".json" or not NAME.fullmatch(path.stem):
+        raise ConfigurationError(
+            f"[{path.name}] cannot be a model's file: write NAME.json, NAME of lower-case letters, digits, -, _ and ."
+        )
+
+
+def read_model(path: Path) -> RankingModel:
+    """Read a model.
+
+    Raises:
+        ConfigurationError: It cannot be read, or is no model; the message names the file and what is wrong.
+    """
+    check_name(path)
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ConfigurationError(f"ranking model [{path}] has more than {_LARGEST // 2**20} MiB")
+        stored = ModelFile.model_validate_json(path.read_bytes())
+        trees = stored.trees.arrays()
+    except OSError as error:
+        raise ConfigurationError(f"ranking model [{path}] cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "it"
+        raise ConfigurationError(
+            f"[{path}] is no ranking model ([{place}]: {first['msg']}): write one with `es-ttc train rank`"
+        ) from error
+    except OverflowError as error:
+        raise ConfigurationError(f"[{path}] is no ranking model: {error}") from error
+    problem = trees.problem(len(stored.signals))
+    if problem is None and len(set(stored.signals)) < len(stored.signals):
+        problem = "a signal is named twice"
+    if problem is not None:
+        raise ConfigurationError(f"[{path}] is no ranking model: {problem}")
+    return RankingModel(path.stem, stored.signals, stored.blend, trees, stored.trained)

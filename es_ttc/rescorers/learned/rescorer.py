@@ -1,0 +1,126 @@
+"""Learned: a model of `es-ttc train rank` over blend's signals."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from es_ttc.common.validation import did_you_mean
+from es_ttc.errors import InvalidRequest
+from es_ttc.rescorers.base import Feature, Params, Query, Window
+from es_ttc.rescorers.blend.rescorer import ALWAYS
+from es_ttc.rescorers.blend.signals import (
+    SIGNALS,
+    SignalName,
+    SignalScores,
+    all_signal_scores,
+    documents_with,
+    has_signal,
+    weight_of_words,
+)
+from es_ttc.rescorers.learned.model import RankingModel, served
+from es_ttc.rescorers.learned.scores import learned_scores
+from es_ttc.vectors.tokens import Float32
+
+
+class LearnedParams(Params):
+    """What learned can be told."""
+
+    model: str | None = Field(
+        None,
+        description="Name of the model: a file of the folder `ranking_models` of the settings, without `.json`. May be "
+        "left out where the folder has one model.",
+    )
+
+    @model_validator(mode="after")
+    def _is_served(self) -> "LearnedParams":
+        known = tuple(served())
+        if self.model is None and len(known) > 1:
+            raise ValueError(f"[model] is missing: this gateway serves {', '.join(known)}")
+        if self.model is not None and self.model not in known:
+            hint = did_you_mean(self.model, known) if known else f": {_NO_MODELS}"
+            raise ValueError(f"unknown model [{self.model}]{hint}")
+        return self
+
+    @property
+    def chosen(self) -> RankingModel:
+        """The model.
+
+        Raises:
+            InvalidRequest: None is served.
+        """
+        models = served()
+        if not models:
+            raise InvalidRequest(f"method [learned] has no model: {_NO_MODELS}")
+        return models[self.model or next(iter(models))]
+
+    @property
+    def signals(self) -> tuple[SignalName, ...]:
+        """The model's signals; those that every index has where no model is served."""
+        return self.chosen.signals if served() else ALWAYS
+
+
+_NO_MODELS = "write one with `es-ttc train rank` and name its folder in the setting ranking_models"
+
+
+class LearnedRescorer:
+    """Trees over blend's signals, learned from judgements by `es-ttc train rank`.
+
+    A score is blend's mean plus the trees' values, shown as ``1 / (1 + exp(-sum))``. As with blend the nearest
+    documents join the window, the signals that the index lacks are missing, and so are those of a document without
+    features: the trees have learned what to do then.
+    """
+
+    name: ClassVar[str] = "learned"
+    Params: ClassVar[type[Params]] = LearnedParams
+    wants: ClassVar[frozenset[Feature]] = frozenset({Feature.NORMS})
+    similarity: ClassVar[bool] = False
+    joins_nearest: ClassVar[bool] = True
+
+    def needs(self, params: LearnedParams) -> frozenset[Feature]:
+        """What the signals read that every index with features has."""
+        return frozenset(feature for name in params.signals if name in ALWAYS for feature in SIGNALS[name].reads)
+
+    def takes(self, params: LearnedParams) -> frozenset[Feature]:
+        """What the model's other signals read."""
+        every = frozenset(feature for name in params.signals for feature in SIGNALS[name].reads)
+        return every - self.needs(params)
+
+    def score(self, query: Query, window: Window, params: LearnedParams) -> Float32:
+        """Return the scores, ``(k,)``."""
+        model = params.chosen
+        signals = _signals(model, query, window)
+        matrix = np.full((len(window), len(model.signals)), np.nan, np.float32)
+        for place, name in enumerate(model.signals):
+            if name in signals:
+                matrix[:, place] = np.where(signals[name].known, signals[name].scores, np.float32(np.nan))
+        total = learned_scores(matrix, model.signals, weight_of_words(window), model.blend, model.trees)
+        shown: Float32 = (1 / (1 + np.exp(-total))).astype(np.float32)
+        return shown
+
+    def detail(self, query: Query, window: Window, params: LearnedParams) -> list[dict[str, Any]]:
+        """Return each signal's score."""
+        signals = _signals(params.chosen, query, window)
+        return [
+            {
+                "signals": {
+                    name: {"score": round(float(one.scores[place]), 6) if one.known[place] else None}
+                    for name, one in signals.items()
+                }
+            }
+            for place in range(len(window))
+        ]
+
+    def summary(self, query: Query, window: Window, params: LearnedParams) -> dict[str, Any]:
+        """Return the model, its signals, those that the index lacks, and how many documents have no features."""
+        model = params.chosen
+        taken = [name for name in model.signals if has_signal(name, query, window)]
+        told: dict[str, Any] = {"model": model.name, "signals": taken}
+        if lacking := [name for name in model.signals if name not in taken]:
+            told["lacking"] = lacking
+        without = int((~documents_with(self.needs(params) - {Feature.FIRST_PASS}, window)).sum())
+        return {**told, "without_features": without} if without else told
+
+
+def _signals(model: RankingModel, query: Query, window: Window) -> dict[SignalName, SignalScores]:
+    return all_signal_scores([name for name in model.signals if has_signal(name, query, window)], query, window)

@@ -1,0 +1,55 @@
+"""What a model reads, and its score. The same functions serve training and searches."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.rescorers.blend.normalise import z_scores
+from es_ttc.rescorers.blend.signals import SignalName
+from es_ttc.vectors.tokens import Float32
+
+Float64 = NDArray[np.float64]
+
+
+class Predictor(Protocol):
+    """Trees, or what else scores rows of features."""
+
+    def predict(self, rows: NDArray[np.floating]) -> Float64:
+        """Return a value of each row, ``(n,)``."""
+        ...
+
+
+def features_of(scores: Float32) -> Float32:
+    """Return the features of a window's documents, ``(k, s)``: z-scores of each signal; NaN where one is missing.
+
+    Args:
+        scores: ``(k, s)`` the signals' scores; NaN where a document does not have one.
+    """
+    columns = []
+    for column in np.ascontiguousarray(scores.T):
+        known = ~np.isnan(column)
+        columns.append(np.where(known, z_scores(np.nan_to_num(column), known), np.float32(np.nan)))
+    return np.stack(columns, axis=1)
+
+
+def start_of(features: Float32, signals: Sequence[SignalName], words: float) -> Float64:
+    """Return blend's mean of each document, ``(k,)``, from which the trees begin.
+
+    Args:
+        features: What :func:`features_of` gives.
+        signals: The columns' names.
+        words: How far the first pass's scores are trusted, 0 to 1.
+    """
+    weights = np.where(np.array(signals) == "lexical", words, 1.0) * ~np.isnan(features).all(axis=0)
+    mean: Float64 = np.nan_to_num(features.astype(np.float64)) @ weights / max(weights.sum(), 1e-12)
+    return mean
+
+
+def learned_scores(
+    scores: Float32, signals: Sequence[SignalName], words: float, blend: float, trees: Predictor
+) -> Float64:
+    """Return a model's scores of a window's documents, ``(k,)``; see :class:`RankingModel`."""
+    features = features_of(scores)
+    return blend * start_of(features, signals, words) + trees.predict(features)
