@@ -119,7 +119,9 @@ class Services:
         reads = ReadBudget(self.upstream, settings.feature_reads_mb)
         cache_bytes = settings.feature_cache_mb * 2**20
         codebooks = CodebookStore(self.upstream, self.scoring)
-        self.features = FeatureStore(self.upstream, cache_bytes, self.scoring, self.attached.door, reads, codebooks)
+        self.features = FeatureStore(
+            self.upstream, cache_bytes, self.scoring, self.attached.side_caller, reads, codebooks
+        )
         self.scorer = WindowScorer(self.upstream, self.features, self.attached, self.encoders, self.scoring)
         self.tuned = TunedDefaults.read(settings.tuned)
         if settings.ranking_models is not None:  # an evaluation has its own, and starts a gateway without settings

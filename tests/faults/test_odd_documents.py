@@ -160,7 +160,7 @@ def test_a_window_of_odd_documents_only_is_the_first_pass_marked_or_an_error(odd
         reply = rescored(odd, [name])
         assert reply.status == 200, (name, reply.body)
         assert reply.json()["ttc"]["applied"] is False
-        assert "were passed over" in reply.json()["ttc"]["reason"]
+        assert "were skipped" in reply.json()["ttc"]["reason"]
         assert rescored(odd, [name], on_error="fail").status == 503
     for name in ("unknown-layout", "no-codebook"):
         reply = rescored(odd, [name])

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.base import Feature
+from es_ttc.serving.features.keys import dims_of
 from es_ttc.serving.features.read_budget import (
     MIB,
     DocumentSizes,
     ReadQueue,
-    dims_of,
     in_flight_of,
     smallest_heap,
     unknown_size,

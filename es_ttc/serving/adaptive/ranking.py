@@ -36,7 +36,8 @@ from es_ttc.serving.adaptive.rerankers import (
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.encoding import EncodedQuery
-from es_ttc.serving.features.scoring import Method, Timings, WindowScorer
+from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
+from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
@@ -238,7 +239,7 @@ class AdaptiveReranking:
         )
         graph = CallerNeighbours(
             self._upstream,
-            self._attached.door(caller),
+            self._attached.side_caller(caller),
             documents,
             end,
             depth=getattr(params, "depth", 0),
@@ -250,7 +251,8 @@ class AdaptiveReranking:
         async def nearness(some: Sequence[int]) -> list[float]:
             dense = registry.load("dense")
             method = Method(dense, dense.Params(), detail=False)
-            near = RescorerReranker(self._scorer, method, documents, plan.texts, None, caller, timings, end)
+            scoring = ScoringRequest(method, plan.texts, None, caller, timings)
+            near = RescorerReranker(self._scorer, scoring, documents, end)
             return await near.scores(some)
 
         window = range(min(len(hits), plan.page.asked))
@@ -293,7 +295,8 @@ class AdaptiveReranking:
         end: float,
     ) -> RescorerReranker | PointwiseTextReranker | ListwiseTextReranker:
         if request.method is not None:
-            return RescorerReranker(self._scorer, request.method, documents, texts, request.begun, caller, timings, end)
+            scoring = ScoringRequest(request.method, texts, request.begun, caller, timings)
+            return RescorerReranker(self._scorer, scoring, documents, end)
         calls = self._rerankers.named(request.params.reranker)
         cost = Cost(request.params.max_tokens)
         rest = (documents, self._fields, caller, texts[0], timings, end, cost)

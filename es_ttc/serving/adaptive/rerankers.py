@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from es_ttc.reranking.strategies.methods import BY_THEMSELVES
 from es_ttc.rescorers import registry
 from es_ttc.serving.adaptive.candidates import CandidateDocuments
 from es_ttc.serving.features.attached import AttachedFeatureLocator
-from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.index_meta import meta_of
-from es_ttc.serving.features.scoring import Method, NoFeatures, Timings, WindowScorer
+from es_ttc.serving.features.scores import Method, NoFeatures, ScoringRequest, Timings
+from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
@@ -32,36 +33,20 @@ class RescorerReranker:
 
     Args:
         scorer: Reads features and runs methods.
-        method: The rescorer.
+        request: The rescorer and the request's data; its timings receive the sums of all calls.
         documents: The candidate documents.
-        texts: The query's texts.
-        begun: The query's encoding in progress.
-        caller: The request context with which features are read.
-        timings: Receives the times of the stages.
         end: `time.monotonic` at the deadline.
     """
 
     def __init__(
-        self,
-        scorer: WindowScorer,
-        method: Method,
-        documents: CandidateDocuments,
-        texts: tuple[str, ...],
-        begun: asyncio.Task[EncodedQuery] | None,
-        caller: Caller,
-        timings: Timings,
-        end: float,
+        self, scorer: WindowScorer, request: ScoringRequest, documents: CandidateDocuments, end: float
     ) -> None:
         self.encoder: str | None = None
         self.skipped: dict[int, SkipReason] = {}
-        self._like: str | None = None
+        self._first_encoder: str | None = None
         self._scorer = scorer
-        self._method = method
+        self._request = request
         self._documents = documents
-        self._texts = texts
-        self._begun = begun
-        self._caller = caller
-        self._timings = timings
         self._end = end
 
     async def scores(self, documents: Sequence[int]) -> list[float]:
@@ -71,25 +56,24 @@ class RescorerReranker:
             EsTtcError: Features could not be read, the method failed, or the deadline has passed.
         """
         hits = [self._documents.hits[document] for document in documents]
-        stage = Timings()
+        stage, total = Timings(), self._request.timings
+        request = replace(self._request, timings=stage)
         try:
             async with asyncio.timeout(max(0.0, self._end - time.monotonic())):
-                if self._like is None:  # all calls use the encoder of the first one
-                    self._like = await self._scorer.encoder_of(self._documents.first_pass, self._caller)
-                scored = await self._scorer.score(
-                    hits, self._method, self._texts, self._begun, self._caller, stage, like=self._like
-                )
+                if self._first_encoder is None:  # all calls use the encoder of the first one
+                    self._first_encoder = await self._scorer.encoder_of(self._documents.first_pass, request)
+                scored = await self._scorer.score(hits, request, encoder=self._first_encoder)
         except NoFeatures as nothing:
             self.skipped |= {documents[place]: fault for place, fault in nothing.skipped.items()}
             return [0.0] * len(hits)
         except TimeoutError:
             raise DeadlineExceeded("the search's time was over before the documents were scored") from None
         finally:
-            self._timings.features += stage.features
-            self._timings.score += stage.score
-            self._timings.encode = max(self._timings.encode, stage.encode)
+            total.features += stage.features
+            total.score += stage.score
+            total.encode = max(total.encode, stage.encode)
         self.encoder = scored.encoder or self.encoder
-        self._like = self._like or self.encoder
+        self._first_encoder = self._first_encoder or self.encoder
         self.skipped |= {documents[place]: fault for place, fault in scored.skipped.items()}
         return [float(value) for value in np.where(scored.mask, scored.values, 0)]
 
@@ -190,7 +174,7 @@ class TextFields:
         kept = self._kept.get(index)
         if kept is not None:
             return kept.value
-        for name, context in ((index, caller), (side_alias(index), self._attached.door(caller))):
+        for name, context in ((index, caller), (side_alias(index), self._attached.side_caller(caller))):
             async for values in meta_of(self._upstream, name, "text_fields", context):
                 if values:
                     self._kept.put(index, tuple(values[0]))

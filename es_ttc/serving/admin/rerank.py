@@ -20,7 +20,8 @@ from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.serving.admin.endpoint_runner import EndpointRunner
 from es_ttc.serving.features.encoding import Encoders
-from es_ttc.serving.features.scoring import Method, Timings, WindowScorer
+from es_ttc.serving.features.scores import Method, Timings
+from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.raw_request import RawRequest, decompressed
 from es_ttc.serving.metrics import Metrics

@@ -20,7 +20,8 @@ from es_ttc.serving.admin.endpoint_runner import EndpointRunner
 from es_ttc.serving.admin.frames import PROTOCOL_VERSION, read_frame, require_token
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.keys import DocumentKey
-from es_ttc.serving.features.scoring import Method, SuppliedDocuments, Timings, WindowScorer, WindowScores
+from es_ttc.serving.features.scores import Method, ScoringRequest, SuppliedDocuments, Timings, WindowScores
+from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.features.store import MissingFeatures
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
@@ -132,7 +133,8 @@ class SidecarService:
         try:
             async with asyncio.timeout(frame.deadline_ms / 1000):
                 begun = self._scorer.begin_encoding(method, texts)
-                scored = await self._scorer.score_sent(documents, method, texts, begun, self._caller, timings)
+                scoring = ScoringRequest(method, texts, begun, self._caller, timings)
+                scored = await self._scorer.score_sent(documents, scoring)
         except TimeoutError:
             raise DeadlineExceeded(f"scoring took longer than its budget of {frame.deadline_ms:.0f} ms") from None
         for stage, ms in timings.as_dict().items():

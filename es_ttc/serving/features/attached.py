@@ -1,10 +1,10 @@
-"""Where the features of a window's documents are, and whether they are of the text that the documents have now.
+"""Where the features of a window's documents are, and whether they are of the documents' present text.
 
-An index that es-ttc made loses the features of a document with any other write of it. Of an attached index each
-document's features carry the mark of the very write that they were made from: its `_seq_no` for those in a side index
-(with the source's UUID: an index made anew counts from the beginning), the document's `_version` for those inside.
-Where the mark is another one, the document's text is read in the caller's name and its hash compared: a new price
-leaves the vectors of a title right, a new title does not.
+In an index that es-ttc created, any other write of a document removes its features. Features of an attached index are
+stored with a mark of the write that they were made from: the `_seq_no` in a side index (with the source's UUID, because
+a recreated index counts again from 0), the `_version` in the index itself. If the document has another mark now, its
+text is read with the caller's credentials and its hash is compared: after a change of the price the vectors of a title
+are still valid, after a change of the title they are not.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ MARK_FIELDS = (ID, ROUTING, SOURCE, SEQ_NO, HASH, ENCODER, STATE)
 """Doc values of a side index's documents that :func:`mark_of` reads."""
 
 _DOCUMENTS_A_READ = 1000
-_REMEMBERED = 1000
-_IF_IT_IS_THERE = b"ignore_unavailable=true&allow_no_indices=true"
+_MAX_REMEMBERED = 1000
+_NO_ERROR_IF_MISSING = b"ignore_unavailable=true&allow_no_indices=true"
 _FAILING = "features could not be located"
 
 Identity = tuple[str, str | None]
@@ -43,15 +43,15 @@ Identity = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a side index has of a document.
+    """The stored mark of a document's features in a side index.
 
     Attributes:
         side: The concrete side index.
         encoder: Identity of the features' encoder.
-        hash: Hash of the text that they were made from.
+        hash: Hash of the encoded text.
         source: UUID of the source index.
-        seq_no: `_seq_no` of the write that they were made from; it was in every copy of the shard by then, so no other
-            write of that index can have it.
+        seq_no: `_seq_no` of the encoded write. All copies of the shard had it then, so no other write of that index can
+            have the same.
     """
 
     side: str
@@ -66,21 +66,21 @@ class FeatureLocations:
     """Where the features of a window's documents are.
 
     Attributes:
-        keys: For each hit what identifies its features, None for one without features that are right.
-        stale: Places of hits that have features of an earlier text only.
-        sides: Concrete side indices of the window's indices, by the source's name; "" for one with an empty side.
-        odd: Places of hits that carry features, and not one hash and one encoder.
+        keys: For each hit the key of its features, None for one without valid features.
+        stale: Places of hits whose features are of an earlier text.
+        sides: Concrete side indices of the window's indices, by the source's name; "" if no hit is in the side index.
+        ambiguous: Places of hits with features that have several hashes or encoders.
     """
 
     keys: list[DocumentKey | None]
     stale: set[int] = field(default_factory=set)
     sides: dict[str, str] = field(default_factory=dict)
-    odd: set[int] = field(default_factory=set)
+    ambiguous: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
 class _UnverifiedHit:
-    """A hit whose features may be of an earlier text, and how to tell."""
+    """A hit whose features may be of an earlier text: its text is to be compared."""
 
     place: int
     key: DocumentKey
@@ -93,23 +93,23 @@ class AttachedFeatureLocator:
 
     Args:
         upstream: The engine.
-        credentials: In whose name side indices are read.
+        credentials: Whether side indices are read with the caller's credentials or with the gateway's own.
     """
 
     def __init__(self, upstream: Upstream, credentials: SideCredentials) -> None:
         self._upstream = upstream
         self._engine = EngineRequests(upstream)
         self._credentials = credentials
-        self._with_sides: LruCache[str, bool] = LruCache(_REMEMBERED)
+        self._with_sides: LruCache[str, bool] = LruCache(_MAX_REMEMBERED)
 
     def expects_ids(self, caller: Caller) -> bool:
-        """Whether what the caller searches had a side index the last time, which is read by the hits' ids."""
+        """Return whether a recent search of the caller's target needed ids to find features."""
         return self._with_sides.get(caller.indices) is not None
 
     async def needs_ids(self, hits: Sequence[Mapping[str, Any]], caller: Caller) -> bool:
-        """Whether ids are needed to find the features of hits: those of a side index, or some that may be stale.
+        """Return whether ids are needed to find the features of hits: in a side index, or features that may be stale.
 
-        That an index has a side index is expected again of the next search for the same.
+        If there is a side index, :meth:`expects_ids` returns True for the next searches of the same target.
         """
         indices: set[str] = set()
         for hit in hits:
@@ -123,8 +123,8 @@ class AttachedFeatureLocator:
             self._with_sides.put(caller.indices, True, 1)
         return needed
 
-    def door(self, caller: Caller) -> Caller:
-        """Return in whose name a side index is read: the caller's, or the gateway's own."""
+    def side_caller(self, caller: Caller) -> Caller:
+        """Return the request context with which a side index is read: the caller's, or the gateway's own."""
         if self._credentials == "gateway":
             return Caller(self._upstream.service_headers())
         return Caller(caller.headers)
@@ -133,32 +133,32 @@ class AttachedFeatureLocator:
         """Return where the features of hits are.
 
         Args:
-            hits: With `_id`, `_version` and the doc value of `_seq_no`, where one may come from an attached index.
-            caller: In whose name documents are read.
+            hits: Hits; with `_id`, `_version` and the doc value of `_seq_no` if they may be of an attached index.
+            caller: The request context with which documents are read.
 
         Raises:
             EngineError: The engine refused a read.
             EngineUnavailable: It does not answer.
         """
         located = FeatureLocations([own_key(hit) for hit in hits])
-        doubtful: list[_UnverifiedHit] = []
-        beside: dict[str, list[int]] = defaultdict(list)
+        unverified: list[_UnverifiedHit] = []
+        without_own: dict[str, list[int]] = defaultdict(list)
         for place, (hit, key) in enumerate(zip(hits, located.keys, strict=True)):
             if key is None and _has_own(hit):
-                located.odd.add(place)
+                located.ambiguous.add(place)
             elif key is None:
                 if "_id" in hit:
-                    beside[str(hit["_index"])].append(place)
+                    without_own[str(hit["_index"])].append(place)
             elif changed_inside(hit):
-                doubtful.append(_UnverifiedHit(place, key, key.index, identity_of(hit)))
+                unverified.append(_UnverifiedHit(place, key, key.index, identity_of(hit)))
         parts = await asyncio.gather(
-            *(self._beside(index, places, hits, located, caller) for index, places in beside.items())
+            *(self._in_side_index(index, places, hits, located, caller) for index, places in without_own.items())
         )
         for part in parts:
-            doubtful += part
-        right = await self._same_text(doubtful, caller)
-        for one in doubtful:
-            if one.place in right:
+            unverified += part
+        valid = await self._same_text(unverified, caller)
+        for one in unverified:
+            if one.place in valid:
                 located.keys[one.place] = one.key
             else:
                 located.keys[one.place] = None
@@ -173,27 +173,27 @@ class AttachedFeatureLocator:
         uuid: str | None,
         caller: Caller,
     ) -> list[DocumentKey | None]:
-        """Return what identifies the features of hits of one index, None where they are not of the text that it has.
+        """Return for each hit of an attached index the key of its features, None if they are not of its present text.
 
         Args:
-            index: The source.
-            hits: As the engine has just returned them to the caller, with `_id` and the doc value of `_seq_no`.
-            marks: What its side index has of them.
-            uuid: The source's; None where it is not known, so that texts are compared instead.
-            caller: In whose name texts are read.
+            index: The source index.
+            hits: Hits that the engine has just returned to the caller, with `_id` and the doc value of `_seq_no`.
+            marks: The marks of their features in the side index.
+            uuid: The source's UUID; None if it is unknown, so that texts are compared.
+            caller: The request context with which texts are read.
 
         Raises:
             EngineError: The engine refused a read.
             EngineUnavailable: It does not answer.
         """
         keys: list[DocumentKey | None] = [None] * len(hits)
-        doubtful = _judge(index, dict(enumerate(hits)), marks, uuid, keys)
-        right = await self._same_text(doubtful, caller)
-        for one in doubtful:
-            keys[one.place] = one.key if one.place in right else None
+        unverified = _put_verified(index, dict(enumerate(hits)), marks, uuid, keys)
+        valid = await self._same_text(unverified, caller)
+        for one in unverified:
+            keys[one.place] = one.key if one.place in valid else None
         return keys
 
-    async def _beside(
+    async def _in_side_index(
         self,
         index: str,
         places: Sequence[int],
@@ -201,17 +201,17 @@ class AttachedFeatureLocator:
         located: FeatureLocations,
         caller: Caller,
     ) -> list[_UnverifiedHit]:
-        """Find what a side index has of the hits of one index, and return those whose text is to be compared."""
+        """Find the features of one index's hits in its side index; return the hits whose text is to be compared."""
         ids = sorted({identity_of(hits[place])[0] for place in places})
         marks, uuid = await asyncio.gather(self._marks(index, ids, caller), self.uuid(index, caller))
         if marks is None:
             return []
         located.sides[index] = next((mark.side for mark in marks.values()), "")
-        return _judge(index, {place: hits[place] for place in places}, marks, uuid, located.keys)
+        return _put_verified(index, {place: hits[place] for place in places}, marks, uuid, located.keys)
 
     async def _marks(self, index: str, ids: Sequence[str], caller: Caller) -> dict[Identity, Mark] | None:
-        """Return what the side index of an index has of documents; None where it has no side index."""
-        if ":" in index:  # of another cluster, whose side indices are not ours to find
+        """Return the marks of documents in an index's side index; None if there is no side index."""
+        if ":" in index:  # side indices of other clusters are not searched
             return None
         parts = [ids[start : start + _DOCUMENTS_A_READ] for start in range(0, len(ids), _DOCUMENTS_A_READ)] or [[]]
         answers = await asyncio.gather(*(self._marks_of(index, part, caller) for part in parts))
@@ -223,7 +223,7 @@ class AttachedFeatureLocator:
         return marks
 
     async def _marks_of(self, index: str, ids: Sequence[str], caller: Caller) -> dict[Identity, Mark] | None:
-        """Ask once: the alias leads to one side index, so all the marks of an answer are of one encoder."""
+        """Return the marks of some documents, in one search: so all are of one side index and one encoder."""
         body = {
             "query": {"ids": {"values": list(ids)}},
             "size": MOST_CANDIDATES if ids else 0,
@@ -231,32 +231,33 @@ class AttachedFeatureLocator:
             "docvalue_fields": [*MARK_FIELDS],
             "track_total_hits": False,
         }
-        door = self.door(caller)
-        engine = self._engine.as_caller(door)
-        answer = await _or_none(index, engine.search([side_alias(index)], body, _IF_IT_IS_THERE, failing=_FAILING))
+        side_caller = self.side_caller(caller)
+        engine = self._engine.as_caller(side_caller)
+        search = engine.search([side_alias(index)], body, _NO_ERROR_IF_MISSING, failing=_FAILING)
+        answer = await _or_none(index, search)
         if answer is None or not answer["_shards"]["total"]:
             return None
         found = (mark_of(hit) for hit in answer["hits"]["hits"])
         return dict(one for one in found if one is not None)
 
     async def uuid(self, index: str, caller: Caller) -> str | None:
-        """Return an index's UUID; None where the caller may not see it, so that texts are compared instead."""
+        """Return an index's UUID; None if the caller may not read it."""
         path = f"/{quote(index, safe='')}/_settings/index.uuid".encode()
-        engine = self._engine.as_caller(self.door(caller))
+        engine = self._engine.as_caller(self.side_caller(caller))
         answer = await _or_none(index, engine.json("GET", path, b"flat_settings=true", failing=_FAILING))
         if answer is None or index not in answer:
             return None
         uuid: str | None = answer[index]["settings"].get("index.uuid")
         return uuid
 
-    async def _same_text(self, doubtful: Sequence[_UnverifiedHit], caller: Caller) -> set[int]:
-        """Return the places of hits whose text is the one that their features were made from."""
-        alike: dict[tuple[str, str], list[_UnverifiedHit]] = defaultdict(list)
-        for one in doubtful:
-            alike[one.index, one.key.index].append(one)
+    async def _same_text(self, unverified: Sequence[_UnverifiedHit], caller: Caller) -> set[int]:
+        """Return the places of hits whose present text is the encoded one."""
+        groups: dict[tuple[str, str], list[_UnverifiedHit]] = defaultdict(list)
+        for one in unverified:
+            groups[one.index, one.key.index].append(one)
         parts = [
             (index, holder, group[start : start + _DOCUMENTS_A_READ])
-            for (index, holder), group in alike.items()
+            for (index, holder), group in groups.items()
             for start in range(0, len(group), _DOCUMENTS_A_READ)
         ]
         found = await asyncio.gather(*(self._compare(index, holder, part, caller) for index, holder, part in parts))
@@ -280,7 +281,7 @@ class AttachedFeatureLocator:
             "track_total_hits": False,
         }
         naming = urlencode(caller.params).encode()
-        engine = self._engine.as_caller(caller)  # inside a point in time: the text of the state that is searched
+        engine = self._engine.as_caller(caller)  # with the caller's point in time
         answer = await _or_none(index, engine.search([index], body, naming, failing=_FAILING))
         if answer is None:
             return set()
@@ -290,31 +291,31 @@ class AttachedFeatureLocator:
         }
 
     async def _spec(self, index: str, holder: str, caller: Caller, *, side: bool) -> IndexSpec | None:
-        """Return the spec of the index that holds features."""
+        """Return the spec of the index that contains the features; None if it cannot be read."""
         if side:
-            door = self.door(caller)
-            path = door.path([holder], "_mapping")
+            reader = self.side_caller(caller)
+            path = reader.path([holder], "_mapping")
         else:
-            door, path = caller, caller.path([index], "_mapping")
-        answer = await _or_none(index, self._engine.as_caller(door).json("GET", path, failing=_FAILING))
+            reader, path = caller, caller.path([index], "_mapping")
+        answer = await _or_none(index, self._engine.as_caller(reader).json("GET", path, failing=_FAILING))
         if answer is None or holder not in answer:
             return None
         return IndexSpec.from_mapping(holder, answer[holder]["mappings"])
 
 
-async def _or_none(index: str, asked: Awaitable[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the engine's answer; None where there is nothing, or nothing for this caller to see."""
+async def _or_none(index: str, request: Awaitable[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the engine's answer; None if there is no such index, or the caller may not read it."""
     try:
-        return await asked
+        return await request
     except NotThere:
         return None
     except NotForCaller as error:
-        log.warning("features beside an index cannot be read", index=index, status=error.upstream_status)
+        log.warning("features in a side index cannot be read", index=index, status=error.upstream_status)
         return None
 
 
 def mark_of(hit: Mapping[str, Any]) -> tuple[Identity, Mark] | None:
-    """Return which document of the source a hit of its side index is about, and its mark; None without features."""
+    """Return the source document of a side index's hit, and the mark of its features; None without features."""
     fields = hit.get("fields", {})
     values = [fields.get(name, ()) for name in (STATE, ID, ENCODER, HASH, SOURCE, SEQ_NO)]
     if any(len(value) != 1 for value in values):
@@ -326,25 +327,25 @@ def mark_of(hit: Mapping[str, Any]) -> tuple[Identity, Mark] | None:
 
 
 def identity_of(hit: Mapping[str, Any]) -> Identity:
-    """Return the id and the routing of a hit of a source."""
+    """Return the id and the routing of a source's hit."""
     return str(hit.get("_id", "")), hit.get("_routing")
 
 
 def changed_inside(hit: Mapping[str, Any]) -> bool:
-    """Whether a document was written again after its features were put into it."""
+    """Return whether a document was written again after its features were stored in it."""
     marked = hit["fields"].get(VERSION)
     return bool(marked) and marked[0] != hit.get("_version")
 
 
-def _judge(
+def _put_verified(
     index: str,
     hits: Mapping[int, Mapping[str, Any]],
     marks: Mapping[Identity, Mark],
     uuid: str | None,
     keys: list[DocumentKey | None],
 ) -> list[_UnverifiedHit]:
-    """Put in place the keys of hits whose features are of the very write, and return those to be compared by text."""
-    doubtful = []
+    """Put the keys of hits whose features are of their last write into ``keys``; return the others with features."""
+    unverified = []
     for place, hit in hits.items():
         mark = marks.get(identity_of(hit))
         if mark is None:
@@ -353,12 +354,12 @@ def _judge(
         if (mark.source, mark.seq_no) == (uuid, _seq_no(hit)):
             keys[place] = key
         else:
-            doubtful.append(_UnverifiedHit(place, key, index, identity_of(hit)))
-    return doubtful
+            unverified.append(_UnverifiedHit(place, key, index, identity_of(hit)))
+    return unverified
 
 
 def own_key(hit: Mapping[str, Any]) -> DocumentKey | None:
-    """Return what identifies the features that a hit carries itself, or None where it has none, or none that is one."""
+    """Return the key of a hit's own features; None if it has none, or several hashes or encoders."""
     if not _has_own(hit):
         return None
     fields = hit["fields"]

@@ -1,4 +1,4 @@
-"""Calibrations: a sample of an index's queries, out of its mapping, kept for a while."""
+"""Calibrations of indices: statistics of a sample of queries, read from the mapping and cached."""
 
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EngineError
@@ -10,12 +10,12 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 
 _SECONDS = 60.0
-"""How long a calibration, or that there is none, is taken as read: a new one serves a minute later at most."""
-_MOST_KEPT = 256
+"""Time for which a calibration, or its absence, is cached."""
+_MAX_CACHED = 256
 
 
 class CalibrationStore:
-    """Reads calibrations and keeps them.
+    """Reads and caches calibrations.
 
     Args:
         upstream: The engine.
@@ -23,23 +23,23 @@ class CalibrationStore:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._kept: ExpiringCache[tuple[str, str], Moments | None] = ExpiringCache(_MOST_KEPT, _SECONDS)
+        self._cache: ExpiringCache[tuple[str, str], Moments | None] = ExpiringCache(_MAX_CACHED, _SECONDS)
 
     async def of(self, index: str, encoder: str, caller: Caller) -> Moments | None:
-        """Return an index's calibration, or None where it has none for this encoder.
+        """Return an index's calibration, or None if it has none for this encoder.
 
         Raises:
             EngineError: It is damaged.
             EngineUnavailable: The engine does not answer.
         """
-        kept = self._kept.get((index, encoder))
-        if kept is not None:
-            return kept.value
+        cached = self._cache.get((index, encoder))
+        if cached is not None:
+            return cached.value
         found = None
-        async for written in meta_of(self._upstream, index, CALIBRATION, caller):
-            found = _read(written[0], encoder, index) if written else None
+        async for values in meta_of(self._upstream, index, CALIBRATION, caller):
+            found = _read(values[0], encoder, index) if values else None
             break
-        self._kept.put((index, encoder), found)
+        self._cache.put((index, encoder), found)
         return found
 
 

@@ -1,4 +1,4 @@
-"""Stored features of a window's documents as the columns that methods read."""
+"""Stored features of a window's documents as columns, the form that methods read."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,10 +16,14 @@ _FILLED = frozenset({Feature.NORMS, Feature.OFFSETS})
 
 
 def columns(documents: Sequence[Stored], features: Iterable[Feature]) -> dict[str, Any]:
-    """Return a window's columns; a feature that not every document has is left out. There is one document or more.
+    """Return a window's columns, without features that a document lacks.
 
-    Norms and offsets are left out only where no document has them: the norms of one that has none are computed, and
-    its tokens stand for no text.
+    Norms and offsets are left out only if all documents lack them. A document without norms gets empty ones, which the
+    method computes, and a document without offsets gets offsets of no text.
+
+    Args:
+        documents: The documents; one or more.
+        features: The features to return.
     """
     features = set(features)
     filled = {one for one in _FILLED & features if any(one in stored for stored in documents)}
@@ -37,9 +41,9 @@ def columns(documents: Sequence[Stored], features: Iterable[Feature]) -> dict[st
 
 
 def partial_columns(documents: Sequence[Stored], features: Iterable[Feature]) -> dict[str, Any]:
-    """Return a window's columns where documents may lack features, with the masks of those that have each.
+    """Return a window's columns, and for each feature that some documents lack the mask of those that have it.
 
-    A feature that no document has is left out. A document that lacks one has zeros or nothing in its place.
+    A feature that no document has is left out. A document that lacks a feature has zeros or an empty value.
     """
     features = set(features)
     filled = _FILLED & features
@@ -65,7 +69,7 @@ def partial_columns(documents: Sequence[Stored], features: Iterable[Feature]) ->
 
 
 def _nothing_like(feature: Feature, example: Any) -> Any:
-    """Return what stands in the place of a feature that a document lacks."""
+    """Return the value for a document that lacks a feature."""
     match feature:
         case Feature.POOLED:
             return np.zeros_like(example)
@@ -78,7 +82,7 @@ def _nothing_like(feature: Feature, example: Any) -> Any:
 
 
 def _empty(stored: Stored) -> Stored:
-    """Return norms of no scale, and offsets that stand for no text, of a document with tokens."""
+    """Return norms of no scale and offsets of no text, with the length of a document's tokens."""
     length = len(stored[Feature.TOKENS]) if Feature.TOKENS in stored else 0
     return {
         Feature.NORMS: ScaleNorms((), np.zeros((0, length), np.float32)),

@@ -1,7 +1,7 @@
-"""Encoders that indices ask for: the configured models cut to other dimensions or lengths, or adapted.
+"""Variants of the configured encoders: the same model with the dimensions, length or adapter of an index.
 
-What an index says makes a model load, and any document may say anything. So one is loaded at a time, not too many in a
-while, few are kept, and those that could not be made are remembered.
+The encoder names in documents decide which variants are loaded, and any document may contain any name. So one variant
+is loaded at a time, the rate of loads and the number of loaded variants are limited, and failures are cached.
 """
 
 import asyncio
@@ -13,58 +13,58 @@ from es_ttc.common.caches import ExpiringCache, LruCache
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.errors import EncoderBusy, EsTtcError
 
-_KEPT = 4
-_LOADS = 8
-"""Loads that may follow one another at once."""
+_MAX_LOADED = 4
+_MAX_BURST = 8
+"""Maximum number of loads without a pause."""
 _SECONDS_A_LOAD = 60.0
-"""In which a further one is allowed."""
+"""Time after which one more load is allowed."""
 _FAILURE_SECONDS = 60.0
-_FAILURES = 1024
-_WAITING = 4
+_MAX_FAILURES = 1024
+_MAX_WAITING = 4
 
 Make = Callable[[str, EncoderIdentity], Awaitable[Encoder]]
 
 
 class EncoderVariants:
-    """Makes variants and keeps them.
+    """Loads and caches variants.
 
     Args:
-        make: Makes one from the name of a configured encoder, off the event loop.
-        clock: Seconds that only grow.
+        make: Loads a variant of a configured encoder, off the event loop.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, make: Make, clock: Callable[[], float] = time.monotonic) -> None:
         self._make = make
         self._clock = clock
-        self._kept: LruCache[str, Encoder] = LruCache(_KEPT)
-        self._failures: ExpiringCache[str, EsTtcError | None] = ExpiringCache(_FAILURES, _FAILURE_SECONDS, clock)
+        self._cache: LruCache[str, Encoder] = LruCache(_MAX_LOADED)
+        self._failures: ExpiringCache[str, EsTtcError | None] = ExpiringCache(_MAX_FAILURES, _FAILURE_SECONDS, clock)
         self._one_at_a_time = asyncio.Lock()
         self._waiting = 0
-        self._loads = float(_LOADS)
+        self._loads = float(_MAX_BURST)
         self._counted = clock()
         self._loading: set[asyncio.Task[Encoder]] = set()
 
     def has(self, key: str) -> bool:
-        """Whether a variant is kept."""
-        return self._kept.peek(key) is not None
+        """Return whether a variant is loaded."""
+        return self._cache.peek(key) is not None
 
     async def of(self, name: str, identity: EncoderIdentity) -> Encoder | None:
-        """Return the variant of a configured encoder; None where the encoder does not become it.
+        """Return the variant of a configured encoder; None if the model has no such variant.
 
-        A load that has begun goes on when the caller leaves, for the next one.
+        If the caller is cancelled, a running load continues for the next caller.
 
         Args:
-            name: The configured encoder's.
-            identity: The variant's.
+            name: Name of the configured encoder.
+            identity: Identity of the variant.
 
         Raises:
-            EncoderBusy: Others are being loaded, or too many have been.
-            EsTtcError: It could not be loaded a moment ago, or cannot now.
+            EncoderBusy: Others are being loaded, or too many have been loaded recently.
+            EsTtcError: It cannot be loaded, or could not be loaded recently.
         """
         known = self._known(identity.key)
         if known is not False:
             return known
-        if self._waiting >= _WAITING:
+        if self._waiting >= _MAX_WAITING:
             raise EncoderBusy(f"other encoders are being loaded, [{identity.key}] was not: try again")
         self._waiting += 1
         try:
@@ -87,14 +87,14 @@ class EncoderVariants:
         return made if made.identity.key == identity.key else None
 
     def _known(self, key: str) -> Encoder | Literal[False] | None:
-        """Return a variant that is kept, None for one that is known not to be, False where nothing is known.
+        """Return a loaded variant, None for one that is known not to exist, False if nothing is known.
 
         Raises:
-            EsTtcError: It could not be loaded a moment ago.
+            EsTtcError: It could not be loaded recently.
         """
-        kept = self._kept.get(key)
-        if kept is not None:
-            return kept
+        cached = self._cache.get(key)
+        if cached is not None:
+            return cached
         failure = self._failures.get(key)
         if failure is None:
             return False
@@ -106,10 +106,10 @@ class EncoderVariants:
         """Count a load.
 
         Raises:
-            EncoderBusy: There have been too many.
+            EncoderBusy: There have been too many recently.
         """
         now = self._clock()
-        self._loads = min(_LOADS, self._loads + (now - self._counted) / _SECONDS_A_LOAD)
+        self._loads = min(_MAX_BURST, self._loads + (now - self._counted) / _SECONDS_A_LOAD)
         self._counted = now
         if self._loads < 1:
             raise EncoderBusy(
@@ -128,7 +128,7 @@ class EncoderVariants:
             self._failures.put(identity.key, failed)
             raise failed from error
         if made.identity.key == identity.key:
-            self._kept.put(identity.key, made)
+            self._cache.put(identity.key, made)
         else:  # the model does not ship that adapter
             self._failures.put(identity.key, None)
         return made

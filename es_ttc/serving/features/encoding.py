@@ -1,4 +1,4 @@
-"""Which encoder serves a query, and the query's vectors."""
+"""The encoders of the gateway, and the vectors of queries."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ _TEXTS_AT_ONCE = 16
 _TOKENS_AT_ONCE = 2048
 _CHARACTERS_A_TOKEN = 4
 _LOAD_AGAIN_SECONDS = 30.0
-"""How long an encoder that cannot be loaded is left alone."""
+"""Time after a failed load in which an encoder is not loaded again."""
 _LOADING = "load"
 
 Loader = Callable[[str, Path], Encoder]
@@ -34,8 +34,8 @@ class EncodedQuery:
 
     Attributes:
         query: The vectors.
-        key: Identity of the encoder that they come from.
-        seconds: What encoding took; 0 where they were in memory.
+        key: Identity of the encoder.
+        seconds: Time of the encoding; 0 if the vectors were cached.
     """
 
     query: Query
@@ -44,14 +44,14 @@ class EncodedQuery:
 
 
 class Encoders:
-    """The encoders that the gateway may load, each loaded when first needed, off the event loop.
+    """The encoders that the gateway may load. Each is loaded at its first use, off the event loop.
 
     Args:
-        names: Their names; the first one serves where nothing else is known.
-        cache_dir: Where downloads are kept.
-        load: Makes an encoder from its name.
-        load_variant: Makes it with the dimensions, the length and the adapter of an identity.
-        pool: Where loading and encoding run.
+        names: Their names; the first one is the default.
+        cache_dir: Folder for downloads.
+        load: Loads an encoder by name.
+        load_variant: Loads it with the dimensions, length and adapter of an identity.
+        pool: Runs loads and encoding.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class Encoders:
         return task is not None and task.done() and not task.cancelled() and task.exception() is None
 
     def loaded_keys(self) -> list[str]:
-        """Return the identities of the configured encoders that are loaded, in their order."""
+        """Return the identities of those configured encoders that are loaded, in their order."""
         tasks = (self._loading.get(name) for name in self.names)
         return [task.result().identity.key for task in tasks if task is not None and task.done() and not _failed(task)]
 
     def has(self, key: str) -> bool:
-        """Whether the encoder with an identity is loaded."""
+        """Return whether the encoder with an identity is loaded."""
         return key in self.loaded_keys() or self._variants.has(key)
 
     async def first(self) -> Encoder:
-        """Return the encoder that serves where nothing else is known.
+        """Return the default encoder.
 
         Raises:
             ConfigurationError: It cannot be loaded.
@@ -92,15 +92,15 @@ class Encoders:
         return await self._loaded(self.names[0])
 
     async def serving(self, key: str, index: str) -> Encoder:
-        """Return the encoder with this identity: a configured one, or one cut, or adapted, as the index's is.
+        """Return the encoder with an identity: a configured one, or a variant of one.
 
         Args:
-            key: The identity that the documents carry.
-            index: Where they are, for the message.
+            key: The identity, from the documents.
+            index: The documents' index, for the message.
 
         Raises:
-            EncoderMismatch: None of the encoders that may be loaded has it, or can be made to have it.
-            EncoderBusy: One could be made to have it, and is not loaded now.
+            EncoderMismatch: No configured encoder has the identity, or a variant with it.
+            EncoderBusy: The variant is not loaded now.
             ConfigurationError: An encoder cannot be loaded.
         """
         ours = []
@@ -120,11 +120,11 @@ class Encoders:
         )
 
     async def encode(self, encoder: Encoder, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
-        """Return the vectors of a query's texts; encoding goes on for the next caller when this one leaves.
+        """Return the vectors of a query's texts. If the caller is cancelled, encoding continues for the cache.
 
         Raises:
             EncoderError: A text could not be encoded.
-            TooManyRequests: Too many texts are waiting already.
+            TooManyRequests: Too many texts are waiting.
         """
         key = encoder.identity.key
         known = self._queries.get((key, texts, tokens))
@@ -136,7 +136,7 @@ class Encoders:
         return await asyncio.shield(task)
 
     def begin(self, texts: tuple[str, ...], *, tokens: bool) -> asyncio.Task[EncodedQuery]:
-        """Start to encode a query before it is known which encoder serves it; most gateways have one."""
+        """Start to encode a query with the default encoder, before the encoder of the documents is known."""
         task = asyncio.create_task(self._encode_with_first(texts, tokens=tokens))
         task.add_done_callback(ignore_failure)
         return task
@@ -144,11 +144,11 @@ class Encoders:
     async def finish(
         self, encoder: Encoder, texts: tuple[str, ...], begun: asyncio.Task[EncodedQuery] | None, *, tokens: bool
     ) -> EncodedQuery:
-        """Return the vectors of a query's texts by the encoder that serves it: those of :meth:`begin` where it is it.
+        """Return the vectors of a query's texts by an encoder: from :meth:`begin` if it is the default encoder.
 
         Raises:
             EncoderError: A text could not be encoded.
-            TooManyRequests: Too many texts are waiting already.
+            TooManyRequests: Too many texts are waiting.
         """
         if begun is not None and encoder is await self.first():
             return await asyncio.shield(begun)
@@ -157,13 +157,13 @@ class Encoders:
     async def encode_documents(
         self, encoder: Encoder, texts: Sequence[str], *, tokens: bool, max_tokens: int
     ) -> list[Encodings]:
-        """Return the vectors of texts that are no query, few at a time: when the caller leaves, the rest is not begun.
+        """Return the vectors of documents' texts, encoded in short batches so that queries are encoded in between.
 
-        What is encoded in one go is short, so that searches come in between.
+        If the caller is cancelled, further batches are not started.
 
         Raises:
             EncoderError: A text could not be encoded.
-            TooManyRequests: Too many texts are waiting already.
+            TooManyRequests: Too many texts are waiting.
         """
         sizes = [min(1 + len(text) // _CHARACTERS_A_TOKEN, max_tokens) for text in texts]
         return [
@@ -205,7 +205,7 @@ class Encoders:
 
 
 def ignore_failure(task: asyncio.Task[EncodedQuery]) -> None:
-    """Take a task's failure as known: whoever still waits for it has it, and nobody else is to be told."""
+    """Mark a task's exception as retrieved, so that asyncio does not log it; a task that awaits it gets it too."""
     if not task.cancelled():
         task.exception()
 

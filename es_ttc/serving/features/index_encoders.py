@@ -1,13 +1,14 @@
-"""Which encoder a window is scored by, where its documents name several.
+"""The encoder of a window, and the documents of the window that have features of that encoder.
 
-An index has one encoder: that of most of its documents. A document that names another one is passed over; two indices
-with an encoder each are an error, for scores of different encoders cannot be compared. An index is asked only where the
-documents of a window disagree, or name an encoder that nobody has.
+The encoder of an index is that of most of its documents. A document with features of another encoder is skipped. Scores
+of different encoders cannot be compared, so two indices with different encoders are an error. The engine is asked for
+the encoders of an index only if the documents of a window have several, or one that this gateway does not have.
 """
 
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.common.caches import ExpiringCache
@@ -15,64 +16,110 @@ from es_ttc.errors import EncoderMismatch, EngineError
 from es_ttc.index.mappings.spec import ENCODER
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features.keys import DocumentKey
+from es_ttc.serving.features.scores import no_features
+from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 
 _SECONDS = 30.0
-"""How long an answer is taken as given."""
-_MOST_KEPT = 1024
-_MOST_ENCODERS = 10
+"""Time for which the encoders of an index are cached."""
+_MAX_CACHED = 1024
+_MAX_ENCODERS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ScorableDocuments:
+    """The documents of a window whose features are read, all of one encoder.
+
+    Attributes:
+        encoder: Identity of the encoder.
+        keys: For each hit the key of its features, None for one without usable features.
+        skipped: Places of hits whose features are not used, with the reason.
+    """
+
+    encoder: str
+    keys: Sequence[DocumentKey | None]
+    skipped: dict[int, SkipReason]
+
+    @property
+    def known(self) -> list[DocumentKey]:
+        """The keys of the documents with features."""
+        return [key for key in self.keys if key is not None]
 
 
 class IndexEncoderLookup:
-    """Tells the encoders of indices.
+    """Finds the encoders of indices.
 
     Args:
         upstream: The engine.
-        side_door: In whose name a side index is read for a caller.
-        preferred: Gives the encoders that are taken first where as many documents have one as another.
+        side_caller: Returns the request context with which a side index is read for a caller.
+        preferred: Returns the encoders that are preferred if two have the same number of documents.
     """
 
     def __init__(
-        self, upstream: Upstream, side_door: Callable[[Caller], Caller], preferred: Callable[[], Sequence[str]]
+        self, upstream: Upstream, side_caller: Callable[[Caller], Caller], preferred: Callable[[], Sequence[str]]
     ) -> None:
         self._engine = EngineRequests(upstream)
-        self._side_door = side_door
+        self._side_caller = side_caller
         self._preferred = preferred
-        self._kept: ExpiringCache[tuple[str, str], Mapping[str, int]] = ExpiringCache(_MOST_KEPT, _SECONDS)
+        self._cache: ExpiringCache[tuple[str, str], Mapping[str, int]] = ExpiringCache(_MAX_CACHED, _SECONDS)
 
-    async def agreed(self, keys: Sequence[DocumentKey], caller: Caller) -> str:
-        """Return the encoder that documents of a window are scored by.
+    async def scorable(
+        self,
+        keys: Sequence[DocumentKey | None],
+        skipped: Mapping[int, SkipReason],
+        caller: Caller,
+        encoder: str | None,
+        *,
+        require: Callable[[DocumentKey], None],
+    ) -> ScorableDocuments:
+        """Return the documents of a window that can be read and have features of the window's encoder.
 
         Args:
-            keys: The documents; one or more.
-            caller: In whose name indices are asked.
+            keys: For each hit the key of its features; at least one has a key.
+            skipped: Places of hits that are skipped already.
+            caller: The request context with which the engine is asked for the encoders of indices.
+            encoder: The window's encoder; None for that of the indices.
+            require: Raises an EngineError if a document's layout cannot be read.
+
+        Raises:
+            EngineError: No document's layout can be read.
+            EncoderMismatch: The documents are of indices with different encoders.
+            NoFeatures: No document has features of the encoder.
+        """
+        usable, all_skipped = list(keys), dict(skipped)
+        reason: EngineError | None = None
+        for place, key in enumerate(keys):
+            try:
+                if key is not None:
+                    require(key)
+            except EngineError as error:
+                reason = reason or error
+                usable[place], all_skipped[place] = None, SkipReason.LAYOUT
+        known = [key for key in usable if key is not None]
+        if not known and reason is not None:
+            raise reason
+        encoder = encoder or await self.agreed(known, caller)
+        for place, key in enumerate(usable):
+            if key is not None and key.encoder != encoder:
+                usable[place], all_skipped[place] = None, SkipReason.ENCODER
+        if not any(usable):
+            raise no_features(all_skipped)
+        return ScorableDocuments(encoder, usable, all_skipped)
+
+    async def agreed(self, keys: Sequence[DocumentKey], caller: Caller) -> str:
+        """Return the encoder of a window.
+
+        Args:
+            keys: The window's documents; one or more.
+            caller: The request context with which the engine is asked for the encoders of indices.
 
         Raises:
             EncoderMismatch: The documents are of indices with different encoders.
         """
         if all(key.encoder == keys[0].encoder for key in keys):
             return keys[0].encoder
-        return self._one_of(await self._by_index(keys, caller))
-
-    async def is_the_indexs(self, encoder: str, keys: Sequence[DocumentKey], caller: Caller) -> bool:
-        """Whether an encoder is that of all the indices of some documents which name it."""
-        return set((await self._by_index(keys, caller)).values()) == {encoder}
-
-    async def _by_index(self, keys: Sequence[DocumentKey], caller: Caller) -> dict[str, str]:
-        """Return the encoder of each index of some documents."""
-        seen: dict[str, Counter[str]] = defaultdict(Counter)
-        sides = {key.index for key in keys if key.side}
-        for key in keys:
-            seen[key.index][key.encoder] += 1
-        counted = await asyncio.gather(*(self._counted(index, caller, side=index in sides) for index in seen))
-        return {
-            index: most_frequent(found, in_window, self._preferred())
-            for (index, in_window), found in zip(seen.items(), counted, strict=True)
-        }
-
-    def _one_of(self, encoders: Mapping[str, str]) -> str:
-        (index, encoder), *others = encoders.items()
+        (index, encoder), *others = (await self._by_index(keys, caller)).items()
         other = next((one for one in others if one[1] != encoder), None)
         if other is not None:
             raise EncoderMismatch(
@@ -81,37 +128,53 @@ class IndexEncoderLookup:
             )
         return encoder
 
-    async def _counted(self, index: str, caller: Caller, *, side: bool) -> Mapping[str, int]:
-        """Return how many documents of an index have each encoder, as far as the caller may know."""
-        place = (index, caller.indices)
-        kept = self._kept.get(place)
-        if kept is not None:
-            return kept.value
-        found = await self._ask(index, self._side_door(caller) if side else caller)
-        self._kept.put(place, found)
-        return found
+    async def is_encoder_of_all(self, encoder: str, keys: Sequence[DocumentKey], caller: Caller) -> bool:
+        """Return whether an encoder is that of every index of some documents."""
+        return set((await self._by_index(keys, caller)).values()) == {encoder}
 
-    async def _ask(self, index: str, door: Caller) -> Mapping[str, int]:
+    async def _by_index(self, keys: Sequence[DocumentKey], caller: Caller) -> dict[str, str]:
+        """Return the encoder of each index of some documents."""
+        in_window: dict[str, Counter[str]] = defaultdict(Counter)
+        sides = {key.index for key in keys if key.side}
+        for key in keys:
+            in_window[key.index][key.encoder] += 1
+        counts = await asyncio.gather(*(self._counts(index, caller, side=index in sides) for index in in_window))
+        return {
+            index: most_frequent(in_index, window_counts, self._preferred())
+            for (index, window_counts), in_index in zip(in_window.items(), counts, strict=True)
+        }
+
+    async def _counts(self, index: str, caller: Caller, *, side: bool) -> Mapping[str, int]:
+        """Return the number of documents per encoder of an index, among those that the caller may read; cached."""
+        place = (index, caller.indices)
+        cached = self._cache.get(place)
+        if cached is not None:
+            return cached.value
+        counts = await self._read_counts(index, self._side_caller(caller) if side else caller)
+        self._cache.put(place, counts)
+        return counts
+
+    async def _read_counts(self, index: str, caller: Caller) -> Mapping[str, int]:
         body: dict[str, Any] = {
             "size": 0,
             "track_total_hits": False,
             "query": {"bool": {"filter": [{"term": {"_index": index}}]}},
-            "aggs": {"encoders": {"terms": {"field": ENCODER, "size": _MOST_ENCODERS}}},
+            "aggs": {"encoders": {"terms": {"field": ENCODER, "size": _MAX_ENCODERS}}},
         }
         try:
-            found = await self._engine.as_caller(door).search([index], body, failing="encoders could not be counted")
-            return {bucket["key"]: bucket["doc_count"] for bucket in found["aggregations"]["encoders"]["buckets"]}
+            answer = await self._engine.as_caller(caller).search([index], body, failing="encoders could not be counted")
+            return {bucket["key"]: bucket["doc_count"] for bucket in answer["aggregations"]["encoders"]["buckets"]}
         except (EngineError, ValueError, LookupError, TypeError):
-            return {}  # the window has to do
+            return {}  # the counts of the window decide
 
 
 def most_frequent(in_index: Mapping[str, int], in_window: Mapping[str, int], preferred: Sequence[str]) -> str:
     """Return the encoder of most documents of an index.
 
     Args:
-        in_index: How many documents have each encoder; empty where that is not known.
-        in_window: How many of those of a window; decides where the index does not.
-        preferred: Decides where neither does.
+        in_index: Number of documents per encoder in the index; empty if unknown.
+        in_window: The same in the window; decides ties of the index.
+        preferred: Decides ties of both.
     """
 
     def rank(encoder: str) -> tuple[int, int, int, str]:

@@ -1,5 +1,6 @@
-"""What tells documents apart: the key of a document's features, and the marks of hits without ids."""
+"""Identification of documents: the key of a document's features, and marks of hits without ids."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +10,15 @@ from es_ttc.index.mappings.spec import HASH
 
 SEQ_NO = "_seq_no"
 Mark = tuple[str, str, int]
-"""Index, content hash, and which one of the window's documents with that content it is, from 0."""
+"""Index, content hash, and the number of the document among the hits with that content, from 0."""
+SentBlobs = Mapping[str, Mapping[str, bytes]]
+"""Blobs of documents by content hash and field, as they are stored."""
+
+_DIMS_IN_IDENTITY = re.compile(r"@[^/]*/([0-9]{1,5})x[0-9]")
 
 
 def marks_of(hits: Sequence[Mapping[str, Any]]) -> list[Mark | None]:
-    """Return what tells each hit from the others of one answer; None for one without a content hash."""
+    """Return for each hit of one response a mark that no other one has; None for one without a content hash."""
     seen: Counter[tuple[str, str]] = Counter()
     marks: list[Mark | None] = []
     for hit in hits:
@@ -28,11 +33,11 @@ def marks_of(hits: Sequence[Mapping[str, Any]]) -> list[Mark | None]:
 
 
 def identity_mark(hit: Mapping[str, Any], *, named: bool) -> tuple[str, str | None]:
-    """Return what tells a hit's document from others across answers.
+    """Return a mark that identifies a hit's document in several responses.
 
     Args:
         hit: The hit.
-        named: Whether that is its index and id, in place of its index and content hash (None without one).
+        named: Whether the mark is its index and id, or its index and content hash (None without one).
     """
     if named:
         return str(hit["_index"]), str(hit.get("_id"))
@@ -42,16 +47,27 @@ def identity_mark(hit: Mapping[str, Any], *, named: bool) -> tuple[str, str | No
 
 @dataclass(frozen=True, slots=True)
 class DocumentKey:
-    """A document's content, as a search has just returned it: documents of equal content have equal features.
+    """The content of a document that a search has just returned. Documents of equal content have equal features.
 
     Attributes:
-        index: Its concrete index.
-        encoder: Identity of the encoder of its features.
-        hash: Hash of the content that they were made from, and of how they are stored.
-        side: Whether the index is a side index, in place of the document's own.
+        index: The concrete index that contains the features.
+        encoder: Identity of the features' encoder.
+        hash: Hash of the content that was encoded, and of how the features are stored.
+        side: Whether the index is a side index.
     """
 
     index: str
     encoder: str
     hash: str
     side: bool = False
+
+    @property
+    def dims(self) -> int | None:
+        """The dimensions of the encoder's vectors; None if its identity does not contain them."""
+        return dims_of(self.encoder)
+
+
+def dims_of(encoder: str) -> int | None:
+    """Return the dimensions in an encoder's identity, or None."""
+    found = _DIMS_IN_IDENTITY.search(encoder)
+    return int(found[1]) if found else None

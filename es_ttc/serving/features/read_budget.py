@@ -1,12 +1,11 @@
-"""How much is read of an engine at a time: bytes of features in flight are bounded, and searches take turns.
+"""Limits of reads of features: the bytes in flight are bounded, and searches take turns.
 
-An engine holds what it reads of stored fields two or three times until it is sent. A few hundred megabytes that are
-asked for at once end a node of a small heap. So reads are cut into parts by what a document is expected to weigh, and
-parts wait until there is room for them.
+An engine has two or three copies of the stored fields that it reads in its heap until they are sent. Reads of a few
+hundred megabytes at the same time stop a node with a small heap. So reads are split into parts by the expected size of
+a document, and a part waits until the bytes in flight allow it.
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from itertools import count
 from es_ttc.errors import EngineError
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.features.keys import dims_of
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
@@ -22,67 +22,67 @@ from es_ttc.serving.logs import log
 MIB = 2**20
 
 _UNKNOWN_HEAP = 32 * MIB
-"""Bytes in flight where nobody says how great the engine's heap is: enough for a node of 512 MB."""
+"""Bytes in flight if the size of the engine's heap is unknown; safe for a node with 512 MB."""
 _SHARE_OF_HEAP = 16
-_LEAST, _MOST = 4 * MIB, 512 * MIB
+_MIN_BYTES, _MAX_BYTES = 4 * MIB, 512 * MIB
 _PARTS = 4
-"""Parts that the bytes in flight are divided into, so that several searches have one at the same time."""
-_LOOK_SECONDS = 2.0
-_LOOK_AGAIN_SECONDS = 600.0
-_LOOK_AFTER_FAILURE_SECONDS = 30.0
+"""Number of parts that may be in flight, so that several searches read at the same time."""
+_HEAP_TIMEOUT_SECONDS = 2.0
+_HEAP_SECONDS = 600.0
+_HEAP_FAILURE_SECONDS = 30.0
+"""Times after which the heaps are read again."""
 
 _TOKENS_OF_UNKNOWN = 1024
 _CHUNKS_OF_UNKNOWN = 128
 _DIMS_OF_UNKNOWN = 1024
-_DIMS_IN_KEY = re.compile(r"@[^/]*/([0-9]{1,5})x[0-9]")
 _FORGET = 0.2
 
 _NODES = b"/_nodes/stats/jvm"
 _HEAPS = b"filter_path=nodes.*.jvm.mem.heap_max_in_bytes"
 
 Kind = tuple[str, tuple[Feature, ...]]
-"""Documents that weigh about the same: those of an index, and the features that are read of them."""
+"""An index and the features that are read: documents of one kind have similar sizes."""
 
 
 class DocumentSizes:
-    """What a document's features weigh: learned from what has been read, index by index."""
+    """Expected sizes of documents' features, by kind, learned from reads."""
 
-    _MOST_KINDS = 4096
+    _MAX_KINDS = 4096
 
     def __init__(self) -> None:
         self._learned: dict[Kind, float] = {}
 
     def known(self, kind: Kind) -> bool:
-        """Whether any has been read."""
+        """Return whether documents of a kind have been read."""
         return kind in self._learned
 
     def of(self, kind: Kind, unknown: float) -> float:
-        """Return the bytes that a document is expected to weigh.
+        """Return the expected size of a document in bytes.
 
         Args:
-            kind: The document's.
-            unknown: What is returned where none has been read yet.
+            kind: Its kind.
+            unknown: The size to return if no document of the kind has been read.
         """
         return self._learned.get(kind, unknown)
 
     def learn(self, kind: Kind, nbytes: int, documents: int) -> None:
-        """Take in what a read of documents weighed: heavier ones count at once, lighter ones slowly."""
+        """Learn from a read: a larger mean size is used at once, a smaller one gradually."""
         if not documents:
             return
         mean = max(1.0, nbytes / documents)
-        if kind not in self._learned and len(self._learned) >= self._MOST_KINDS:
+        if kind not in self._learned and len(self._learned) >= self._MAX_KINDS:
             self._learned.clear()
         known = self._learned.get(kind, mean)
         self._learned[kind] = max(mean, known + _FORGET * (mean - known))
 
 
 def unknown_size(encoder: str, features: Sequence[Feature], *, as_text: bool) -> float:
-    """Return what a document may weigh of which nothing is known but its encoder: one of 1,024 tokens in int8.
+    """Return the assumed size in bytes of a document of an unknown kind: that of 1,024 tokens in int8.
 
     Args:
         encoder: Identity of its encoder.
-        features: Those that are read.
-        as_text: Whether vectors come as numbers in JSON.
+        features: The features that are read.
+        as_text: Whether vectors are read as numbers in JSON.
     """
     dims = dims_of(encoder) or _DIMS_OF_UNKNOWN
     bytes_of: Mapping[Feature, int] = {
@@ -95,12 +95,6 @@ def unknown_size(encoder: str, features: Sequence[Feature], *, as_text: bool) ->
     return float(sum(bytes_of.get(feature, 0) for feature in features) or 1)
 
 
-def dims_of(encoder: str) -> int | None:
-    """Return the dimensions that an encoder's identity names."""
-    found = _DIMS_IN_KEY.search(encoder)
-    return int(found[1]) if found else None
-
-
 @dataclass(slots=True, eq=False)
 class _Waiting:
     search: int
@@ -111,13 +105,13 @@ class _Waiting:
 
 @dataclass(slots=True, eq=False)
 class ReadQueue:
-    """Grants bytes in flight to searches.
+    """Grants bytes in flight to parts of searches.
 
-    Every other turn is that of the search that began first, the others that of the one with the least left to read: so
-    none waits for ever, small ones wait for no great ones, and what has begun is finished before more is begun.
+    Turns alternate between the oldest search and the search with the least bytes left. So no search waits forever,
+    small searches do not wait for large ones, and started searches end before others start.
 
     Attributes:
-        capacity: Bytes in flight at most; a part that is greater goes alone.
+        capacity: Maximum number of bytes in flight; a larger part is granted if no other is in flight.
         in_flight: Bytes that are granted now.
     """
 
@@ -129,25 +123,25 @@ class ReadQueue:
 
     @property
     def part(self) -> int:
-        """Bytes that one part should have at most."""
+        """The maximum size of a part in bytes."""
         return max(1, self.capacity // _PARTS)
 
     @property
     def waiting(self) -> int:
-        """Parts that wait."""
+        """The number of waiting parts."""
         return len(self._waiting)
 
     def search(self) -> int:
-        """Return a new search's number."""
+        """Return a number for a new search."""
         return next(self._searches)
 
     async def take(self, search: int, left: float, nbytes: int) -> None:
-        """Wait for a turn; who is cancelled meanwhile gives up his place.
+        """Wait for a turn; a cancelled task leaves the queue.
 
         Args:
-            search: Whose part it is.
-            left: Bytes that this search has still to read, these ones included.
-            nbytes: What this part is expected to weigh. They are to be given back.
+            search: Number of the search.
+            left: Bytes that the search still has to read, including this part.
+            nbytes: Expected size of this part; :meth:`give_back` releases it.
         """
         one = _Waiting(search, left, nbytes, asyncio.get_running_loop().create_future())
         self._waiting.append(one)
@@ -157,23 +151,23 @@ class ReadQueue:
         except asyncio.CancelledError:
             if one.granted.cancelled():
                 self._waiting.remove(one)
-                self._grant()  # others may fit where this one did not
+                self._grant()  # a smaller part may fit
             else:
                 self.give_back(nbytes)
             raise
 
     def give_back(self, nbytes: int) -> None:
-        """Say that a part has been read."""
+        """Release the bytes of a part."""
         self.in_flight -= nbytes
         self._grant()
 
     def resize(self, capacity: int) -> None:
-        """Change the bound; what is in flight stays."""
+        """Change the maximum number of bytes in flight; granted parts are not affected."""
         self.capacity = capacity
         self._grant()
 
     def _grant(self) -> None:
-        while waiting := [one for one in self._waiting if not one.granted.done()]:  # others are leaving
+        while waiting := [one for one in self._waiting if not one.granted.done()]:  # cancelled ones leave the queue
             oldest = min(waiting, key=lambda one: one.search)
             one = oldest if self._oldest_next else min(waiting, key=lambda one: one.left)
             if self.in_flight and self.in_flight + one.nbytes > self.capacity:
@@ -185,15 +179,15 @@ class ReadQueue:
 
 
 class ReadBudget:
-    """Bounds the bytes in flight by the smallest heap of the engine's nodes, as far as the gateway may see it.
+    """Bounds the bytes in flight by the smallest heap of the engine's nodes, if the gateway may read it.
 
     Args:
         upstream: The engine.
-        megabytes: The bound in MiB, where it is set; else the engine is asked.
+        megabytes: The bound in MiB; None to read it from the engine.
 
     Attributes:
-        turns: The bound, and who waits.
-        sizes: What documents weigh.
+        turns: The queue of reads.
+        sizes: Expected sizes of documents.
     """
 
     def __init__(self, upstream: Upstream, megabytes: int | None) -> None:
@@ -201,28 +195,27 @@ class ReadBudget:
         self.sizes = DocumentSizes()
         self._engine = EngineRequests(upstream)
         self._is_set = megabytes is not None
-        self._look_at = 0.0
-        self._looking: asyncio.Task[None] | None = None
+        self._next_read = 0.0
+        self._reading: asyncio.Task[None] | None = None
 
     async def known(self) -> None:
-        """Ask the engine for its nodes' heaps, unless that has just been done; a first answer is waited for."""
-        if self._is_set or time.monotonic() < self._look_at:
+        """Read the heaps of the engine's nodes if that is due; wait for the first answer, not for later ones."""
+        if self._is_set or time.monotonic() < self._next_read:
             return
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
-        if not self._look_at:
-            await asyncio.shield(self._looking)
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_heaps())
+        if not self._next_read:
+            await asyncio.shield(self._reading)
 
-    async def _look(self) -> None:
+    async def _read_heaps(self) -> None:
         heap = None
         try:
-            async with asyncio.timeout(_LOOK_SECONDS):
+            async with asyncio.timeout(_HEAP_TIMEOUT_SECONDS):
                 engine = self._engine.as_gateway()
                 heap = smallest_heap(await engine.read("GET", _NODES, _HEAPS, failing="heaps could not be read"))
         except (EngineError, TimeoutError):
             pass
-        again = _LOOK_AFTER_FAILURE_SECONDS if heap is None else _LOOK_AGAIN_SECONDS
-        self._look_at = time.monotonic() + again
+        self._next_read = time.monotonic() + (_HEAP_FAILURE_SECONDS if heap is None else _HEAP_SECONDS)
         if heap is not None:
             capacity = in_flight_of(heap)
             if capacity != self.turns.capacity:
@@ -231,12 +224,12 @@ class ReadBudget:
 
 
 def in_flight_of(heap: int) -> int:
-    """Return the bytes of features in flight that a node of this heap bears."""
-    return min(_MOST, max(_LEAST, heap // _SHARE_OF_HEAP))
+    """Return the maximum number of bytes in flight for a node with this heap."""
+    return min(_MAX_BYTES, max(_MIN_BYTES, heap // _SHARE_OF_HEAP))
 
 
 def smallest_heap(raw: bytes) -> int | None:
-    """Return the smallest heap in an answer of `_nodes/stats/jvm`, or None where it names none."""
+    """Return the smallest heap in an answer of `_nodes/stats/jvm`, or None if it contains none."""
     try:
         nodes = jsonio.loads(raw)["nodes"].values()
         heaps = [int(node["jvm"]["mem"]["heap_max_in_bytes"]) for node in nodes]

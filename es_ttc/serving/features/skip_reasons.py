@@ -1,4 +1,4 @@
-"""What may be wrong with one document's features: it has none then, and its window is scored without it."""
+"""Reasons for which a document's features are not used: the window is then scored without the document."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -11,32 +11,32 @@ from es_ttc.rescorers.base import Feature
 from es_ttc.vectors.chunks import DocumentChunks
 from es_ttc.vectors.tokens import TokenVectors
 
-_MOST_ROWS = 65_536
-_GREATEST = 2.0
-"""Components of unit rows are at most 1; beyond rounding, such a number makes sums that are not finite."""
+_MAX_ROWS = 65_536
+_MAX_COMPONENT = 2.0
+"""Components of unit vectors are at most 1, apart from rounding; much larger ones make sums that are not finite."""
 
 
 class SkipReason(StrEnum):
-    """Why a document's features are not used; a value stands in responses and in metrics."""
+    """Why a document's features are not used; the values are part of responses and metrics."""
 
     MARKS = "marks"
-    """Its content hash or its encoder's name is not one value."""
+    """The document has several content hashes or encoder names."""
     ENCODER = "encoder"
-    """They are of another encoder than its index's."""
+    """The features are of another encoder than the window's."""
     LAYOUT = "layout"
-    """This release does not know how they are stored, or they cannot be sent along."""
+    """This release does not know the layout, or a plugin cannot send it."""
     CODEBOOK = "codebook"
-    """The codebook that they name is not in the index's mapping."""
+    """The codebook is not in the index's mapping."""
     DAMAGED = "damaged"
-    """What is stored cannot be read."""
+    """The stored bytes cannot be decoded."""
     DIMENSIONS = "dimensions"
-    """Their vectors have other dimensions than the encoder's, or are too many."""
+    """The vectors do not have the encoder's dimensions, or are too many."""
     VALUES = "values"
-    """Their vectors are not unit vectors: they hold greater numbers."""
+    """The vectors are not unit vectors: a component is too large."""
 
 
 def summary(faults: Iterable[SkipReason]) -> dict[str, Any]:
-    """Return how a response tells of documents that were passed over."""
+    """Return the part of a response's summary about skipped documents."""
     reasons: dict[str, int] = {}
     for fault in faults:
         reasons[fault.value] = reasons.get(fault.value, 0) + 1
@@ -44,12 +44,12 @@ def summary(faults: Iterable[SkipReason]) -> dict[str, Any]:
 
 
 def fault_in(feature: Feature, value: Any, dims: int | None) -> SkipReason | None:
-    """Return what is wrong with a feature that could be unpacked, or None.
+    """Return why a decoded feature cannot be used, or None.
 
     Args:
-        feature: Which one.
-        value: As rescorers take it.
-        dims: Components of the encoder's vectors; None where that is not known.
+        feature: The feature.
+        value: Its value, in the form that rescorers take.
+        dims: Dimensions of the encoder's vectors; None if unknown.
     """
     if feature is Feature.TOKENS:
         return _of_tokens(value, dims)
@@ -61,7 +61,7 @@ def fault_in(feature: Feature, value: Any, dims: int | None) -> SkipReason | Non
 
 
 def consistent(stored: Mapping[Feature, Any]) -> dict[Feature, Any]:
-    """Leave out what does not fit a document's token vectors: norms and offsets of another length."""
+    """Return a document's features without norms and offsets that do not have the length of its token vectors."""
     tokens = stored.get(Feature.TOKENS)
     kept = dict(stored)
     if tokens is None:
@@ -80,23 +80,23 @@ def _of_chunks(chunks: DocumentChunks, dims: int | None) -> SkipReason | None:
 
 
 def _of_tokens(tokens: TokenVectors, dims: int | None) -> SkipReason | None:
-    if len(tokens) > _MOST_ROWS:
+    if len(tokens) > _MAX_ROWS:
         return SkipReason.DIMENSIONS
     if tokens.scales is None:
         return _of_rows(tokens.values, dims)
     if dims is not None and tokens.dims != dims:
         return SkipReason.DIMENSIONS
-    if 127 * float(np.abs(tokens.scales).max(initial=0)) <= _GREATEST:
+    if 127 * float(np.abs(tokens.scales).max(initial=0)) <= _MAX_COMPONENT:
         return None
-    greatest = np.abs(tokens.values.astype(np.int16)).max(axis=1, initial=0) * np.abs(tokens.scales)
-    return SkipReason.VALUES if float(greatest.max(initial=0)) > _GREATEST else None
+    maxima = np.abs(tokens.values.astype(np.int16)).max(axis=1, initial=0) * np.abs(tokens.scales)
+    return SkipReason.VALUES if float(maxima.max(initial=0)) > _MAX_COMPONENT else None
 
 
 def _of_rows(rows: NDArray[Any], dims: int | None) -> SkipReason | None:
     if dims is not None and rows.shape[1] != dims:
         return SkipReason.DIMENSIONS
-    if rows.dtype == np.float16:  # as integers without the sign, which is many times faster and keeps their order
+    if rows.dtype == np.float16:  # compared as integers without the sign, which is many times faster
         bits = int(np.max(rows.view(np.uint16) & np.uint16(0x7FFF), initial=0))
-        return SkipReason.VALUES if bits > int(np.float16(_GREATEST).view(np.uint16)) else None
-    greatest = max(float(rows.max(initial=0)), -float(rows.min(initial=0)))
-    return None if greatest <= _GREATEST else SkipReason.VALUES
+        return SkipReason.VALUES if bits > int(np.float16(_MAX_COMPONENT).view(np.uint16)) else None
+    maximum = max(float(rows.max(initial=0)), -float(rows.min(initial=0)))
+    return None if maximum <= _MAX_COMPONENT else SkipReason.VALUES

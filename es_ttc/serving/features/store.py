@@ -1,9 +1,8 @@
-"""The stored features of a window's documents: from memory where the content is known, else read, few at a time."""
+"""The stored features of a window's documents: from the cache by content hash, else read from the engine in parts."""
 
 import asyncio
-from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -13,45 +12,53 @@ import cbor2
 from es_ttc.common.caches import LruCache
 from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.index.mappings.fields import FEATURES
-from es_ttc.index.mappings.readers import BLOB_LAYOUTS, FeatureReader, Hit, ReadFeature, layout_of, reader_of
-from es_ttc.index.mappings.spec import ENCODER, HASH
+from es_ttc.index.mappings.readers import ReadFeature
+from es_ttc.index.mappings.spec import HASH
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features.columns import Stored
-from es_ttc.serving.features.keys import DocumentKey
-from es_ttc.serving.features.read_budget import Kind, ReadBudget, dims_of, unknown_size
-from es_ttc.serving.features.skip_reasons import SkipReason, fault_in
+from es_ttc.serving.features.decoding import (
+    ABSENT,
+    DecodedFeatures,
+    Fetched,
+    ShardsFailed,
+    decode_answer,
+    decode_sent,
+    group_by_layout,
+    read_request,
+    reader_for,
+)
+from es_ttc.serving.features.keys import DocumentKey, SentBlobs
+from es_ttc.serving.features.read_budget import Kind, ReadBudget, unknown_size
+from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
 from es_ttc.serving.pool import BoundedPool
-from es_ttc.vectors.packed import NO_CODEBOOKS, Codebooks, UnknownCodebook
+from es_ttc.vectors.packed import Codebooks
 from es_ttc.vectors.residual import Codebook
 
-_WORTH_SHARING = 32  # documents; two reads share the engine's cores, and one is unpacked while the other arrives
+_MIN_DOCUMENTS_TO_SHARE = 32  # two reads share the engine's cores, and one is decoded while the other arrives
 _AT_ONCE = 2  # parts of one window that are read at the same time
 _ONE_HASH = {"script": {"script": f"doc['{HASH}'].size() == 1"}}
-"""Leaves out documents with several content hashes, which no search can be collapsed by."""
+"""Excludes documents with several content hashes, by which a search cannot be collapsed."""
 _REFUSED_AS_A_WHOLE = (400, 500)
-_MOST_CODEBOOKS = 4  # of one read; an index has one
-_ABSENT = ReadFeature(object(), 64)  # kept in place of a feature that the document does not have
+_MAX_CODEBOOKS = 4  # of one read; an index has one
 
 _UNEXPECTED = (cbor2.CBORError, LookupError, TypeError, ValueError, EOFError)
 
-Fetched = dict["DocumentKey", dict[Feature, ReadFeature | SkipReason]]
 CacheKey = tuple[str, str, str, Feature]
-SentBlobs = Mapping[str, Mapping[str, bytes]]
 S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
 class WindowFeatures:
-    """What is known of a window's documents.
+    """The features of a window's documents.
 
     Attributes:
-        documents: One mapping a document: the features that it has.
-        from_memory: Documents whose features were all in memory.
-        faults: What is wrong with features of documents, where something is.
+        documents: For each document the features that it has.
+        from_memory: Number of documents whose features were all cached.
+        faults: By document the features that are not used, with the reason.
     """
 
     documents: list[Stored]
@@ -61,11 +68,11 @@ class WindowFeatures:
 
 @dataclass(frozen=True, slots=True)
 class MissingFeatures:
-    """What has to be sent along.
+    """The features that a plugin must send.
 
     Attributes:
-        hashes: Content hashes of documents that are not in memory.
-        fields: The fields that are wanted of them.
+        hashes: Content hashes of documents that are not cached.
+        fields: The fields that are needed of them.
     """
 
     hashes: tuple[str, ...]
@@ -74,13 +81,13 @@ class MissingFeatures:
 
 @dataclass(slots=True)
 class _CachedWindow:
-    """What is in memory of a window.
+    """The cached features of a window.
 
     Attributes:
-        known: One mapping a document.
-        missing: Documents that lack a wanted feature, each once.
-        lacking: The features that are lacking anywhere.
-        complete: How many documents lack none.
+        known: For each document its cached features.
+        missing: The documents that lack a feature, each once.
+        lacking: The features that a document lacks.
+        complete: Number of documents that lack none.
     """
 
     known: list[Stored]
@@ -90,15 +97,11 @@ class _CachedWindow:
 
 
 class SideIndexUnreadable(EngineError):
-    """Features beside an index could not be read: what is being deleted fails before it is gone."""
-
-
-class _ReadRefused(EngineError):
-    """The engine did not do a search, or not on all shards."""
+    """Features in a side index could not be read, for example because the index is being deleted."""
 
 
 class CodebookReader(Protocol):
-    """The codebooks that residuals are read with."""
+    """Returns the codebooks that residuals refer to."""
 
     async def codebook(self, index: str, identifier: str, caller: Caller) -> Codebook:
         """Return a codebook of an index."""
@@ -106,15 +109,15 @@ class CodebookReader(Protocol):
 
 
 class FeatureStore:
-    """Reads features in the caller's name, and keeps them by content hash.
+    """Reads features with the caller's credentials, and caches them by content hash.
 
     Args:
         upstream: The engine.
-        capacity: Bytes kept.
-        pool: Where blobs are decoded.
-        side_door: In whose name a side index is read for a caller.
-        budget: Bounds what is read at a time.
-        codebooks: What residuals are read with.
+        capacity: Size of the cache in bytes.
+        pool: Decodes blobs.
+        side_caller: Returns the request context with which a side index is read for a caller.
+        budget: Bounds the bytes that are read at the same time.
+        codebooks: Returns codebooks.
     """
 
     def __init__(
@@ -122,7 +125,7 @@ class FeatureStore:
         upstream: Upstream,
         capacity: int,
         pool: BoundedPool,
-        side_door: Callable[[Caller], Caller],
+        side_caller: Callable[[Caller], Caller],
         budget: ReadBudget,
         codebooks: CodebookReader,
     ) -> None:
@@ -130,93 +133,95 @@ class FeatureStore:
         self._engine = EngineRequests(upstream)
         self._pool = pool
         self._codebooks = codebooks
-        self._side_door = side_door
+        self._side_caller = side_caller
         self._budget = budget
         self._reads: set[asyncio.Task[Fetched]] = set()
 
-    async def window(self, keys: Sequence[DocumentKey], wanted: Iterable[Feature], caller: Caller) -> WindowFeatures:
-        """Return the wanted features of documents, as far as the documents have them.
+    async def window(self, keys: Sequence[DocumentKey], features: Iterable[Feature], caller: Caller) -> WindowFeatures:
+        """Return features of documents; a document that lacks one is returned without it.
 
-        Parts that have not been asked for when nobody waits any more are dropped; those that have fill the memory, so
-        the next request finds them there.
+        If the caller is cancelled, parts that have been requested are still read into the cache; the others are not
+        requested.
 
         Args:
-            keys: The documents; one whose content has changed since has no features.
-            wanted: Stored features.
-            caller: In whose name documents are read.
+            keys: The documents; one whose content has changed has no features.
+            features: The features.
+            caller: The request context with which documents are read.
 
         Raises:
-            EngineError: The engine refused the read; SideUnreadable where it was of features beside an index.
-            EngineUnavailable: It does not answer.
+            SideIndexUnreadable: The engine refused a read of a side index.
+            EngineError: The engine refused another read.
+            EngineUnavailable: The engine does not answer.
         """
-        held = self._held(keys, tuple(wanted))
-        if not held.missing:
-            return _completed(held, keys, {})
+        cached = self._cached(keys, tuple(features))
+        if not cached.missing:
+            return _completed(cached, keys, {})
         await self._budget.known()
-        search, features = self._budget.turns.search(), sorted(held.lacking)
+        search, lacking = self._budget.turns.search(), sorted(cached.lacking)
         fetched: Fetched = {}
         await gather_all(
-            self._read_in_parts(search, alike, features, caller, fetched)
-            for alike in group_by_layout(list(held.missing))
+            self._read_in_parts(search, group, lacking, caller, fetched)
+            for group in group_by_layout(list(cached.missing))
         )
-        return _completed(held, keys, fetched)
+        return _completed(cached, keys, fetched)
 
     async def window_of(
-        self, keys: Sequence[DocumentKey], wanted: Iterable[Feature], sent: SentBlobs, caller: Caller
+        self, keys: Sequence[DocumentKey], features: Iterable[Feature], sent: SentBlobs, caller: Caller
     ) -> WindowFeatures | MissingFeatures:
-        """Return the same for documents whose reader sends along what is not in memory, or say what that is.
+        """Return features of documents from the cache and from sent blobs, or what must be sent.
 
         Args:
             keys: The documents.
-            wanted: Stored features.
-            sent: By content hash the blobs that the document has, by field; a document without any has no features.
-            caller: In whose name a codebook is read.
+            features: The features.
+            sent: The sent blobs; a document without any has no features.
+            caller: The request context with which a codebook is read.
 
         Raises:
-            EngineError: Their layout is not one of blobs, or their codebook could not be read.
+            EngineError: The layout is not one of blobs, or a codebook could not be read.
             EngineUnavailable: The engine does not answer.
         """
-        held = self._held(keys, tuple(wanted))
-        if any(key.hash not in sent for key in held.missing):
-            hashes = dict.fromkeys(key.hash for key in held.missing)
-            return MissingFeatures(tuple(hashes), tuple(FEATURES[feature].name for feature in sorted(held.lacking)))
+        cached = self._cached(keys, tuple(features))
+        lacking = sorted(cached.lacking)
+        if any(key.hash not in sent for key in cached.missing):
+            hashes = dict.fromkeys(key.hash for key in cached.missing)
+            return MissingFeatures(tuple(hashes), tuple(FEATURES[feature].name for feature in lacking))
         fetched: Fetched = {}
-        for alike in group_by_layout(list(held.missing)):
-            fetched.update(await self._decoded(_decode_sent, sent, alike, sorted(held.lacking), caller))
-        self._keep(fetched)
-        return _completed(held, keys, fetched)
+        for group in group_by_layout(list(cached.missing)):
+            fetched.update(await self._decoded(decode_sent, sent, group, lacking, caller))
+        self._put(fetched)
+        return _completed(cached, keys, fetched)
 
-    def _held(self, keys: Sequence[DocumentKey], wanted: Sequence[Feature]) -> _CachedWindow:
-        """Return what is in memory of some documents."""
-        held = _CachedWindow([], {}, set(), 0)
-        get, absent = self.cache.get, _ABSENT.value
-        for key in keys:  # hundreds a search
+    def _cached(self, keys: Sequence[DocumentKey], features: Sequence[Feature]) -> _CachedWindow:
+        """Return the cached features of documents."""
+        cached = _CachedWindow([], {}, set(), 0)
+        get, absent = self.cache.get, ABSENT.value
+        for key in keys:  # hundreds per search
             known: Stored = {}
             lacks = False
-            for feature in wanted:
+            for feature in features:
                 value = get((key.index, key.encoder, key.hash, feature))
                 if value is None:
                     lacks = True
-                    held.lacking.add(feature)
+                    cached.lacking.add(feature)
                 elif value is not absent:
                     known[feature] = value
             if lacks:
-                held.missing[key] = None
+                cached.missing[key] = None
             else:
-                held.complete += 1
-            held.known.append(known)
-        return held
+                cached.complete += 1
+            cached.known.append(known)
+        return cached
 
     async def _read_in_parts(
         self, search: int, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller, fetched: Fetched
     ) -> None:
-        """Read documents of one index, encoder and layout; what would be one read of many is two of equal size."""
-        readers = _AT_ONCE if len(keys) >= _WORTH_SHARING else 1
-        most = min(-(-len(keys) // readers), _reader(keys).most_documents)
+        """Read documents of one index, encoder and layout; many documents in two parallel series of parts."""
+        readers = _AT_ONCE if len(keys) >= _MIN_DOCUMENTS_TO_SHARE else 1
+        most = min(-(-len(keys) // readers), reader_for(keys).most_documents)
         left = deque(keys)
-        await gather_all(self._read_some(search, left, most, features, caller, fetched) for _ in range(readers))
+        await gather_all(self._read_series(search, left, most, features, caller, fetched) for _ in range(readers))
 
-    async def _read_some(
+    async def _read_series(
         self,
         search: int,
         left: deque[DocumentKey],
@@ -225,31 +230,31 @@ class FeatureStore:
         caller: Caller,
         fetched: Fetched,
     ) -> None:
-        """Read parts of what is left until nothing is."""
+        """Read parts of the remaining documents until there are none; each part waits for its turn."""
         turns, sizes = self._budget.turns, self._budget.sizes
         while left:
             kind = left[0].index, tuple(features)
-            unknown = unknown_size(left[0].encoder, features, as_text=_reader(left).as_text)
+            unknown = unknown_size(left[0].encoder, features, as_text=reader_for(left).as_text)
             size = sizes.of(kind, unknown)
             taken = round(size * min(len(left), most, max(1, turns.part // size)))
             if not sizes.known(kind):
-                taken = turns.capacity  # alone: it may weigh far more than is thought
+                taken = turns.capacity  # no other read at the same time: the documents may be much larger than expected
             await turns.take(search, len(left) * size, taken)
-            size = sizes.of(kind, unknown)  # it may be known better by now
+            size = sizes.of(kind, unknown)  # another read may have measured it
             fits = max(1, int(min(taken, turns.part) / size + 0.01))
-            keys = self._not_read_meanwhile(left, min(most, fits), features, fetched)
+            keys = self._still_missing(left, min(most, fits), features, fetched)
             if not keys:
                 turns.give_back(taken)
                 continue
-            read = asyncio.create_task(self._read_and_keep(kind, keys, features, caller))
+            read = asyncio.create_task(self._read_and_put(kind, keys, features, caller))
             self._reads.add(read)
             read.add_done_callback(partial(self._done, taken))
             fetched.update(await asyncio.shield(read))
 
-    def _not_read_meanwhile(
+    def _still_missing(
         self, left: deque[DocumentKey], most: int, features: Sequence[Feature], fetched: Fetched
     ) -> list[DocumentKey]:
-        """Take out the documents of the next part; those that another search has just read are only fetched."""
+        """Remove the documents of the next part from ``left``; those that are cached by now are not read."""
         keys: list[DocumentKey] = []
         while left and len(keys) < most:
             key = left.popleft()
@@ -264,16 +269,16 @@ class FeatureStore:
         self._reads.discard(read)
         self._budget.turns.give_back(taken)
         if not read.cancelled():
-            read.exception()  # whoever still waits has it; nobody else is to be told
+            read.exception()  # marks it as retrieved; a task that awaits it gets it too
 
-    async def _read_and_keep(
+    async def _read_and_put(
         self, kind: Kind, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller
     ) -> Fetched:
         fetched = await self._read(kind, keys, features, caller)
-        self._keep(fetched)
+        self._put(fetched)
         return fetched
 
-    def _keep(self, fetched: Fetched) -> None:
+    def _put(self, fetched: Fetched) -> None:
         for key, stored in fetched.items():
             for feature, read in stored.items():
                 if isinstance(read, ReadFeature):
@@ -283,36 +288,41 @@ class FeatureStore:
         self, kind: Kind, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller
     ) -> Fetched:
         if not keys[0].side:
-            return await self._read_through(caller, kind, keys, features)
+            return await self._read_as(caller, kind, keys, features)
         try:
-            return await self._read_through(self._side_door(caller), kind, keys, features)
+            return await self._read_as(self._side_caller(caller), kind, keys, features)
         except EngineUnavailable:
             raise
         except EngineError as error:
             raise SideIndexUnreadable(str(error), upstream_status=error.upstream_status) from error
 
-    async def _read_through(
-        self, door: Caller, kind: Kind, keys: Sequence[DocumentKey], features: Sequence[Feature]
+    async def _read_as(
+        self, caller: Caller, kind: Kind, keys: Sequence[DocumentKey], features: Sequence[Feature]
     ) -> Fetched:
         body = read_request(keys, features)
         try:
-            return await self._read_with(door, kind, keys, features, body)
-        except _ReadRefused:  # one document with several hashes is enough: no answer with it can be collapsed
+            return await self._read_once(caller, kind, keys, features, body)
+        except ShardsFailed:  # one document with several hashes prevents collapsing
             body["query"]["bool"]["filter"].append(_ONE_HASH)
-            return await self._read_with(door, kind, keys, features, body)
+            return await self._read_once(caller, kind, keys, features, body)
 
-    async def _read_with(
-        self, door: Caller, kind: Kind, keys: Sequence[DocumentKey], features: Sequence[Feature], body: dict[str, Any]
+    async def _read_once(
+        self,
+        caller: Caller,
+        kind: Kind,
+        keys: Sequence[DocumentKey],
+        features: Sequence[Feature],
+        body: dict[str, Any],
     ) -> Fetched:
-        engine = self._engine.as_caller(door)
+        engine = self._engine.as_caller(caller)
         try:
             raw = await engine.search_as_cbor([keys[0].index], body, failing="features could not be read")
         except EngineError as error:
             if error.upstream_status in _REFUSED_AS_A_WHOLE:
-                raise _ReadRefused(str(error), upstream_status=error.upstream_status) from error
+                raise ShardsFailed(str(error), upstream_status=error.upstream_status) from error
             raise
         try:
-            fetched = await self._decoded(_decode, raw, keys, features, door)
+            fetched = await self._decoded(decode_answer, raw, keys, features, caller)
         except _UNEXPECTED as error:
             raise EngineError(
                 f"features could not be read: the engine's answer is not one to such a search ({type(error).__name__})",
@@ -323,18 +333,18 @@ class FeatureStore:
 
     async def _decoded(
         self,
-        decode: Callable[[S, Sequence[DocumentKey], Sequence[Feature], Codebooks], "DecodedFeatures"],
+        decode: Callable[[S, Sequence[DocumentKey], Sequence[Feature], Codebooks], DecodedFeatures],
         raw: S,
         keys: Sequence[DocumentKey],
         features: Sequence[Feature],
         caller: Caller,
     ) -> Fetched:
-        """Unpack features on a thread, with the codebooks that they name, as far as those can be had."""
+        """Decode features on a thread; a second time with the codebooks that were missing, if they can be read."""
         codebooks: dict[str, Codebook] = {}
         decoded = await self._pool.run(decode, raw, keys, features, codebooks)
         if not decoded.codebooks:
             return decoded.fetched
-        for identifier in sorted(decoded.codebooks)[:_MOST_CODEBOOKS]:
+        for identifier in sorted(decoded.codebooks)[:_MAX_CODEBOOKS]:
             try:
                 codebooks[identifier] = await self._codebooks.codebook(keys[0].index, identifier, caller)
             except EngineUnavailable:
@@ -346,37 +356,11 @@ class FeatureStore:
         return decoded.fetched
 
 
-def features_from_hit(key: DocumentKey, hit: Hit, features: Iterable[Feature]) -> Stored:
-    """Return those features that have come with a document's hit; one that has not, or is damaged, is left out.
-
-    Args:
-        key: The document.
-        hit: A hit of it, whose search asked for stored fields.
-        features: Those that were asked for; no token vectors.
-    """
-    reader, dims = _reader([key]), dims_of(key.encoder)
-    stored: Stored = {}
-    for feature in features:
-        with suppress(ValueError, LookupError):
-            found = _feature_of(reader, hit, feature, NO_CODEBOOKS, dims)
-            if isinstance(found, ReadFeature) and found is not _ABSENT:
-                stored[feature] = found.value
-    return stored
-
-
-def group_by_layout(keys: Sequence[DocumentKey]) -> Iterator[Sequence[DocumentKey]]:
-    """Yield the documents of one index, encoder and layout at a time."""
-    alike: dict[tuple[str, str, str], list[DocumentKey]] = defaultdict(list)
-    for key in keys:
-        alike[key.index, key.encoder, layout_of(key.hash)].append(key)
-    yield from alike.values()
-
-
 async def gather_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do several things at the same time; where one fails the others are not gone on with.
+    """Run coroutines at the same time; if one fails, cancel the others.
 
     Raises:
-        Exception: What the first one to fail has raised.
+        Exception: The first failure.
     """
     tasks = [asyncio.create_task(one) for one in work]
     try:
@@ -388,144 +372,16 @@ async def gather_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
         raise
 
 
-def read_request(keys: Sequence[DocumentKey], features: Sequence[Feature]) -> dict[str, Any]:
-    """Return the search that reads stored features by content, for documents of one index.
-
-    A search and no `_mget`: a window's hits have no ids yet, and it took no longer.
-    """
-    return {
-        "query": {
-            "bool": {
-                "filter": [
-                    {"terms": {HASH: [key.hash for key in keys]}},
-                    {"term": {ENCODER: keys[0].encoder}},
-                    {"term": {"_index": keys[0].index}},
-                ]
-            }
-        },
-        "collapse": {"field": HASH},
-        "size": len(keys),
-        "track_total_hits": False,
-        **_reader(keys).request(features),
-    }
-
-
-def _reader(keys: Sequence[DocumentKey]) -> FeatureReader:
-    """Return the reader of documents of one layout."""
-    try:
-        return reader_of(layout_of(keys[0].hash))
-    except ValueError as error:
-        raise EngineError(f"features of index [{keys[0].index}] cannot be read: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class DecodedFeatures:
-    """What was unpacked.
-
-    Attributes:
-        fetched: By document what it has, or what is wrong with it.
-        codebooks: Identifiers of codebooks that were not at hand.
-    """
-
-    fetched: Fetched
-    codebooks: frozenset[str]
-
-
-def _decode(
-    raw: bytes, keys: Sequence[DocumentKey], features: Sequence[Feature], codebooks: Codebooks
-) -> DecodedFeatures:
-    """Unpack the answer; a content that is gone since the first pass is left out."""
-    answer = cbor2.loads(raw)
-    if answer["_shards"]["failed"]:
-        raise _ReadRefused("features could not be read: some of the index's shards failed")
-    expected = {key.hash: key for key in keys}
-    hits = ((expected[hit["fields"][HASH][0]], hit) for hit in answer["hits"]["hits"])
-    return _features_of(hits, _reader(keys), features, codebooks)
-
-
-def _decode_sent(
-    sent: SentBlobs, keys: Sequence[DocumentKey], features: Sequence[Feature], codebooks: Codebooks
-) -> DecodedFeatures:
-    """Unpack blobs that came beside the hashes."""
-    require_sendable(keys[0])
-    hits = ((key, {"_id": key.hash, "fields": {name: [b] for name, b in sent[key.hash].items()}}) for key in keys)
-    return _features_of(hits, _reader(keys), features, codebooks)
-
-
-def require_sendable(key: DocumentKey) -> None:
-    """Refuse documents of a layout whose features cannot be sent along.
-
-    Raises:
-        EngineError: Theirs cannot.
-    """
-    layout = layout_of(key.hash)
-    if layout not in BLOB_LAYOUTS:
-        raise EngineError(
-            f"token vectors of layout [{layout}] cannot be sent along, only those of [{', '.join(BLOB_LAYOUTS)}]: "
-            "search this index through the gateway, or store its tokens as [packed]"
-        )
-
-
-def is_readable(key: DocumentKey) -> bool:
-    """Whether this release knows the layout of a document's features."""
-    try:
-        require_readable(key)
-    except EngineError:
-        return False
-    return True
-
-
-def require_readable(key: DocumentKey) -> None:
-    """Refuse documents of a layout that this release does not know.
-
-    Raises:
-        EngineError: It does not know theirs.
-    """
-    _reader([key])
-
-
-def _features_of(
-    hits: Iterable[tuple[DocumentKey, Hit]],
-    reader: FeatureReader,
-    features: Sequence[Feature],
-    codebooks: Codebooks,
-) -> DecodedFeatures:
-    fetched: Fetched = {}
-    unknown: set[str] = set()
-    for key, hit in hits:
-        dims = dims_of(key.encoder)
-        fetched[key] = stored = {}
-        for feature in features:
-            try:
-                stored[feature] = _feature_of(reader, hit, feature, codebooks, dims)
-            except UnknownCodebook as error:
-                unknown.add(error.identifier)
-                stored[feature] = SkipReason.CODEBOOK
-            except ValueError as error:
-                log.warning("damaged features", index=key.index, id=hit["_id"], error=str(error))
-                stored[feature] = SkipReason.DAMAGED
-    return DecodedFeatures(fetched, frozenset(unknown))
-
-
-def _feature_of(
-    reader: FeatureReader, hit: Hit, feature: Feature, codebooks: Codebooks, dims: int | None
-) -> ReadFeature | SkipReason:
-    read = reader.read(hit, feature, codebooks)
-    if read is None:
-        return _ABSENT
-    return fault_in(feature, read.value, dims) or read
-
-
-def _completed(held: _CachedWindow, keys: Sequence[DocumentKey], fetched: Fetched) -> WindowFeatures:
-    """Return what was in memory with what was read, as far as the documents have it."""
+def _completed(cached: _CachedWindow, keys: Sequence[DocumentKey], fetched: Fetched) -> WindowFeatures:
+    """Return cached and read features together."""
     faults: dict[DocumentKey, dict[Feature, SkipReason]] = {}
-    for key, stored in zip(keys, held.known, strict=True) if fetched else ():
+    for key, stored in zip(keys, cached.known, strict=True) if fetched else ():
         for feature, read in fetched.get(key, {}).items():
             if isinstance(read, SkipReason):
                 faults.setdefault(key, {})[feature] = read
-            elif read.value is not _ABSENT.value:
+            elif read.value is not ABSENT.value:
                 stored[feature] = read.value
-    return WindowFeatures(held.known, held.complete, faults)
+    return WindowFeatures(cached.known, cached.complete, faults)
 
 
 def _cache_key(key: DocumentKey, feature: Feature) -> CacheKey:

@@ -1,7 +1,8 @@
-"""The `knn` hook: kNN clauses whose text we encode, and those whose retrieval is ours.
+"""The `knn` hook: kNN clauses with a text to encode or a `ttc` section.
 
-From the request to the answer: ``clauses`` (found in a body, read, replaced), ``rounds`` and ``asking`` (searches of
-several retrievals as one request), ``ground`` (what a clause searches), ``engine_search`` (the means to search that
-retrievers get), ``attached_search`` (the same over side indices), ``retrieving`` (one clause: encoder, method,
-deadline, fallback), ``stage`` (the searches of a request).
+In the order of a search: ``clauses`` (find, parse and replace them), ``search_client`` and ``batched_searches``
+(searches of several retrievals in one `_msearch`), ``searched_indices`` (the encoder, and side indices),
+``engine_search`` (the search interface of retrievers), ``side_index_search`` (the same for side indices), ``retrieval``
+(one clause: encoder, method, deadline, fallback), ``ranked_documents`` (its result), ``stage`` (the searches of a
+request).
 """

@@ -1,7 +1,8 @@
-"""Several retrievals in step: what all of them ask the engine next goes out as one request.
+"""Batches of searches: the searches of several retrievals in one request.
 
-Retrievals of one `_msearch` proceed by rounds, each of which is a kNN search. Left alone they would make a request a
-round each; here a request is sent as soon as every retrieval that is still at work waits for an answer.
+Each retrieval of an `_msearch` sends several kNN searches, one after the other. A batch is sent as soon as every
+retrieval that has not ended waits for an answer. So the number of requests is that of the longest retrieval, not the
+sum of all.
 """
 
 import asyncio
@@ -10,88 +11,89 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-Q = TypeVar("Q")
+S = TypeVar("S")
 R = TypeVar("R")
 
 Member = int
 
 
 @dataclass(frozen=True, slots=True)
-class _PendingBatch(Generic[Q, R]):
+class _Waiting(Generic[S, R]):
+    """Searches of one member that are to be sent."""
+
     member: Member
-    questions: Sequence[Q]
+    searches: Sequence[S]
     answers: asyncio.Future[Sequence[R]]
 
 
-class BatchedSearches(Generic[Q, R]):
-    """Sends the questions of several members together.
+class BatchedSearches(Generic[S, R]):
+    """Sends the searches of several members in batches.
 
     Args:
-        send: Answers questions, in their order.
+        send: Sends searches and returns their answers, in their order.
     """
 
-    def __init__(self, send: Callable[[Sequence[Q]], Awaitable[Sequence[R]]]) -> None:
+    def __init__(self, send: Callable[[Sequence[S]], Awaitable[Sequence[R]]]) -> None:
         self.sent = 0
         self._send = send
         self._members: set[Member] = set()
-        self._waiting: list[_PendingBatch[Q, R]] = []
+        self._waiting: list[_Waiting[S, R]] = []
         self._sending: set[asyncio.Task[None]] = set()
         self._last = 0
 
     def join(self, count: int) -> list[Member]:
-        """Return so many new members: nothing is sent before each of them has asked, or left."""
+        """Add members and return them. A batch is sent when each of them has sent searches, or has left."""
         members = list(range(self._last, self._last + count))
         self._last += count
         self._members.update(members)
         return members
 
     @asynccontextmanager
-    async def at_work(self, member: Member) -> AsyncIterator[None]:
-        """Let a member leave when its work ends, however it ends."""
+    async def active(self, member: Member) -> AsyncIterator[None]:
+        """Remove a member at the end of the context."""
         try:
             yield
         finally:
             self._members.discard(member)
-            self._look()
+            self._send_if_all_wait()
 
-    async def ask(self, member: Member, questions: Sequence[Q]) -> Sequence[R]:
-        """Ask questions and return their answers, in their order.
+    async def send(self, member: Member, searches: Sequence[S]) -> Sequence[R]:
+        """Send searches with the next batch and return their answers, in their order.
 
         Raises:
-            Exception: Whatever ``send`` raises, for all whose questions went with it.
+            Exception: The batch failed; every member of the batch gets the same exception.
         """
         loop = asyncio.get_running_loop()
-        asked: _PendingBatch[Q, R] = _PendingBatch(member, questions, loop.create_future())
-        self._waiting.append(asked)
-        loop.call_soon(self._look)  # what a member asks at once goes out at once
+        waiting: _Waiting[S, R] = _Waiting(member, searches, loop.create_future())
+        self._waiting.append(waiting)
+        loop.call_soon(self._send_if_all_wait)  # after further calls of the same member in this step of the loop
         try:
-            return await asked.answers
+            return await waiting.answers
         finally:
-            if asked in self._waiting:
-                self._waiting.remove(asked)
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
 
-    def _look(self) -> None:
-        """Send what waits, if every member waits."""
-        if not self._waiting or self._members - {asked.member for asked in self._waiting}:
+    def _send_if_all_wait(self) -> None:
+        if not self._waiting or self._members - {waiting.member for waiting in self._waiting}:
             return
         batch, self._waiting = self._waiting, []
-        task = asyncio.create_task(self._answer(batch))
+        task = asyncio.create_task(self._send_batch(batch))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _answer(self, batch: Sequence[_PendingBatch[Q, R]]) -> None:
+    async def _send_batch(self, batch: Sequence[_Waiting[S, R]]) -> None:
         self.sent += 1
-        questions = [question for asked in batch for question in asked.questions]
+        searches = [search for waiting in batch for search in waiting.searches]
         try:
-            answers = await self._send(questions)
-        except Exception as error:  # noqa: BLE001 - handed on to all who asked
-            for asked in batch:
-                if not asked.answers.done():
-                    asked.answers.set_exception(error)
+            answers = await self._send(searches)
+        except Exception as error:  # noqa: BLE001 - passed to every member of the batch
+            for waiting in batch:
+                if not waiting.answers.done():
+                    waiting.answers.set_exception(error)
             return
         start = 0
-        for asked in batch:
-            end = start + len(asked.questions)
-            if not asked.answers.done():
-                asked.answers.set_result(answers[start:end])
+        for waiting in batch:
+            end = start + len(waiting.searches)
+            if not waiting.answers.done():
+                waiting.answers.set_result(answers[start:end])
             start = end

@@ -1,9 +1,9 @@
-"""kNN clauses of ours in a search body: where they stand, what they say, and the native queries put in their place.
+"""kNN clauses in a search body that the gateway answers: finding, parsing and replacing them.
 
-A clause is ours when it has ``query_text`` in place of a vector, or a ``ttc`` section. It may stand wherever an engine
-takes one: Elasticsearch's top-level ``knn`` (an object or a list), a ``knn`` query anywhere below ``query``, inside
-``bool``, ``nested`` or ``hybrid`` too, and a ``knn`` retriever below ``retriever``. In a query either product's form is
-understood; with a ``ttc`` section either form works on either product.
+The gateway answers a clause with ``query_text`` instead of a vector, and a clause with a ``ttc`` section. It may be
+anywhere that an engine accepts one: Elasticsearch's top-level ``knn`` (an object or a list), a ``knn`` query anywhere
+below ``query``, also inside ``bool``, ``nested`` or ``hybrid``, and a ``knn`` retriever below ``retriever``. In a
+query, the syntax of either product is accepted; with a ``ttc`` section it may differ from the product's own.
 """
 
 import math
@@ -25,7 +25,7 @@ TEXT = "query_text"
 
 Place = tuple[str | int, ...]
 """Keys and positions from the body to a ``knn`` object."""
-Standing = Literal["top", "query", "retriever"]
+ClauseKind = Literal["top", "query", "retriever"]
 
 _VECTOR_KEY: Mapping[Product, str] = {"elasticsearch": "query_vector", "opensearch": "vector"}
 _COMMON = ("query_text", "k", "filter", "boost", "_name", KEY)
@@ -45,22 +45,22 @@ _NATIVE: Mapping[Product, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class KnnClause:
-    """One kNN clause of ours.
+    """One kNN clause that the gateway answers.
 
     Attributes:
-        place: Where it stands.
-        standing: As what.
-        form: The product whose form it has.
+        place: Its place in the body.
+        kind: Whether it is a top-level clause, a query or a retriever.
+        syntax: The product whose syntax it has.
         field: The vector field.
-        given: The caller's own keys and values, as they came.
-        texts: The query's texts; none where it gives a vector.
-        vector: ``(d,)`` the caller's own vector, of unit length; None where it gives texts.
-        section: Its ``ttc`` section; None where only the text is to be encoded.
+        given: The caller's keys and values, unchanged.
+        texts: The query's texts; none if it contains a vector.
+        vector: ``(d,)`` the caller's vector at unit length; None if it contains texts.
+        section: Its ``ttc`` section; None if it has only a text.
     """
 
     place: Place
-    standing: Standing
-    form: Product
+    kind: ClauseKind
+    syntax: Product
     field: str
     given: Mapping[str, Any]
     texts: tuple[str, ...]
@@ -68,41 +68,41 @@ class KnnClause:
     section: Section | None
 
     def k(self, size: int) -> int:
-        """Return the documents wanted; where it does not say, the page's size, as Elasticsearch has it."""
+        """Return the number of requested documents; default: the page's size, as in Elasticsearch."""
         return int(self.given.get("k", max(1, size)))
 
     @property
     def boost(self) -> float:
-        """What scores are multiplied by."""
+        """The factor of the scores."""
         return float(self.given.get("boost", 1.0))
 
     @property
     def similarity(self) -> float | None:
-        """The least cosine with the query that a document must have to be a match."""
+        """The minimum cosine with the query of a matching document; None for no minimum."""
         return self.given.get("similarity")
 
     @property
     def num_candidates(self) -> int | None:
-        """Vectors that an approximate search considers on each shard, where it says so."""
+        """The number of vectors that an approximate search considers on each shard; None for the engine's default."""
         return self.given.get("num_candidates")
 
     @property
     def filters(self) -> list[Any]:
         """The caller's filter, as a list of queries."""
-        told = self.given.get("filter")
-        return told if isinstance(told, list) else [] if told is None else [told]
+        value = self.given.get("filter")
+        return value if isinstance(value, list) else [] if value is None else [value]
 
-    def require_ours(self, most: int) -> None:
-        """Check the keys of a clause that we answer; those of one that the engine answers are its own to check.
+    def require_valid(self, max_k: int) -> None:
+        """Check the keys of a clause that a method answers; the engine checks those of its own clauses.
 
         Raises:
-            InvalidRequest: One is unknown, or its value cannot be meant.
+            InvalidRequest: A key is unknown, or its value is invalid.
         """
-        where = "knn" if self.form == "elasticsearch" else f"knn.{self.field}"
-        _check_ours(self.given, self.section, self.form, self.field, where, most)
+        where = "knn" if self.syntax == "elasticsearch" else f"knn.{self.field}"
+        _check_keys(self.given, self.section, self.syntax, self.field, where, max_k)
 
     def of_each_search(self, product: Product) -> dict[str, Any]:
-        """Return what else of it every kNN search is told."""
+        """Return its keys that every kNN search gets too."""
         return {key: self.given[key] for key in _OF_EACH_SEARCH[product] if key in self.given}
 
     def native(self, vector: Float32, product: Product, size: int) -> dict[str, Any]:
@@ -110,12 +110,12 @@ class KnnClause:
 
         Args:
             vector: ``(d,)``.
-            product: Whose form it takes where there is a section; without one it keeps the caller's own.
+            product: The engine's product, whose syntax a clause with a section gets; others keep their syntax.
             size: The page's size.
         """
         if self.section is None:
             body = {key: value for key, value in self.given.items() if key != TEXT}
-            product = self.form
+            product = self.syntax
         else:
             body = {key: self.given[key] for key in (*_NATIVE[product], *_OF_EACH_SEARCH[product]) if key in self.given}
             body["k"] = self.k(size)
@@ -125,55 +125,59 @@ class KnnClause:
         return {"knn": {"field": self.field, **body} if product == "elasticsearch" else {self.field: body}}
 
 
-def clauses_of(body: Mapping[str, Any], *, most: int, limits: RequestLimits = DEFAULT_LIMITS) -> list[KnnClause]:
-    """Return the kNN clauses of ours in a search body.
+def clauses_of(body: Mapping[str, Any], *, max_k: int, limits: RequestLimits = DEFAULT_LIMITS) -> list[KnnClause]:
+    """Return the kNN clauses in a search body that the gateway answers.
 
     Args:
         body: The decoded body.
-        most: Greatest ``k`` of a clause with a section.
-        limits: How many there may be, and what each may hold.
+        max_k: Maximum ``k`` of a clause with a section.
+        limits: Limits of their number and contents.
 
     Raises:
-        InvalidRequest: One cannot be meant as it stands.
+        InvalidRequest: One is invalid.
     """
     try:
         found = list(_found(body))
     except RecursionError:
         raise InvalidRequest("[query] is nested too deeply") from None
     limits.check_clauses(len(found), "knn")
-    return [_read(place, standing, value, most, limits) for place, standing, value in found]
+    return [_parsed(place, kind, value, max_k, limits) for place, kind, value in found]
 
 
 def put_in_place(body: Mapping[str, Any], queries: Sequence[tuple[KnnClause, dict[str, Any]]]) -> dict[str, Any]:
-    """Return a body with native clauses in the places of ours.
+    """Return a body with native queries in place of clauses.
+
+    A query that is not a ``knn`` object in Elasticsearch's syntax cannot replace a top-level clause: it becomes an
+    alternative (``should``) of the body's query.
 
     Args:
         body: The caller's body; it is not changed.
-        queries: For each clause the native query in its place.
+        queries: For each clause its native query.
     """
     changed = dict(body)
-    beside: list[dict[str, Any]] = []
-    natives: dict[int, dict[str, Any] | None] = {}
+    alternatives: list[dict[str, Any]] = []
+    replaced: dict[int, dict[str, Any] | None] = {}
     for clause, query in queries:
-        if clause.standing != "top":
-            native = {"standard": {"query": query}} if clause.standing == "retriever" and "knn" not in query else query
+        if clause.kind != "top":
+            native = {"standard": {"query": query}} if clause.kind == "retriever" and "knn" not in query else query
             changed = put_at(changed, clause.place[:-1], native)
             continue
         position = int(clause.place[1]) if len(clause.place) > 1 else 0
-        is_native = "field" in query.get("knn", {})  # Elasticsearch's form, which may stand there
-        natives[position] = query["knn"] if is_native else None
-        if not is_native:
-            beside.append(query)
-    if not natives:
+        is_top_level_form = "field" in query.get("knn", {})
+        replaced[position] = query["knn"] if is_top_level_form else None
+        if not is_top_level_form:
+            alternatives.append(query)
+    if not replaced:
         return changed
-    kept = body["knn"] if isinstance(body["knn"], list) else [body["knn"]]
-    left = [found for place, one in enumerate(kept) if (found := natives.get(place, one)) is not None]
-    changed["knn"] = left if len(left) > 1 or isinstance(body["knn"], list) else left[0] if left else None
-    if not left:
+    clauses = body["knn"] if isinstance(body["knn"], list) else [body["knn"]]
+    kept = [new for place, old in enumerate(clauses) if (new := replaced.get(place, old)) is not None]
+    changed["knn"] = kept if len(kept) > 1 or isinstance(body["knn"], list) else kept[0] if kept else None
+    if not kept:
         del changed["knn"]
-    if beside:
+    if alternatives:
         own = [changed["query"]] if "query" in changed else []
-        changed["query"] = beside[0] if not own and len(beside) == 1 else {"bool": {"should": [*own, *beside]}}
+        alone = not own and len(alternatives) == 1
+        changed["query"] = alternatives[0] if alone else {"bool": {"should": [*own, *alternatives]}}
     return changed
 
 
@@ -185,13 +189,13 @@ def with_scores(
     by_content: bool = False,
     name: str | None = None,
 ) -> dict[str, Any]:
-    """Return the native query that matches some documents and gives each its score.
+    """Return the native query that matches some documents and gives each of them its score.
 
     Args:
         documents: Index and id of each document.
         scores: Their scores, not negative.
-        by_content: Whether their contents' hashes stand in place of ids.
-        filters: What a document must still match.
+        by_content: Whether ``documents`` contains content hashes in place of ids.
+        filters: Queries that a document must match too.
         name: The clause's ``_name``.
     """
     if not documents:
@@ -215,36 +219,36 @@ def with_scores(
 
 
 def _documents(index: str, identifiers: Sequence[str], by_content: bool) -> dict[str, Any]:
-    """Return what matches some documents of one index; another one that is searched may have the same ids."""
+    """Return the query for some documents of one index; another searched index may have the same ids."""
     named = {"terms": {HASH: [*identifiers]}} if by_content else {"ids": {"values": [*identifiers]}}
     return {"bool": {"filter": [named, {"term": {"_index": index}}]}}
 
 
-def _found(body: Mapping[str, Any]) -> Iterator[tuple[Place, Standing, Mapping[str, Any]]]:
-    """Yield every ``knn`` object of a body that is ours, with its place."""
+def _found(body: Mapping[str, Any]) -> Iterator[tuple[Place, ClauseKind, Mapping[str, Any]]]:
+    """Yield every ``knn`` object of a body that the gateway answers, with its place."""
     top = body.get("knn")
-    if isinstance(top, dict) and _is_ours(top):
+    if isinstance(top, dict) and _has_text_or_section(top):
         yield ("knn",), "top", top
     for position, value in enumerate(top if isinstance(top, list) else ()):
-        if _is_ours(value):
+        if _has_text_or_section(value):
             yield ("knn", position), "top", value
     yield from _below(body.get("query"), ("query",), "query")
     yield from _below(body.get("retriever"), ("retriever",), "retriever")
 
 
-def _below(value: Any, place: Place, standing: Standing) -> Iterator[tuple[Place, Standing, Mapping[str, Any]]]:
+def _below(value: Any, place: Place, kind: ClauseKind) -> Iterator[tuple[Place, ClauseKind, Mapping[str, Any]]]:
     if isinstance(value, list):
         for position, one in enumerate(value):
-            yield from _below(one, (*place, position), standing)
+            yield from _below(one, (*place, position), kind)
     elif isinstance(value, dict):
         for key, one in value.items():
-            if key == "knn" and _is_ours(one):
-                yield (*place, key), standing, one
+            if key == "knn" and _has_text_or_section(one):
+                yield (*place, key), kind, one
             else:
-                yield from _below(one, (*place, key), "query" if key == "query" else standing)
+                yield from _below(one, (*place, key), "query" if key == "query" else kind)
 
 
-def _is_ours(value: Any) -> bool:
+def _has_text_or_section(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     if TEXT in value or KEY in value:
@@ -253,13 +257,13 @@ def _is_ours(value: Any) -> bool:
     return len(fields) == 1 and isinstance(fields[0], dict) and (TEXT in fields[0] or KEY in fields[0])
 
 
-def _read(place: Place, standing: Standing, value: Mapping[str, Any], most: int, limits: RequestLimits) -> KnnClause:
-    elasticsearchs = TEXT in value or KEY in value
-    form: Product = "elasticsearch" if elasticsearchs else "opensearch"
-    [(field, given)] = [(value.get("field", VECTOR), value)] if elasticsearchs else list(value.items())
-    where = "knn" if elasticsearchs else f"knn.{field}"
+def _parsed(place: Place, kind: ClauseKind, value: Mapping[str, Any], max_k: int, limits: RequestLimits) -> KnnClause:
+    is_flat = TEXT in value or KEY in value
+    syntax: Product = "elasticsearch" if is_flat else "opensearch"
+    [(field, given)] = [(value.get("field", VECTOR), value)] if is_flat else list(value.items())
+    where = "knn" if is_flat else f"knn.{field}"
     section = parse_section(given[KEY], limits) if KEY in given else None
-    texts, vector = _question(given, section, form, where)
+    texts, vector = _texts_or_vector(given, section, syntax, where)
     limits.check_query(texts)
     if section is None and not str(field).startswith(f"{ROOT}."):
         raise InvalidRequest(
@@ -267,17 +271,21 @@ def _read(place: Place, standing: Standing, value: Mapping[str, Any], most: int,
             f"[{VECTOR}], or give a vector of your own"
         )
     kept = {key: one for key, one in given.items() if key != "field"}
-    clause = KnnClause(place, standing, form, field, kept, texts, vector, section)
+    clause = KnnClause(place, kind, syntax, field, kept, texts, vector, section)
     if section is not None:
-        clause.require_ours(most)
+        clause.require_valid(max_k)
     return clause
 
 
-def _question(
-    given: Mapping[str, Any], section: Section | None, form: Product, where: str
+def _texts_or_vector(
+    given: Mapping[str, Any], section: Section | None, syntax: Product, where: str
 ) -> tuple[tuple[str, ...], Float32 | None]:
-    """Return the clause's texts or its vector: exactly one of both must be given, and once."""
-    key = _VECTOR_KEY[form]
+    """Return the clause's texts or its vector.
+
+    Raises:
+        InvalidRequest: It has both or neither, or texts in two places.
+    """
+    key = _VECTOR_KEY[syntax]
     texts: list[tuple[str, ...]] = []
     if TEXT in given:
         if not isinstance(given[TEXT], str) or not given[TEXT].strip():
@@ -306,20 +314,20 @@ def _unit(value: Any, where: str) -> Float32:
     if not numbers or not value:
         raise InvalidRequest(f"[{where}] must be a list of finite numbers, got {shown(value)}")
     vector = np.array(value, np.float64)
-    greatest = float(np.abs(vector).max())
-    if not greatest > 0:
+    maximum = float(np.abs(vector).max())
+    if not maximum > 0:
         raise InvalidRequest(f"[{where}] has no direction: give a vector that is not all zeros")
-    vector /= greatest
+    vector /= maximum  # so that the squares of the norm do not overflow
     unit: Float32 = (vector / np.linalg.norm(vector)).astype(np.float32)
     return unit
 
 
-def _check_ours(
-    given: Mapping[str, Any], section: Section | None, form: Product, field: str, where: str, most: int
+def _check_keys(
+    given: Mapping[str, Any], section: Section | None, syntax: Product, field: str, where: str, max_k: int
 ) -> None:
     for key in given:
-        if key not in _KNOWN[form]:
-            raise unknown_field(key, _KNOWN[form], where)
+        if key not in _KNOWN[syntax]:
+            raise unknown_field(key, _KNOWN[syntax], where)
     if field != VECTOR and section is not None:
         raise InvalidRequest(f"[{where}] searches [{field}]: with [{KEY}] name [{VECTOR}], the method knows the others")
     if field != VECTOR:
@@ -331,15 +339,15 @@ def _check_ours(
         if getattr(section, key) != Section.model_fields[key].default:
             instead = "k" if key == "candidates" else "boost"
             raise InvalidRequest(f"[{KEY}.{key}] belongs to [rescore]: in [knn] use [{instead}]")
-    _check_number(given, "k", where, least=1, most=most)
+    _check_number(given, "k", where, least=1, most=max_k)
     _check_number(given, "num_candidates", where, least=1, most=10_000)
     _check_number(given, "boost", where, least=0, whole=False)
     _check_number(given, "similarity", where, least=-1, most=1, whole=False)
-    if given.get("num_candidates", most) < given.get("k", 0):
+    if given.get("num_candidates", max_k) < given.get("k", 0):
         raise InvalidRequest(f"[{where}.num_candidates] {given['num_candidates']} is less than [k] {given['k']}")
-    told = given.get("filter", {})
-    if not isinstance(told, dict | list):
-        raise InvalidRequest(f"[{where}.filter] must be a query or a list of queries, got {shown(told)}")
+    value = given.get("filter", {})
+    if not isinstance(value, dict | list):
+        raise InvalidRequest(f"[{where}.filter] must be a query or a list of queries, got {shown(value)}")
 
 
 def _check_number(
@@ -356,12 +364,12 @@ def _check_number(
 
 
 def all_of(filters: Sequence[Any]) -> Any:
-    """Return one query that matches what all of some filters match."""
+    """Return one query that matches the documents that all filters match."""
     return filters[0] if len(filters) == 1 else {"bool": {"filter": [*filters]}}
 
 
 def put_at(value: Any, place: Place, new: Any) -> Any:
-    """Return a copy of nested JSON with another value in one place."""
+    """Return a copy of nested JSON with a new value in one place."""
     if not place:
         return new
     copy: Any = list(value) if isinstance(value, list) else dict(value)

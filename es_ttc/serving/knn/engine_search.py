@@ -23,12 +23,13 @@ from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors
 from es_ttc.serving.features.attached import AttachedFeatureLocator, changed_inside, own_key
 from es_ttc.serving.features.columns import Stored, columns
+from es_ttc.serving.features.decoding import features_from_hit, is_readable
 from es_ttc.serving.features.keys import DocumentKey, marks_of
 from es_ttc.serving.features.skip_reasons import SkipReason, consistent
-from es_ttc.serving.features.store import FeatureStore, WindowFeatures, features_from_hit, is_readable
+from es_ttc.serving.features.store import FeatureStore, WindowFeatures
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.knn.answers import Body, SearchClient
 from es_ttc.serving.knn.clauses import KnnClause, all_of
+from es_ttc.serving.knn.search_client import Body, SearchClient
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.vectors.tokens import Float32
 
@@ -145,8 +146,8 @@ class EngineSearch:
         self.skipped: dict[Identity, SkipReason] = {}
         self._stale: set[Identity] = set()
         self._clause = clause
-        self._frame = frame
-        self._asks = asks
+        self._context = frame
+        self._client = asks
         self._features = features
         self._attached = attached
         self._pool = pool
@@ -163,7 +164,7 @@ class EngineSearch:
     @property
     def seconds_left(self) -> float:
         """What is left of the time for retrieving."""
-        return max(0.0, self._frame.end - time.perf_counter())
+        return max(0.0, self._context.end - time.perf_counter())
 
     async def nearest(
         self,
@@ -215,14 +216,14 @@ class EngineSearch:
         """Search the vectors that the searched documents have themselves; see :func:`enough`.
 
         Raises:
-            IdsNeeded: They are not named, and have to be.
+            AmbiguousContent: Documents are identified by content, and contents are not distinct.
         """
         body = self._body(vector, count, how, self._clause.filters)
         stored = [FEATURES[feature].name for feature in sorted(how.features)]
-        [answer] = await self._asks.searched(
+        [answer] = await self._client.search(
             [
                 {
-                    **self._frame.shared,
+                    **self._context.shared,
                     **body,
                     "_source": False,
                     "docvalue_fields": [HASH, ENCODER, VERSION],
@@ -250,7 +251,7 @@ class EngineSearch:
         changed = [hit for hit in hits if changed_inside(hit)]
         if not changed:
             return hits
-        located = await self._attached.locate(changed, self._frame.caller)
+        located = await self._attached.locate(changed, self._context.caller)
         gone = {identity(hit) for hit, key in zip(changed, located.keys, strict=True) if key is None}
         self._stale |= gone
         return [hit for hit in hits if identity(hit) not in gone]
@@ -273,20 +274,20 @@ class EngineSearch:
         return [stored.get(document, {}) for document in documents]
 
     async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> WindowFeatures:
-        return await self._features.window(keys, features, self._frame.caller)
+        return await self._features.window(keys, features, self._context.caller)
 
     def _body(self, vector: Float32, count: int, how: KnnOptions, filters: Sequence[Any]) -> Body:
         asked = max(how.num_candidates or 0, self._clause.num_candidates or 0)
         candidates = min(MOST_CANDIDATES, max(count, asked)) if asked else None
         return search_body(
-            self._clause, self._frame.product, vector, count, filters,
+            self._clause, self._context.product, vector, count, filters,
             among=how.among, num_candidates=candidates, exact=how.exact,
         )  # fmt: skip
 
     def _number(self, hit: Hit) -> int | None:
         """Return the number of a document that holds its own features; None where they are of another encoder."""
         key = own_key(hit)
-        if key is None or key.encoder != self._frame.encoder:
+        if key is None or key.encoder != self._context.encoder:
             fields = hit.get("fields", {})
             shown = str(hit.get("_id", fields.get(HASH, [""])[0]))
             self.skipped[str(hit["_index"]), shown, hit.get("_routing")] = (
@@ -348,7 +349,7 @@ def _require_distinct(hits: Sequence[Hit]) -> None:
     """Check that contents tell documents apart.
 
     Raises:
-        IdsNeeded: They do not.
+        AmbiguousContent: They do not.
     """
     marks = marks_of(hits)
     if any(mark is None or mark[2] for mark in marks) or any(map(changed_inside, hits)):

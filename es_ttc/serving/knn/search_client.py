@@ -1,31 +1,46 @@
-"""The searches of all retrievals of a request on their way to the engine: one request a round and door."""
+"""The searches that retrievals send to the engine: those of all clauses of a request in one `_msearch` per target."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.errors import EngineError
 from es_ttc.serving.engine_requests import EngineRequests
-from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.knn.answers import Answer, Body, SearchClient, refusal, require_whole
 from es_ttc.serving.knn.batched_searches import BatchedSearches, Member
+
+Body = dict[str, Any]
+Answer = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchClient:
+    """The searches of one retrieval. Searches that are sent together become part of one request.
+
+    Attributes:
+        search: Sends `_search` bodies to the caller's target. Raises an EngineError for an incomplete answer.
+        search_side_indices: Sends `_search` bodies to side indices, each with the index's name or alias. An answer may
+            be an error; if there is no such index it has no hits.
+    """
+
+    search: Callable[[Sequence[Body]], Awaitable[Sequence[Answer]]]
+    search_side_indices: Callable[[Sequence[tuple[str, Body]]], Awaitable[Sequence[Answer]]]
 
 
 @dataclass(frozen=True, slots=True)
 class MsearchItem:
-    """One search of an `_msearch` of ours.
+    """One search of an `_msearch`.
 
     Attributes:
-        beside: Whether it is of a side index, in place of what the caller searches.
-        header: What names its indices.
-        body: The search.
+        of_side_index: Whether it searches a side index, or the caller's target.
+        header: Its header line.
+        body: Its body.
     """
 
-    beside: bool
+    of_side_index: bool
     header: bytes
     body: Body
 
@@ -33,74 +48,96 @@ class MsearchItem:
 BatchedMsearch = BatchedSearches[MsearchItem, Answer]
 
 
-class SearchClients:
-    """The ways to the engine that a request's retrievals have.
+class MsearchSender:
+    """Sends the searches of a request's retrievals.
 
     Args:
         upstream: The engine.
-        attached: Knows in whose name side indices are read.
-        caller: In whose name everything else is.
-        path: Of the engine's `_msearch`, through the caller's door.
-        query_string: Its parameters.
+        caller: The request context of searches on the caller's target.
+        side_caller: The request context of searches of side indices.
+        path: Path of `_msearch` on the caller's target.
+        query_string: Its URL parameters.
     """
 
     def __init__(
-        self, upstream: Upstream, attached: AttachedFeatureLocator, caller: Caller, path: bytes, query_string: bytes
+        self, upstream: Upstream, caller: Caller, side_caller: Caller, path: bytes, query_string: bytes
     ) -> None:
         self._engine = EngineRequests(upstream)
-        self._searched = path, query_string, caller
-        self._beside = b"/_msearch", b"", attached.door(caller)
+        self._target = path, query_string, caller
+        self._side_indices = b"/_msearch", b"", side_caller
 
-    async def send(self, lines: Sequence[MsearchItem]) -> list[Answer]:
+    async def send(self, items: Sequence[MsearchItem]) -> list[Answer]:
         """Return the answers to several searches, in their order.
 
         Raises:
-            EngineError: The engine refused one of the requests.
-            EngineUnavailable: It does not answer.
+            EngineError: The engine returned an error for one of the requests.
+            EngineUnavailable: The engine does not answer.
         """
-        asked = [self._sent(lines, beside=beside) for beside in (False, True)]
-        searched, beside = map(iter, await asyncio.gather(*asked))
-        return [next(beside if line.beside else searched) for line in lines]
+        parts = [self._send(items, of_side_index=of_side_index) for of_side_index in (False, True)]
+        from_target, from_side_indices = map(iter, await asyncio.gather(*parts))
+        return [next(from_side_indices if item.of_side_index else from_target) for item in items]
 
-    async def _sent(self, lines: Sequence[MsearchItem], *, beside: bool) -> Sequence[Answer]:
-        part = [line for line in lines if line.beside == beside]
+    async def _send(self, items: Sequence[MsearchItem], *, of_side_index: bool) -> Sequence[Answer]:
+        part = [item for item in items if item.of_side_index == of_side_index]
         if not part:
             return []
-        path, query_string, caller = self._beside if beside else self._searched
-        sent = b"".join(b"%b\n%b\n" % (line.header, jsonio.dumps(line.body)) for line in part)
+        path, query_string, caller = self._side_indices if of_side_index else self._target
+        lines = b"".join(b"%b\n%b\n" % (item.header, jsonio.dumps(item.body)) for item in part)
         engine = self._engine.as_caller(caller)
-        replied = await engine.send("POST", path, query_string, sent, content_type=b"application/x-ndjson")
-        answer = _decoded(replied.raw)
-        if replied.status != 200:
-            raise refusal(replied.status, answer)
+        response = await engine.send("POST", path, query_string, lines, content_type=b"application/x-ndjson")
+        answer = _decoded(response.raw)
+        if response.status != 200:
+            raise search_error(response.status, answer)
         if not isinstance(answer, dict) or len(answer.get("responses", ())) != len(part):
-            raise EngineError("kNN searches were answered by something that is no such answer")
+            raise EngineError("the engine's answer to kNN searches is not an answer to an _msearch")
         return list(answer["responses"])
 
 
-def search_client_of(rounds: BatchedMsearch, member: Member, header: bytes) -> SearchClient:
-    """Return one retrieval's ways to ask.
+def search_client(batches: BatchedMsearch, member: Member, header: bytes) -> SearchClient:
+    """Return the search client of one retrieval.
 
     Args:
-        rounds: Send what all retrievals of the request ask.
-        member: The retrieval.
-        header: The header line of its searches through the caller's door.
+        batches: Sends the searches of all retrievals of the request.
+        member: The retrieval's number there.
+        header: The header line of its searches on the caller's target.
     """
 
-    async def searched(bodies: Sequence[Body]) -> Sequence[Answer]:
-        answers = await rounds.ask(member, [MsearchItem(False, header, body) for body in bodies])
+    async def search(bodies: Sequence[Body]) -> Sequence[Answer]:
+        answers = await batches.send(member, [MsearchItem(False, header, body) for body in bodies])
         for answer in answers:
-            require_whole(answer)
+            require_complete(answer)
         return answers
 
-    async def beside(asked: Sequence[tuple[str, Body]]) -> Sequence[Answer]:
-        return await rounds.ask(member, [MsearchItem(True, _if_it_is_there(name), body) for name, body in asked])
+    async def search_side_indices(searches: Sequence[tuple[str, Body]]) -> Sequence[Answer]:
+        items = [MsearchItem(True, _side_index_header(name), body) for name, body in searches]
+        return await batches.send(member, items)
 
-    return SearchClient(searched, beside)
+    return SearchClient(search, search_side_indices)
 
 
-def _if_it_is_there(name: str) -> bytes:
-    """Return the header of a search of a side index, which is no error where there is none."""
+def require_complete(answer: Mapping[str, Any]) -> None:
+    """Raise an error if the answer to a search is an error, or covers only a part of the documents.
+
+    Raises:
+        EngineError: It is an error, it timed out, or shards failed.
+    """
+    if "error" in answer:
+        raise search_error(answer.get("status"), answer)
+    shards = answer.get("_shards", {})
+    if answer.get("timed_out") or shards.get("failed"):
+        raise EngineError(f"a kNN search was answered from a part of the documents only: {shards.get('failed')} shards")
+
+
+def search_error(status: int | None, answer: Any) -> EngineError:
+    """Return the exception for an error of the engine, with the engine's reason if there is one."""
+    error = answer.get("error") if isinstance(answer, dict) else None
+    cause = next(iter(error.get("root_cause") or ()), error) if isinstance(error, dict) else {"reason": error}
+    reason = f"it answered {status}" if cause.get("reason") is None else f"{cause['reason']}"
+    return EngineError(f"the engine refused a kNN search: {reason}", upstream_status=status, upstream=answer)
+
+
+def _side_index_header(name: str) -> bytes:
+    """Return the header line for a side index; it is no error if there is no such index."""
     return jsonio.dumps({"index": name, "ignore_unavailable": True, "allow_no_indices": True})
 
 

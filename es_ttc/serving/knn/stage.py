@@ -1,7 +1,7 @@
-"""The stage of kNN clauses of ours: they are answered and replaced, and the rest of the search stays the engine's.
+"""The stage of the `knn` hook: each clause is replaced by a native query for the documents that were retrieved.
 
-`_source`, highlighting, aggregations, sorting, pages and explanations see native queries that match the documents
-found, with their scores.
+The engine does the rest of the search: `_source`, highlighting, aggregations, sorting, pages and explanations work on
+these documents and their scores.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,19 +21,19 @@ from es_ttc.serving.search.response import add_summary
 
 
 class KnnStage(ClauseStage[KnnClause, RetrievalResult]):
-    """Answers kNN clauses of ours.
+    """Replaces kNN clauses.
 
     Args:
-        retrieving: Answers clauses.
-        accepted: Remembers whose searches the engine has answered.
-        limits: What a request may hold.
-        offload: Where long bodies are searched for clauses.
-        max_window: Greatest ``k`` of a retrieval of ours.
+        retrieval: Retrieves documents.
+        accepted: The callers and targets that the engine has answered recently.
+        limits: Limits of requests.
+        offload: Runs the parsing of long bodies.
+        max_window: Maximum ``k`` of a clause with a section.
     """
 
     def __init__(
         self,
-        retrieving: RetrievalService,
+        retrieval: RetrievalService,
         accepted: AcceptedCallers,
         limits: RequestLimits,
         offload: Offload,
@@ -41,34 +41,34 @@ class KnnStage(ClauseStage[KnnClause, RetrievalResult]):
         max_window: int,
     ) -> None:
         super().__init__(offload)
-        self._retrieving = retrieving
+        self._retrieval = retrieval
         self._accepted = accepted
         self._limits = limits
         self._max_window = max_window
 
     def clauses_of(self, body: Mapping[str, Any]) -> list[KnnClause]:
-        """Return the kNN clauses of ours in a body."""
-        return clauses_of(body, most=self._max_window, limits=self._limits)
+        """Return the kNN clauses in a body that the gateway answers."""
+        return clauses_of(body, max_k=self._max_window, limits=self._limits)
 
     async def answers(
         self, request: SearchRequest, found: Sequence[SearchWithClauses[KnnClause]]
     ) -> list[list[RetrievalResult] | EsTtcError]:
-        """Return what stands in the clauses' places; the rounds of all retrievals go in step."""
+        """Return the results of the clauses; the searches of all retrievals are sent in batches."""
         path, query_string = msearch_target(request)
-        questions = [self._question(request, one, clause) for one in found for clause in one.clauses]
-        answered = iter(await self._retrieving.answer(questions, path, query_string))
-        return [_whole([next(answered) for _ in one.clauses]) for one in found]
+        requests = [self._request(request, one, clause) for one in found for clause in one.clauses]
+        results = iter(await self._retrieval.retrieve(requests, path, query_string))
+        return [_results_or_error([next(results) for _ in one.clauses]) for one in found]
 
     def replaced(self, body: dict[str, Any], answers: Sequence[RetrievalResult]) -> dict[str, Any]:
-        """Return the body with native queries in the clauses' places, and their text in a rescoring section."""
+        """Return the body with native queries in place of clauses, and their text in a rescoring section."""
         replaced = put_in_place(body, [(one.clause, one.query) for one in answers])
         return with_text(replaced, body, {one.clause.texts for one in answers})
 
     def completion(self, answers: Sequence[RetrievalResult]) -> "KnnCompletion":
-        """Return what adds the summaries of the retrievals."""
+        """Return the object that adds the summaries of the retrievals."""
         return KnnCompletion(answers)
 
-    def _question(
+    def _request(
         self, request: SearchRequest, found: SearchWithClauses[KnnClause], clause: KnnClause
     ) -> RetrievalRequest:
         url = request.params.url
@@ -76,7 +76,7 @@ class KnnStage(ClauseStage[KnnClause, RetrievalResult]):
         return RetrievalRequest(
             clause,
             found.body,
-            int(size) if size.isdigit() else DEFAULT_SIZE,  # the engine will say what is wrong with it
+            int(size) if size.isdigit() else DEFAULT_SIZE,  # the engine returns the error of an invalid size
             request.caller(found.item),
             search_header(request, found.item),
             own_timeout(found.body, url),
@@ -86,7 +86,7 @@ class KnnStage(ClauseStage[KnnClause, RetrievalResult]):
 
 
 class KnnCompletion(ClauseCompletion[RetrievalResult]):
-    """Adds the summaries of retrievals, and what each shows about the page's documents."""
+    """Adds the summaries of retrievals, and their details of the page's documents."""
 
     def __init__(self, answers: Sequence[RetrievalResult]) -> None:
         super().__init__(answers)
@@ -94,7 +94,7 @@ class KnnCompletion(ClauseCompletion[RetrievalResult]):
         self.reported = any(one.summary is not None for one in answers)
 
     def add(self, response: dict[str, Any]) -> None:
-        """Add to a response in place."""
+        """Add them to a response, in place."""
         summaries = [one.summary for one in self.answers if one.summary is not None]
         if not summaries:
             return
@@ -107,7 +107,7 @@ class KnnCompletion(ClauseCompletion[RetrievalResult]):
                 hit["_ttc"] = {**hit["_ttc"], "knn": found} if "_ttc" in hit else found
 
 
-def _whole(outcomes: Sequence[RetrievalResult | EsTtcError]) -> list[RetrievalResult] | EsTtcError:
-    """Return the answers to a search's clauses, or the first of their errors."""
-    error = next((one for one in outcomes if isinstance(one, EsTtcError)), None)
-    return error or [one for one in outcomes if isinstance(one, RetrievalResult)]
+def _results_or_error(results: Sequence[RetrievalResult | EsTtcError]) -> list[RetrievalResult] | EsTtcError:
+    """Return the results of a search's clauses, or the first of their errors."""
+    error = next((one for one in results if isinstance(one, EsTtcError)), None)
+    return error or [one for one in results if isinstance(one, RetrievalResult)]

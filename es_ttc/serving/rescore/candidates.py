@@ -1,13 +1,13 @@
-"""Documents that join a window: the nearest to the query by pooled vector, under everything that the search demands.
+"""Candidates: documents that join a window, the nearest to the query under the search's filters.
 
-They are found by the engine's own kNN, asked for as the search itself was: with the caller's headers, by the same path
-and parameters, inside the same point in time. What the query demands beside its words (filters, exclusions) and a
-`post_filter` hold for them, as an alias's filter and the caller's rights do by the path. Where a search has a part
-whose meaning for such documents is not known, none join, and the response says why.
+They are found by the engine's own kNN on pooled vectors, in a search with the caller's headers, on the same path, with
+the same URL parameters and the same point in time. So an alias's filter and the caller's rights hold for them; the
+filters and exclusions of the query and a `post_filter` are added. If a part of the search has an unknown meaning for
+such documents, none join, and the response contains the reason.
 
-On a target whose documents hold their own vectors the search goes out beside the first pass, as soon as the query is
-encoded. Where vectors are in a side index, that proposes documents, and the source says which of them the caller may
-see.
+If the documents contain their own vectors, the search runs at the same time as the first pass, as soon as the query is
+encoded. If the vectors are in a side index, that finds documents, and the source decides which of them the caller may
+read.
 """
 
 import asyncio
@@ -28,15 +28,21 @@ from es_ttc.serving.adaptive.filters import required_filters
 from es_ttc.serving.features.attached import AttachedFeatureLocator, changed_inside, own_key
 from es_ttc.serving.features.encoding import EncodedQuery, Encoders
 from es_ttc.serving.features.keys import SEQ_NO, identity_mark
-from es_ttc.serving.features.scoring import Method
+from es_ttc.serving.features.scores import Method
 from es_ttc.serving.features.store import FeatureStore
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.knn.answers import Body, SearchClient, require_whole
 from es_ttc.serving.knn.batched_searches import BatchedSearches
 from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import SearchContext, search_body
-from es_ttc.serving.knn.search_client import BatchedMsearch, SearchClients, search_client_of
+from es_ttc.serving.knn.search_client import (
+    BatchedMsearch,
+    Body,
+    MsearchSender,
+    SearchClient,
+    require_complete,
+    search_client,
+)
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
 from es_ttc.serving.pool import BoundedPool
@@ -53,7 +59,7 @@ _UNDERSTOOD = frozenset(
         "stored_fields", "track_scores", *OF_HITS, *OF_THE_SEARCH, *SHARED_PARTS,
     }
 )  # fmt: skip
-"""Parts of a body that say nothing about which documents are found, or whose meaning for further ones is known."""
+"""Parts of a body that do not affect which documents are found, or whose meaning for candidates is known."""
 _PARAMS_UNDERSTOOD = SAFE_PARAMS | {"_source", "_source_excludes", "_source_includes", "explain", "version"}
 _MOST_REMEMBERED = 10_000
 _REMEMBERED_SECONDS = 60.0
@@ -61,30 +67,30 @@ _REMEMBERED_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class JoinedCandidates:
-    """What joins a window.
+    """The candidates of a window.
 
     Attributes:
-        hits: Hits of documents that the window does not hold, nearest first, with `_score` 0: with their content hash,
-            and with an `_id` only where `named`.
-        asked: How many documents were looked for.
-        named: Whether documents are told apart by their ids.
-        filters: What each of them was asked to match, beside the words of the query.
-        reason: Why none could join; None where they could.
+        hits: Hits of documents that are not in the window, nearest first, with `_score` 0 and their content hash, and
+            with an `_id` if `named`.
+        requested: Number of requested documents.
+        named: Whether documents are identified by their ids.
+        filters: Queries that each of them matches, apart from the query's text.
+        reason: Why there are none; None if the search succeeded.
     """
 
     hits: Sequence[dict[str, Any]] = ()
-    asked: int = 0
+    requested: int = 0
     named: bool = False
     filters: Sequence[Any] = ()
     reason: str | None = None
 
     def among(self, page: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return those hits of a page that joined the window."""
+        """Return the candidates' hits among those of a page."""
         joined = {id(hit) for hit in self.hits}
         return [hit for hit in page if id(hit) in joined]
 
     def places_left(self, hits: Sequence[Mapping[str, Any]], start: int) -> list[int]:
-        """Return the places of those hits of the first pass from ``start`` on that have not joined its window."""
+        """Return the places of those hits of the first pass from ``start`` on that are not candidates."""
         joined = Counter(identity_mark(hit, named=self.named) for hit in self.hits)
         left = []
         for place in range(start, len(hits)):
@@ -96,16 +102,16 @@ class JoinedCandidates:
         return left
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what the response tells about them."""
-        told: dict[str, Any] = {"knn": self.asked, "joined": len(self.hits)}
-        return told if self.reason is None else {**told, "reason": self.reason}
+        """Return their part of the summary."""
+        summary: dict[str, Any] = {"knn": self.requested, "joined": len(self.hits)}
+        return summary if self.reason is None else {**summary, "reason": self.reason}
 
 
 NONE_JOINED = JoinedCandidates()
 
 
 def obstacle(plan: SearchPlan) -> str | None:
-    """Return why no documents can join a search's window, or None where they can."""
+    """Return why a search can have no candidates, or None if it can."""
     for key in plan.body:
         if key not in _UNDERSTOOD:
             return f"[{key}] of the search is not known to hold for documents that kNN finds"
@@ -119,14 +125,14 @@ def obstacle(plan: SearchPlan) -> str | None:
 
 
 class NearestDocuments:
-    """Finds documents that join windows.
+    """Finds candidates.
 
     Args:
         upstream: The engine.
         features: The documents' features.
-        attached: Finds those of attached indices.
-        encoders: The queries' encoders.
-        pool: Where computations run.
+        attached: Finds the features of attached indices.
+        encoders: The encoders of queries.
+        pool: Runs computations.
     """
 
     def __init__(
@@ -144,7 +150,7 @@ class NearestDocuments:
         self._encoders = encoders
         self._pool = pool
         self._own: ExpiringCache[str, str] = ExpiringCache(_MOST_REMEMBERED, _REMEMBERED_SECONDS)
-        """By what is searched, the encoder of documents that hold their own vectors."""
+        """By target, the encoder of documents that contain their own vectors."""
 
     def begin(
         self,
@@ -155,15 +161,15 @@ class NearestDocuments:
         method: Method,
         begun: asyncio.Task[EncodedQuery] | None,
     ) -> "CandidateSearch":
-        """Return a search for candidates; it is sent at once where the query is on its way and the target known.
+        """Return a search for candidates; it is sent at once if the query is being encoded and the target is known.
 
         Args:
             request: The request.
-            item: The search, as the engine will be asked it.
-            plan: The search, taken apart.
-            count: Documents to look for.
-            method: What the query is encoded for.
-            begun: The query on its way through the encoder, where that has begun.
+            item: The search, as it is sent to the engine.
+            plan: The parsed search.
+            count: Number of requested documents.
+            method: The method that will score them.
+            begun: The query's encoding in progress, or None.
         """
         search = CandidateSearch(self, request, item, plan, count, method, begun)
         encoder = self._known(search.caller)
@@ -173,41 +179,43 @@ class NearestDocuments:
         return search
 
     async def find(self, search: "CandidateSearch", hits: Sequence[Mapping[str, Any]]) -> JoinedCandidates:
-        """Return the documents that join a window of some hits.
+        """Return the candidates that join a window.
+
+        Args:
+            search: The search for candidates.
+            hits: The window's hits.
 
         Raises:
-            EsTtcError: Encoding failed: nothing can be scored either.
+            EncoderError: The query could not be encoded.
+            EncoderBusy: The encoder is not loaded now.
+            TooManyRequests: Too many texts are waiting for the encoder.
         """
         if search.reason is not None:
-            return JoinedCandidates(asked=search.count, reason=search.reason)
+            return JoinedCandidates(requested=search.count, reason=search.reason)
         try:
             found, named = await self._found(search)
         except (EngineRefusal, ItemRefusal):
             reason = "the engine refused the kNN search for candidates"
-            return JoinedCandidates(asked=search.count, reason=reason)
-        except (
-            EngineError,
-            EncoderMismatch,
-            MissingFeature,
-        ) as error:  # of two encoders: the window's own may still be one
-            return JoinedCandidates(asked=search.count, reason=str(error))
+            return JoinedCandidates(requested=search.count, reason=reason)
+        except (EngineError, EncoderMismatch, MissingFeature) as error:  # the window itself may still be scored
+            return JoinedCandidates(requested=search.count, reason=str(error))
         if not found:
             reason = "kNN finds no document: none with a vector that the engine can search matches the filters"
-            return JoinedCandidates(asked=search.count, reason=reason)
+            return JoinedCandidates(requested=search.count, reason=reason)
         return JoinedCandidates(outside(hits, found, named=named), search.count, named, search.filters)
 
     async def _found(self, search: "CandidateSearch") -> tuple[list[dict[str, Any]], bool]:
         """Return the nearest documents, and whether they have ids."""
         encoder = self._known(search.caller)
         if encoder is None:
-            ground = await self._searched(search)
-            if ground.sides:
-                return await self._beside(search, ground), True
-            if ground.encoder is None:
+            indices = await self._searched_indices(search)
+            if indices.sides:
+                return await self._in_side_indices(search, indices), True
+            if indices.encoder is None:
                 return [], False
-            encoder = ground.encoder
+            encoder = indices.encoder
             self._own.put(search.caller.indices, encoder)
-        found = None if search.early is None else await asyncio.shield(search.early)  # it may be needed once more
+        found = None if search.early is None else await asyncio.shield(search.early)  # the window may be ranked twice
         if found is None:
             found = await self._own_vectors(search, encoder, await self._vector(search, encoder), named=False)
         if any(map(changed_inside, found)):
@@ -216,8 +224,8 @@ class NearestDocuments:
         return found, False
 
     def _known(self, caller: Caller) -> str | None:
-        """Return the encoder of the documents of a target that is known to hold its own vectors."""
-        known = self._own.get(caller.indices) if caller.indices else None  # without a name it may be anything
+        """Return the encoder of a target whose documents are known to contain their own vectors, or None."""
+        known = self._own.get(caller.indices) if caller.indices else None  # a point in time names no target
         return None if known is None else known.value
 
     async def _early(
@@ -231,11 +239,11 @@ class NearestDocuments:
     async def _own_vectors(
         self, search: "CandidateSearch", encoder: str, vector: Float32, *, named: bool
     ) -> list[dict[str, Any]]:
-        """Search the vectors that the searched documents hold themselves."""
+        """Return the hits that the engine finds by the documents' own vectors."""
         product = await self._upstream.product()
         clause = _clause(product, search.filters)
         body = search_body(clause, product, vector, search.count, search.filters)
-        answer = await search.ask({**body, **search.marks, **({} if named else {"stored_fields": "_none_"})})
+        answer = await search.send({**body, **search.marks, **({} if named else {"stored_fields": "_none_"})})
         return [hit for hit in answer["hits"]["hits"] if (key := own_key(hit)) is not None and key.encoder == encoder]
 
     async def _vector(self, search: "CandidateSearch", encoder: str) -> Float32:
@@ -245,66 +253,66 @@ class NearestDocuments:
         vector: Float32 = encoded.query.vectors[0]
         return vector
 
-    async def _searched(self, search: "CandidateSearch") -> SearchedIndices:
-        """Find out which vectors there are, and where."""
-        async with self._client(search) as asks:
+    async def _searched_indices(self, search: "CandidateSearch") -> SearchedIndices:
+        async with self._client(search) as client:
             product = await self._upstream.product()
-            found = await searched_indices_of(asks, search.filters, search.shared, product)
-            found.require_searchable()
-            return found
+            indices = await searched_indices_of(client, search.filters, search.shared, product)
+            indices.require_searchable()
+            return indices
 
     @asynccontextmanager
     async def _client(self, search: "CandidateSearch") -> AsyncIterator[SearchClient]:
-        """Give the ways to ask several searches at once."""
+        """Open a client that sends several searches in one `_msearch`."""
         path, query_string = msearch_target(search.request)
-        clients = SearchClients(self._upstream, self._attached, search.caller, path, query_string)
-        rounds: BatchedMsearch = BatchedSearches(clients.send)
-        [member] = rounds.join(1)
-        async with rounds.at_work(member):
-            yield search_client_of(rounds, member, search_header(search.request, search.item))
+        side_caller = self._attached.side_caller(search.caller)
+        sender = MsearchSender(self._upstream, search.caller, side_caller, path, query_string)
+        batches: BatchedMsearch = BatchedSearches(sender.send)
+        [member] = batches.join(1)
+        async with batches.active(member):
+            yield search_client(batches, member, search_header(search.request, search.item))
 
-    async def _beside(self, search: "CandidateSearch", ground: SearchedIndices) -> list[dict[str, Any]]:
-        """Search vectors in side indices, and return the documents of the source, which the caller may see."""
-        assert ground.encoder is not None  # noqa: S101 - of a side index
-        vector = await self._vector(search, ground.encoder)
+    async def _in_side_indices(self, search: "CandidateSearch", indices: SearchedIndices) -> list[dict[str, Any]]:
+        """Return the sources' hits of the documents that are found by vectors in side indices."""
+        assert indices.encoder is not None  # noqa: S101 - a side index has one
+        vector = await self._vector(search, indices.encoder)
         product = await self._upstream.product()
         clause = _clause(product, search.filters)
-        never = float("inf")  # the budget of scoring ends it
-        context = SearchContext(product, search.caller, ground.encoder, search.shared, never)
+        never = float("inf")  # the scoring timeout ends the search
+        context = SearchContext(product, search.caller, indices.encoder, search.shared, never)
         try:
-            async with self._client(search) as asks:
-                beside = SideIndexSearch(
-                    clause, context, ground, asks, self._features, self._attached, self._pool, details=False
+            async with self._client(search) as client:
+                in_side_indices = SideIndexSearch(
+                    clause, context, indices, client, self._features, self._attached, self._pool, details=False
                 )
-                [nearest] = await beside.nearest(vector[np.newaxis], search.count)
+                [nearest] = await in_side_indices.nearest(vector[np.newaxis], search.count)
         except SideIndexReplaced as error:
             raise EngineError(str(error)) from error
-        named = [beside.ids[number] for number in nearest.documents.tolist()]
+        named = [in_side_indices.ids[number] for number in nearest.documents.tolist()]
         if not named:
             return []
         ids = {"ids": {"values": sorted({identifier for _, identifier in named})}}
         body = {"query": {"bool": {"filter": [ids, *search.filters]}}, "size": len(named), **search.marks}
-        answer = await search.ask({**body, "track_total_hits": False})
+        answer = await search.send({**body, "track_total_hits": False})
         found = {(str(hit["_index"]), str(hit["_id"])): hit for hit in answer["hits"]["hits"]}
         return [found[one] for one in named if one in found]
 
 
 @dataclass(slots=True)
 class CandidateSearch:
-    """The search for candidates of one search.
+    """The search for the candidates of one window.
 
     Attributes:
-        service: Finds them.
+        service: Runs it.
         request: The request.
-        item: The search.
-        plan: The search, taken apart.
-        count: Documents to look for.
-        method: What the query is encoded for.
-        begun: The query on its way through the encoder.
-        early: The search that went out beside the first pass; None where none did.
-        caller: In whose name documents are read.
-        filters: What every candidate must match.
-        reason: Why there can be none.
+        item: The search, as it is sent to the engine.
+        plan: The parsed search.
+        count: Number of requested documents.
+        method: The method that will score them.
+        begun: The query's encoding in progress, or None.
+        early: The kNN search that was sent at the same time as the first pass, or None.
+        caller: The request context with which documents are read.
+        filters: Queries that every candidate must match.
+        reason: Why there can be none, or None.
     """
 
     service: NearestDocuments
@@ -331,37 +339,35 @@ class CandidateSearch:
 
     @property
     def marks(self) -> Body:
-        """How a search is asked for what tells documents' features, beside what it shares with the caller's."""
+        """The parts of a search that make its hits contain what identifies features, with the shared parts."""
         fields = [HASH, ENCODER, VERSION, SEQ_NO, *self.plan.group_fields]
         return {**self.shared, "_source": False, "docvalue_fields": fields, "version": True}
 
     async def find(self, hits: Sequence[Mapping[str, Any]]) -> JoinedCandidates:
-        """Return the documents that join a window; see :meth:`NearestDocuments.find`."""
+        """Return the candidates that join a window; see :meth:`NearestDocuments.find`."""
         return await self.service.find(self, hits)
 
-    async def ask(self, body: Body) -> dict[str, Any]:
-        """Return the engine's whole response to a body, asked as the search itself.
+    async def send(self, body: Body) -> dict[str, Any]:
+        """Send a body with the headers, path and parameters of the search, and return the engine's response.
 
         Raises:
-            EngineRefusal: The engine refused it; ItemRefusal in an `_msearch`.
-            EngineError: A part of the documents was not searched.
+            EngineRefusal: The engine returned an error for a `_search`.
+            ItemRefusal: The engine returned an error for a search of an `_msearch`.
+            EngineError: Only a part of the documents was searched.
         """
         response, _ = await self.service.engine.again(self.request, self.item, body)
-        require_whole(response)
+        require_complete(response)
         return response
 
 
 def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[dict[str, Any]], *, named: bool) -> list[dict[str, Any]]:
-    """Return those of the documents found that a window does not hold.
+    """Return copies of those hits whose documents are not in a window, with score 0.
 
     Args:
         hits: The window's hits.
-        found: The documents found.
-        named: Whether they are told apart by their ids; else by index and content hash: of documents with the same
-            content as one of the window none joins.
-
-    Returns:
-        Hits of their own, with score 0: a window may be ranked a second time.
+        found: The hits found.
+        named: Whether documents are identified by their ids; otherwise by index and content hash, so that no document
+            with the same content as one in the window is returned.
     """
     held = {identity_mark(hit, named=named) for hit in hits}
     return [{**hit, "_score": 0.0} for hit in found if identity_mark(hit, named=named) not in held]
@@ -369,9 +375,9 @@ def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[dict[str, Any]], 
 
 def _ignore_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
-        task.exception()  # whoever waits for it has it; nobody else is to be told
+        task.exception()  # marks it as retrieved; a task that awaits it gets it too
 
 
 def _clause(product: Product, filters: Sequence[Any]) -> KnnClause:
-    """Return a kNN clause as a request would have it."""
+    """Return a kNN clause with filters, as if it came from a request."""
     return KnnClause((), "top", product, VECTOR, {"filter": [*filters]}, (), None, None)

@@ -14,7 +14,8 @@ from es_ttc.rescorers import registry
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
-from es_ttc.serving.features.scoring import Method, Timings, WindowScorer, WindowScores
+from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, WindowScores
+from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.rescore.candidates import NONE_JOINED, CandidateSearch, JoinedCandidates, NearestDocuments
@@ -161,9 +162,8 @@ class WindowRescoring:
     async def _score(
         self, answered: Answered, hits: Sequence[dict[str, Any]], joined: int, took: Timings
     ) -> WindowScores:
-        return await self.rescorers.scorer.score(
-            hits, self.method, self.plan.texts, self.begun, answered.caller, took, joined=joined
-        )
+        request = ScoringRequest(self.method, self.plan.texts, self.begun, answered.caller, took)
+        return await self.rescorers.scorer.score(hits, request, joined=joined)
 
     async def _reorder(self, response: dict[str, Any], outcome: "_ScoredWindow") -> WindowGroups | None:
         plan, section, scored = self.plan, self.plan.section, outcome.scores

@@ -20,7 +20,7 @@ FOUND: dict[str, Any] = {"match_none": {}}
 
 def replaced(body: dict[str, Any]) -> dict[str, Any]:
     """Every clause with a section becomes FOUND, every other one its native form."""
-    clauses = clauses_of(body, most=1000)
+    clauses = clauses_of(body, max_k=1000)
     queries = [(one, FOUND if one.section else one.native(VECTOR, "elasticsearch", 10)) for one in clauses]
     return put_in_place(body, queries)
 
@@ -85,7 +85,7 @@ def test_a_text_becomes_a_vector_and_all_else_stays(body: dict[str, Any], expect
     ],
 )
 def test_what_is_not_ours(body: dict[str, Any]) -> None:
-    assert clauses_of(body, most=1000) == []
+    assert clauses_of(body, max_k=1000) == []
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_is_not_ours(body: dict[str, Any]) -> None:
 )
 def test_what_cannot_be_meant(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        clauses_of({"knn": OURS | changes}, most=1000)
+        clauses_of({"knn": OURS | changes}, max_k=1000)
     assert problem in str(refused.value)
 
 
@@ -134,24 +134,24 @@ def test_what_cannot_be_meant(changes: dict[str, Any], problem: str) -> None:
 )
 def test_vectors_that_cannot_be_meant(vector: Any, problem: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        clauses_of({"knn": {"query_vector": vector, "ttc": NNN}}, most=1000)
+        clauses_of({"knn": {"query_vector": vector, "ttc": NNN}}, max_k=1000)
     assert "[knn.query_vector]" in str(refused.value)
     assert problem in str(refused.value)
 
 
 def test_the_text_of_another_field() -> None:
     with pytest.raises(InvalidRequest, match=r"\[mine\] is none of them: search \[ttc.vector\]"):
-        clauses_of({"query": {"knn": {"mine": {"query_text": "cats"}}}}, most=1000)
+        clauses_of({"query": {"knn": {"mine": {"query_text": "cats"}}}}, max_k=1000)
 
 
 def test_a_vector_counts_by_its_direction() -> None:
-    [clause] = clauses_of({"knn": {"query_vector": [3e300, 4e300], "ttc": NNN}}, most=1000)
+    [clause] = clauses_of({"knn": {"query_vector": [3e300, 4e300], "ttc": NNN}}, max_k=1000)
     assert clause.vector == pytest.approx(VECTOR)
 
 
 def test_neither_text_nor_vector() -> None:
     with pytest.raises(InvalidRequest, match=r"\[knn.ttc.vector.query_text\] is missing"):
-        clauses_of({"query": {"knn": {"ttc.vector": {"k": 3, "ttc": NNN}}}}, most=1000)
+        clauses_of({"query": {"knn": {"ttc.vector": {"k": 3, "ttc": NNN}}}}, max_k=1000)
 
 
 def test_a_body_nested_too_deeply() -> None:
@@ -159,7 +159,7 @@ def test_a_body_nested_too_deeply() -> None:
     for _ in range(100_000):
         query = [query]
     with pytest.raises(InvalidRequest, match="nested too deeply"):
-        clauses_of({"query": query}, most=1000)
+        clauses_of({"query": query}, max_k=1000)
 
 
 def test_documents_of_several_indices_are_told_apart() -> None:
@@ -191,16 +191,16 @@ async def test_what_all_ask_next_goes_out_together() -> None:
 
     async def work(member: int, *batches: Sequence[str], pause: int = 0) -> list[str]:
         answers: list[str] = []
-        async with rounds.at_work(member):
+        async with rounds.active(member):
             for batch in batches:
                 for _ in range(pause):
                     await asyncio.sleep(0)
-                answers += await rounds.ask(member, batch)
+                answers += await rounds.send(member, batch)
         return answers
 
     async def at_once(member: int) -> list[str]:
-        async with rounds.at_work(member):
-            parts = await asyncio.gather(rounds.ask(member, ["x"]), rounds.ask(member, ["y"]))
+        async with rounds.active(member):
+            parts = await asyncio.gather(rounds.send(member, ["x"]), rounds.send(member, ["y"]))
         return [answer for part in parts for answer in part]
 
     answers = await asyncio.gather(
@@ -216,12 +216,12 @@ async def test_one_that_gives_up_does_not_hold_the_others() -> None:
     patient, hasty = rounds.join(2)
 
     async def hasty_work() -> None:
-        async with rounds.at_work(hasty), asyncio.timeout(0.01):
+        async with rounds.active(hasty), asyncio.timeout(0.01):
             await asyncio.sleep(60)
 
     async def patient_work() -> Sequence[str]:
-        async with rounds.at_work(patient):
-            return await rounds.ask(patient, ["a"])
+        async with rounds.active(patient):
+            return await rounds.send(patient, ["a"])
 
     outcomes = await asyncio.gather(hasty_work(), patient_work(), return_exceptions=True)
     assert isinstance(outcomes[0], TimeoutError)
@@ -234,8 +234,8 @@ async def test_a_failure_reaches_all_who_asked() -> None:
     first, second = rounds.join(2)
 
     async def work(member: int, question: str) -> Sequence[str]:
-        async with rounds.at_work(member):
-            return await rounds.ask(member, [question])
+        async with rounds.active(member):
+            return await rounds.send(member, [question])
 
     outcomes = await asyncio.gather(work(first, "fail"), work(second, "b"), return_exceptions=True)
     assert all(isinstance(outcome, EngineError) for outcome in outcomes)

@@ -66,7 +66,7 @@ REFUSED = {"responses": [{"error": {"root_cause": [{"reason": "no more memory"}]
         (answer(503, {"error": "busy"}), "busy"),
         (answer(200, LOST_SHARD), "part of the documents only"),
         (answer(200, REFUSED), "no more memory"),
-        (answer(200, "nonsense"), "no such answer"),
+        (answer(200, "nonsense"), "not an answer to an _msearch"),
     ],
 )
 def test_an_engine_that_fails_in_the_middle_of_the_rounds(

@@ -1,0 +1,199 @@
+"""Stored features on their way from the engine: the request that reads them, and the decoding of its answer.
+
+The answer is decoded on a thread. A document whose features are damaged, or name an unknown codebook, gets the reason
+in their place.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import cbor2
+
+from es_ttc.errors import EngineError
+from es_ttc.index.mappings.readers import BLOB_LAYOUTS, FeatureReader, Hit, ReadFeature, layout_of, reader_of
+from es_ttc.index.mappings.spec import ENCODER, HASH
+from es_ttc.rescorers.base import Feature
+from es_ttc.serving.features.columns import Stored
+from es_ttc.serving.features.keys import DocumentKey, SentBlobs
+from es_ttc.serving.features.skip_reasons import SkipReason, fault_in
+from es_ttc.serving.logs import log
+from es_ttc.vectors.packed import NO_CODEBOOKS, Codebooks, UnknownCodebook
+
+ABSENT = ReadFeature(object(), 64)
+"""In place of a feature that a document does not have."""
+
+Fetched = dict[DocumentKey, dict[Feature, ReadFeature | SkipReason]]
+"""By document its features, or why one is not used."""
+
+
+class ShardsFailed(EngineError):
+    """The engine refused a search for features, or not all shards answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedFeatures:
+    """Decoded features.
+
+    Attributes:
+        fetched: The features of each document.
+        codebooks: Identifiers of codebooks that were missing.
+    """
+
+    fetched: Fetched
+    codebooks: frozenset[str]
+
+
+def read_request(keys: Sequence[DocumentKey], features: Sequence[Feature]) -> dict[str, Any]:
+    """Return the search that reads stored features by content, for documents of one index, encoder and layout.
+
+    It is a search and not an `_mget`, because hits of a window have no ids; it is as fast.
+    """
+    return {
+        "query": {
+            "bool": {
+                "filter": [
+                    {"terms": {HASH: [key.hash for key in keys]}},
+                    {"term": {ENCODER: keys[0].encoder}},
+                    {"term": {"_index": keys[0].index}},
+                ]
+            }
+        },
+        "collapse": {"field": HASH},
+        "size": len(keys),
+        "track_total_hits": False,
+        **reader_for(keys).request(features),
+    }
+
+
+def decode_answer(
+    raw: bytes, keys: Sequence[DocumentKey], features: Sequence[Feature], codebooks: Codebooks
+) -> DecodedFeatures:
+    """Decode the answer to :func:`read_request`; a document that has changed since the first pass is left out.
+
+    Raises:
+        ShardsFailed: Not all shards answered.
+    """
+    answer = cbor2.loads(raw)
+    if answer["_shards"]["failed"]:
+        raise ShardsFailed("features could not be read: some of the index's shards failed")
+    expected = {key.hash: key for key in keys}
+    hits = ((expected[hit["fields"][HASH][0]], hit) for hit in answer["hits"]["hits"])
+    return _decoded(hits, reader_for(keys), features, codebooks)
+
+
+def decode_sent(
+    sent: SentBlobs, keys: Sequence[DocumentKey], features: Sequence[Feature], codebooks: Codebooks
+) -> DecodedFeatures:
+    """Decode the blobs in a score request.
+
+    Raises:
+        EngineError: The documents' layout is not one of blobs.
+    """
+    require_sendable(keys[0])
+    hits = ((key, {"_id": key.hash, "fields": {name: [b] for name, b in sent[key.hash].items()}}) for key in keys)
+    return _decoded(hits, reader_for(keys), features, codebooks)
+
+
+def features_from_hit(key: DocumentKey, hit: Hit, features: Iterable[Feature]) -> Stored:
+    """Return the features in a document's hit, without those that are missing or damaged.
+
+    Args:
+        key: The document.
+        hit: A hit of a search that requested stored fields.
+        features: The requested features; no token vectors.
+    """
+    reader = reader_for([key])
+    stored: Stored = {}
+    for feature in features:
+        with suppress(ValueError, LookupError):
+            found = _feature_of(reader, hit, feature, NO_CODEBOOKS, key.dims)
+            if isinstance(found, ReadFeature) and found is not ABSENT:
+                stored[feature] = found.value
+    return stored
+
+
+def group_by_layout(keys: Sequence[DocumentKey]) -> Iterator[Sequence[DocumentKey]]:
+    """Yield groups of documents of one index, encoder and layout."""
+    groups: dict[tuple[str, str, str], list[DocumentKey]] = defaultdict(list)
+    for key in keys:
+        groups[key.index, key.encoder, layout_of(key.hash)].append(key)
+    yield from groups.values()
+
+
+def reader_for(keys: Sequence[DocumentKey]) -> FeatureReader:
+    """Return the reader for documents of one layout.
+
+    Raises:
+        EngineError: This release does not know the layout.
+    """
+    try:
+        return reader_of(layout_of(keys[0].hash))
+    except ValueError as error:
+        raise EngineError(f"features of index [{keys[0].index}] cannot be read: {error}") from error
+
+
+def require_readable(key: DocumentKey) -> None:
+    """Raise an error for a document whose layout this release does not know.
+
+    Raises:
+        EngineError: The layout is unknown.
+    """
+    reader_for([key])
+
+
+def is_readable(key: DocumentKey) -> bool:
+    """Return whether this release knows the layout of a document's features."""
+    try:
+        require_readable(key)
+    except EngineError:
+        return False
+    return True
+
+
+def require_sendable(key: DocumentKey) -> None:
+    """Raise an error for a document whose features a plugin cannot send.
+
+    Raises:
+        EngineError: The layout is not one of blobs.
+    """
+    layout = layout_of(key.hash)
+    if layout not in BLOB_LAYOUTS:
+        raise EngineError(
+            f"token vectors of layout [{layout}] cannot be sent along, only those of [{', '.join(BLOB_LAYOUTS)}]: "
+            "search this index through the gateway, or store its tokens as [packed]"
+        )
+
+
+def _decoded(
+    hits: Iterable[tuple[DocumentKey, Mapping[str, Any]]],
+    reader: FeatureReader,
+    features: Sequence[Feature],
+    codebooks: Codebooks,
+) -> DecodedFeatures:
+    fetched: Fetched = {}
+    unknown: set[str] = set()
+    for key, hit in hits:
+        dims = key.dims
+        fetched[key] = stored = {}
+        for feature in features:
+            try:
+                stored[feature] = _feature_of(reader, hit, feature, codebooks, dims)
+            except UnknownCodebook as error:
+                unknown.add(error.identifier)
+                stored[feature] = SkipReason.CODEBOOK
+            except ValueError as error:
+                log.warning("damaged features", index=key.index, id=hit["_id"], error=str(error))
+                stored[feature] = SkipReason.DAMAGED
+    return DecodedFeatures(fetched, frozenset(unknown))
+
+
+def _feature_of(
+    reader: FeatureReader, hit: Hit, feature: Feature, codebooks: Codebooks, dims: int | None
+) -> ReadFeature | SkipReason:
+    read = reader.read(hit, feature, codebooks)
+    if read is None:
+        return ABSENT
+    return fault_in(feature, read.value, dims) or read

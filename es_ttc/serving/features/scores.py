@@ -1,0 +1,203 @@
+"""What is scored and the result: a method with parameters, the request's data, the scores of a window."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.errors import EsTtcError
+from es_ttc.rescorers.base import Feature, Params, PartialRescorer, Query, Rescorer, Window
+from es_ttc.rescorers.similarity import shown_similarity
+from es_ttc.serving.features import skip_reasons
+from es_ttc.serving.features.encoding import EncodedQuery
+from es_ttc.serving.features.keys import DocumentKey, SentBlobs
+from es_ttc.serving.features.skip_reasons import SkipReason
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.search.fallback import ScoringError
+from es_ttc.vectors.tokens import Float32
+
+_NOT_STORED_WITH_DOCUMENTS = frozenset({Feature.FIRST_PASS, Feature.QUERY_TOKENS, Feature.ENCODER, Feature.CALIBRATION})
+
+
+class NoFeatures(EsTtcError):
+    """No document of the window has usable features: they are pending, the documents have no text, or all are skipped.
+
+    Args:
+        reason: One sentence.
+        skipped: Places of hits whose features are not used.
+    """
+
+    status = 503
+    type = "ttc_pending_features_exception"
+
+    def __init__(self, reason: str, skipped: Mapping[int, SkipReason] | None = None) -> None:
+        super().__init__(reason)
+        self.skipped = skipped or {}
+
+
+def no_features(skipped: Mapping[int, SkipReason]) -> NoFeatures:
+    """Return the error for a window without usable features."""
+    if not skipped:
+        return NoFeatures("no document of the window has features yet: they are pending, changed, or have no text")
+    reasons = ", ".join(
+        f"{reason} {count}" for reason, count in skip_reasons.summary(skipped.values())["reasons"].items()
+    )
+    return NoFeatures(
+        f"no document of the window has features that can be used: {len(skipped)} were skipped ({reasons}): ingest or "
+        "fill them again",
+        skipped,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A rescorer with the parameters of one request.
+
+    Attributes:
+        rescorer: The rescorer.
+        params: Its validated parameters.
+        detail: Whether hits contain the method's details.
+    """
+
+    rescorer: Rescorer[Any]
+    params: Params
+    detail: bool
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """Stored features that every scored document must have."""
+        return self.rescorer.needs(self.params) - _NOT_STORED_WITH_DOCUMENTS
+
+    @property
+    def wants(self) -> frozenset[Feature]:
+        """Further stored features that are read; offsets only for details."""
+        only_for_details = frozenset() if self.detail else frozenset({Feature.OFFSETS})
+        return (self.rescorer.wants - only_for_details | self._takes) - self.needs - _NOT_STORED_WITH_DOCUMENTS
+
+    @property
+    def partial(self) -> PartialRescorer[Any] | None:
+        """The rescorer if it also scores documents that lack features, else None."""
+        return self.rescorer if isinstance(self.rescorer, PartialRescorer) else None
+
+    @property
+    def query_tokens(self) -> bool:
+        """Whether the query's token vectors are needed."""
+        return Feature.QUERY_TOKENS in self.rescorer.needs(self.params) | self._takes
+
+    @property
+    def _takes(self) -> frozenset[Feature]:
+        return frozenset() if self.partial is None else self.partial.takes(self.params)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether the query is encoded."""
+        return bool(self.needs) or self.query_tokens
+
+
+@dataclass(slots=True)
+class Timings:
+    """Milliseconds of each stage; encoding and the first pass may overlap."""
+
+    first_pass: float = 0.0
+    candidates: float | None = None
+    features: float = 0.0
+    encode: float = 0.0
+    score: float = 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the timings for a response, without stages that the search does not have."""
+        stages = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: round(ms, 2) for name, ms in stages.items() if ms is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringRequest:
+    """What a window is scored with.
+
+    Attributes:
+        method: The method.
+        texts: The query's texts.
+        begun: The query's encoding in progress, or None.
+        caller: The request context with which features, codebooks and calibrations are read.
+        timings: Receives the times of the stages.
+    """
+
+    method: Method
+    texts: tuple[str, ...]
+    begun: asyncio.Task[EncodedQuery] | None
+    caller: Caller
+    timings: Timings
+
+
+@dataclass(slots=True)
+class WindowScores:
+    """Scores of n hits.
+
+    Attributes:
+        values: ``(n,)`` float32, scores for the response; 0 for a hit without a score.
+        mask: ``(n,)`` bool, which hits have a score.
+        complete: ``(n,)`` bool, which hits have all features that the method needs.
+        from_memory: Number of documents whose features were cached.
+        encoder: Identity of the encoder, or None if the method needs none.
+        window: The scored documents, for details.
+        query: The encoded query, for details.
+        fields: For each scored document the field names for the ordinals in its offsets.
+        stale: Places of hits whose features are of an earlier text.
+        skipped: Places of hits whose features are not used, with the reason.
+    """
+
+    values: Float32
+    mask: NDArray[np.bool_]
+    complete: NDArray[np.bool_]
+    from_memory: int = 0
+    encoder: str | None = None
+    window: Window | None = None
+    query: Query | None = None
+    fields: Sequence[tuple[str, ...]] = field(default_factory=tuple)
+    stale: frozenset[int] = frozenset()
+    skipped: Mapping[int, SkipReason] = field(default_factory=dict)
+
+    @classmethod
+    def none(cls, count: int) -> "WindowScores":
+        """Return a number of hits without scores."""
+        return cls(np.zeros(count, np.float32), np.zeros(count, np.bool_), np.zeros(count, np.bool_))
+
+    def has(self, place: int) -> bool:
+        """Return whether the hit at a place has a score; hits after the window have none."""
+        return place < len(self.mask) and bool(self.mask[place])
+
+
+@dataclass(frozen=True, slots=True)
+class SuppliedDocuments:
+    """The n documents of a first pass, described by an engine's plugin.
+
+    Attributes:
+        keys: For each document the key of its features, None for one without features.
+        first_pass: ``(n,)`` float32, the engine's scores.
+        blobs: The blobs in the request.
+    """
+
+    keys: Sequence[DocumentKey | None]
+    first_pass: Float32
+    blobs: SentBlobs
+
+
+def checked_scores(scores: NDArray[Any], length: int, rescorer: Rescorer[Any]) -> Float32:
+    """Return a rescorer's scores for the response, ``(length,)`` float32, not negative.
+
+    Raises:
+        ScoringError: They have another shape or type, or are not finite, or negative.
+    """
+    if scores.shape != (length,) or not np.issubdtype(scores.dtype, np.floating):
+        raise ScoringError(
+            f"method [{rescorer.name}] must return {length} floating-point scores, got {scores.dtype} {scores.shape}"
+        )
+    if not np.isfinite(scores).all():
+        raise ScoringError(f"method [{rescorer.name}] returned a score that is not finite")
+    values = shown_similarity(scores.astype(np.float32)) if rescorer.similarity else scores.astype(np.float32)
+    if (values < 0).any():
+        raise ScoringError(f"method [{rescorer.name}] returned a negative score, which the engines do not allow")
+    return values
