@@ -1,4 +1,4 @@
-"""The gateway as an ASGI application: its parts put together."""
+"""The gateway as an ASGI application, built from its services, stages and endpoints."""
 
 import asyncio
 import gc
@@ -38,9 +38,9 @@ from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.knn.retrieval import RetrievalService
 from es_ttc.serving.knn.stage import KnnStage
+
 from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.offload import Offload
-from es_ttc.serving.pool import BoundedPool
+from es_ttc.serving.pool import BoundedPool, Offload
 from es_ttc.serving.programs import serve_programs
 from es_ttc.serving.query.rewriting import RewriteService
 from es_ttc.serving.query.shared_model import SharedModel
@@ -62,15 +62,15 @@ _READ_AHEAD = 2**20
 
 
 def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_for_encoder: bool = False) -> ASGIApp:
-    """Make the gateway's application.
+    """Return the gateway's application.
 
     Args:
-        settings: The engine and the limits.
-        load: Makes an encoder from its name and the cache folder; the default is ``es_ttc.encoders.load_encoder``.
-        wait_for_encoder: Load the encoder before the first request is taken, in place of beside it.
+        settings: The gateway's settings.
+        load: Loads an encoder by name with a cache folder; the default is ``es_ttc.encoders.load_encoder``.
+        wait_for_encoder: Whether the encoder is loaded before the first request is accepted, or meanwhile.
 
     Raises:
-        ConfigurationError: The engine's address, certificates, tuned parameters, models or promoted programs are wrong.
+        ConfigurationError: The engine's address, certificates, tuned parameters, models or programs are invalid.
     """
     services = Services(settings, load)
     searches = search_pipeline(settings, services)
@@ -89,20 +89,20 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
         gc.unfreeze()
         await services.close()
 
-    own = _own_pages(settings, services)
+    status = _status_endpoints(settings, services)
     jobs = JobEndpoints(JobsApi(services.upstream, settings, services.metrics))
-    addresses = Starlette(routes=routes(own, jobs), exception_handlers={HTTPException: not_found}, lifespan=lifespan)
+    own = Starlette(routes=routes(status, jobs), exception_handlers={HTTPException: not_found}, lifespan=lifespan)
     memory = BodyMemory(settings.max_bodies_mb * 2**20)
-    entrance = EngineApp(services.upstream, searches, services.metrics, memory, settings.max_concurrent_requests)
-    return _PathDispatch(addresses, entrance, memory)
+    engine = EngineApp(services.upstream, searches, services.metrics, memory, settings.max_concurrent_requests)
+    return _PathDispatch(own, engine, memory)
 
 
 class Services:
-    """What the parts of a gateway share.
+    """The services that the parts of a gateway share.
 
     Args:
-        settings: The engine and the limits.
-        load: Makes an encoder from its name and the cache folder.
+        settings: The gateway's settings.
+        load: Loads an encoder by name with a cache folder; None for the default.
     """
 
     def __init__(self, settings: GatewaySettings, load: Loader | None) -> None:
@@ -134,7 +134,7 @@ class Services:
         self.metrics.watch_reads(lambda: turns.in_flight, lambda: turns.waiting, lambda: turns.capacity)
 
     async def close(self) -> None:
-        """End threads, processes and connections."""
+        """Close threads, processes and connections."""
         await self.rerankers.close()
         self.offload.close()
         self.encoding.close()
@@ -143,7 +143,7 @@ class Services:
 
 
 def search_pipeline(settings: GatewaySettings, services: Services) -> SearchPipeline:
-    """Return what answers searches: queries are rewritten, then kNN clauses retrieved, then windows rescored."""
+    """Return the pipeline for searches: queries are rewritten, then kNN clauses retrieved, then windows rescored."""
     upstream, metrics, tuned = services.upstream, services.metrics, services.tuned
     limits, offload, accepted = request_limits(settings), services.offload, AcceptedCallers()
     timeout_ms, max_window = settings.default_timeout_ms, settings.max_window
@@ -154,7 +154,7 @@ def search_pipeline(settings: GatewaySettings, services: Services) -> SearchPipe
         metrics,
         default_timeout_ms=settings.rewrite_timeout_ms,
     )
-    retrieving = RetrievalService(
+    retrieval = RetrievalService(
         upstream,
         services.features,
         services.attached,
@@ -167,18 +167,20 @@ def search_pipeline(settings: GatewaySettings, services: Services) -> SearchPipe
     )
     nearest = NearestDocuments(upstream, services.features, services.attached, services.encoders, services.scoring)
     rescorers = WindowRescorers(services.scorer, nearest, timeout_ms, tuned, metrics)
-    walks = AdaptiveReranking(upstream, services.scorer, services.attached, services.rerankers, metrics, timeout_ms)
+    strategies = AdaptiveReranking(
+        upstream, services.scorer, services.attached, services.rerankers, metrics, timeout_ms
+    )
     stages = (
         RewriteStage(rewriting, limits, offload),
-        KnnStage(retrieving, accepted, limits, offload, max_window=max_window),
-        RescoreStage(rescorers, walks, services.attached, accepted, limits, offload, max_window=max_window),
+        KnnStage(retrieval, accepted, limits, offload, max_window=max_window),
+        RescoreStage(rescorers, strategies, services.attached, accepted, limits, offload, max_window=max_window),
     )
     reader = RequestReader(limits, offload, max_body=settings.max_body_mb * 2**20)
     templates = Templates(EngineSearches(upstream), limits, offload)
     return SearchPipeline(upstream, reader, templates, stages, accepted, offload)
 
 
-def _own_pages(settings: GatewaySettings, services: Services) -> StatusEndpoints:
+def _status_endpoints(settings: GatewaySettings, services: Services) -> StatusEndpoints:
     max_body, max_documents = settings.max_body_mb * 2**20, settings.max_window
     reranking = RerankService(
         services.encoders,
@@ -222,30 +224,30 @@ def _own_pages(settings: GatewaySettings, services: Services) -> StatusEndpoints
 
 
 class _PathDispatch:
-    """Keeps requests for the engine off the routing of our own few addresses.
+    """Passes a request to the gateway's own endpoints or to the engine's application, without routing the latter.
 
     Args:
-        own: Answers below `/_ttc/`, and starts and stops the gateway.
-        entrance: Answers everything else.
+        own: The endpoints below `/_ttc/`, and the gateway's start and end.
+        engine: All other requests.
         memory: Counts the bodies of requests below `/_ttc/`.
     """
 
-    def __init__(self, own: ASGIApp, entrance: ASGIApp, memory: BodyMemory) -> None:
+    def __init__(self, own: ASGIApp, engine: ASGIApp, memory: BodyMemory) -> None:
         self._own = own
-        self._entrance = entrance
+        self._engine = engine
         self._memory = memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or take part in the server's start and end."""
+        """Answer one request, or handle the server's start and end."""
         if scope["type"] == "http" and not scope["path"].startswith(PREFIX):
-            await self._entrance(scope, receive, send)
+            await self._engine(scope, receive, send)
         elif scope["type"] == "http" and scope["method"] == "POST":
             await self._answer_post(scope, receive, send)
         else:
             await self._own(scope, receive, send)
 
     async def _answer_post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request below `/_ttc/` once its body is there, so that a slow one takes nobody's place."""
+        """Answer a request below `/_ttc/` when its body is complete, so that a slow client occupies no handler."""
         incoming = RawRequest(scope, receive, self._memory)
         try:
             await incoming.read_ahead(_READ_AHEAD)
@@ -259,7 +261,7 @@ class _PathDispatch:
 
 
 def _load_encoder(name: str, cache_dir: Path) -> Encoder:
-    from es_ttc.encoders import load_encoder  # the backends are heavy
+    from es_ttc.encoders import load_encoder  # imports the backends
 
     encoder: Encoder = load_encoder(name, cache_dir=cache_dir)
     return encoder

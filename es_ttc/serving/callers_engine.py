@@ -1,4 +1,4 @@
-"""The engine's protocol in a caller's name, over the gateway's own connections."""
+"""The engine's protocol with a caller's credentials, over the gateway's connections."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,14 +14,15 @@ from es_ttc.settings import GatewaySettings
 
 
 class CallersEngine(ClientEngine):
-    """What jobs ask of an engine; whatever goes on without the caller is refused.
+    """The engine for the jobs API.
 
     Args:
-        requests: Sends requests in the caller's name.
+        requests: Sends requests with the caller's credentials.
         settings: The engine's addresses and timeout.
     """
 
-    product = "opensearch"  # of no meaning: nothing here depends on it
+    product = "opensearch"  # not used: no request of jobs depends on the product
+
 
     def __init__(self, requests: EngineRequests, settings: GatewaySettings) -> None:
         super().__init__(settings)
@@ -29,16 +30,16 @@ class CallersEngine(ClientEngine):
 
     @property
     def name(self) -> str:
-        """What messages call it: its address is not the caller's business."""
+        """The engine's name in messages, which do not contain its address."""
         return "the engine"
 
     async def close(self) -> None:
-        """Nothing: the connections are the gateway's."""
+        """Do nothing: the connections are the gateway's."""
 
     async def _exchange(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str, seconds: float
     ) -> Answer:
-        del seconds  # calls of the gateway's own have its timeout
+        del seconds  # the gateway's own timeout is used
         query_string = urlencode(params).encode()
         try:
             answer = await self._requests.send(
@@ -56,4 +57,4 @@ class CallersEngine(ClientEngine):
 
     async def _detect(self, nodes: Mapping[str, Any]) -> Detected:
         del nodes
-        raise EngineError("what the engine can do is not asked in a caller's name")
+        raise EngineError("the engine's capabilities are not read with a caller's credentials")

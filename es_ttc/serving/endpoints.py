@@ -1,4 +1,4 @@
-"""The gateway's own few addresses below `/_ttc`: what it says about itself, and work that is not a search."""
+"""The endpoints below `/_ttc`: status, metrics, and requests that are not searches."""
 
 from contextlib import suppress
 from typing import Any
@@ -20,7 +20,6 @@ from es_ttc.serving.admin.frames import MEDIA_TYPE, PROTOCOL_VERSION
 from es_ttc.serving.admin.jobs import JobsApi
 from es_ttc.serving.admin.rerank import RerankService
 from es_ttc.serving.admin.score import SidecarService
-from es_ttc.serving.engine_app import error_body
 from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.proxy import json_headers
@@ -34,13 +33,13 @@ _READY_SECONDS = 2.0
 
 
 class UnknownEndpoint(InvalidRequest):
-    """There is nothing at an address below `/_ttc`."""
+    """There is no such endpoint below `/_ttc`."""
 
     status = 404
 
 
 class StatusEndpoints:
-    """What the gateway says about itself."""
+    """The endpoints of status and metrics, and of the gateway's services other than search."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class StatusEndpoints:
         self._metrics = metrics
 
     async def info(self, request: Request) -> Response:
-        """Who this is, and what it can do."""
+        """Return the gateway's version, methods and limits."""
         engine: dict[str, Any] = {"product": None}
         with suppress(EngineUnavailable):
             engine = {"product": await self._upstream.product()}
@@ -88,58 +87,58 @@ class StatusEndpoints:
         )
 
     async def health(self, request: Request) -> Response:
-        """The process answers."""
+        """Return that the process is alive."""
         return json_response(request, {"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """Searches can be rescored: the engine answers, and the encoders of its indices are loaded."""
+        """Return whether searches can be rescored: the engine answers, and the encoders of its indices are loaded."""
         engine = await self._upstream.reachable(_READY_SECONDS)
         encoder = self._warm_up.done
         status = 200 if engine and encoder else 503
         return json_response(request, {"ready": status == 200, "engine": engine, "encoder": encoder}, status)
 
     async def rerank(self, request: Request) -> Response:
-        """Scores of texts that are sent along."""
+        """Return scores of the texts in the request."""
         status, body = await self._reranking.answer(request)
         return json_response(request, body, status)
 
     async def score(self, request: Request) -> Response:
-        """Scores of a window that an engine with our plugin has found."""
+        """Return scores of a window that an engine with the plugin has found."""
         return _framed(request, *await self._sidecar.answer(request))
 
     async def encode(self, request: Request) -> Response:
-        """Features of documents that an engine with our plugin is about to index."""
+        """Return features of documents that an engine with the plugin is about to index."""
         return _framed(request, *await self._document_encoding.answer(request))
 
     async def metrics(self, _: Request) -> Response:
-        """Measurements for Prometheus."""
+        """Return metrics for Prometheus."""
         return Response(self._metrics.text(), media_type=CONTENT_TYPE)
 
 
 class JobEndpoints:
-    """What there is below `/_ttc/jobs`."""
+    """The endpoints below `/_ttc/jobs`."""
 
-    def __init__(self, door: JobsApi) -> None:
-        self._door = door
+    def __init__(self, api: JobsApi) -> None:
+        self._api = api
 
     async def all(self, request: Request) -> Response:
-        """All jobs, or a new one."""
-        status, body = await self._door.all(request)
+        """List all jobs, or submit one."""
+        status, body = await self._api.all(request)
         return json_response(request, body, status)
 
     async def one(self, request: Request) -> Response:
-        """One job."""
-        status, body = await self._door.one(request)
+        """Return one job."""
+        status, body = await self._api.one(request)
         return json_response(request, body, status)
 
     async def change(self, request: Request) -> Response:
-        """A job paused, resumed, cancelled, retried."""
-        status, body = await self._door.change(request)
+        """Pause, resume, cancel or retry a job."""
+        status, body = await self._api.change(request)
         return json_response(request, body, status)
 
 
 def routes(own: StatusEndpoints, jobs: JobEndpoints) -> list[Route]:
-    """Return the addresses below `/_ttc`."""
+    """Return the routes below `/_ttc`."""
     return [
         Route(PREFIX, own.info),
         Route(f"{PREFIX}health", own.health),
@@ -155,7 +154,7 @@ def routes(own: StatusEndpoints, jobs: JobEndpoints) -> list[Route]:
 
 
 def json_response(request: Request, data: object, status: int = 200) -> Response:
-    """Return a JSON answer of the gateway's own."""
+    """Return a JSON response of the gateway's own."""
     body = jsonio.dumps(data, pretty="pretty" in request.query_params)
     headers = {name.decode(): value.decode() for name, value in json_headers(request.headers.raw, body)}
     return Response(body, status, headers)
@@ -168,9 +167,9 @@ def _framed(request: Request, status: int, body: dict[str, Any]) -> Response:
 
 
 async def not_found(request: Request, error: Exception) -> Response:
-    """Answer a request below `/_ttc` that nothing answers."""
+    """Answer a request below `/_ttc` that has no endpoint."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     problem: EsTtcError = UnknownEndpoint(f"nothing answers {request.method} [{request.url.path}]: see /_ttc/")
-    body = error_body(problem)
+    body = jsonio.dumps(problem.body())
     headers = {name.decode(): value.decode() for name, value in json_headers(request.headers.raw, body)}
     return Response(body, status, headers)

@@ -1,4 +1,4 @@
-"""Where every request for the engine comes in: limits, request ids, errors in the engine's shape, metrics, logs."""
+"""The application for all requests to the engine: limits, request ids, errors in the engines' format, metrics, logs."""
 
 import asyncio
 import time
@@ -22,19 +22,19 @@ from es_ttc.serving.search.request import Api
 from es_ttc.serving.search.response import Outcome
 
 _GONE = Outcome("passthrough", GONE)
-_READ_AHEAD = 2**16  # bytes; most requests are shorter, and the engine hears of them only when all is there
-_UNWATCHED_SECONDS = 0.05  # most answers are complete by then, and a task to watch the client would be for nothing
+_READ_AHEAD = 2**16  # bytes; a shorter request is sent to the engine when it is complete
+_UNWATCHED_SECONDS = 0.05  # most responses are complete by then, so no task watches the client
 
 
 class EngineApp:
-    """The ASGI application for everything that is not the gateway's own.
+    """The ASGI application for all requests except those to the gateway's own endpoints.
 
     Args:
         upstream: The engine.
         searches: Answers `_search`, `_msearch` and their templates.
-        metrics: Told about every request.
+        metrics: Receives every request.
         memory: Counts the bodies of requests.
-        limit: Requests in flight before 429 is answered.
+        limit: Maximum number of concurrent requests; further ones are answered with 429.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class EngineApp:
             )
 
     async def _answered(self, incoming: RawRequest, answer: "_TrackedResponse") -> Outcome:
-        """Answer, whatever happens, and return how it ended."""
+        """Answer one request, with an error if it fails, and return its outcome."""
         task = asyncio.current_task()
         watchers: list[asyncio.Task[None]] = []
 
@@ -82,7 +82,7 @@ class EngineApp:
         later = asyncio.get_running_loop().call_later(_UNWATCHED_SECONDS, watch)
         try:
             require_forwardable(incoming)
-            whole = await incoming.read_ahead(_READ_AHEAD)  # until then it costs the engine nothing
+            whole = await incoming.read_ahead(_READ_AHEAD)  # the engine is not contacted before
             with self._room.taken_by(upload=not whole):
                 return await self._dispatch(incoming, answer)
         except ClientDisconnected:
@@ -96,7 +96,7 @@ class EngineApp:
             if incoming.gone:
                 return _GONE
             return await _refused(incoming, answer, error)
-        except Exception as error:  # noqa: BLE001 - a defect of ours is a 500 in the engine's shape, and in the log
+        except Exception as error:  # noqa: BLE001 - a defect becomes a logged 500 in the engines' format
             log.exception("unexpected error", request_id=answer.id, path=incoming.raw_path.decode("latin-1"))
             unexpected = EsTtcError(f"unexpected {type(error).__name__} in the gateway (request {answer.id})")
             return await _refused(incoming, answer, unexpected)
@@ -116,13 +116,13 @@ class EngineApp:
 
 
 class InFlightLimit:
-    """How many requests are in flight towards the engine.
+    """Limits the number of concurrent requests.
 
-    Uploads, whose bodies are still arriving while they are passed on, may take half of the room, so that slow clients
-    cannot keep everybody else out.
+    Uploads, whose bodies are passed on while they arrive, may use half of the limit, so that slow clients cannot block
+    all others.
 
     Args:
-        limit: Most of them.
+        limit: Maximum number of concurrent requests.
     """
 
     def __init__(self, limit: int) -> None:
@@ -133,10 +133,10 @@ class InFlightLimit:
 
     @contextmanager
     def taken_by(self, *, upload: bool) -> Iterator[None]:
-        """Take a place while a request is answered.
+        """Count a request while it is answered.
 
         Raises:
-            TooManyRequests: There is none.
+            TooManyRequests: The limit is reached.
         """
         if self.taken >= self._limit:
             raise TooManyRequests(f"the gateway answers {self._limit} requests at a time: try again")
@@ -152,7 +152,7 @@ class InFlightLimit:
 
 
 class _TrackedResponse:
-    """Sends an answer with the request's id, and knows whether it has begun."""
+    """Sends a response with the request's id, and records whether it has begun."""
 
     def __init__(self, send: Send, identifier: str) -> None:
         self.id = identifier
@@ -167,35 +167,30 @@ class _TrackedResponse:
 
 
 def require_forwardable(incoming: RawRequest) -> None:
-    """Refuse a request target that is neither a path nor `*`.
+    """Raise an error for a request target that is neither a path nor `*`.
 
     Raises:
-        InvalidRequest: It is something else.
+        InvalidRequest: The target is neither.
     """
     target = incoming.raw_path
     if target == b"*" and incoming.method == "OPTIONS":
-        incoming.raw_path = b"/*"  # to the engines the same
+        incoming.raw_path = b"/*"  # equivalent for the engines
     elif not target.startswith(b"/"):
         raise not_a_path(target)
-
-
-def error_body(error: EsTtcError) -> bytes:
-    """Return an error in the engines' own shape."""
-    return jsonio.dumps(error.body())
 
 
 async def _refused(incoming: RawRequest, answer: _TrackedResponse, error: EsTtcError) -> Outcome:
     kind = _kind(incoming)
     if answer.begun:
-        raise error  # nothing but closing the connection tells the client that the rest is missing
-    body = error_body(error)
+        raise error  # only closing the connection can tell the client that the response is incomplete
+    body = jsonio.dumps(error.body())
     await start_answer(answer, error.status, json_headers(incoming.headers, body))
     await end_answer(incoming, answer, b"" if incoming.method == "HEAD" else body)
     return Outcome(kind, error.status)
 
 
 def _api(incoming: RawRequest) -> list[str]:
-    """Return the parts of the path that name a search interface, behind the indices; none for everything else."""
+    """Return the path's segments from the name of a search interface on; empty for all other requests."""
     segments = incoming.segments
     own = next((place for place, part in enumerate(segments[:2]) if part in tuple(Api)), None)
     return [] if own is None or incoming.method not in ("GET", "POST") else segments[own:]

@@ -1,26 +1,48 @@
-"""The gateway's own requests to the engine: each in somebody's name, read as a whole, its refusal an error.
+"""The gateway's own requests to the engine, with a caller's credentials or its own; errors become exceptions.
 
-What passes through from a caller is streamed by :class:`es_ttc.serving.http.upstream.Upstream`; what the gateway asks
-for itself goes through here, so what a refusal becomes is decided in one place. 401 and 403 are NotForCaller, 404 is
-NotThere, any other status than 200 is a plain EngineError, 429 and 5xx too: nothing is sent a second time, since the
-first pass is there to answer. No answer, or none in time, is EngineUnavailable.
+A caller's own request is streamed by :class:`es_ttc.serving.http.upstream.Upstream`. A status of 401 or 403 is
+NotForCaller, 404 is NotThere, any other status than 200 is an EngineError. No request is sent again, because the first
+pass is the fallback. No answer, or none in time, is EngineUnavailable.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self
+
+import aiohttp
 
 from es_ttc.errors import EngineError
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, RawHeaders, callers
-from es_ttc.serving.http.upstream import Upstream
 
 JSON = b"application/json"
 _CBOR = b"application/cbor"
 
 
+class Connection(Protocol):
+    """The connection to the engine; see :class:`es_ttc.serving.http.upstream.Upstream`."""
+
+    def send(
+        self,
+        method: str,
+        raw_path: bytes,
+        query_string: bytes,
+        headers: RawHeaders,
+        data: bytes | None,
+        *,
+        ours: bool = False,
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Send one request and return its response, not yet read."""
+        ...
+
+    def service_headers(self) -> RawHeaders:
+        """Return the headers with the gateway's own credentials."""
+        ...
+
+
 class NotForCaller(EngineError):
-    """The engine does not know who asks, or does not let him."""
+    """The engine does not accept the credentials, or the caller lacks the right."""
 
 
 class NotThere(EngineError):
@@ -32,11 +54,11 @@ _KINDS: dict[int, type[EngineError]] = {401: NotForCaller, 403: NotForCaller, 40
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the engine answered.
+    """An answer of the engine.
 
     Attributes:
-        status: HTTP status.
-        raw: The body as it came.
+        status: The HTTP status.
+        raw: The body, not decoded.
     """
 
     status: int
@@ -44,23 +66,23 @@ class Answer:
 
 
 class EngineRequests:
-    """Sends requests of the gateway's own, in the name of whom they are bound to.
+    """Sends requests of the gateway's own.
 
     Args:
         upstream: The engine.
-        caller: Whose credentials and naming parameters requests carry; nothing is sent before that is said.
+        caller: The request context; None if :meth:`as_caller` or :meth:`as_gateway` sets it before a request.
     """
 
-    def __init__(self, upstream: Upstream, caller: Caller | None = None) -> None:
+    def __init__(self, upstream: Connection, caller: Caller | None = None) -> None:
         self._upstream = upstream
         self._caller = caller
 
     def as_caller(self, caller: Caller) -> Self:
-        """Return the same in a caller's name."""
+        """Return an object that sends requests with a caller's credentials."""
         return type(self)(self._upstream, caller)
 
     def as_gateway(self) -> Self:
-        """Return the same with the gateway's own credentials."""
+        """Return an object that sends requests with the gateway's own credentials."""
         return self.as_caller(Caller(self._upstream.service_headers()))
 
     async def send(
@@ -77,11 +99,11 @@ class EngineRequests:
 
         Args:
             method: The HTTP method.
-            path: Percent-encoded.
-            query_string: Encoded.
-            body: As it is sent.
-            content_type: The body's.
-            accept: How the answer is to be written; never compressed, which costs far more than it saves.
+            path: The path, percent-encoded.
+            query_string: The query string, encoded.
+            body: The body.
+            content_type: The body's type.
+            accept: The type of the answer; it is not compressed, because that takes more time than it saves.
 
         Raises:
             EngineUnavailable: No answer came in time.
@@ -111,15 +133,15 @@ class EngineRequests:
 
         Args:
             method: The HTTP method.
-            path: Percent-encoded.
-            query_string: Encoded.
-            body: What is sent as JSON; nothing where it is None.
-            failing: What the error says first.
-            in_own_words: Whether the error gives the engine's reason, and its answer for the caller to see.
-            accept: How the answer is to be written.
+            path: The path, percent-encoded.
+            query_string: The query string, encoded.
+            body: The body, sent as JSON; None for no body.
+            failing: Beginning of the error message.
+            in_own_words: Whether the error contains the engine's reason and answer.
+            accept: The type of the answer.
 
         Raises:
-            EngineError: The engine refused; see the module.
+            EngineError: The engine returned an error; see the module.
             EngineUnavailable: No answer came in time.
         """
         sent = None if body is None else jsonio.dumps(body)
@@ -141,7 +163,7 @@ class EngineRequests:
         """Send one request with a JSON body and return its decoded answer; see :meth:`read`.
 
         Raises:
-            EngineError: The engine refused; see the module.
+            EngineError: The engine returned an error; see the module.
             EngineUnavailable: No answer came in time.
             ValueError: The answer is not JSON.
         """
@@ -152,17 +174,17 @@ class EngineRequests:
     async def search(
         self, concrete: Sequence[str], body: dict[str, Any], query_string: bytes | None = None, *, failing: str
     ) -> dict[str, Any]:
-        """Run one `_search` through the caller's door: by the names and inside the point in time that he searches.
+        """Send one `_search` of the caller's target, or of its point in time.
 
         Args:
-            concrete: Indices that are meant; see :meth:`es_ttc.serving.http.upstream.Caller.path`.
+            concrete: The concrete indices; see :meth:`es_ttc.serving.http.caller.Caller.path`.
             body: The search.
-            query_string: Its URL parameters; None for those that say what the caller's names stand for. Inside a point
-                in time there are none.
-            failing: What the error says first.
+            query_string: Its URL parameters; None for those that decide how the target's names are resolved. With a
+                point in time there are none.
+            failing: Beginning of the error message.
 
         Raises:
-            EngineError: The engine refused; see the module.
+            EngineError: The engine returned an error; see the module.
             EngineUnavailable: No answer came in time.
             ValueError: The answer is not JSON.
         """
@@ -171,10 +193,10 @@ class EngineRequests:
         return found
 
     async def search_as_cbor(self, concrete: Sequence[str], body: dict[str, Any], *, failing: str) -> bytes:
-        """Run one `_search` and return its answer as CBOR, not decoded; see :meth:`search`.
+        """Send one `_search` and return its answer as CBOR, not decoded; see :meth:`search`.
 
         Raises:
-            EngineError: The engine refused; see the module.
+            EngineError: The engine returned an error; see the module.
             EngineUnavailable: No answer came in time.
         """
         path, query_string, body = self._search_target(concrete, body, None)
@@ -190,23 +212,23 @@ class EngineRequests:
 
     def _bound(self) -> Caller:
         if self._caller is None:
-            raise RuntimeError("a request goes out in somebody's name: as_caller or as_gateway says whose")
+            raise RuntimeError("a request needs a request context: call as_caller or as_gateway first")
         return self._caller
 
 
 def _refused(failing: str, answer: Answer, *, in_own_words: bool) -> EngineError:
-    """Return the error for an answer that is none to use."""
+    """Return the exception for an answer with an error status."""
     kind = _KINDS.get(answer.status, EngineError)
     if not in_own_words:
         return kind(f"{failing}: the engine answered {answer.status}", upstream_status=answer.status)
     try:
-        told = jsonio.loads(answer.raw)
+        decoded = jsonio.loads(answer.raw)
     except ValueError:
-        told = None
-    return kind(f"{failing}: {_reason(told, answer.status)}", upstream_status=answer.status, upstream=told)
+        decoded = None
+    return kind(f"{failing}: {_reason(decoded, answer.status)}", upstream_status=answer.status, upstream=decoded)
 
 
-def _reason(told: Any, status: int) -> str:
-    error = told.get("error") if isinstance(told, dict) else None
+def _reason(answer: Any, status: int) -> str:
+    error = answer.get("error") if isinstance(answer, dict) else None
     reason = error.get("reason") if isinstance(error, dict) else error
     return f"it answered {status}" if reason is None else str(reason)

@@ -1,4 +1,4 @@
-"""Structured logs: JSON lines, or colours on a terminal. Never a body, a query string or a credential."""
+"""Structured logs: JSON lines, or colours on a terminal. They contain no body, query string or credential."""
 
 import logging
 import os
@@ -8,7 +8,7 @@ import sys
 import structlog
 
 _UNFIT = re.compile(r"[^\x21-\x7e]+")
-_LONGEST_ID = 128
+_MAX_ID_LENGTH = 128
 
 log: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger("es_ttc.gateway")
 
@@ -18,7 +18,7 @@ def configure_logs(log_format: str, level: int = logging.INFO) -> None:
 
     Args:
         log_format: ``json``, ``console``, or ``auto``: console on a terminal, else JSON.
-        level: Least severe level that is shown.
+        level: The lowest level that is logged.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -36,7 +36,7 @@ def configure_logs(log_format: str, level: int = logging.INFO) -> None:
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler()
-    handler.setLevel(level)  # a library may have set its own logger to tell everything
+    handler.setLevel(level)  # a library may have set its own logger to a lower level
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -44,9 +44,9 @@ def configure_logs(log_format: str, level: int = logging.INFO) -> None:
 
 
 def request_id(*candidates: str) -> str:
-    """Return the first id that a caller gave, cut to what a log line can hold, or a new one."""
+    """Return the first id in the request, without unprintable characters and shortened, or a new one."""
     for candidate in filter(None, candidates):
-        fit = _UNFIT.sub("", candidate)[:_LONGEST_ID]
+        fit = _UNFIT.sub("", candidate)[:_MAX_ID_LENGTH]
         if fit:
             return fit
     return os.urandom(16).hex()

@@ -1,4 +1,4 @@
-"""What Prometheus is told."""
+"""The gateway's metrics for Prometheus."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -9,17 +9,16 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from es_ttc.common.caches import LruCache
-from es_ttc.serving.features.skip_reasons import SkipReason
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 GONE = 499
-"""Stands for a status where the client went away before it got one."""
+"""The status of a request whose client disconnected before the response."""
 
 
 class Metrics:
-    """The gateway's measurements, in a registry of their own."""
+    """The gateway's metrics, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -54,13 +53,13 @@ class Metrics:
         self._known: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
 
     def answered(self, kind: str, status: int, seconds: float, *, applied: bool = True) -> None:
-        """Count a request that is over.
+        """Count an answered request.
 
         Args:
-            kind: What kind it was.
-            status: Its HTTP status; :data:`GONE` where nobody waited for it any more.
-            seconds: What it took.
-            applied: Whether methods of ours did their work, if any were asked for.
+            kind: Its kind.
+            status: Its HTTP status; :data:`GONE` if the client disconnected.
+            seconds: Its time.
+            applied: Whether all its methods were applied.
         """
         if status == GONE:
             outcome = "gone"
@@ -69,27 +68,27 @@ class Metrics:
         else:
             outcome = "ok" if applied else "fallback"
         known = self._known.get((kind, outcome))
-        if known is None:  # looking labels up takes longer than counting
+        if known is None:  # finding labels takes longer than counting
             known = self._known[kind, outcome] = (
                 self.requests.labels(kind, outcome), self.request_seconds.labels(kind)
             )  # fmt: skip
         known[0].inc()
         known[1].observe(seconds)
 
-    def skipped(self, faults: Iterable[SkipReason]) -> None:
-        """Count documents whose features were not used."""
-        for fault in faults:
-            self.skipped_documents.labels(fault.value).inc()
+    def skipped(self, reasons: Iterable[str]) -> None:
+        """Count documents whose features were not used, by reason."""
+        for reason in reasons:
+            self.skipped_documents.labels(str(reason)).inc()
 
     def watch_reads(
         self, in_flight: Callable[[], int], waiting: Callable[[], int], capacity: Callable[[], int]
     ) -> None:
-        """Report reads of features whenever the metrics are read.
+        """Add metrics of reads of features.
 
         Args:
-            in_flight: Gives the bytes that are being read.
-            waiting: Gives the parts that wait.
-            capacity: Gives the bound of the bytes.
+            in_flight: Returns the bytes in flight.
+            waiting: Returns the number of waiting parts.
+            capacity: Returns the maximum of bytes in flight.
         """
         for name, what, value in (
             ("es_ttc_feature_reads_bytes", "Features that are being read, as expected.", in_flight),
@@ -99,11 +98,11 @@ class Metrics:
             Gauge(name, what, registry=self.registry).set_function(value)
 
     def watch_cache(self, cache: LruCache[Any, Any]) -> None:
-        """Report what a cache of features holds whenever the metrics are read."""
+        """Add metrics of a cache of features."""
         self.registry.register(_CacheCollector(cache))
 
     def text(self) -> bytes:
-        """Return everything in Prometheus' text form."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
@@ -112,7 +111,7 @@ class _CacheCollector(Collector):
         self._cache = cache
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the cache's measurements."""
+        """Yield the cache's metrics."""
         cache = self._cache
         yield GaugeMetricFamily("es_ttc_feature_cache_bytes", "Memory of cached features.", cache.weight)
         yield GaugeMetricFamily("es_ttc_feature_cache_capacity_bytes", "Its bound.", cache.capacity)

@@ -1,12 +1,12 @@
-"""Work off the event loop: few threads, a short queue for each kind of request, turns among the kinds.
+"""Work off the event loop: bounded pools of threads, offloading of long requests, and splitting of long work.
 
-Kinds that wait take turns at the threads that come free, however much waits of each. What is no search never has all
-the threads, where there are two or more: a search that comes in need not wait for it to end.
+A pool has one queue for each kind of work, and the kinds take turns at free threads. If a pool has two or more threads,
+work other than searches never uses all of them, so that a new search does not wait for its end.
 """
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -18,9 +18,12 @@ from es_ttc.common.cancellable_calls import Call
 from es_ttc.errors import TooManyRequests
 
 SEARCH = "search"
-"""The kind of work of whatever says nothing else: searches."""
+"""The default kind of work."""
 _SEARCHES = frozenset({SEARCH, "score"})
-"""Kinds of work that somebody's search waits for; an engine with our plugin asks for scores."""
+"""Kinds of work that a search waits for; ``score`` is for an engine with the plugin."""
+
+_OFFLOAD_THREADS = 2  # more threads would make the event loop wait longer for the interpreter's lock
+_INLINE_BYTES = 8192  # for shorter input, a change of threads takes longer than the work
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,7 +33,7 @@ _kind: ContextVar[str] = ContextVar("kind of work", default=SEARCH)
 
 @contextmanager
 def work_of(kind: str) -> Iterator[None]:
-    """Let what is run from here on, and what is begun here, count as work of a kind."""
+    """Set the kind of work of all calls in this context, including those of tasks created in it."""
     token = _kind.set(kind)
     try:
         yield
@@ -47,14 +50,12 @@ class _Waiting:
 
 
 class BoundedPool:
-    """Threads with a bounded queue for each kind of work.
-
-    It belongs to one event loop at a time.
+    """Threads with a bounded queue for each kind of work. One event loop uses it at a time.
 
     Args:
-        name: What the threads do; stands in messages and thread names.
-        threads: Calls that run at the same time.
-        queue: Calls of one kind that may wait.
+        name: The pool's name in messages and thread names.
+        threads: Number of threads.
+        queue: Maximum number of waiting calls of each kind.
     """
 
     def __init__(self, name: str, *, threads: int, queue: int) -> None:
@@ -68,7 +69,7 @@ class BoundedPool:
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function on a thread of the pool.
 
-        When the caller is cancelled a call that has begun is given up: it runs on alone, without what it was to end.
+        If the caller is cancelled, a running call is abandoned: it ends by itself, and its result is dropped.
 
         Raises:
             TooManyRequests: The queue of this kind of work is full.
@@ -93,7 +94,7 @@ class BoundedPool:
         return result
 
     def close(self) -> None:
-        """Drop what is waiting; what runs is not waited for."""
+        """Cancel waiting calls; running calls are not waited for."""
         for calls in self._waiting.values():
             for call in calls:
                 call.result.cancel()
@@ -104,14 +105,14 @@ class BoundedPool:
         return len(self._waiting.get(kind, ()))
 
     def _may_start(self, kind: str) -> bool:
-        """Whether there is a thread for a call of a kind now."""
+        """Return whether there is a thread for a call of a kind now."""
         running = self._running.total()
         others = running - sum(self._running[one] for one in _SEARCHES)
         most_others = max(1, self._threads - 1)
         return running < self._threads and (kind in _SEARCHES or others < most_others)
 
     def _start(self) -> None:
-        """Give the free threads to the kinds that wait, in turn."""
+        """Start waiting calls on free threads, one kind after the other."""
         while (kind := next((one for one in self._waiting if self._may_start(one)), None)) is not None:
             calls = self._waiting.pop(kind)
             call = calls.popleft()
@@ -123,17 +124,17 @@ class BoundedPool:
             running.add_done_callback(partial(self._ended_on_thread, loop, kind, call))
 
     def _ended_on_thread(self, loop: asyncio.AbstractEventLoop, kind: str, call: _Waiting, ended: Future[Any]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(self._ended, kind, call, ended)
 
     def _ended(self, kind: str, call: _Waiting, ended: Future[Any]) -> None:
         self._running[kind] -= 1
         if not call.result.done():
-            _hand_on(ended, call.result)
+            _copy_outcome(ended, call.result)
         self._start()
 
     def _forget(self, kind: str, call: _Waiting) -> None:
-        """Take a call out of the queue whose caller has left before it began."""
+        """Remove a call whose caller was cancelled before it started."""
         calls = self._waiting.get(kind)
         if calls is not None and call in calls:
             calls.remove(call)
@@ -141,15 +142,56 @@ class BoundedPool:
                 del self._waiting[kind]
 
 
-def _hand_on(ended: Future[Any], result: asyncio.Future[Any]) -> None:
-    """Give a call's outcome to whoever waits for it."""
+def _copy_outcome(ended: Future[Any], result: asyncio.Future[Any]) -> None:
     if ended.cancelled():
         result.cancel()
         return
     error = ended.exception()
     if error is None:
         result.set_result(ended.result())
-    elif isinstance(error, StopIteration):  # futures do not take it
+    elif isinstance(error, StopIteration):  # asyncio's futures do not accept it
         result.set_exception(RuntimeError(f"a call raised {error!r}"))
     else:
         result.set_exception(error)
+
+
+class Offload:
+    """Runs functions with long input on threads, and those with short input at once."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(_OFFLOAD_THREADS, thread_name_prefix="es-ttc-requests")
+
+    async def run(self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function.
+
+        Args:
+            size: Size of its input in bytes.
+            function: The function.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+        """
+        if size <= _INLINE_BYTES:
+            return function(*args, **kwargs)
+        return await asyncio.wrap_future(self._executor.submit(function, *args, **kwargs))
+
+    def close(self) -> None:
+        """Cancel waiting calls."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def slices(sizes: Sequence[float], *, most: int, weight: float) -> Iterator[slice]:
+    """Yield slices of a sequence, each as long as the limits allow, so that other work can run between them.
+
+    Args:
+        sizes: The weight of each element.
+        most: Maximum number of elements of a slice.
+        weight: Maximum weight of a slice with several elements.
+    """
+    start, total = 0, 0.0
+    for place, size in enumerate(sizes):
+        if place > start and (place - start >= most or total + size > weight):
+            yield slice(start, place)
+            start, total = place, 0.0
+        total += size
+    if start < len(sizes):
+        yield slice(start, len(sizes))

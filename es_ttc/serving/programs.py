@@ -1,4 +1,4 @@
-"""Promoted programs in the gateway: read when it starts, run in processes of their own."""
+"""Promoted programs in the gateway: they are read when it starts, and run in separate processes."""
 
 from es_ttc.rescorers.programs import promoted
 from es_ttc.sandbox.process_pool import ProgramLimits, ProgramProcessPool
@@ -6,10 +6,10 @@ from es_ttc.settings import GatewaySettings
 
 
 def serve_programs(settings: GatewaySettings) -> ProgramProcessPool:
-    """Serve the promoted programs of the settings, and return what runs them; nothing is started yet.
+    """Serve the promoted programs of the settings, and return the pool that runs them; no process is started yet.
 
     Raises:
-        ConfigurationError: A program is not what was promoted, or this machine cannot wall programs in.
+        ConfigurationError: A program differs from the promoted one, or this machine has no sandbox for programs.
     """
     host = ProgramProcessPool(
         ProgramLimits(

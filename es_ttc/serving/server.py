@@ -24,7 +24,7 @@ def bind(settings: GatewaySettings) -> socket.socket:
     """Return a listening socket.
 
     Raises:
-        ConfigurationError: The port is taken, or the address is not this machine's.
+        ConfigurationError: The port is in use, or the address is not one of this machine.
     """
     where = f"[{settings.host}:{settings.port}]"
     try:
@@ -52,17 +52,17 @@ def address_of(listening: socket.socket) -> str:
 
 
 def serve(settings: GatewaySettings, listening: socket.socket) -> None:
-    """Answer requests until SIGINT or SIGTERM, then finish what has begun (30 s at most)."""
+    """Answer requests until SIGINT or SIGTERM, then wait for running requests for up to 30 s."""
     server_of(create_app(settings), settings).run(sockets=[listening])
 
 
 @contextmanager
 def running_gateway(settings: GatewaySettings, *, load: Loader | None = None) -> Iterator[str]:
-    """Run a gateway in a thread and give its URL; it has loaded its encoder, if that can be loaded.
+    """Run a gateway in a thread and yield its URL; its encoder is loaded, if that is possible.
 
     Args:
-        settings: Port 0 takes a free one.
-        load: Makes encoders, see :func:`create_app`.
+        settings: The gateway's settings; with port 0 it uses any free port.
+        load: Loads encoders; see :func:`~es_ttc.serving.app.create_app`.
 
     Raises:
         ConfigurationError: It cannot start.
@@ -83,22 +83,22 @@ def running_gateway(settings: GatewaySettings, *, load: Loader | None = None) ->
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it takes requests."""
+    """A server with an event that is set when it accepts requests."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then say so."""
+        """Start, and set the event."""
         await super().startup(sockets)
         if self.started:
             self.ready.set()
 
 
 def server_of(app: ASGIApp, settings: GatewaySettings) -> _Server:
-    """Return a server that is still to be run, with the limits that the settings give."""
-    logging.getLogger("uvicorn.access").disabled = True  # its lines hold query strings; ours say the rest
+    """Return a server with the limits from the settings; it is not started."""
+    logging.getLogger("uvicorn.access").disabled = True  # its lines contain query strings
     logging.getLogger("uvicorn.error").addFilter(_not_of_a_request)
     return _Server(
         uvicorn.Config(
@@ -108,7 +108,7 @@ def server_of(app: ASGIApp, settings: GatewaySettings) -> _Server:
             lifespan="on",
             log_config=None,
             access_log=False,
-            server_header=False,  # answers carry the engine's headers, and no others than ours
+            server_header=False,  # responses have the engine's own headers
             date_header=False,
             proxy_headers=False,
             timeout_keep_alive=settings.idle_timeout,
@@ -118,5 +118,5 @@ def server_of(app: ASGIApp, settings: GatewaySettings) -> _Server:
 
 
 def _not_of_a_request(record: logging.LogRecord) -> bool:
-    """Drop lines that any client could fill the log with."""
+    """Return False for log lines that any client could cause in large numbers."""
     return not record.getMessage().startswith(("Invalid HTTP request", "Unsupported upgrade", "No supported WebSocket"))

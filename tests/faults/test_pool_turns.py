@@ -9,9 +9,8 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import TooManyRequests
-from es_ttc.serving.pool import BoundedPool, work_of
+from es_ttc.serving.pool import BoundedPool, slices, work_of
 from es_ttc.serving.server import running_gateway
-from es_ttc.serving.time_slices import slices
 from es_ttc.settings import GatewaySettings
 from tests.gateway.client import Reply, call, search
 from tests.gateway.conftest import make_index

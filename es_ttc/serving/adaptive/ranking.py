@@ -323,6 +323,11 @@ class AdaptiveRescoring:
     request: AdaptiveRequest
     started: float
 
+    @property
+    def reads_bare_hits(self) -> bool:
+        """Whether hits with only content hashes can be ranked; documents are identified by their ids here."""
+        return False
+
     async def rank(self, answered: Answered) -> RescoredResponse:
         """Put the engine's response into the order of the strategy, in place; see :meth:`AdaptiveReranking.finish`."""
         response, caller = answered.response, answered.caller

@@ -26,9 +26,7 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.offload import Offload
-from es_ttc.serving.pool import BoundedPool
-from es_ttc.serving.time_slices import slices
+from es_ttc.serving.pool import BoundedPool, Offload, slices
 
 MOST_DOCUMENTS = 64
 

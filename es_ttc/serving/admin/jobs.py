@@ -28,7 +28,8 @@ from es_ttc.serving.callers_engine import CallersEngine
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.raw_request import RawRequest, decompressed
+from es_ttc.serving.http.limits import decompressed
+from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.metrics import Metrics
 from es_ttc.settings import GatewaySettings

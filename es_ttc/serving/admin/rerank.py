@@ -23,9 +23,10 @@ from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.features.scores import Method, Timings
 from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.raw_request import RawRequest, decompressed
+from es_ttc.serving.http.limits import decompressed
+from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.offload import Offload
+from es_ttc.serving.pool import Offload
 from es_ttc.serving.rescore.page import shortest
 from es_ttc.vectors.tokens import Float32, TokenVectors
 

@@ -26,7 +26,7 @@ from es_ttc.serving.features.store import MissingFeatures
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.offload import Offload
+from es_ttc.serving.pool import Offload
 from es_ttc.serving.rescore.page import ranking_of
 from es_ttc.serving.search.section import DEFAULT_METHOD, Section, parse_section
 

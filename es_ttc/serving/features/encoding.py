@@ -13,8 +13,7 @@ from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, fix_for, n
 from es_ttc.errors import EncoderError, EncoderMismatch
 from es_ttc.rescorers.base import Query
 from es_ttc.serving.features.encoder_variants import EncoderVariants
-from es_ttc.serving.pool import BoundedPool, work_of
-from es_ttc.serving.time_slices import slices
+from es_ttc.serving.pool import BoundedPool, slices, work_of
 
 _QUERIES_BYTES = 32 * 2**20
 _TEXTS_AT_ONCE = 16

@@ -1,6 +1,6 @@
-"""A limit on the bytes of request bodies in memory."""
+"""Limits on the bytes of request bodies: of one body, and of all that are in memory."""
 
-from es_ttc.errors import TooManyRequests
+from es_ttc.errors import RequestTooLarge, TooManyRequests
 
 
 class BodyMemory:
@@ -49,3 +49,10 @@ class BodyShare:
         """Release them."""
         self._memory.used -= self._held
         self._held = 0
+
+
+def too_large(limit: int) -> RequestTooLarge:
+    """Return the error for a body of more bytes than the gateway reads."""
+    return RequestTooLarge(
+        f"the body is longer than {limit} bytes, the most that the gateway reads of a search (max_body_mb)"
+    )

@@ -1,12 +1,14 @@
 """Limits of a search with a `ttc` section, checked before it causes much work."""
 
 import re
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.errors import InvalidRequest, RequestTooLarge
 from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.body_memory import too_large
 from es_ttc.settings import GatewaySettings
 
 MARK = b'"ttc"'
@@ -15,6 +17,8 @@ MARKS = (MARK, b'"query_text"')
 """A body without any of these bytes has no `ttc` section."""
 
 _OUR_KEY = re.compile(rb'"ttc"\s*:')
+_PIECE = 2**20
+_KEY_LENGTH = 64  # of a section's name with white space up to its colon
 _MAX_DIGITS = 1000  # as in the engines: longer numbers take quadratic time to parse
 
 
@@ -164,6 +168,43 @@ def request_limits(settings: GatewaySettings) -> RequestLimits:
         query_chars=settings.max_query_chars,
         section_values=settings.max_section_values,
     )
+
+
+def decompressed(body: bytes, encoding: str, limit: int, limits: RequestLimits | None = None) -> bytes | None:
+    """Return a body without its Content-Encoding; None if it is left to the engine.
+
+    That is the case for an unknown encoding, and for a body that is longer than a search with a section may be and has
+    none. The body is decompressed in parts, so that no other thread waits for the whole.
+
+    Raises:
+        InvalidRequest: It does not match its Content-Encoding.
+        RequestTooLarge: It is longer than ``limit`` bytes once decompressed, or than a search with a section may be.
+    """
+    if encoding.strip().lower() in ("", "identity"):
+        return body
+    if encoding.strip().lower() not in ("gzip", "x-gzip"):
+        return None
+    inflate = zlib.decompressobj(wbits=31)
+    pieces: list[bytes] = []
+    length, before = 0, b""
+    try:
+        while body and not inflate.eof:
+            piece = inflate.decompress(body, _PIECE)
+            body = inflate.unconsumed_tail
+            length += len(piece)
+            if length > limit:
+                raise too_large(limit)
+            if limits is None or length <= limits.body_bytes:
+                pieces.append(piece)
+            elif limits.names_section(b"".join([*pieces, before, piece])):
+                raise limits.too_long()
+            else:
+                pieces, before = [], piece[-_KEY_LENGTH:]
+    except zlib.error as error:
+        raise InvalidRequest(f"the body is not the gzip that its Content-Encoding says: {error}") from error
+    if not inflate.eof:
+        raise InvalidRequest("the body's gzip stream ends too early")
+    return b"".join(pieces) if limits is None or length <= limits.body_bytes else None
 
 
 def deeper_than(data: Any, depth: int) -> bool:

@@ -1,20 +1,12 @@
 """One request as received: bytes, not decoded."""
 
 import asyncio
-import zlib
 from collections.abc import AsyncIterator
 
 from starlette.types import Message, Receive, Scope
 
-from es_ttc.errors import InvalidRequest, RequestTooLarge
-from es_ttc.serving.http.body_memory import BodyMemory
+from es_ttc.serving.http.body_memory import BodyMemory, too_large
 from es_ttc.serving.http.caller import ClientDisconnected, RawHeaders
-from es_ttc.serving.http.limits import RequestLimits
-from es_ttc.serving.offload import Offload
-
-_UNKNOWN_SIZE = 2**20
-_PIECE = 2**20
-_KEY_LENGTH = 64  # of a section's name with white space up to its colon
 
 
 class RawRequest:
@@ -40,7 +32,6 @@ class RawRequest:
         self._memory = (memory or BodyMemory(None)).share()
         self._ahead: list[bytes] = []
         self._body: bytes | None = None
-        self._plain: tuple[bytes | None] | None = None
         self._complete = asyncio.Event()
 
     def header(self, name: bytes) -> str:
@@ -125,20 +116,19 @@ class RawRequest:
             ClientDisconnected: The client disconnected.
         """
         if not await self.read_ahead(limit):
-            raise _too_large(limit)
+            raise too_large(limit)
         body = self.whole_body or b""
         if len(body) > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         return body
 
-    async def plain(self, limit: int, limits: RequestLimits, offload: Offload) -> bytes | None:
-        """Return the whole body without its Content-Encoding; see :func:`decompressed`."""
-        if self._plain is None:
-            body, encoding = await self.read(limit), self.header(b"content-encoding")
-            size = _UNKNOWN_SIZE if encoding else 0  # a small body may become a large one
-            self._plain = (await offload.run(size, decompressed, body, encoding, limit, limits),)
-            self._memory.take(len(self._plain[0] or b"") if encoding else 0)
-        return self._plain[0]
+    def count(self, nbytes: int) -> None:
+        """Count bytes that are kept in memory in addition to the body, such as the decompressed body.
+
+        Raises:
+            TooManyRequests: Too many bytes of bodies are in memory.
+        """
+        self._memory.take(nbytes)
 
     def replayed(self) -> Receive:
         """Return a receive function that passes the body to another part of the application, from its beginning."""
@@ -163,46 +153,3 @@ class RawRequest:
         if message["type"] == "http.disconnect" and not self.answered:
             self.gone = True
             owner.cancel()
-
-
-def decompressed(body: bytes, encoding: str, limit: int, limits: RequestLimits | None = None) -> bytes | None:
-    """Return a body without its Content-Encoding; None if it is left to the engine.
-
-    That is the case for an unknown encoding, and for a body that is longer than a search with a section may be and has
-    none. The body is decompressed in parts, so that no other thread waits for the whole.
-
-    Raises:
-        InvalidRequest: It does not match its Content-Encoding.
-        RequestTooLarge: It is longer than ``limit`` bytes once decompressed, or than a search with a section may be.
-    """
-    if encoding.strip().lower() in ("", "identity"):
-        return body
-    if encoding.strip().lower() not in ("gzip", "x-gzip"):
-        return None
-    inflate = zlib.decompressobj(wbits=31)
-    pieces: list[bytes] = []
-    length, before = 0, b""
-    try:
-        while body and not inflate.eof:
-            piece = inflate.decompress(body, _PIECE)
-            body = inflate.unconsumed_tail
-            length += len(piece)
-            if length > limit:
-                raise _too_large(limit)
-            if limits is None or length <= limits.body_bytes:
-                pieces.append(piece)
-            elif limits.names_section(b"".join([*pieces, before, piece])):
-                raise limits.too_long()
-            else:
-                pieces, before = [], piece[-_KEY_LENGTH:]
-    except zlib.error as error:
-        raise InvalidRequest(f"the body is not the gzip that its Content-Encoding says: {error}") from error
-    if not inflate.eof:
-        raise InvalidRequest("the body's gzip stream ends too early")
-    return b"".join(pieces) if limits is None or length <= limits.body_bytes else None
-
-
-def _too_large(limit: int) -> RequestTooLarge:
-    return RequestTooLarge(
-        f"the body is longer than {limit} bytes, the most that the gateway reads of a search (max_body_mb)"
-    )

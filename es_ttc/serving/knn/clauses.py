@@ -8,7 +8,7 @@ query, the syntax of either product is accepted; with a ``ttc`` section it may d
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from es_ttc.common.validation import shown, unknown_field
 from es_ttc.engine.versions import Product
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.spec import HASH, ROOT, VECTOR
+from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.search.section import KEY, OF_RESCORE, Section, parse_section
 from es_ttc.vectors.tokens import Float32
@@ -123,6 +124,51 @@ class KnnClause:
                 body["filter"] = all_of(self.filters)
         body[_VECTOR_KEY[product]] = vector.tolist()
         return {"knn": {"field": self.field, **body} if product == "elasticsearch" else {self.field: body}}
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalRequest:
+    """A kNN clause with the data of its request.
+
+    Attributes:
+        clause: The clause.
+        body: The body that contains it.
+        size: The page's size.
+        caller: The request context with which documents are read.
+        header: The header line of its searches in an `_msearch`.
+        timeout_ms: The search timeout of the request, in ms, or None.
+        started: `time.perf_counter` when the request arrived.
+        accepted: Whether the engine has recently answered this caller's searches of this target: then the query may be
+            encoded before the next answer.
+    """
+
+    clause: KnnClause
+    body: Mapping[str, Any]
+    size: int
+    caller: Caller
+    header: bytes
+    timeout_ms: float | None
+    started: float
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalResult:
+    """The native query that replaces a clause.
+
+    Attributes:
+        clause: The clause.
+        query: The native query.
+        summary: The summary for the response; None if the clause has only a text.
+        applied: Whether the method was applied, if the clause names one.
+        details: Details of documents, by index and id.
+    """
+
+    clause: KnnClause
+    query: dict[str, Any]
+    summary: dict[str, Any] | None = None
+    applied: bool = True
+    details: Mapping[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
 
 def clauses_of(body: Mapping[str, Any], *, max_k: int, limits: RequestLimits = DEFAULT_LIMITS) -> list[KnnClause]:

@@ -2,9 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,7 +20,7 @@ from es_ttc.serving.features.store import FeatureStore
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.knn.batched_searches import BatchedSearches, Member
-from es_ttc.serving.knn.clauses import KnnClause, with_scores
+from es_ttc.serving.knn.clauses import KnnClause, RetrievalRequest, RetrievalResult, with_scores
 from es_ttc.serving.knn.engine_search import FIELDS, AmbiguousContent, EngineSearch, SearchContext
 from es_ttc.serving.knn.ranked_documents import (
     RankedDocuments,
@@ -38,57 +36,12 @@ from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSea
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
-from es_ttc.serving.search.msearch import shared_parts
+from es_ttc.serving.search.request import shared_parts
 
 _DEFAULT_METHOD = "dense"
 """The method of a clause without a section on a side index, which the engine's own kNN does not search."""
 _ENCODING_SECONDS = 10.0
 """Timeout of finding the encoder and encoding: without the query's vector there is no kNN search to fall back to."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetrievalRequest:
-    """A kNN clause with the data of its request.
-
-    Attributes:
-        clause: The clause.
-        body: The body that contains it.
-        size: The page's size.
-        caller: The request context with which documents are read.
-        header: The header line of its searches in an `_msearch`.
-        timeout_ms: The search timeout of the request, in ms, or None.
-        started: `time.perf_counter` when the request arrived.
-        accepted: Whether the engine has recently answered this caller's searches of this target: then the query may be
-            encoded before the next answer.
-    """
-
-    clause: KnnClause
-    body: Mapping[str, Any]
-    size: int
-    caller: Caller
-    header: bytes
-    timeout_ms: float | None
-    started: float
-    accepted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RetrievalResult:
-    """The native query that replaces a clause.
-
-    Attributes:
-        clause: The clause.
-        query: The native query.
-        summary: The summary for the response; None if the clause has only a text.
-        applied: Whether the method was applied, if the clause names one.
-        details: Details of documents, by index and id.
-    """
-
-    clause: KnnClause
-    query: dict[str, Any]
-    summary: dict[str, Any] | None = None
-    applied: bool = True
-    details: Mapping[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
 
 class RetrievalService:

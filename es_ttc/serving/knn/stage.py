@@ -5,19 +5,27 @@ these documents and their scores.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.http.limits import RequestLimits
-from es_ttc.serving.knn.clauses import KnnClause, clauses_of, put_in_place
-from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, RetrievalService
-from es_ttc.serving.offload import Offload
-from es_ttc.serving.rescore.plan import DEFAULT_SIZE, own_timeout
+from es_ttc.serving.knn.clauses import KnnClause, RetrievalRequest, RetrievalResult, clauses_of, put_in_place
+from es_ttc.serving.pool import Offload
+from es_ttc.serving.rescore.plan import DEFAULT_SIZE, own_timeout, with_text
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
-from es_ttc.serving.search.clauses import ClauseCompletion, ClauseStage, SearchWithClauses, with_text
-from es_ttc.serving.search.msearch import msearch_target, search_header
 from es_ttc.serving.search.request import SearchRequest
 from es_ttc.serving.search.response import add_summary
+from es_ttc.serving.search.stage import ClauseCompletion, ClauseStage, SearchWithClauses
+
+
+class Retrieval(Protocol):
+    """Retrieves documents; see :class:`es_ttc.serving.knn.retrieval.RetrievalService`."""
+
+    async def retrieve(
+        self, requests: Sequence[RetrievalRequest], path: bytes, query_string: bytes
+    ) -> list[RetrievalResult | EsTtcError]:
+        """Return the result of each clause of one request, or its error."""
+        ...
 
 
 class KnnStage(ClauseStage[KnnClause, RetrievalResult]):
@@ -33,7 +41,7 @@ class KnnStage(ClauseStage[KnnClause, RetrievalResult]):
 
     def __init__(
         self,
-        retrieval: RetrievalService,
+        retrieval: Retrieval,
         accepted: AcceptedCallers,
         limits: RequestLimits,
         offload: Offload,
@@ -54,7 +62,7 @@ class KnnStage(ClauseStage[KnnClause, RetrievalResult]):
         self, request: SearchRequest, found: Sequence[SearchWithClauses[KnnClause]]
     ) -> list[list[RetrievalResult] | EsTtcError]:
         """Return the results of the clauses; the searches of all retrievals are sent in batches."""
-        path, query_string = msearch_target(request)
+        path, query_string = request.msearch_target()
         requests = [self._request(request, one, clause) for one in found for clause in one.clauses]
         results = iter(await self._retrieval.retrieve(requests, path, query_string))
         return [_results_or_error([next(results) for _ in one.clauses]) for one in found]
@@ -78,7 +86,7 @@ class KnnStage(ClauseStage[KnnClause, RetrievalResult]):
             found.body,
             int(size) if size.isdigit() else DEFAULT_SIZE,  # the engine returns the error of an invalid size
             request.caller(found.item),
-            search_header(request, found.item),
+            request.msearch_header(found.item),
             own_timeout(found.body, url),
             request.started,
             (request.incoming.headers, request.target(found.item)) in self._accepted,

@@ -7,13 +7,13 @@ from typing import Any
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.http.limits import RequestLimits
 from es_ttc.serving.knn.clauses import put_at
-from es_ttc.serving.offload import Offload
+from es_ttc.serving.pool import Offload
 from es_ttc.serving.query.clauses import QueryClause, clauses_of
 from es_ttc.serving.query.rewriting import RewriteRequest, RewriteResult, RewriteService, show_matches
-from es_ttc.serving.rescore.plan import own_timeout
-from es_ttc.serving.search.clauses import ClauseCompletion, ClauseStage, SearchWithClauses, with_text
+from es_ttc.serving.rescore.plan import own_timeout, with_text
 from es_ttc.serving.search.request import SearchRequest
 from es_ttc.serving.search.response import add_summary
+from es_ttc.serving.search.stage import ClauseCompletion, ClauseStage, SearchWithClauses
 
 _REWRITTEN_AT_ONCE = 8  # searches of one `_msearch`
 

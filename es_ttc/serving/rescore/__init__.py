@@ -1,5 +1,6 @@
-"""The `rescore` hook: the first pass of a search put into a method's order.
+"""The `rescore` hook: the first pass of a search in a method's order.
 
-From the request to the response: ``stage`` (a search with our section: taken apart, asked for, completed), ``window``
-(a window of hits scored and put in order). Methods that look beyond the window are in :mod:`es_ttc.serving.adaptive`.
+In the order of a search: ``plan`` (the request, parsed), ``stage`` (the searches of a request), ``candidates``
+(documents that join the window), ``window`` (scores and order), ``page`` and ``collapse`` (the page), ``two_requests``
+(the page's hits in a second request), ``response`` (the result). Strategies are in :mod:`es_ttc.serving.adaptive`.
 """

@@ -11,7 +11,6 @@ read.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -46,11 +45,10 @@ from es_ttc.serving.knn.search_client import (
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
 from es_ttc.serving.pool import BoundedPool
-from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.rescore.two_requests import OF_HITS, OF_THE_SEARCH, SAFE_PARAMS
+from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SAFE_PARAMS, SearchPlan
+from es_ttc.serving.rescore.response import JoinedCandidates
 from es_ttc.serving.search.engine import EngineRefusal, EngineSearches, ItemRefusal
-from es_ttc.serving.search.msearch import SHARED_PARTS, msearch_target, search_header, shared_parts
-from es_ttc.serving.search.request import SearchItem, SearchRequest
+from es_ttc.serving.search.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
 from es_ttc.vectors.tokens import Float32
 
 _UNDERSTOOD = frozenset(
@@ -63,51 +61,6 @@ _UNDERSTOOD = frozenset(
 _PARAMS_UNDERSTOOD = SAFE_PARAMS | {"_source", "_source_excludes", "_source_includes", "explain", "version"}
 _MOST_REMEMBERED = 10_000
 _REMEMBERED_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedCandidates:
-    """The candidates of a window.
-
-    Attributes:
-        hits: Hits of documents that are not in the window, nearest first, with `_score` 0 and their content hash, and
-            with an `_id` if `named`.
-        requested: Number of requested documents.
-        named: Whether documents are identified by their ids.
-        filters: Queries that each of them matches, apart from the query's text.
-        reason: Why there are none; None if the search succeeded.
-    """
-
-    hits: Sequence[dict[str, Any]] = ()
-    requested: int = 0
-    named: bool = False
-    filters: Sequence[Any] = ()
-    reason: str | None = None
-
-    def among(self, page: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the candidates' hits among those of a page."""
-        joined = {id(hit) for hit in self.hits}
-        return [hit for hit in page if id(hit) in joined]
-
-    def places_left(self, hits: Sequence[Mapping[str, Any]], start: int) -> list[int]:
-        """Return the places of those hits of the first pass from ``start`` on that are not candidates."""
-        joined = Counter(identity_mark(hit, named=self.named) for hit in self.hits)
-        left = []
-        for place in range(start, len(hits)):
-            mark = identity_mark(hits[place], named=self.named)
-            if joined[mark]:
-                joined[mark] -= 1
-            else:
-                left.append(place)
-        return left
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return their part of the summary."""
-        summary: dict[str, Any] = {"knn": self.requested, "joined": len(self.hits)}
-        return summary if self.reason is None else {**summary, "reason": self.reason}
-
-
-NONE_JOINED = JoinedCandidates()
 
 
 def obstacle(plan: SearchPlan) -> str | None:
@@ -263,13 +216,13 @@ class NearestDocuments:
     @asynccontextmanager
     async def _client(self, search: "CandidateSearch") -> AsyncIterator[SearchClient]:
         """Open a client that sends several searches in one `_msearch`."""
-        path, query_string = msearch_target(search.request)
+        path, query_string = search.request.msearch_target()
         side_caller = self._attached.side_caller(search.caller)
         sender = MsearchSender(self._upstream, search.caller, side_caller, path, query_string)
         batches: BatchedMsearch = BatchedSearches(sender.send)
         [member] = batches.join(1)
         async with batches.active(member):
-            yield search_client(batches, member, search_header(search.request, search.item))
+            yield search_client(batches, member, search.request.msearch_header(search.item))
 
     async def _in_side_indices(self, search: "CandidateSearch", indices: SearchedIndices) -> list[dict[str, Any]]:
         """Return the sources' hits of the documents that are found by vectors in side indices."""

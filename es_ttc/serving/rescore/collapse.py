@@ -1,20 +1,20 @@
-"""`collapse` after rescoring: one hit a group, and the final score says which.
+"""`collapse` after rescoring: one hit per group, the one with the best final score.
 
-The engines collapse inside the first pass, so a group would stand or fall by its best first-pass document. Therefore
-the window is asked for without `collapse`, rescored, and collapsed here; groups that no document of the window is in
-follow from the engine's own collapse. Both engines rank groups by their best document, so the groups of a window of the
-first pass are the first groups of the engine's own list, and what follows begins where they end.
+The engines collapse in the first pass, so only the best first-pass document of a group would be rescored. Therefore the
+window is requested without `collapse`, rescored and collapsed here. The groups without a document in the window follow
+from the engine's own collapse. Both engines rank groups by their best document, so the groups of the window are the
+first groups of the engine's own list.
 
-What is promised: a group with documents in the window shows the one of them that has the best final score, and stands
-where that score puts it; every other group follows in first-pass order with its first-pass document and never
-overtakes; every group stands on exactly one page (of one size, of one state of the index); scores never rise. When
-scoring fails, the groups are those of the engine alone. The window is `window_size` documents, or one page where that
-is more, on every page. Documents that a walk finds beyond the window belong to their groups as those of the window do;
-a group that they alone bring is left out of what follows from the engine, wherever it stands there.
+Guarantees: A group with documents in the window is displayed with the one that has the best final score, at that
+    score's
+place. The other groups follow in first-pass order, each with its first-pass document. Each group is on exactly one page
+(of one size, of one state of the index). Scores never rise. If scoring fails, the groups are the engine's own. The
+window has `window_size` documents, or one page if that is more, on every page. Documents that a strategy finds outside
+the window belong to their groups too; a group with only such documents is left out of the engine's groups that follow.
 
-What is not: a group's document outside the window is not scored and not shown in place of one inside; a window of few
-large groups rescores few groups, so collapsed searches want a wider `window_size`. Totals count documents, as the
-engines count them.
+Limits: A group's documents outside the window are not scored and not displayed in place of one inside. A window with a
+few large groups rescores few groups, so collapsed searches need a larger `window_size`. Totals count documents, as in
+the engines.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -23,41 +23,26 @@ from typing import Any
 
 import numpy as np
 
-from es_ttc.common.validation import shown, unknown_field
 from es_ttc.errors import InvalidRequest
 from es_ttc.serving.rescore.page import Ints, Ranking, below
-from es_ttc.serving.search.section import KEY
+from es_ttc.serving.rescore.plan import Collapse
 from es_ttc.vectors.tokens import Float32
 
-_KEYS = ["field", "max_concurrent_group_searches"]
 _OF_THE_SEARCH = frozenset({"aggregations", "aggs", "profile", "rescore", "suggest"})
 
 Group = Hashable
 
 
 @dataclass(frozen=True, slots=True)
-class Collapse:
-    """What a request says of collapsing.
-
-    Attributes:
-        field: The field whose value is a document's group.
-        body: The request's own words.
-    """
-
-    field: str
-    body: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class WindowGroups:
-    """The groups of a window, and how what follows them is scored.
+    """The groups of a window, and the scores of the groups that follow.
 
     Attributes:
-        groups: The groups, those included that only documents found beyond the first pass are in.
-        added: How many of these there are. The engine's own list may have them further down.
-        complete: Whether the window holds all that the query finds: there are no other groups.
-        factor: Of the first-pass scores of what follows, in (0, 1]; the same for every page.
-        floor: The last score of the window: none that follows is greater.
+        groups: The groups, including those that contain only documents from outside the first pass.
+        added: Number of the latter; the engine's own list may contain them further down.
+        complete: Whether the window contains all documents that the query finds, so that no other groups follow.
+        factor: Factor of the first-pass scores of the groups that follow, in (0, 1]; the same for every page.
+        floor: The last score of the window, which is the maximum of those that follow.
     """
 
     groups: frozenset[Group]
@@ -67,29 +52,13 @@ class WindowGroups:
     floor: np.float32
 
     def following(self, start: int, size: int) -> tuple[int, int]:
-        """Return how many of the groups that follow stand before a page, and how many on it."""
+        """Return how many of the groups that follow are before a page, and how many on it."""
         before = max(0, start - len(self.groups))
         return before, 0 if self.complete else max(0, start + size - len(self.groups) - before)
 
 
-def parse_collapse(data: Any) -> Collapse:
-    """Read `collapse`.
-
-    Raises:
-        InvalidRequest: It has `inner_hits`, or cannot be meant as it stands.
-    """
-    if not isinstance(data, dict) or not isinstance(data.get("field"), str):
-        raise InvalidRequest(f'[collapse] must be an object such as {{"field": "group"}}, got {shown(data)}')
-    if "inner_hits" in data:
-        raise InvalidRequest(f"[collapse] with [inner_hits] cannot be used with [rescore.{KEY}]: leave inner_hits out")
-    for key in data:
-        if key not in _KEYS:
-            raise unknown_field(key, _KEYS, "collapse")
-    return Collapse(data["field"], data)
-
-
 def groups_of(hits: Sequence[Mapping[str, Any]], field: str) -> list[Group]:
-    """Return each hit's group; documents without a value are one group, as the engines have it.
+    """Return each hit's group; documents without a value are one group, as in the engines.
 
     Raises:
         InvalidRequest: A document has several values.
@@ -112,10 +81,10 @@ def firsts(groups: Sequence[Group]) -> Ints:
 
 
 def collapsed(ranking: Ranking, groups: Sequence[Group]) -> Ranking:
-    """Keep the best of every group.
+    """Return a ranking with only the first document of every group.
 
     Args:
-        ranking: Of n documents.
+        ranking: The ranking of n documents.
         groups: Their groups, in first-pass order.
     """
     kept = firsts([groups[place] for place in ranking.order.tolist()])
@@ -130,14 +99,14 @@ def window_groups(
     *,
     beyond: Sequence[Group] = (),
 ) -> WindowGroups:
-    """Return what a window leaves to the engine's own collapse.
+    """Return the groups of a window.
 
     Args:
-        groups: Of each document of the window.
-        asked: How many documents were asked for.
-        first_pass: Their first-pass scores; what follows has none that is greater.
-        ranking: Their collapsed ranking, or None where the first pass stands.
-        beyond: Of documents in the ranking that the first pass did not find.
+        groups: The group of each document of the window.
+        asked: Number of requested documents.
+        first_pass: Their first-pass scores; the groups that follow have none that is greater.
+        ranking: Their collapsed ranking, or None if the order is that of the first pass.
+        beyond: The groups of documents in the ranking that the first pass did not find.
     """
     factor, floor = np.float32(1), np.float32(np.inf)
     if ranking is not None and len(first_pass):
@@ -151,13 +120,14 @@ def window_groups(
 def rest_of_page(
     body: Mapping[str, Any], collapse: Collapse, window: WindowGroups, start: int, size: int
 ) -> dict[str, Any] | None:
-    """Return the request for the groups of a page that no document of the window is in, or None where it has none.
+    """Return the request for those groups of a page that have no document in the window, or None if there are none.
 
-    The engine is asked too, if for nothing, where no document has a value: it knows what cannot be collapsed.
+    If no document of the window has a value, a request is returned in any case: the engine then returns the error of a
+    field that cannot be collapsed.
 
     Args:
         body: The request for the window.
-        collapse: The caller's own.
+        collapse: The caller's `collapse`.
         window: The window's groups.
         start: First group of the page, from 0.
         size: Groups of the page.
@@ -166,7 +136,7 @@ def rest_of_page(
     if not missing and window.groups != {None}:
         return None
     first = len(window.groups) - window.added
-    if window.added and missing:  # they may stand anywhere from here on, so what follows is read from its beginning
+    if window.added and missing:  # they may be anywhere in the engine's list, so it is read from here on
         missing += before + window.added
     else:
         first += before
@@ -177,11 +147,11 @@ def rest_of_page(
 def following(
     hits: Sequence[dict[str, Any]], field: str, window: WindowGroups, start: int, size: int
 ) -> Iterator[tuple[dict[str, Any], np.float32]]:
-    """Yield the engine's groups of a page, with scores that go on where the window's end.
+    """Yield the engine's groups of a page, with scores that are not greater than those of the window.
 
     Args:
         hits: The engine's answer to :func:`rest_of_page`.
-        field: What is collapsed by.
+        field: The field of the groups.
         window: The window's groups.
         start: First group of the page, from 0.
         size: Groups of the page.

@@ -1,4 +1,4 @@
-"""From scores to a page: combining, reordering inside blocks, and scores that never rise down the page. Pure numpy."""
+"""The page of a rescored search: scores combined, ranks reordered inside blocks, scores that never rise. Pure numpy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Ints = NDArray[np.intp]
 NO_FEATURES = "no features, kept below the scored documents of its block"
 
 _COMBINED: Mapping[ScoreMode, Callable[[Float32, Float32], Any]] = {
-    ScoreMode.REPLACE: lambda first, second: second,  # noqa: ARG005 - the first pass only chose the window
+    ScoreMode.REPLACE: lambda first, second: second,  # noqa: ARG005 - first-pass scores are not used
     ScoreMode.TOTAL: np.add,
     ScoreMode.MULTIPLY: np.multiply,
     ScoreMode.AVG: lambda first, second: (first + second) / np.float32(2),
@@ -26,11 +26,11 @@ _COMBINED: Mapping[ScoreMode, Callable[[Float32, Float32], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The whole of the first pass, reordered.
+    """The whole first pass, reordered.
 
     Attributes:
         order: ``(n,)`` first-pass ranks, best first: a permutation.
-        scores: ``(n,)`` float32, the score of each place: non-negative, never rising.
+        scores: ``(n,)`` float32, the score at each place: not negative, never rising.
     """
 
     order: Ints
@@ -40,10 +40,10 @@ class Ranking:
 def combine(
     mode: ScoreMode, first_pass: Float32, rescored: Float32, *, query_weight: float, rescore_query_weight: float
 ) -> Float32:
-    """Combine both scores as the engines' QueryRescorer does: weighted first, in float32.
+    """Return both scores combined as in the engines' native rescorer: weighted first, in float32.
 
     Args:
-        mode: ``replace`` takes the weighted rescored score alone.
+        mode: How; ``replace`` uses the weighted rescored score only.
         first_pass: ``(k,)`` the engine's scores.
         rescored: ``(k,)`` the method's scores, not negative.
         query_weight: Factor of the engine's scores.
@@ -60,14 +60,14 @@ def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], block: 
     """Reorder a first pass block by block.
 
     Inside a block the scored documents come first, by final score (equal ones in first-pass order), then the others in
-    first-pass order. No document leaves its block, so pages of one size cut from the result never repeat or lose one.
-    A run of scores that would begin above the place before it is scaled down as a whole.
+    first-pass order. No document leaves its block, so pages of one size contain every document exactly once. A run of
+    scores that would begin above the place before it is scaled down as a whole.
 
     Args:
         first_pass: ``(n,)`` the engine's scores, finite and not negative.
-        final: ``(n,)`` final scores, finite and not negative; ignored where not scored.
+        final: ``(n,)`` final scores, finite and not negative; not used for documents without a score.
         scored: ``(n,)`` which documents have a final score.
-        block: Ranks of a block, 1 or more.
+        block: Number of ranks of a block, 1 or more.
     """
     order = np.empty(len(first_pass), dtype=np.intp)
     scores = np.empty(len(first_pass), dtype=np.float32)
@@ -88,14 +88,14 @@ def rank(first_pass: Float32, final: Float32, scored: NDArray[np.bool_], block: 
 
 
 def ranking_of(section: Section, first_pass: Float32, scores: Float32, mask: NDArray[np.bool_], block: int) -> Ranking:
-    """Return a first pass in the order that the section asks for.
+    """Return a first pass in the order of the final scores.
 
     Args:
-        section: How both scores are combined.
+        section: The section, which decides how scores are combined.
         first_pass: ``(n,)`` the engine's scores.
-        scores: ``(m,)`` the method's, of the first m documents; m is at most n.
+        scores: ``(m,)`` the method's scores of the first m documents; m is at most n.
         mask: ``(m,)`` which of them have a score.
-        block: Ranks of a block, see :func:`rank`.
+        block: Number of ranks of a block, see :func:`rank`.
     """
     every, scored = np.zeros(len(first_pass), np.float32), np.zeros(len(first_pass), np.bool_)
     every[: len(scores)], scored[: len(mask)] = scores, mask
@@ -110,11 +110,11 @@ def ranking_of(section: Section, first_pass: Float32, scores: Float32, mask: NDA
 
 
 def below(scores: Float32, floor: np.float32) -> Float32:
-    """Return the scores, scaled down where needed so that the first is no greater than ``floor``; none ever rises.
+    """Return scores that never rise, scaled down if needed so that the first is not greater than ``floor``.
 
     Args:
-        scores: ``(m,)``, m >= 1, not negative; the first-pass order of a run may rise (several indices, boosts).
-        floor: What the place before has.
+        scores: ``(m,)``, m >= 1, not negative; they may rise in first-pass order (several indices, boosts).
+        floor: The score of the place before.
     """
     falling: Float32 = np.minimum.accumulate(scores)
     if falling[0] <= floor:
@@ -135,12 +135,12 @@ def explained(
     """Return the explanation of a final score, with the engine's own explanation of the first pass inside.
 
     Args:
-        value: The score that the hit shows.
+        value: The hit's score in the response.
         method: The method's name.
         mode: How scores were combined.
-        rescored: The method's score of this document, or None where it has none.
+        rescored: The method's score of this document, or None.
         engine: The engine's `_explanation` of the hit, or None.
-        unscored: Why it has none, and what follows from that.
+        unscored: Why it has no score, and its place.
     """
     first_pass = [] if engine is None else [without_guard(engine)]
     if rescored is None:
@@ -161,16 +161,16 @@ def shown_hit(
     explain: bool = False,
     unscored: str = NO_FEATURES,
 ) -> dict[str, Any]:
-    """Return a hit as it is shown on the page; it is changed in place.
+    """Return a hit for the response; it is changed in place.
 
     Args:
         hit: The engine's hit.
-        section: What the request says of scores and detail.
-        score: Its final score; None where the engine's own ranking stands.
-        rescored: The method's score, or None where it has none.
-        detail: What is shown about the document where the request asks for it.
-        explain: Whether the request asks for explanations.
-        unscored: Why the method has no score of it, and what follows from that.
+        section: The section.
+        score: Its final score; None if the order is the engine's own.
+        rescored: The method's score, or None.
+        detail: Its details, for a section with ``detail``.
+        explain: Whether explanations are requested.
+        unscored: Why the method has no score of it, and its place.
     """
     if score is None:
         if "_explanation" in hit:
@@ -186,7 +186,7 @@ def shown_hit(
 
 
 def set_max_score(response: dict[str, Any], scores: Float32) -> None:
-    """Set a response's `max_score` where the engine gives one.
+    """Set a response's `max_score` if the engine has set it.
 
     Args:
         response: The response.
@@ -197,7 +197,7 @@ def set_max_score(response: dict[str, Any], scores: Float32) -> None:
 
 
 def without_guard(explanation: Any) -> Any:
-    """Take off the node of the native rescorer that stood in for ours: a product of the score and 1."""
+    """Return an explanation without the node of the native rescorer that replaced the section: a product with 1."""
     if isinstance(explanation, dict) and explanation.get("description") == "product of:":
         details: Sequence[Any] = explanation.get("details", ())
         if len(details) == 2 and isinstance(details[1], dict) and details[1].get("description") == "primaryWeight":
@@ -206,12 +206,12 @@ def without_guard(explanation: Any) -> Any:
 
 
 def shortest(score: np.float32) -> float:
-    """Return a score as the engines print a float32: the shortest number that reads back as the same one."""
+    """Return a score as the engines print a float32: the shortest decimal number that rounds to it."""
     return float(str(score))
 
 
 def with_field_name(detail: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
-    """Replace the ordinal of a text field by its name."""
+    """Return details with the name of a text field in place of its ordinal."""
     ordinal = detail.get("field")
     if isinstance(ordinal, int) and 0 <= ordinal < len(fields):
         return {**detail, "field": fields[ordinal]}

@@ -1,8 +1,8 @@
-"""One `_search` request that carries a section of ours, taken apart: what the engine is asked, what we do after.
+"""A search with a section in `rescore`, parsed: the request for the engine, and what the gateway does with its answer.
 
-The engine's part is the caller's own request without our section, from the first hit to the end of the last block that
-the page needs. A native rescorer that matches nothing stands where ours stood: it changes no score, and it makes the
-engine itself apply the rules of a native rescore (no `sort`, no `scroll`, `max_rescore_window`) with its own messages.
+The engine gets the caller's request without the section, from the first hit to the end of the last block of the page. A
+native rescorer that matches nothing replaces the section: it changes no score, and so the engine itself applies the
+rules of a native rescore (no `sort`, no `scroll`, `max_rescore_window`) with its own messages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,6 @@ from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
-from es_ttc.serving.rescore.collapse import Collapse, parse_collapse
 from es_ttc.serving.search.query_text import texts_of
 from es_ttc.serving.search.section import DEFAULT_METHOD, KEY, Section, milliseconds, parse_section
 
@@ -27,19 +26,49 @@ _NO_STORED_FIELDS = "_none_"
 _NEED_STORED_FIELDS = frozenset(
     {"_source", "_source_excludes", "_source_includes", "fields", "highlight", "script_fields", "version"}
 )
+_COLLAPSE_KEYS = ["field", "max_concurrent_group_searches"]
+
+OF_HITS = frozenset(
+    {"_source", "docvalue_fields", "fields", "highlight", "script_fields", "seq_no_primary_term", "version"}
+)
+"""Parts of a body that affect only the contents of hits."""
+OF_THE_SEARCH = frozenset({"aggregations", "aggs", "profile", "suggest", "track_total_hits"})
+"""Parts of a body that concern the whole search and no single hit."""
+SAFE_PARAMS = frozenset(
+    {
+        "allow_no_indices", "allow_partial_search_results", "batched_reduce_size", "ccs_minimize_roundtrips",
+        "error_trace", "expand_wildcards", "human", "ignore_unavailable", "max_concurrent_shard_requests",
+        "pre_filter_shard_size", "preference", "request_cache", "rest_total_hits_as_int", "routing", "search_type",
+        "timeout", "track_total_hits", "typed_keys",
+    }
+)  # fmt: skip
+"""URL parameters with the same meaning in a second request for the same documents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collapse:
+    """The caller's `collapse`.
+
+    Attributes:
+        field: The field whose value is a document's group.
+        body: The whole object.
+    """
+
+    field: str
+    body: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which ranks the caller wants, and how the first pass is cut into blocks to be reordered.
+    """The ranks of the page, and the blocks in which the first pass is reordered.
 
     Attributes:
         start: First rank of the page, from 0.
-        size: Ranks of the page.
-        block: Ranks of a block; the same for every page of one size, so that pages never repeat a document.
-        fetch: First-pass ranks that are asked of the engine: to the end of the page's last block.
-        window: What a native rescore would have as its window_size: at least the end of the page.
-        asked: The caller's own window_size, the same for every page.
+        size: Number of ranks of the page.
+        block: Number of ranks of a block; the same for every page of one size, so that no document is on two pages.
+        fetch: Number of requested first-pass ranks: to the end of the page's last block.
+        window: The window_size of the native rescorer in the engine's request: at least the end of the page.
+        asked: The caller's window_size, the same for every page.
     """
 
     start: int
@@ -52,20 +81,20 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """One search, taken apart.
+    """A parsed search.
 
     Attributes:
-        section: The caller's section.
+        section: The section.
         texts: The query's texts, one or more.
-        page: The ranks that are wanted; of groups, where the request collapses.
+        page: The ranks of the page; of groups, if the request collapses.
         collapse: How the rescored window is collapsed, or None.
-        body: What the engine is asked.
-        params: The URL parameters that go to the engine.
-        hidden: Doc-value fields that we asked for and the caller did not: they leave the answer again.
-        hidden_marks: The same of what tells a document's version.
-        hide_ids: Whether the caller asked for hits without `_id` (`stored_fields: _none_`).
-        explain: Whether the caller wants scores explained.
-        timeout_ms: The search timeout of the caller's own, in ms, or None.
+        body: The body for the engine.
+        params: The URL parameters for the engine.
+        hidden: Doc-value fields that only the gateway requested: they are removed from the response.
+        hidden_marks: The same for the parts of hits that identify a document's version.
+        hide_ids: Whether the caller requested hits without `_id` (`stored_fields: _none_`).
+        explain: Whether the caller requested explanations.
+        timeout_ms: The caller's own search timeout, in ms, or None.
     """
 
     section: Section
@@ -82,7 +111,7 @@ class SearchPlan:
 
     @property
     def group_fields(self) -> list[Any]:
-        """How documents' groups are asked for, as doc-value fields; empty where nothing is collapsed."""
+        """The doc-value fields with documents' groups; empty if the request does not collapse."""
         if self.collapse is None:
             return []
         return [entry for entry in self.body["docvalue_fields"] if _field_name(entry) == self.collapse.field]
@@ -95,16 +124,16 @@ def plan_search(
     max_window: int,
     limits: RequestLimits = DEFAULT_LIMITS,
 ) -> SearchPlan | None:
-    """Take a search apart, or return None where it carries no section of ours.
+    """Parse a search; return None if it has no section in `rescore`.
 
     Args:
         body: The decoded request body; it is not changed.
-        params: The decoded URL parameters; they win over the body, as the engines have it.
-        max_window: Greatest window that may be asked for.
-        limits: How long the query's texts may be, and how much `params` may hold.
+        params: The decoded URL parameters; they override the body, as in the engines.
+        max_window: Maximum window.
+        limits: Limits of the query's texts and of `params`.
 
     Raises:
-        InvalidRequest: Our part of the request cannot be meant as it stands.
+        InvalidRequest: The section, or a part that the gateway needs, is invalid.
     """
     found = find_rescore(body.get("rescore"))
     if found is None:
@@ -125,7 +154,7 @@ def plan_search(
     hidden = _ask_for_doc_values(rest, url)
     hidden_marks = _ask_for_version(rest, url)
     if collapse is not None and collapse.field not in map(_field_name, rest["docvalue_fields"]):
-        rest["docvalue_fields"].append(collapse.field)  # shown, as the engines show it
+        rest["docvalue_fields"].append(collapse.field)  # not hidden: the engines return it too
     rest |= {"rescore": [*natives, _guard(page.window)], "from": 0, "size": page.fetch}
     return SearchPlan(
         section=section,
@@ -143,10 +172,10 @@ def plan_search(
 
 
 def find_rescore(rescore: Any) -> tuple[list[Any], dict[str, Any]] | None:
-    """Return the native rescorers and our item, or None where none of the items is ours.
+    """Return the native rescorers and the item with the section, or None if no item has one.
 
     Raises:
-        InvalidRequest: Ours is not the last, stands twice, or has keys that are not its own.
+        InvalidRequest: The item is not the last one, there are two, or it has unknown keys.
     """
     items = rescore if isinstance(rescore, list) else [rescore]
     ours = [position for position, item in enumerate(items) if isinstance(item, dict) and KEY in item]
@@ -166,17 +195,52 @@ def find_rescore(rescore: Any) -> tuple[list[Any], dict[str, Any]] | None:
     return items[:position], item
 
 
+def with_text(replaced: dict[str, Any], body: Mapping[str, Any], texts: set[tuple[str, ...]]) -> dict[str, Any]:
+    """Return a body with the text of its clauses in the rescoring section, if that has no text of its own.
+
+    Args:
+        replaced: The body with native queries in place of the clauses.
+        body: The body as received.
+        texts: The texts of the clauses.
+    """
+    rescore = find_rescore(body.get("rescore"))
+    if rescore is None or len(texts) != 1 or any(texts_of(body.get("query"))):
+        return replaced
+    section = rescore[1][KEY]
+    [several] = texts
+    if not several or not isinstance(section, dict) or section.keys() & {"query_text", "query_texts"}:
+        return replaced
+    text = {"query_text": several[0]} if len(several) == 1 else {"query_texts": list(several)}
+    return {**replaced, "rescore": [*rescore[0], {**rescore[1], KEY: {**section, **text}}]}
+
+
+def parse_collapse(data: Any) -> Collapse:
+    """Parse `collapse`.
+
+    Raises:
+        InvalidRequest: It is invalid, or has `inner_hits`.
+    """
+    if not isinstance(data, dict) or not isinstance(data.get("field"), str):
+        raise InvalidRequest(f'[collapse] must be an object such as {{"field": "group"}}, got {shown(data)}')
+    if "inner_hits" in data:
+        raise InvalidRequest(f"[collapse] with [inner_hits] cannot be used with [rescore.{KEY}]: leave inner_hits out")
+    for key in data:
+        if key not in _COLLAPSE_KEYS:
+            raise unknown_field(key, _COLLAPSE_KEYS, "collapse")
+    return Collapse(data["field"], data)
+
+
 def plan_page(start: int, size: int, item: Mapping[str, Any], max_window: int) -> Page:
-    """Lay blocks over the first pass.
+    """Return the page and its blocks.
 
     Args:
         start: `from`.
         size: `size`.
-        item: Our rescore item, with or without its window_size.
-        max_window: No block reaches beyond this rank.
+        item: The rescore item with the section, with or without window_size.
+        max_window: Maximum rank of a block.
 
     Raises:
-        InvalidRequest: The window is no positive integer, or the page ends beyond ``max_window``.
+        InvalidRequest: The window is no positive integer, or the page ends after ``max_window``.
     """
     asked = item.get("window_size", DEFAULT_WINDOW)
     if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
@@ -196,6 +260,7 @@ def plan_page(start: int, size: int, item: Mapping[str, Any], max_window: int) -
 
 
 def _guard(window: int) -> dict[str, Any]:
+    """Return the native rescorer that replaces the section: it matches nothing."""
     return {"window_size": window, "query": {"rescore_query": {"match_none": {}}}}
 
 
@@ -226,9 +291,9 @@ def _query_texts(section: Section, body: Mapping[str, Any], url: Mapping[str, st
 
 
 def _take_none_fields(body: dict[str, Any], url: dict[str, str]) -> bool:
-    """Without stored fields a hit has no `_id`: ask for hits without _source instead, and drop the ids later.
+    """Replace `stored_fields: _none_` by `_source: false`, in place, because hits need an `_id`; return whether it was.
 
-    Beside what cannot go without stored fields, or shows ids all the same, the request stays as it is.
+    A request with a part that needs stored fields, or returns ids in any case, is not changed.
     """
     if not _NEED_STORED_FIELDS.isdisjoint(body.keys() | url.keys()):
         return False
@@ -241,7 +306,7 @@ def _take_none_fields(body: dict[str, Any], url: dict[str, str]) -> bool:
 
 
 def _ask_for_doc_values(body: dict[str, Any], url: Mapping[str, str]) -> tuple[str, ...]:
-    """Add the fields that tell a document's content and encoder, where the caller has not asked for them himself."""
+    """Add the doc values that identify a document's features, in place; return those that were not requested."""
     asked = body.get("docvalue_fields", [])
     if not isinstance(asked, list):
         asked = [asked]
@@ -251,17 +316,17 @@ def _ask_for_doc_values(body: dict[str, Any], url: Mapping[str, str]) -> tuple[s
     missing = tuple(
         name for name in (HASH, ENCODER, VERSION) if not any(fnmatchcase(name, pattern) for pattern in patterns)
     )
-    if SEQ_NO not in patterns:  # no pattern stands for it; `seq_no_primary_term` would be seen in `top_hits` as well
+    if SEQ_NO not in patterns:  # no pattern matches it; `seq_no_primary_term` would also affect `top_hits`
         missing = (*missing, SEQ_NO)
     body["docvalue_fields"] = [*asked, *missing]
     return missing
 
 
 def _ask_for_version(body: dict[str, Any], url: dict[str, str]) -> tuple[str, ...]:
-    """Ask for each hit's version, where the caller has not; return what of it he is not to see."""
+    """Request each hit's version, in place; return the parts of hits that the caller did not request."""
     given = url.pop("version", None)
     asked = body.get("version", False) if given is None else given in ("", "true")
-    if not isinstance(asked, bool):  # the engine says what is wrong with it
+    if not isinstance(asked, bool):  # the engine returns the error
         return ()
     body["version"] = True
     return () if asked else ("_version",)
@@ -272,10 +337,10 @@ def _field_name(entry: Any) -> str:
 
 
 def own_timeout(body: Mapping[str, Any], url: Mapping[str, str]) -> float | None:
-    """Return the search timeout of the caller's own, in ms, or None."""
+    """Return the caller's own search timeout, in ms, or None."""
     timeout = url.get("timeout", body.get("timeout"))
     try:
         value = milliseconds(timeout) if isinstance(timeout, str) else None
-    except ValueError:  # -1 for none, or something that the engine will refuse
+    except ValueError:  # -1 for none, or an invalid value, for which the engine returns the error
         return None
     return value or None

@@ -1,37 +1,55 @@
-"""The stage of `rescore`: a search with our section is taken apart, asked for, put in order and shown as asked."""
+"""The stage of the `rescore` hook: parse each search with a section, and put the engine's response in order."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from es_ttc.errors import EsTtcError
-from es_ttc.serving.adaptive.ranking import AdaptiveReranking
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.keys import marks_of
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.limits import RequestLimits
-from es_ttc.serving.offload import Offload
-from es_ttc.serving.rescore.candidates import NONE_JOINED
+from es_ttc.serving.pool import Offload
 from es_ttc.serving.rescore.collapse import WindowGroups, following, rest_of_page
 from es_ttc.serving.rescore.page import shortest, shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan, plan_search
-from es_ttc.serving.rescore.response import RescoredResponse
+from es_ttc.serving.rescore.response import NONE_JOINED, RescoredResponse
 from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, joined_hits, page_hits, with_joined
-from es_ttc.serving.rescore.window import WindowRescorers, WindowRescoring
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
 from es_ttc.serving.search.engine import EngineRefusal
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 from es_ttc.serving.search.response import add_took
 from es_ttc.serving.search.stage import Answered, Completion
 
-_BEGUN_AT_ONCE = 20  # searches of one `_msearch`, before others have a turn
+_BEGUN_AT_ONCE = 20  # searches of one `_msearch`, before the event loop runs other tasks
 
 
 class Rescoring(Protocol):
-    """A search's rescoring on its way."""
+    """The rescoring of one search."""
+
+    @property
+    def reads_bare_hits(self) -> bool:
+        """Whether hits with only content hashes can be ranked."""
+        ...
 
     async def rank(self, answered: Answered) -> RescoredResponse:
-        """Put the engine's response in order, in place."""
+        """Put the engine's response in the method's order, in place."""
+        ...
+
+
+class Rescorers(Protocol):
+    """The methods that score a window; see :class:`es_ttc.serving.rescore.window.WindowRescorers`."""
+
+    def begin(self, request: SearchRequest, item: SearchItem, plan: SearchPlan, *, encode: bool) -> Rescoring:
+        """Check a request, and start its work that does not need the first pass."""
+        ...
+
+
+class Strategies(Protocol):
+    """The methods that rerank under a budget; see :class:`es_ttc.serving.adaptive.ranking.AdaptiveReranking`."""
+
+    def begin(self, plan: SearchPlan, started: float, *, encode: bool) -> Rescoring | None:
+        """Check a request, and start its work that does not need the first pass; None if its method is no strategy."""
         ...
 
 
@@ -39,19 +57,19 @@ class RescoreStage:
     """Rescores first passes.
 
     Args:
-        rescorers: Answer methods that score a window.
-        walks: Answer methods that look beyond it.
+        rescorers: The methods that score a window.
+        strategies: The methods that rerank under a budget.
         attached: Finds the features of attached indices.
-        accepted: Remembers whose searches the engine has answered.
-        limits: What a request may hold.
-        offload: Where long bodies are taken apart.
-        max_window: Greatest window that may be asked for.
+        accepted: The callers and targets that the engine has answered recently.
+        limits: Limits of requests.
+        offload: Runs the parsing of long bodies.
+        max_window: Maximum window.
     """
 
     def __init__(
         self,
-        rescorers: WindowRescorers,
-        walks: AdaptiveReranking,
+        rescorers: Rescorers,
+        strategies: Strategies,
         attached: AttachedFeatureLocator,
         accepted: AcceptedCallers,
         limits: RequestLimits,
@@ -60,7 +78,7 @@ class RescoreStage:
         max_window: int,
     ) -> None:
         self._rescorers = rescorers
-        self._walks = walks
+        self._strategies = strategies
         self._attached = attached
         self._accepted = accepted
         self._limits = limits
@@ -68,7 +86,7 @@ class RescoreStage:
         self._max_window = max_window
 
     async def before(self, request: SearchRequest) -> None:
-        """Take our section out of each search, and begin to encode the queries."""
+        """Replace the body of each search with a section, and start to encode the queries."""
         plans = await self._offload.run(request.size, self._plans, request)
         if any(request.is_multi or isinstance(plan, SearchPlan) for _, plan in plans):
             request.require_json()
@@ -83,7 +101,7 @@ class RescoreStage:
                 await asyncio.sleep(0)
 
     def _plans(self, request: SearchRequest) -> list[tuple[SearchItem, SearchPlan | EsTtcError]]:
-        """Return the plans of those searches that carry our section, or what is wrong with them."""
+        """Return the plans of the searches with a section, or their errors."""
         plans: list[tuple[SearchItem, SearchPlan | EsTtcError]] = []
         for item, body in request.open_items():
             try:
@@ -97,11 +115,11 @@ class RescoreStage:
     def _begin(self, request: SearchRequest, item: SearchItem, plan: SearchPlan) -> None:
         known = (request.incoming.headers, request.target(item)) in self._accepted
         item.params = plan.params
-        rescoring: Rescoring | None = self._walks.begin(plan, request.started, encode=known)
+        rescoring = self._strategies.begin(plan, request.started, encode=known)
         if rescoring is None:
             rescoring = self._rescorers.begin(request, item, plan, encode=known)
         in_two_steps = (
-            isinstance(rescoring, WindowRescoring)
+            rescoring.reads_bare_hits
             and not request.is_multi
             and can_split(plan)
             and not self._attached.expects_ids(request.caller(item))
@@ -114,10 +132,10 @@ class RescoreCompletion(Completion):
     """Puts one search's response in order.
 
     Args:
-        plan: The request, taken apart.
-        rescoring: Scores and orders hits.
+        plan: The parsed search.
+        rescoring: Ranks the hits.
         attached: Finds the features of attached indices.
-        in_two_steps: Whether the response is a bare window, whose page's hits are asked for afterwards.
+        in_two_steps: Whether the response is a bare window, so that the page's hits are requested afterwards.
     """
 
     def __init__(
@@ -131,7 +149,7 @@ class RescoreCompletion(Completion):
         self._joined = NONE_JOINED
 
     async def complete(self, answered: Answered) -> None:
-        """Put the response in the method's order, as the caller asked for it."""
+        """Put the response in the method's order, with the parts that the caller requested."""
         caller = answered.caller
         if not self._in_two_steps:
             await self._rank_whole(answered)
@@ -149,7 +167,7 @@ class RescoreCompletion(Completion):
         self.applied, self._groups, self._joined = ranked.applied, ranked.groups, ranked.joined
 
     async def _rank_whole(self, answered: Answered) -> None:
-        """Rescore a window whose hits are whole, and read those on its page that joined it."""
+        """Rank a window of complete hits, and read the candidates on its page."""
         await self._rank(answered)
         page = answered.response["hits"]["hits"]
         joined = self._joined.among(page)
@@ -161,7 +179,7 @@ class RescoreCompletion(Completion):
         add_to_first_pass(answered.response, ms)
 
     async def _filled(self, answered: Answered, caller: Caller) -> bool:
-        """Rescore a bare window and read the hits of its page; False where the page needs the whole request."""
+        """Rank a bare window and read the hits of its page; return False if the whole request must be sent again."""
         response = answered.response
         window = response["hits"]["hits"]
         if await self._attached.needs_ids(window, caller):
@@ -179,8 +197,8 @@ class RescoreCompletion(Completion):
         if len(marks_of_page) < len(page):
             return False
         try:
-            demands = self._joined.filters if self._joined.among(page) else None
-            full, ms = await answered.again(page_hits(self._plan.body, marks_of_page, filter(None, marks), demands))
+            filters = self._joined.filters if self._joined.among(page) else None
+            full, ms = await answered.again(page_hits(self._plan.body, marks_of_page, filter(None, marks), filters))
         except EngineRefusal:
             return False
         hits = None if full["_shards"]["failed"] else filled(page, marks_of_page, full["hits"]["hits"])
@@ -191,14 +209,14 @@ class RescoreCompletion(Completion):
         return True
 
     def _groups_beyond(self) -> Mapping[str, Any] | None:
-        """Return the request for the page's groups that the window holds no document of, or None without such."""
+        """Return the request for the page's groups without a document in the window, or None if there are none."""
         plan = self._plan
         if plan.collapse is None or self._groups is None or not plan.page.size:
             return None
         return rest_of_page(plan.body, plan.collapse, self._groups, plan.page.start, plan.page.size)
 
     def _add_groups(self, response: dict[str, Any], beyond: Sequence[dict[str, Any]], ms: float) -> None:
-        """Put the engine's groups behind those of the window."""
+        """Append the engine's groups to those of the window."""
         plan, section, groups = self._plan, self._plan.section, self._groups
         if plan.collapse is None or groups is None:
             return
@@ -212,13 +230,13 @@ class RescoreCompletion(Completion):
 
 
 def add_to_first_pass(response: dict[str, Any], ms: float) -> None:
-    """Count the time of hits that the engine answered after the scores."""
+    """Add the time of a further request to that of the first pass."""
     response["ttc"]["took"]["first_pass"] = round(response["ttc"]["took"]["first_pass"] + ms, 2)
     add_took(response, ms)
 
 
 def hide(hits: Sequence[dict[str, Any]], plan: SearchPlan) -> None:
-    """Take out of the hits what only we had asked for."""
+    """Remove from hits the parts that only the gateway requested, in place."""
     for hit in hits:
         for name in plan.hidden_marks:
             hit.pop(name, None)

@@ -1,10 +1,10 @@
-"""Two requests in place of one: a window without stored fields, then the page's own hits.
+"""A search in two requests: a window without stored fields, then the hits of the page.
 
-Reading one stored field of a hit, its `_id` included, makes the engine decompress all of them, token vectors too.
-Ranks, scores and content hashes come from doc values alone; so a wide window is asked for bare, and only the hits that
-are shown are asked for as the caller wants them, by the same query and their hashes. Documents of equal content are
-told apart by their order among themselves, which is the same in both answers. Wherever that cannot hold, or a document
-has changed in between, the caller's request is asked in one piece.
+If the engine reads one stored field of a hit, also its `_id`, it decompresses all of them, including token vectors.
+Ranks, scores and content hashes come from doc values. So a wide window is requested bare, without stored fields, and
+only the hits of the page are requested as in the caller's request, by the same query and their hashes. Documents with
+equal content are identified by their order among each other, which is the same in both answers. If that is not certain,
+or a document has changed in between, the caller's request is sent as one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,20 +13,16 @@ from typing import Any
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.serving.features.keys import Mark, identity_mark, marks_of
-from es_ttc.serving.rescore.plan import SearchPlan
+from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SAFE_PARAMS, SearchPlan
 
-_MOST_JOINED = 1000
-"""Hits that are read of documents which joined a window: those of equal content come together."""
-_WORTH_IT = 3
-"""How many times wider than the page a window must be; measured in benchmarks/gateway.py."""
+_MAX_JOINED = 1000
+"""Maximum number of hits of candidates: documents of equal content are all returned."""
+_MIN_PAGES = 3
+"""Minimum ratio of the window's size to the page's; measured in benchmarks/gateway.py."""
 
-OF_HITS = frozenset(
-    {"_source", "docvalue_fields", "fields", "highlight", "script_fields", "seq_no_primary_term", "version"}
-)
 _OF_HITS_IN_AGGREGATIONS = frozenset({"fields", "seq_no_primary_term"})
-"""What Elasticsearch's `top_hits` takes over from the search."""
+"""Parts of the search that Elasticsearch's `top_hits` aggregation uses too."""
 
-OF_THE_SEARCH = frozenset({"aggregations", "aggs", "profile", "suggest", "track_total_hits"})
 _OF_BOTH = frozenset(
     {
         "derived",
@@ -43,21 +39,13 @@ _OF_BOTH = frozenset(
 )
 _OURS_OF_A_HIT = frozenset({"_explanation", "_score", "_ttc"})
 _OURS = frozenset({"from", "rescore", "size"})
-SAFE_PARAMS = frozenset(
-    {
-        "allow_no_indices", "allow_partial_search_results", "batched_reduce_size", "ccs_minimize_roundtrips",
-        "error_trace", "expand_wildcards", "human", "ignore_unavailable", "max_concurrent_shard_requests",
-        "pre_filter_shard_size", "preference", "request_cache", "rest_total_hits_as_int", "routing", "search_type",
-        "timeout", "track_total_hits", "typed_keys",
-    }
-)  # fmt: skip
 
 
 def can_split(plan: SearchPlan) -> bool:
-    """Whether a search may be asked in two steps, and gains by it."""
+    """Return whether a search can be sent in two requests, and is faster so."""
     query = plan.body.get("query", {})
     return (
-        plan.page.fetch >= _WORTH_IT * plan.page.size > 0
+        plan.page.fetch >= _MIN_PAGES * plan.page.size > 0
         and plan.body.keys() <= OF_HITS | OF_THE_SEARCH | _OF_BOTH | _OURS
         and isinstance(query, dict)
         and "hybrid" not in query
@@ -65,21 +53,21 @@ def can_split(plan: SearchPlan) -> bool:
         and all(name in SAFE_PARAMS for name, _ in plan.params)
         and not plan.hide_ids
         and not plan.explain
-        and not plan.section.detail  # which may name any document of the window, by its id
-        and not (plan.body.keys() & _OF_HITS_IN_AGGREGATIONS and _shows_hits(plan.body))
+        and not plan.section.detail  # details may contain the id of any document of the window
+        and not (plan.body.keys() & _OF_HITS_IN_AGGREGATIONS and _has_top_hits(plan.body))
     )
 
 
-def _shows_hits(part: Any) -> bool:
-    """Whether one of the aggregations shows hits of its own."""
+def _has_top_hits(part: Any) -> bool:
+    """Return whether one of the aggregations is `top_hits`."""
     if not isinstance(part, dict):
         return False
     named = [one for key in ("aggs", "aggregations") if isinstance(part.get(key), dict) for one in part[key].values()]
-    return "top_hits" in part or any(map(_shows_hits, named))
+    return "top_hits" in part or any(map(_has_top_hits, named))
 
 
 def bare_window(plan: SearchPlan) -> dict[str, Any]:
-    """Return the request for ranks, scores and content hashes, with everything that belongs to the whole search."""
+    """Return the request for ranks, scores and content hashes, with the parts that concern the whole search."""
     rest = {key: value for key, value in plan.body.items() if key not in OF_HITS}
     groups = [] if plan.collapse is None else [plan.collapse.field]
     asked = [HASH, ENCODER, VERSION, *groups]
@@ -87,25 +75,25 @@ def bare_window(plan: SearchPlan) -> dict[str, Any]:
 
 
 def page_hits(
-    body: Mapping[str, Any], marks: Iterable[Mark], window: Iterable[Mark], demands: Sequence[Any] | None = None
+    body: Mapping[str, Any], marks: Iterable[Mark], window: Iterable[Mark], filters: Sequence[Any] | None = None
 ) -> dict[str, Any]:
     """Return the request for the hits of a page.
 
     Args:
         body: The caller's whole request.
-        marks: The page's documents.
-        window: All documents of the window. Those with a hash of the page's come first in the answer, since it has
-            the window's order; so their number is enough.
-        demands: What the query demands of every document beside its words, where the page holds documents that do not
-            match the words; None where all match the query.
+        marks: The marks of the page's documents.
+        window: The marks of all documents of the window. The answer has the window's order, so the number of documents
+            with a hash of the page is the number of hits to request.
+        filters: The queries that every document must match, if the page contains candidates, which may not match the
+            query's text; None if all documents match the query.
     """
     hashes = {content for _, content, _ in marks}
     rest = {key: value for key, value in body.items() if key in OF_HITS | _OF_BOTH}
     query = body.get("query") or {"match_all": {}}
     these = {"terms": {HASH: sorted(hashes)}}
     matching = {"must": [query], "filter": [these]}
-    if demands is not None:
-        matching = {"should": [query], "filter": [these, *demands]}
+    if filters is not None:
+        matching = {"should": [query], "filter": [these, *filters]}
     return rest | {
         "query": {"bool": matching},
         "from": 0,
@@ -117,15 +105,12 @@ def page_hits(
 def filled(
     bare: Sequence[Mapping[str, Any]], marks: Sequence[Mark], full: Sequence[Any]
 ) -> list[dict[str, Any]] | None:
-    """Return the page's hits as the caller wants them, with the scores and marks of the bare ones.
+    """Return the page's hits with the caller's fields and the scores of the bare hits; None if a document has changed.
 
     Args:
-        bare: The page's hits, in order.
+        bare: The page's bare hits, in order.
         marks: Their marks.
         full: The hits of :func:`page_hits`.
-
-    Returns:
-        The hits, or None where one has gone: it changed, or was deleted.
     """
     found = {mark: hit for mark, hit in zip(marks_of(full), full, strict=True) if mark is not None}
     hits = []
@@ -138,15 +123,15 @@ def filled(
 
 
 def joined_hits(
-    body: Mapping[str, Any], joined: Sequence[Mapping[str, Any]], demands: Sequence[Any], *, named: bool
+    body: Mapping[str, Any], joined: Sequence[Mapping[str, Any]], filters: Sequence[Any], *, named: bool
 ) -> dict[str, Any]:
-    """Return the request for hits of documents that joined a window, as the caller wants his hits.
+    """Return the request for the hits of candidates, with the caller's fields.
 
     Args:
         body: The caller's whole request.
-        joined: Their bare hits.
-        demands: What the query demands of every document beside its words.
-        named: Whether they are told apart by their ids, in place of their content.
+        joined: The candidates' bare hits.
+        filters: Queries that every document must match, apart from the query's text.
+        named: Whether documents are identified by their ids, or by their content.
     """
     rest = {key: value for key, value in body.items() if key not in OF_THE_SEARCH | _OURS}
     these = (
@@ -156,9 +141,9 @@ def joined_hits(
     )
     query = body.get("query") or {"match_all": {}}
     return rest | {
-        "query": {"bool": {"should": [query], "filter": [these, *demands]}},
+        "query": {"bool": {"should": [query], "filter": [these, *filters]}},
         "from": 0,
-        "size": _MOST_JOINED,
+        "size": _MAX_JOINED,
         "track_total_hits": False,
     }
 
@@ -166,13 +151,13 @@ def joined_hits(
 def with_joined(
     page: Sequence[dict[str, Any]], joined: Sequence[dict[str, Any]], full: Sequence[dict[str, Any]], *, named: bool
 ) -> list[dict[str, Any]]:
-    """Return a page with whole hits in place of bare ones; a document that has gone meanwhile is left out.
+    """Return a page with complete hits in place of bare ones; a document that was deleted in between is left out.
 
     Args:
         page: The page's hits.
-        joined: Those of them that are bare.
+        joined: The bare ones among them.
         full: The hits of :func:`joined_hits`.
-        named: Whether documents are told apart by their ids, in place of their content.
+        named: Whether documents are identified by their ids, or by their content.
     """
     whole = {identity_mark(hit, named=named): hit for hit in full}
     bare = {id(hit) for hit in joined}

@@ -1,11 +1,11 @@
-"""A window of hits in a method's order: scored under a deadline, or left as the engine ranked it."""
+"""A window of hits in a method's order; in the engine's order if scoring fails or is late."""
 
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, Wind
 from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.rescore.candidates import NONE_JOINED, CandidateSearch, JoinedCandidates, NearestDocuments
 from es_ttc.serving.rescore.collapse import (
     Group,
     WindowGroups,
@@ -29,28 +28,52 @@ from es_ttc.serving.rescore.collapse import (
 )
 from es_ttc.serving.rescore.page import Ranking, ranking_of, set_max_score, shortest, shown_hit, with_field_name
 from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.rescore.response import RescoredResponse
+from es_ttc.serving.rescore.response import NONE_JOINED, JoinedCandidates, RescoredResponse
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 from es_ttc.serving.search.response import add_took
 from es_ttc.serving.search.stage import Answered
 
 
+class CandidateSearch(Protocol):
+    """A search for candidates; see :class:`es_ttc.serving.rescore.candidates.CandidateSearch`."""
+
+    async def find(self, hits: Sequence[Mapping[str, Any]]) -> JoinedCandidates:
+        """Return the candidates that join a window."""
+        ...
+
+
+class CandidateService(Protocol):
+    """Starts searches for candidates; see :class:`es_ttc.serving.rescore.candidates.NearestDocuments`."""
+
+    def begin(
+        self,
+        request: SearchRequest,
+        item: SearchItem,
+        plan: SearchPlan,
+        count: int,
+        method: Method,
+        begun: asyncio.Task[EncodedQuery] | None,
+    ) -> CandidateSearch:
+        """Return a search for candidates."""
+        ...
+
+
 class WindowRescorers:
-    """Begins to rescore windows.
+    """Starts the rescoring of windows.
 
     Args:
         scorer: Scores windows.
-        nearest: Finds documents that join windows.
-        default_timeout_ms: Scoring budget of a request that names none.
-        tuned: Parameters of a request that gives none.
+        nearest: Finds candidates.
+        default_timeout_ms: Scoring timeout of a request that sets none.
+        tuned: Parameters of a request that sets none.
         metrics: Counts stages and fallbacks.
     """
 
     def __init__(
         self,
         scorer: WindowScorer,
-        nearest: NearestDocuments,
+        nearest: CandidateService,
         default_timeout_ms: float,
         tuned: TunedDefaults,
         metrics: Metrics,
@@ -62,16 +85,16 @@ class WindowRescorers:
         self._tuned = tuned
 
     def begin(self, request: SearchRequest, item: SearchItem, plan: SearchPlan, *, encode: bool) -> "WindowRescoring":
-        """Check the method's name and parameters, and start to encode the query and to look for candidates.
+        """Check the method's name and parameters, and start to encode the query and to search candidates.
 
         Args:
             request: The request.
-            item: The search, as the engine will be asked it.
-            plan: The search, taken apart.
-            encode: Whether the query is encoded while the engine runs the first pass, not after it.
+            item: The search, as it is sent to the engine.
+            plan: The parsed search.
+            encode: Whether the query is encoded during the first pass, or after it.
 
         Raises:
-            InvalidRequest: There is no such method, or it has no such parameters.
+            InvalidRequest: There is no such method, or its parameters are invalid.
         """
         rescorer = registry.load(plan.section.method)
         params, tuned = self._tuned.parse(rescorer, plan.section.params)
@@ -88,14 +111,14 @@ class WindowRescoring:
     """The rescoring of one search's window.
 
     Attributes:
-        rescorers: Scores and counts.
-        plan: The request, taken apart.
+        rescorers: The scorer and the metrics.
+        plan: The parsed search.
         method: The method with its parameters.
-        tuned: Those of its parameters that are tuned values, not the request's.
-        begun: The query on its way through the encoder, where that has begun.
-        candidates: Finds documents that join the window; None where none are wanted.
-        budget: What scoring may take, in ms; the caller's own timeout can leave less.
-        started: `time.perf_counter` when the request came in.
+        tuned: Those parameters that are tuned values, not the request's.
+        begun: The query's encoding in progress, or None.
+        candidates: The search for candidates; None if the request has none.
+        budget: The scoring timeout, in ms; the caller's own timeout may be shorter.
+        started: `time.perf_counter` when the request arrived.
     """
 
     rescorers: WindowRescorers
@@ -107,19 +130,24 @@ class WindowRescoring:
     budget: float
     started: float
 
+    @property
+    def reads_bare_hits(self) -> bool:
+        """Whether hits with only content hashes can be ranked."""
+        return True
+
     async def rank(self, answered: Answered) -> RescoredResponse:
-        """Put the engine's response to the plan in the method's order, in place.
+        """Put the engine's response in the method's order, in place.
 
         Raises:
-            InvalidRequest: The index lacks what the method needs, or has another encoder.
+            InvalidRequest: The index lacks a feature that the method needs, or has another encoder.
             EsTtcError: Scoring failed or was late, and the request says ``on_error: fail``.
         """
         plan, metrics, response = self.plan, self.rescorers.metrics, answered.response
-        took, began = Timings(first_pass=answered.ms), time.perf_counter()
+        timings, began = Timings(first_pass=answered.ms), time.perf_counter()
         hits = response["hits"]["hits"]
         groups = None if plan.collapse is None else groups_of(hits, plan.collapse.field)
         outcome = await attempt(
-            self._scored(answered, took),
+            self._scored(answered, timings),
             what="scoring",
             method=plan.section.method,
             budget_ms=budget_ms(self.budget, plan.timeout_ms, self.started),
@@ -130,39 +158,38 @@ class WindowRescoring:
             window = cut_first_pass(response, plan, groups)
         else:
             window = await self._reorder(response, outcome)
-        response["ttc"] = self._summary(outcome, len(hits), took)
+        response["ttc"] = self._summary(outcome, len(hits), timings)
         add_took(response, (time.perf_counter() - began) * 1000)
-        for stage, ms in took.as_dict().items():
+        for stage, ms in timings.as_dict().items():
             metrics.stage_seconds.labels(stage).observe(ms / 1000)
         if isinstance(outcome, EsTtcError):
             fell_back(metrics, "first pass answered", plan.section.method, outcome)
-        else:
-            metrics.skipped(outcome.scores.skipped.values())
-            return RescoredResponse(True, window, outcome.joined)
-        return RescoredResponse(False, window)
+            return RescoredResponse(False, window)
+        metrics.skipped(outcome.scores.skipped.values())
+        return RescoredResponse(True, window, outcome.joined)
 
-    async def _scored(self, answered: Answered, took: Timings) -> "_ScoredWindow":
-        """Return the scores of the window with the documents that join it."""
+    async def _scored(self, answered: Answered, timings: Timings) -> "_ScoredWindow":
+        """Return the scores of the window and the candidates that join it."""
         hits: list[dict[str, Any]] = answered.response["hits"]["hits"]
         if self.method.partial is None and self.candidates is None:
-            scores = await self._score(answered, hits, 0, took)
+            scores = await self._score(answered, hits, 0, timings)
             return _ScoredWindow(hits, range(len(hits)), NONE_JOINED, scores, is_first_pass=True)
-        window = hits[: self.plan.page.block]  # what follows keeps the engine's order
+        window = hits[: self.plan.page.block]  # the hits after it keep the engine's order
         joined = NONE_JOINED
         if self.candidates is not None:
             started = time.perf_counter()
             joined = await self.candidates.find(window)
-            took.candidates = (time.perf_counter() - started) * 1000
+            timings.candidates = (time.perf_counter() - started) * 1000
         union = [*window, *joined.hits]
-        scores = await self._score(answered, union, len(joined.hits), took)
+        scores = await self._score(answered, union, len(joined.hits), timings)
         places = [*range(len(window)), *[None] * len(joined.hits), *joined.places_left(hits, len(window))]
         every = [*union, *(hits[place] for place in places[len(union) :] if place is not None)]
         return _ScoredWindow(every, places, joined, scores)
 
     async def _score(
-        self, answered: Answered, hits: Sequence[dict[str, Any]], joined: int, took: Timings
+        self, answered: Answered, hits: Sequence[dict[str, Any]], joined: int, timings: Timings
     ) -> WindowScores:
-        request = ScoringRequest(self.method, self.plan.texts, self.begun, answered.caller, took)
+        request = ScoringRequest(self.method, self.plan.texts, self.begun, answered.caller, timings)
         return await self.rescorers.scorer.score(hits, request, joined=joined)
 
     async def _reorder(self, response: dict[str, Any], outcome: "_ScoredWindow") -> WindowGroups | None:
@@ -170,7 +197,7 @@ class WindowRescoring:
         hits, window = outcome.hits, None
         first_pass = np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
         block = plan.page.block if outcome.is_first_pass else max(1, len(scored.mask))
-        ranking = outcome.without_useless(ranking_of(section, first_pass, scored.values, scored.mask, block))
+        ranking = outcome.without_incomplete(ranking_of(section, first_pass, scored.values, scored.mask, block))
         if plan.collapse is not None:
             groups, in_first_pass = groups_of(hits, plan.collapse.field), [one is not None for one in outcome.places]
             ranking = collapsed(ranking, groups)
@@ -194,7 +221,7 @@ class WindowRescoring:
         return window
 
     async def _details(self, scored: WindowScores, ranking: Ranking, page: slice) -> dict[int, dict[str, Any]]:
-        """Return what the method shows about the page's documents, by first-pass place."""
+        """Return the method's details of the page's documents, by first-pass place."""
         if not self.plan.section.detail:
             return {}
         position = {int(place): number for number, place in enumerate(np.flatnonzero(scored.mask))}
@@ -202,7 +229,7 @@ class WindowRescoring:
         positions = [position[place] for place in places]
         try:
             details = await self.rescorers.scorer.details(scored, self.method, positions)
-        except Exception as error:  # noqa: BLE001 - anyone's method may raise; the ranking stands without its details
+        except Exception as error:  # noqa: BLE001 - a method may raise anything; the ranking is valid without details
             log.error("detail failed", method=self.plan.section.method, exc_info=error)
             return {}
         return {
@@ -210,13 +237,13 @@ class WindowRescoring:
             for place, number, detail in zip(places, positions, details, strict=True)
         }
 
-    def _summary(self, outcome: "_ScoredWindow | EsTtcError", considered: int, took: Timings) -> dict[str, Any]:
+    def _summary(self, outcome: "_ScoredWindow | EsTtcError", considered: int, timings: Timings) -> dict[str, Any]:
         summary: dict[str, Any] = {"method": self.plan.section.method, "applied": not isinstance(outcome, EsTtcError)}
         summary["window"] = considered
         if self.tuned:
             summary["tuned"] = dict(self.tuned)
         if isinstance(outcome, EsTtcError):
-            return summary | {"scored": 0, "reason": str(outcome), "took": took.as_dict()}
+            return summary | {"scored": 0, "reason": str(outcome), "took": timings.as_dict()}
         scores = outcome.scores
         summary["scored"] = int(scores.mask.sum())
         if self.candidates is not None:
@@ -228,18 +255,18 @@ class WindowRescoring:
             summary["skipped"] = skip_reasons.summary(scores.skipped.values())
         if scores.encoder is not None:
             summary |= {"encoder": scores.encoder, "features_from_memory": scores.from_memory}
-        return summary | {"took": took.as_dict()}
+        return summary | {"took": timings.as_dict()}
 
 
 @dataclass(frozen=True, slots=True)
 class _ScoredWindow:
-    """A window with the documents that have joined it, and what follows it in the first pass.
+    """A window with its candidates, and the hits of the first pass after it.
 
     Attributes:
-        hits: The window's hits, those that joined it, then the rest of the first pass.
-        places: For each of them its place in the first pass, from 0; None for one that joined.
-        joined: The documents that joined.
-        scores: Of the window's hits and those that joined.
+        hits: The window's hits, the candidates, then the rest of the first pass.
+        places: For each of them its place in the first pass, from 0; None for a candidate.
+        joined: The candidates.
+        scores: The scores of the window's hits and the candidates.
         is_first_pass: Whether the window is the whole first pass, which is reordered block by block.
     """
 
@@ -250,14 +277,14 @@ class _ScoredWindow:
     is_first_pass: bool = False
 
     def origin(self, number: int) -> dict[str, Any]:
-        """Return what is shown about where a hit comes from."""
+        """Return a hit's rank and score in the first pass, for its details."""
         place = self.places[number]
         if place is None:
             return {"first_pass_rank": None, "first_pass_score": None}
         return {"first_pass_rank": place + 1, "first_pass_score": self.hits[number].get("_score")}
 
-    def without_useless(self, ranking: Ranking) -> Ranking:
-        """Leave out documents that joined and whose features turned out not to be usable."""
+    def without_incomplete(self, ranking: Ranking) -> Ranking:
+        """Return a ranking without candidates that lack a feature which the method needs."""
         kept = [
             self.places[number] is not None or bool(self.scores.complete[number]) for number in ranking.order.tolist()
         ]
@@ -265,7 +292,7 @@ class _ScoredWindow:
 
 
 def candidates_of(plan: SearchPlan, method: Method) -> int:
-    """Return how many documents are looked for to join a search's window."""
+    """Return the number of candidates to request for a search."""
     if not plan.page.size:
         return 0
     if plan.section.candidates is not None:
@@ -274,7 +301,7 @@ def candidates_of(plan: SearchPlan, method: Method) -> int:
 
 
 def cut_first_pass(response: dict[str, Any], plan: SearchPlan, groups: Sequence[Group] | None) -> WindowGroups | None:
-    """Cut the page from the first pass as the engine ranked it, in place; return the window's groups."""
+    """Set the page's hits to those of the first pass in the engine's order; return the window's groups."""
     hits, window = response["hits"]["hits"], None
     places = list(range(len(hits)))
     if groups is not None:

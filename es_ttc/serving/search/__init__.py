@@ -1,7 +1,7 @@
-"""`_search`, `_msearch` and the templates of both: one pipeline for every request with something of ours.
+"""The pipeline of `_search`, `_msearch` and the templates of both, for requests with a `ttc` section.
 
-In reading order: ``request`` (a request decoded once into searches), ``templates`` (what a template renders to),
-``stage`` (the interface of everything that we do to a search), ``pipeline`` (stages, the engine, the response),
-``engine`` (what the engine is asked in the caller's name), ``response`` (what the caller gets), ``fallback`` (budgets,
-and one path from a failure to the engine's own ranking).
+In reading order: ``request`` (a request, decoded into searches), ``section`` (the `ttc` section), ``templates``
+(rendered by the engine), ``stage`` (the interface of stages), ``pipeline`` (stages, engine, response), ``engine``
+(requests with the caller's credentials), ``response`` (the caller's response), ``fallback`` (timeouts, and failures of
+a method).
 """

@@ -1,7 +1,8 @@
-"""Whose searches of what the engine has answered lately: only those are worth encoding before it answers.
+"""Callers and targets whose searches the engine has recently answered.
 
-Encoding a query beside the engine's first pass saves time. For a caller whom the engine refuses, or a target that does
-not exist, it would be work that anyone can ask for, so the first search of each waits for the engine.
+Encoding a query at the same time as the first pass saves time. But anyone could cause this work with a search that the
+engine refuses, or of a target that does not exist. So the query of the first search of each caller and target is
+encoded after the engine's answer.
 """
 
 import hmac
@@ -13,23 +14,23 @@ from es_ttc.common.caches import ExpiringCache
 from es_ttc.serving.http.caller import RawHeaders
 
 _CREDENTIALS = frozenset({b"authorization", b"cookie", b"es-security-runas-user", b"x-proxy-user", b"x-proxy-roles"})
-_MOST = 10_000
+_MAX_REMEMBERED = 10_000
 _SECONDS = 600.0
 
 
 class AcceptedCallers:
-    """Remembers callers and targets by a keyed hash; no credential is kept.
+    """Remembers callers and targets by a keyed hash; no credential is stored.
 
     Args:
-        clock: Seconds that never jump.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._key = secrets.token_bytes(32)
-        self._searches: ExpiringCache[bytes, None] = ExpiringCache(_MOST, _SECONDS, clock)
+        self._searches: ExpiringCache[bytes, None] = ExpiringCache(_MAX_REMEMBERED, _SECONDS, clock)
 
     def __contains__(self, search: tuple[RawHeaders, bytes]) -> bool:
-        """Whether the engine has answered a search with these headers of this target lately."""
+        """Return whether the engine has recently answered a search with these headers of this target."""
         return self._digest(*search) in self._searches
 
     def add(self, headers: RawHeaders, target: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What the engine is asked for a search request, in the caller's name and through the caller's own headers."""
+"""Requests to the engine for a search request, with the caller's headers."""
 
 import asyncio
 import time
@@ -26,9 +26,9 @@ class EngineAnswer:
 
     Attributes:
         status: Its HTTP status.
-        headers: Its headers as they go to the caller, without those of the body's framing.
+        headers: Its headers for the caller, without those of the body's framing.
         body: Its body.
-        ms: How long it took, in milliseconds.
+        ms: Its time, in milliseconds.
     """
 
     status: int
@@ -43,8 +43,8 @@ class FirstPass:
 
     Attributes:
         headers: The headers of the answer.
-        responses: By the search's position in the request, the decoded response and what it took in milliseconds.
-        took: What the engine says an `_msearch` took.
+        responses: By the search's position in the request, the decoded response and its time in milliseconds.
+        took: The engine's own time of an `_msearch`.
     """
 
     headers: RawHeaders
@@ -53,7 +53,7 @@ class FirstPass:
 
 
 class EngineRefusal(Exception):
-    """The engine refused a request that was made for a search: its answer is the caller's.
+    """The engine refused a request; the caller gets the engine's answer.
 
     Args:
         answer: The engine's answer.
@@ -68,7 +68,7 @@ class ItemRefusal(Exception):
     """The engine refused one search of an `_msearch`.
 
     Args:
-        response: The engine's words.
+        response: The engine's error.
     """
 
     def __init__(self, response: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ class ItemRefusal(Exception):
 
 
 class EngineSearches:
-    """Asks the engine in the name of a request's caller.
+    """Sends requests to the engine with the headers of a request's caller.
 
     Args:
         upstream: The engine.
@@ -109,18 +109,18 @@ class EngineSearches:
     async def again(
         self, request: SearchRequest, item: SearchItem, body: Mapping[str, Any]
     ) -> tuple[dict[str, Any], float]:
-        """Return the engine's response to another body of a search, and what it took in milliseconds.
+        """Return the engine's response to another body of a search, and its time in milliseconds.
 
         Raises:
-            EngineRefusal: The engine refused it; of a `_search`.
-            ItemRefusal: The same, of an `_msearch`.
-            EngineError: The engine answered no search at all.
+            EngineRefusal: The engine refused it, for a `_search`.
+            ItemRefusal: The engine refused it, for a search of an `_msearch`.
+            EngineError: The engine refused the whole `_msearch`.
         """
         if not request.is_multi:
             answer = await self._accepted(request.incoming, item.path, item.params, _dumps(body), _JSON)
             return jsonio.loads(answer.body), answer.ms
         lines = b"%b\n%b\n" % (item.header, _dumps(body))
-        answer = await self.ask(request.incoming, item.path, request.params.engine, lines, _NDJSON)
+        answer = await self.send(request.incoming, item.path, request.params.engine, lines, _NDJSON)
         if answer.status != 200:
             raise EngineError(f"a further search was refused: the engine answered {answer.status}")
         response: dict[str, Any] = jsonio.loads(answer.body)["responses"][0]
@@ -129,8 +129,8 @@ class EngineSearches:
         return response, answer.ms
 
     async def render(self, incoming: RawRequest, template: Mapping[str, Any]) -> Any:
-        """Return what a template renders to; None where the engine refuses to render it."""
-        answer = await self.ask(incoming, b"/_render/template", (), _dumps(template), _JSON)
+        """Return the rendered template; None if the engine refuses to render it."""
+        answer = await self.send(incoming, b"/_render/template", (), _dumps(template), _JSON)
         if answer.status != 200:
             return None
         try:
@@ -139,17 +139,17 @@ class EngineSearches:
             return None
         return rendered.get("template_output") if isinstance(rendered, dict) else None
 
-    async def ask(
+    async def send(
         self, incoming: RawRequest, path: bytes, params: Sequence[tuple[str, str]], body: bytes, content_type: bytes
     ) -> EngineAnswer:
-        """Send one request in the caller's name and read the whole answer.
+        """Send one request with the caller's headers and read the whole answer.
 
         Args:
             incoming: The caller's request.
             path: The engine's path.
             params: The URL parameters.
-            body: What is asked.
-            content_type: The body's type where the caller's own request had no body, or named no type.
+            body: The body.
+            content_type: The body's type if the caller's own request has no body or no type.
         """
         unframed = [(name, value) for name, value in forwarded(incoming.headers) if name not in _FRAMING]
         types = await negotiated(self._upstream, unframed)
@@ -169,13 +169,13 @@ class EngineSearches:
     async def _accepted(
         self, incoming: RawRequest, path: bytes, params: Sequence[tuple[str, str]], body: bytes, content_type: bytes
     ) -> EngineAnswer:
-        answer = await self.ask(incoming, path, params, body, content_type)
+        answer = await self.send(incoming, path, params, body, content_type)
         if answer.status != 200:
             raise EngineRefusal(answer)
         return answer
 
     async def _part(self, request: SearchRequest, path: bytes, positions: Sequence[int]) -> FirstPass:
-        """Return the responses to those searches of an `_msearch` that one path answers."""
+        """Return the responses to the searches of an `_msearch` that have the same path."""
         items = [request.items[position] for position in positions]
         lines = b"".join(b"%b\n%b\n" % (item.header, _json(item)) for item in items)
         answer = await self._accepted(request.incoming, path, request.params.engine, lines, _NDJSON)
@@ -187,12 +187,12 @@ class EngineSearches:
 
 
 def _json(item: SearchItem) -> bytes:
-    """Return a search as it is sent: byte for byte as it came where nothing of it is ours."""
+    """Return a search's body as it is sent: unchanged if no stage has changed it."""
     return _dumps(item.body) if item.completions and item.body is not None else item.line
 
 
 def _own_headers(incoming: RawRequest) -> RawHeaders:
-    """Return the headers of an answer that the engine had no part in."""
+    """Return the headers of an answer without any from the engine."""
     headers: RawHeaders = [(b"content-type", _JSON)]
     return [*headers, PRODUCT_HEADER] if asks_vendor_type(incoming.headers) else headers
 

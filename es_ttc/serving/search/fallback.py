@@ -1,4 +1,4 @@
-"""Budgets, and the one path from a failure of ours to the engine's own ranking."""
+"""Budgets of time, and the fallback to the engine's own ranking if a method fails or is late."""
 
 import asyncio
 import time
@@ -12,22 +12,22 @@ from es_ttc.serving.metrics import Metrics
 T = TypeVar("T")
 
 _TIME_TO_ANSWER_MS = 20.0
-"""What is left of the caller's own timeout for answering with the engine's ranking."""
+"""The part of the caller's own timeout that is reserved for the fallback."""
 
 
 class ScoringError(EsTtcError):
-    """A method broke its contract, or failed."""
+    """A method failed, or returned invalid scores."""
 
     type = "ttc_scoring_exception"
 
 
 def budget_ms(budget: float, timeout_ms: float | None, started: float) -> float:
-    """Return a budget, cut so that there is time left to answer within the caller's own timeout.
+    """Return a budget of time, limited so that the gateway can answer within the caller's own timeout.
 
     Args:
-        budget: The budget that the request or the settings give, in ms.
+        budget: The budget from the request or the settings, in ms.
         timeout_ms: The caller's own search timeout, or None.
-        started: `time.perf_counter` when the request came in.
+        started: `time.perf_counter` when the request arrived.
     """
     if timeout_ms is None:
         return budget
@@ -43,17 +43,17 @@ async def attempt(
     budget_ms: float,
     not_caught: type[Exception] = InvalidRequest,
 ) -> T | EsTtcError:
-    """Return the result of work that may fail or be late, or the reason why there is none.
+    """Return the result of work within a budget of time, or the reason of its failure.
 
     Args:
-        work: What is attempted.
-        what: What it is called in messages: ``scoring``, ``retrieval``, ``rewriting``.
+        work: The work.
+        what: Its name in messages: ``scoring``, ``retrieval``, ``rewriting``.
         method: The method's name, for the log.
-        budget_ms: What it may take.
-        not_caught: An exception that is no failure.
+        budget_ms: The budget of time, in ms.
+        not_caught: An exception that is raised, not returned.
 
     Raises:
-        InvalidRequest: The request cannot be meant as it stands; no ranking of the engine's answers it.
+        InvalidRequest: The request is invalid; the engine's own ranking would not answer it.
     """
     try:
         async with asyncio.timeout(budget_ms / 1000):
@@ -64,19 +64,19 @@ async def attempt(
         return DeadlineExceeded(f"{what} took longer than its budget of {budget_ms:.0f} ms")
     except EsTtcError as error:
         return error
-    except Exception as error:  # noqa: BLE001 - whatever fails of ours, the engine's own ranking is there to answer
+    except Exception as error:  # noqa: BLE001 - after any failure the engine's own ranking is returned
         log.error(f"{what} failed", method=method, exc_info=error)
         return ScoringError(f"{what} failed: {type(error).__name__}: {error}")
 
 
 def fell_back(metrics: Metrics, event: str, method: str, reason: EsTtcError) -> None:
-    """Count and log that the engine's own ranking answers.
+    """Count and log a fallback.
 
     Args:
-        metrics: Where it is counted.
-        event: What answers: ``first pass answered``, ``native kNN answered``, ``plain query answered``.
+        metrics: Counts fallbacks.
+        event: The event in the log: ``first pass answered``, ``native kNN answered``, ``plain query answered``.
         method: The method's name.
-        reason: Why.
+        reason: The failure.
     """
     metrics.fallbacks.labels(reason.type).inc()
     log.warning(event, method=method, reason=str(reason))

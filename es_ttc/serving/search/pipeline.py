@@ -1,4 +1,4 @@
-"""The way of a search: decoded once, changed by the stages, answered by the engine, completed by the stages."""
+"""The pipeline: a search is decoded, changed by the stages, answered by the engine and completed by the stages."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.proxy import forward
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.offload import Offload
+from es_ttc.serving.pool import Offload
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
 from es_ttc.serving.search.engine import EngineRefusal, EngineSearches, FirstPass, ItemRefusal
 from es_ttc.serving.search.request import Api, RequestReader, SearchItem, SearchRequest
@@ -29,7 +29,7 @@ from es_ttc.serving.search.stage import Answered, Stage
 from es_ttc.serving.search.templates import Templates
 
 _COMPLETED_AT_ONCE = 8  # searches of one `_msearch`
-_LONG = 2**20  # whatever is filtered may be long
+_LONG = 2**20  # assumed size of a response that is filtered
 
 
 class SearchPipeline:
@@ -39,9 +39,9 @@ class SearchPipeline:
         upstream: The engine.
         reader: Decodes requests.
         templates: Renders templates.
-        stages: What is done to searches, in order; their completions run in the reverse order.
-        accepted: Remembers whose searches the engine has answered.
-        offload: Where long responses are filtered.
+        stages: The stages, in order; their completions run in the reverse order.
+        accepted: The callers and targets that the engine has answered recently.
+        offload: Filters long responses.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class SearchPipeline:
         self._offload = offload
 
     async def answer(self, incoming: RawRequest, api: Api, send: Send, *, is_template: bool) -> Outcome:
-        """Answer one request; the engine answers it as it came where it has nothing of ours."""
+        """Answer one request; a request without a `ttc` section is passed through unchanged."""
         request = await self._reader.read(incoming, api, time.perf_counter(), is_template=is_template)
         if request is None:
             return await self._passed_through(incoming, send)
@@ -141,7 +141,7 @@ class SearchPipeline:
     async def _completed(
         self, request: SearchRequest, item: SearchItem, response: dict[str, Any], ms: float
     ) -> dict[str, Any]:
-        """Return a response with what the stages have to add: the last stage's first."""
+        """Return a response completed by the stages, the last stage first."""
         if response["hits"]["hits"]:
             self._accepted.add(request.incoming.headers, request.target(item))
         answered = Answered(request, item, response, ms, self._engine)

@@ -1,9 +1,9 @@
-"""Finding the text of a native query, so that a request need not say it twice."""
+"""The text of a native query, so that a `ttc` section need not repeat it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-# Leaf queries, by where their text stands.
+# Leaf queries with a text per field, and the key of the text.
 _TEXT_BY_FIELD = {
     "match": "query",
     "match_phrase": "query",
@@ -16,7 +16,7 @@ _TEXT_BY_FIELD = {
 _TEXT_IN_QUERY = frozenset(
     {"multi_match", "combined_fields", "query_string", "simple_query_string", "semantic", "sparse_vector"}
 )
-# Compound queries, by where their ranking parts stand; filters and must_not choose documents, they say nothing of rank.
+# Compound queries, and the keys of the parts that affect the score; filters and must_not do not.
 _PARTS = {
     "bool": ("must", "should"),
     "dis_max": ("queries",),
@@ -33,7 +33,7 @@ _PARTS = {
 
 
 def texts_of(query: Any) -> Iterator[str]:
-    """Yield every text that a native query ranks by, in order; nothing for a query of another kind or shape."""
+    """Yield every text that a native query ranks by, in order; nothing for a query of another kind or form."""
     if not isinstance(query, Mapping):
         return
     for kind, inner in query.items():

@@ -1,4 +1,4 @@
-"""A search request as a value: its searches, decoded once, and its URL parameters, parsed once."""
+"""A search request: its searches, decoded once, and its URL parameters, parsed once."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl, quote
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.limits import MARKS, RequestLimits
+from es_ttc.serving.http.limits import MARKS, RequestLimits, decompressed
 from es_ttc.serving.http.raw_request import RawRequest
-from es_ttc.serving.offload import Offload
+from es_ttc.serving.pool import Offload
 
 if TYPE_CHECKING:
     from es_ttc.serving.search.stage import Completion
@@ -22,6 +22,14 @@ _ANSWERED_HERE = frozenset({"filter_path", "format", "pretty", "source", "source
 _NAMING = frozenset({"allow_no_indices", "expand_wildcards", "ignore_unavailable"})
 _JSON_ACCEPTED = ("", "*/*", "application/*")
 _TEMPLATE = b"/template"
+_UNKNOWN_SIZE = 2**20
+_IN_HEADER = (
+    "allow_no_indices", "allow_partial_search_results", "ccs_minimize_roundtrips", "expand_wildcards",
+    "ignore_unavailable", "preference", "routing", "search_type",
+)  # fmt: skip
+
+SHARED_PARTS = ("derived", "pit", "runtime_mappings", "timeout")
+"""Parts of a body that its filters may depend on: every further search of the request contains them."""
 
 
 class Api(StrEnum):
@@ -32,7 +40,7 @@ class Api(StrEnum):
 
     @property
     def kind(self) -> str:
-        """What metrics and logs call its requests."""
+        """The kind of its requests in metrics and logs."""
         return self.removeprefix("_")
 
 
@@ -56,7 +64,7 @@ class SearchParams:
 
     @property
     def filter_path(self) -> str:
-        """Which parts of the response the caller wants; empty for all."""
+        """The requested parts of the response; empty for all."""
         return self.url.get("filter_path", "")
 
     @property
@@ -71,12 +79,12 @@ class SearchItem:
 
     Attributes:
         header: Its header line in an `_msearch`; empty in a `_search`.
-        line: Its body as it came.
-        path: The engine's path that answers it.
-        body: Its decoded body, which stages replace; None where it can hold nothing of ours, and is sent as it came.
-        params: URL parameters that go to the engine with it; only a `_search` has its own.
-        error: Why it cannot be answered: its place in the response then holds this error.
-        completions: What completes its response, in the order of the stages.
+        line: Its body as received.
+        path: The engine's path for it.
+        body: Its decoded body, which stages replace; None if it contains no section, and is sent as received.
+        params: URL parameters for the engine; only a `_search` has its own.
+        error: The error that the response contains in its place, or None.
+        completions: The stages' completions of its response, in the order of the stages.
     """
 
     header: bytes
@@ -89,7 +97,7 @@ class SearchItem:
 
     @property
     def is_ours(self) -> bool:
-        """Whether a stage has found something of ours in it."""
+        """Whether a stage has found a section in it."""
         return bool(self.completions) or self.error is not None
 
 
@@ -98,13 +106,13 @@ class SearchRequest:
     """A request to `_search` or `_msearch`, or to a template of one of them.
 
     Attributes:
-        incoming: The request as it came.
-        api: Which of the two interfaces answers it.
+        incoming: The request as received.
+        api: The search interface.
         is_template: Whether its bodies are templates.
         items: Its searches.
         params: Its URL parameters.
-        started: `time.perf_counter` when it came in.
-        size: Bytes of its decompressed body: how long work on it may take.
+        started: `time.perf_counter` when it arrived.
+        size: Size of its decompressed body in bytes.
     """
 
     incoming: RawRequest
@@ -117,26 +125,26 @@ class SearchRequest:
 
     @property
     def is_multi(self) -> bool:
-        """Whether it is an `_msearch`: errors then belong to single searches."""
+        """Whether it is an `_msearch`: then an error concerns one search only."""
         return self.api is Api.MSEARCH
 
     @property
     def path(self) -> bytes:
-        """The engine's path of the search interface; for a template the path of what it renders to."""
+        """The engine's path of the search interface; for a template, without ``/template``."""
         path = self.incoming.raw_path
         return path.rstrip(b"/").removesuffix(_TEMPLATE) if self.is_template else path
 
     def open_items(self) -> Iterator[tuple[SearchItem, dict[str, Any]]]:
-        """Yield the searches that stages may look into, with their bodies."""
+        """Yield the searches that may contain a section and have no error, with their bodies."""
         for item in self.items:
             if item.body is not None and item.error is None:
                 yield item, item.body
 
     def caller(self, item: SearchItem) -> Caller:
-        """Return in whose name, and of which indices, documents of a search are read.
+        """Return the request context with which documents of a search are read: headers, target, point in time.
 
         Raises:
-            InvalidRequest: The search's header line cannot be read.
+            InvalidRequest: The search's header line is no JSON object.
         """
         segments = self.incoming.segments
         indices = "" if segments[0] in tuple(Api) else segments[0]
@@ -149,14 +157,27 @@ class SearchRequest:
         return Caller(self.incoming.headers, indices, params, (item.body or {}).get("pit"))
 
     def target(self, item: SearchItem) -> bytes:
-        """Return what a search is addressed to, as one value: the same for every search of the same indices."""
+        """Return a key of a search's target."""
         return self.path + item.header
 
+    def msearch_target(self) -> tuple[bytes, bytes]:
+        """Return path and URL parameters of an `_msearch` with further searches of the request's target."""
+        if not self.is_multi:
+            return self.path.rstrip(b"/").removesuffix(b"_search") + b"_msearch", b""
+        kind = self.params.url.get("search_type")
+        return self.path, b"" if kind is None else b"search_type=" + kind.encode()
+
+    def msearch_header(self, item: SearchItem) -> bytes:
+        """Return the header line of further searches of an item's target in an `_msearch`."""
+        if self.is_multi:
+            return item.header
+        return jsonio.dumps({name: value for name, value in self.params.url.items() if name in _IN_HEADER})
+
     def require_json(self) -> None:
-        """Refuse to answer a search of ours in another format.
+        """Raise an error if the caller accepts no JSON.
 
         Raises:
-            InvalidRequest: The caller wants no JSON.
+            InvalidRequest: It accepts another format only.
         """
         asked = self.params.url.get("format", "json").lower()
         accepted = [part.partition(";")[0].strip().lower() for part in self.incoming.header(b"accept").split(",")]
@@ -168,9 +189,9 @@ class RequestReader:
     """Reads search requests.
 
     Args:
-        limits: What a search with something of ours may hold.
-        offload: Where long bodies are decoded.
-        max_body: Bytes of a body that are read.
+        limits: Limits of searches with a section.
+        offload: Decodes long bodies.
+        max_body: Maximum size of a body, in bytes.
     """
 
     def __init__(self, limits: RequestLimits, offload: Offload, *, max_body: int) -> None:
@@ -179,14 +200,13 @@ class RequestReader:
         self._max_body = max_body
 
     async def read(self, incoming: RawRequest, api: Api, started: float, *, is_template: bool) -> SearchRequest | None:
-        """Return a request decoded as far as it may be ours; None where it is certainly the engine's alone.
+        """Return a decoded request; None if it contains no section.
 
         Raises:
-            InvalidRequest: It has a section of ours and holds more than such a request may.
-            RequestTooLarge: It is too long to be read.
+            InvalidRequest: It contains a section and exceeds a limit.
+            RequestTooLarge: Its body is too large.
         """
-        await incoming.read(self._max_body)
-        text = await incoming.plain(self._max_body, self._limits, self._offload)
+        text = await self._decompressed(incoming)
         params = SearchParams.parse(incoming.query_string)
         if text is not None and not text.strip():
             text = params.url.get("source", "").encode(errors="surrogateescape")
@@ -200,6 +220,15 @@ class RequestReader:
             return None
         request.items = items
         return request
+
+    async def _decompressed(self, incoming: RawRequest) -> bytes | None:
+        """Return the whole body without its Content-Encoding; see :func:`decompressed`."""
+        body, encoding = await incoming.read(self._max_body), incoming.header(b"content-encoding")
+        size = _UNKNOWN_SIZE if encoding else 0  # a small body may become a large one
+        text = await self._offload.run(size, decompressed, body, encoding, self._max_body, self._limits)
+        if encoding:
+            incoming.count(len(text or b""))
+        return text
 
     def _items(self, request: SearchRequest, text: bytes) -> list[SearchItem] | None:
         path = request.incoming.raw_path
@@ -216,7 +245,7 @@ class RequestReader:
         return items
 
     def _decode(self, item: SearchItem) -> None:
-        """Decode a body that may have something of ours; one that is no JSON object is the engine's to refuse."""
+        """Decode a body that may contain a section; the engine returns the error of an invalid one."""
         if not may_be_ours(item.line):
             return
         try:
@@ -230,12 +259,12 @@ class RequestReader:
 
 
 def may_be_ours(text: bytes) -> bool:
-    """Return whether a body has the bytes that something of ours must have."""
+    """Return whether a body contains the bytes of a section's name."""
     return any(mark in text for mark in MARKS)
 
 
 def lines_of(text: bytes) -> list[tuple[bytes, bytes]] | None:
-    """Return an `_msearch` body's pairs of header and search, or None where the lines do not pair up."""
+    """Return an `_msearch` body's pairs of header and search; None if the number of lines is odd."""
     lines = text.split(b"\n")
     if not lines[-1].strip():
         lines.pop()
@@ -245,12 +274,17 @@ def lines_of(text: bytes) -> list[tuple[bytes, bytes]] | None:
 
 
 def parse_params(query_string: str) -> list[tuple[str, str]]:
-    """Decode URL parameters, those without a value included."""
+    """Decode URL parameters, also those without a value."""
     return parse_qsl(query_string, keep_blank_values=True, errors="surrogateescape")
 
 
+def shared_parts(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a body that its filters may depend on."""
+    return {key: body[key] for key in SHARED_PARTS if key in body}
+
+
 def _joined(value: Any) -> str:
-    """Return a header's value as a URL parameter has it."""
+    """Return a value of a header line in the form of a URL parameter."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""The response that the caller gets: errors in their places, `filter_path`, the header that says what was applied."""
+"""The caller's response: errors of single searches, `filter_path`, the header `x-ttc-applied`, summaries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Outcome:
     Attributes:
         kind: ``passthrough``, ``search`` or ``msearch``.
         status: The HTTP status.
-        applied: Whether every method of ours did its work.
+        applied: Whether every method was applied.
     """
 
     kind: str
@@ -35,7 +35,7 @@ def rendered(response: dict[str, Any], filter_path: str, *, pretty: bool, keep_e
 
     Args:
         response: The whole response.
-        filter_path: Which parts of it the caller wants; empty for all.
+        filter_path: The requested parts; empty for all.
         pretty: Whether it is indented.
         keep_empty: See :func:`filtered`.
     """
@@ -44,7 +44,7 @@ def rendered(response: dict[str, Any], filter_path: str, *, pretty: bool, keep_e
 
 
 def with_mark(headers: RawHeaders, *, applied: bool) -> RawHeaders:
-    """Return headers that say whether every method of ours did its work."""
+    """Return headers with `x-ttc-applied`: whether every method was applied."""
     return [*headers, (b"x-ttc-applied", b"true" if applied else b"false")]
 
 
@@ -55,7 +55,7 @@ async def respond(incoming: RawRequest, send: Send, status: int, headers: RawHea
 
 
 async def respond_refused(incoming: RawRequest, send: Send, refusal: EngineError) -> int:
-    """Answer with the engine's own refusal of a request of ours, and return its status."""
+    """Answer with the engine's error for one of the gateway's own requests, and return its status."""
     body = jsonio.dumps(refusal.upstream)
     status = refusal.upstream_status or refusal.status
     await start_answer(send, status, json_headers(incoming.headers, body))
@@ -64,25 +64,25 @@ async def respond_refused(incoming: RawRequest, send: Send, refusal: EngineError
 
 
 def is_refusal(error: EsTtcError) -> TypeGuard[EngineError]:
-    """Whether the engine itself has said what is wrong: no such index, no right to read it."""
+    """Return whether an error is an answer of the engine with a status of 4xx, such as a missing index."""
     if not isinstance(error, EngineError) or not isinstance(error.upstream, dict):
         return False
     return 400 <= (error.upstream_status or 0) < 500
 
 
 def item_error(error: EsTtcError) -> Any:
-    """Return what stands in the place of a search of an `_msearch` that cannot be answered."""
+    """Return the response to a search of an `_msearch` that cannot be answered."""
     return error.upstream if is_refusal(error) else error.body()
 
 
 def add_summary(response: dict[str, Any], hook: str, summaries: Sequence[dict[str, Any]], ms: float) -> None:
-    """Add a stage's summary to a response: beside that of another stage, below the hook's name.
+    """Add a stage's summary to a response; if another stage has added one, below the hook's name.
 
     Args:
         response: The search's response.
         hook: ``knn`` or ``query``.
         summaries: One for each clause; one or more.
-        ms: What the clauses took, which counts for the search.
+        ms: Time of the clauses, which is added to that of the search.
     """
     summary: dict[str, Any] = summaries[0] if len(summaries) == 1 else {hook: [*summaries]}
     if KEY in response:
@@ -92,6 +92,6 @@ def add_summary(response: dict[str, Any], hook: str, summaries: Sequence[dict[st
 
 
 def add_took(response: dict[str, Any], ms: float) -> None:
-    """Count time of ours in what a search took."""
+    """Add the gateway's own time to that of a search."""
     if isinstance(response.get("took"), int):
         response["took"] += round(ms)

@@ -1,4 +1,4 @@
-"""The ``ttc`` section: the one object that a request opts in with, whichever hook it stands in."""
+"""The ``ttc`` section, the object by which a request opts in; all hooks have the same."""
 
 import math
 import re
@@ -13,11 +13,11 @@ from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 
 KEY = "ttc"
 DEFAULT_METHOD = "blend"
-"""What a `rescore` section means that names no method."""
+"""The method of a `rescore` section that names none."""
 MAX_WEIGHT = 1e9
 MAX_CANDIDATES = 10_000
 OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight", "candidates")
-"""Keys that have a meaning in `rescore` only."""
+"""Keys that are valid in `rescore` only."""
 
 _UNIT_MS = {"nanos": 1e-6, "micros": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(nanos|micros|ms|s|m|h|d)")
@@ -26,7 +26,7 @@ Weight = Annotated[float, Field(ge=0, le=MAX_WEIGHT, allow_inf_nan=False)]
 
 
 class ScoreMode(StrEnum):
-    """How the first-pass score and the method's score become one; all but ``replace`` are the engines' own."""
+    """How the first-pass score and the method's score are combined; all but ``replace`` as in the engines."""
 
     REPLACE = "replace"
     TOTAL = "total"
@@ -49,7 +49,7 @@ class Candidates(BaseModel):
 
 
 class Section(BaseModel):
-    """What a request may say to us."""
+    """The contents of a ``ttc`` section."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -72,7 +72,7 @@ class Section(BaseModel):
     on_error: Literal["first_pass", "fail"] = Field(
         "first_pass", description="What is answered when scoring fails or is late: the engine's ranking, or an error."
     )
-    detail: bool = Field(False, description="Whether hits show their first-pass rank and what the method can show.")
+    detail: bool = Field(False, description="Whether hits contain their first-pass rank and the method's details.")
     score_mode: ScoreMode = Field(ScoreMode.REPLACE, description="How both scores are combined.", strict=False)
     query_weight: Weight = Field(1.0, description="Weight of the first-pass score.")
     rescore_query_weight: Weight = Field(1.0, description="Weight of the method's score.")
@@ -101,7 +101,7 @@ class Section(BaseModel):
 
     @property
     def timeout_ms(self) -> float | None:
-        """The scoring budget in milliseconds, or None where the request names none."""
+        """The timeout in milliseconds, or None if the request sets none."""
         return None if self.timeout is None else milliseconds(self.timeout)
 
 
@@ -110,12 +110,12 @@ def parse_section(data: Any, limits: RequestLimits = DEFAULT_LIMITS, *, default_
 
     Args:
         data: The decoded section.
-        limits: How long its texts may be, and how much it may hold.
-        default_method: The method of a section that names none; it must name one where this is None.
+        limits: Limits of its texts and values.
+        default_method: The method of a section that names none; None if it must name one.
 
     Raises:
-        InvalidRequest: Not an object, an unknown key (the nearest valid one is named), a wrong type or value; both
-            ``query_text`` and ``query_texts``; more than the limits allow.
+        InvalidRequest: It is no object, has an unknown key (the message names the most similar valid one) or an invalid
+            value, both ``query_text`` and ``query_texts``, or exceeds a limit.
     """
     if not isinstance(data, dict):
         raise InvalidRequest(f'[{KEY}] must be an object such as {{"method": "spectral"}}, got {shown(data)}')
@@ -130,10 +130,10 @@ def parse_section(data: Any, limits: RequestLimits = DEFAULT_LIMITS, *, default_
 
 
 def milliseconds(time: str) -> float:
-    """Read a time as the engines write it: ``500ms``, ``1.5s``, ``2m``.
+    """Return a time in the engines' notation (``500ms``, ``1.5s``, ``2m``) in milliseconds.
 
     Raises:
-        ValueError: It has no unit, or is no time at all.
+        ValueError: It has no unit, or is no time.
     """
     match = _TIME.fullmatch(time.strip().lower())
     if match is None:

@@ -1,26 +1,35 @@
-"""The interface of everything that we do to a search: change it before the engine answers, complete it after."""
+"""The interface of a stage: change a search before the engine answers it, and complete its response afterwards.
+
+A stage whose sections are in clauses of the body (`query`, `knn`) finds them, answers them and replaces them by native
+queries.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
+from es_ttc.errors import EsTtcError
 from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.pool import Offload
 from es_ttc.serving.search.engine import EngineSearches
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 
+C = TypeVar("C")
+A = TypeVar("A")
+
 
 class Stage(Protocol):
-    """One thing that is done to searches: a query rewritten, documents retrieved by kNN, a window rescored."""
+    """One step of the pipeline: rewrite queries, retrieve by kNN, or rescore windows."""
 
     async def before(self, request: SearchRequest) -> None:
-        """Take what belongs to this stage out of the request's searches.
+        """Process the stage's sections in the request's searches.
 
-        A search that has something of the stage gets another body and a completion; one that cannot be answered gets
-        an error. All others stay as they are.
+        A search with a section of the stage gets a new body and a completion, or an error if it cannot be answered.
+        Other searches are not changed.
 
         Raises:
-            EsTtcError: The request as a whole cannot be answered.
+            EsTtcError: The whole request cannot be answered.
         """
         ...
 
@@ -32,9 +41,9 @@ class Answered:
     Attributes:
         request: The request.
         item: The search.
-        response: Its decoded response; completions change it in place, or put another in its place.
-        ms: How long the engine took, in milliseconds.
-        engine: Answers further requests in the caller's name.
+        response: Its decoded response; completions change it in place, or replace it.
+        ms: Time of the engine's answer, in milliseconds.
+        engine: Sends further requests with the caller's credentials.
     """
 
     request: SearchRequest
@@ -45,7 +54,7 @@ class Answered:
 
     @property
     def caller(self) -> Caller:
-        """In whose name documents are read."""
+        """The request context with which documents are read."""
         return self.request.caller(self.item)
 
     async def again(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
@@ -54,11 +63,11 @@ class Answered:
 
 
 class Completion(ABC):
-    """What a stage has left to do to a search once the engine has answered it.
+    """The part of a stage that runs when the engine has answered a search.
 
     Attributes:
-        applied: Whether the method did its work; where it did not, the engine's own ranking stands.
-        reported: Whether the response tells of it.
+        applied: Whether the method was applied; if not, the ranking is the engine's own.
+        reported: Whether the response contains a summary of it.
     """
 
     applied: bool = True
@@ -69,6 +78,102 @@ class Completion(ABC):
         """Complete the response of one search.
 
         Raises:
-            EngineRefusal: The engine refused a further request; the caller gets the engine's words.
+            EngineRefusal: The engine refused a further request; the caller gets the engine's error.
             EsTtcError: The search cannot be answered.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class SearchWithClauses(Generic[C]):
+    """A search with clauses of a stage.
+
+    Attributes:
+        item: The search.
+        body: Its body.
+        clauses: The clauses; one or more.
+    """
+
+    item: SearchItem
+    body: dict[str, Any]
+    clauses: Sequence[C]
+
+
+class ClauseStage(ABC, Generic[C, A]):
+    """A stage that replaces the clauses of one kind by native queries.
+
+    If a clause of an `_msearch` cannot be answered, only its search becomes an error.
+
+    Args:
+        offload: Runs the parsing of long bodies.
+    """
+
+    def __init__(self, offload: Offload) -> None:
+        self._offload = offload
+
+    @abstractmethod
+    def clauses_of(self, body: Mapping[str, Any]) -> list[C]:
+        """Return the stage's clauses in a body.
+
+        Raises:
+            InvalidRequest: One is invalid.
+        """
+
+    @abstractmethod
+    async def answers(
+        self, request: SearchRequest, found: Sequence[SearchWithClauses[C]]
+    ) -> list[list[A] | EsTtcError]:
+        """Return for each search the answers to its clauses, or its error."""
+
+    @abstractmethod
+    def replaced(self, body: dict[str, Any], answers: Sequence[A]) -> dict[str, Any]:
+        """Return the body with native queries in place of the clauses."""
+
+    @abstractmethod
+    def completion(self, answers: Sequence[A]) -> Completion:
+        """Return the completion that adds the summaries of the clauses to the response."""
+
+    async def before(self, request: SearchRequest) -> None:
+        """Answer and replace the stage's clauses in all searches of a request."""
+        found, errors = await self._offload.run(request.size, self._find, request)
+        for item, error in errors:
+            item.error = error
+        if not found and not (errors and request.is_multi):
+            return
+        request.require_json()
+        for one, answers in zip(found, await self.answers(request, found), strict=True):
+            if isinstance(answers, EsTtcError):
+                one.item.error = answers
+            else:
+                one.item.body = self.replaced(one.body, answers)
+                one.item.completions.append(self.completion(answers))
+
+    def _find(self, request: SearchRequest) -> tuple[list[SearchWithClauses[C]], list[tuple[SearchItem, EsTtcError]]]:
+        found: list[SearchWithClauses[C]] = []
+        errors: list[tuple[SearchItem, EsTtcError]] = []
+        for item, body in request.open_items():
+            try:
+                clauses = self.clauses_of(body)
+            except EsTtcError as error:
+                errors.append((item, error))
+            else:
+                found += [SearchWithClauses(item, body, clauses)] if clauses else []
+        return found, errors
+
+
+class ClauseCompletion(Completion, Generic[A]):
+    """Adds the summaries of clauses to a response.
+
+    Args:
+        answers: The answers to the clauses.
+    """
+
+    def __init__(self, answers: Sequence[A]) -> None:
+        self.answers = answers
+
+    @abstractmethod
+    def add(self, response: dict[str, Any]) -> None:
+        """Add the summaries to a response, in place."""
+
+    async def complete(self, answered: Answered) -> None:
+        """Complete the response of one search."""
+        self.add(answered.response)

@@ -1,11 +1,11 @@
-"""Templates: what they render to is searched like any other body; only the engine knows what a stored one holds."""
+"""Templates: the engine renders them, and the result is searched like any other body."""
 
 import asyncio
 from typing import Any
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.serving.http.limits import RequestLimits
-from es_ttc.serving.offload import Offload
+from es_ttc.serving.pool import Offload
 from es_ttc.serving.search.engine import EngineSearches
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 from es_ttc.serving.search.section import KEY
@@ -17,9 +17,9 @@ class Templates:
     """Renders the templates of a request.
 
     Args:
-        engine: Renders in the caller's name.
-        limits: What a request may hold.
-        offload: Where long templates are decoded.
+        engine: Sends them to the engine with the caller's headers.
+        limits: Limits of requests.
+        offload: Decodes long templates.
     """
 
     def __init__(self, engine: EngineSearches, limits: RequestLimits, offload: Offload) -> None:
@@ -28,9 +28,9 @@ class Templates:
         self._offload = offload
 
     async def render(self, request: SearchRequest) -> None:
-        """Give each search the body that its template renders to.
+        """Set the body of each search to its rendered template.
 
-        What cannot be rendered, or cannot hold anything of ours, keeps no body and goes to the engine as it came.
+        A template that cannot be rendered or contains no section gets no body and is sent to the engine as received.
         """
         room = asyncio.Semaphore(_AT_ONCE)
 
@@ -41,9 +41,9 @@ class Templates:
         await asyncio.gather(*map(rendered, request.items))
 
     async def _rendered(self, request: SearchRequest, line: bytes) -> dict[str, Any] | None:
-        """Return the search that a template stands for, or None where that is the engine's own to find out.
+        """Return the rendered search of a template, or None if it is sent to the engine as received.
 
-        A stored template is always rendered; one that stands in the request only where it could hold a section.
+        A stored template is always rendered, one in the request only if it contains the name of a section.
         """
         data = await self._offload.run(len(line), self._decoded, line)
         if data is None or data.get("simulate") or ("id" not in data and KEY.encode() not in line):
@@ -55,7 +55,7 @@ class Templates:
         return body | {key: True for key in ("explain", "profile") if data.get(key) is True}
 
     def _decoded(self, line: bytes) -> dict[str, Any] | None:
-        """Decode a template's request; None for anything else, and for what is too long to be one of ours."""
+        """Decode a template's request; None if it is no object or exceeds a limit."""
         try:
             self._limits.check_text(line)
             data = self._limits.decoded(line)
