@@ -14,7 +14,7 @@ from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.encoders.base import Encoder
-    from es_ttc.rescorers.programs.primitives.moments import Moments
+    from es_ttc.vectors.moments import Moments
 
 _MOST = 100_000
 _FEW = 100

@@ -5,8 +5,9 @@ Used by the registries of rescorers, retrievers and others, each with an entry-p
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeGuard, TypeVar
+from typing import Any, Generic, Protocol, TypeGuard, TypeVar
 
 from pydantic import BaseModel
 
@@ -58,20 +59,6 @@ class Group(Generic[T]):
             )
         return self._instance(found[0])
 
-    def problems(self, load: Callable[[str], object]) -> dict[str, str]:
-        """Load every member and return name and reason for each that cannot be used.
-
-        Args:
-            load: The registry's function that loads one.
-        """
-        found = {}
-        for name in self.names():
-            try:
-                load(name)
-            except ConfigurationError as error:
-                found[name] = str(error)
-        return found
-
     def _instance(self, point: EntryPoint) -> T:
         try:
             made: object = point.load()()
@@ -95,6 +82,63 @@ class Group(Generic[T]):
             if not holds(getattr(made, attribute)):
                 return f"[{attribute}] {requirement}"
         return ""
+
+
+class Method(Protocol):
+    """A method of a request: a name, and a model of its parameters."""
+
+    @property
+    def name(self) -> str:
+        """The name in a request's ``method``."""
+        ...
+
+    @property
+    def Params(self) -> type[BaseModel]:  # noqa: N802 - the attribute's name
+        """The model that validates a request's ``params``."""
+        ...
+
+
+A = TypeVar("A", bound=Method)
+
+
+class MethodGroup(Generic[A, M]):
+    """A group of methods, each created once.
+
+    Args:
+        name: Name of the group.
+        kind: Name of its members in messages.
+        is_member: Returns whether an object implements the protocol.
+        params: Base class of the models of parameters.
+        checks: Further checks of the contract.
+
+    Attributes:
+        names: See :meth:`Group.names`.
+        load: See :meth:`Group.load`; returns the same object at every call.
+    """
+
+    def __init__(
+        self, name: str, kind: str, is_member: Callable[[object], TypeGuard[A]], params: type[M], checks: Checks
+    ) -> None:
+        requirement = "must be a subclass of Params in which every field has a default"
+        has_params: Checks = (("Params", lambda value: has_defaults(value, params), requirement),)
+        group = Group(name, kind, is_member, has_params + checks)
+        self.names = group.names
+        self.load = lru_cache(maxsize=256)(group.load)
+
+    def problems(self) -> dict[str, str]:
+        """Load every member and return name and reason for each that cannot be used."""
+        found = {}
+        for name in self.names():
+            try:
+                self.load(name)
+            except ConfigurationError as error:
+                found[name] = str(error)
+        return found
+
+    def parse_params(self, method: A, raw: Mapping[str, Any]) -> M:
+        """Parse a member's parameters from the decoded JSON of a request's ``params``; see :func:`parse_params`."""
+        model: type[M] = method.Params  # type: ignore[assignment]  # checked when it was loaded
+        return parse_params(model, raw, method.name)
 
 
 def parse_params(model: type[M], raw: Mapping[str, Any], method: str) -> M:

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from es_ttc.rescorers.programs.interface import EncodeFn
-from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.vectors.chunks import DocumentChunks
+from es_ttc.vectors.encode import EncodeFn
+from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 

@@ -25,10 +25,10 @@ from es_ttc.rescorers.programs.interface import (
     ProgramError,
     run,
 )
-from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.source import ENTRY, Reason, Refused, allowed_modules, compiled
 from es_ttc.sandbox import confinement, shared, wire
 from es_ttc.vectors.chunks import GRANULARITIES, Granularity
+from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.tokens import Float32
 
 _MAX_DETAIL = 300

@@ -51,7 +51,7 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True)
 class SharedMoments:
-    """The moments of a sample of queries, shared (:class:`es_ttc.rescorers.programs.primitives.moments.Moments`).
+    """The moments of a sample of queries, shared (:class:`es_ttc.vectors.moments.Moments`).
 
     Attributes:
         mean: ``(d,)`` float32.

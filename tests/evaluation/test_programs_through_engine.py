@@ -23,9 +23,9 @@ from es_ttc.lab.evaluation.plan import Plan
 from es_ttc.lab.evaluation.through_engine import engine_searcher, temporary_index
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.programs.encoding import encode_fn
-from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
 from es_ttc.settings import EngineSettings
+from es_ttc.vectors.moments import Moments
 from tests.support.adapters import make_adapter
 
 pytestmark = pytest.mark.engine

@@ -21,13 +21,13 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.rescorers.programs import promoted
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.rescorers.programs.interface import Context, ProgramError, run
-from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.source import compiled
 from es_ttc.sandbox import process_pool
 from es_ttc.sandbox.process_pool import ProgramLimits, ProgramProcessPool
 from es_ttc.serving.app import create_app
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
+from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.tokens import Float32
 from tests.discovery.conftest import BEES
 from tests.gateway.client import Reply, call

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ttc.index.mappings.calibration import RANK, calibration_meta, calibration_of
-from es_ttc.rescorers.programs.primitives.moments import Moments
+from es_ttc.vectors.moments import Moments
 from tests.rescorers.windows import unit_rows
 
 

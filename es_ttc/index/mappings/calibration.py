@@ -14,7 +14,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError
 from es_ttc.index.mappings.spec import CALIBRATION, ROOT, IndexSpec
-from es_ttc.rescorers.programs.primitives.moments import Moments
+from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.packed import pack_tokens, unpack_tokens
 from es_ttc.vectors.tokens import TokenVectors
 

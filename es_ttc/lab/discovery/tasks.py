@@ -16,11 +16,11 @@ from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.lab.evaluation.rankings import top
 from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.rescorers.programs.encoding import encode_fn
-from es_ttc.rescorers.programs.interface import EncodeFn
-from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.sandbox.process import Inputs, SharedMoments
 from es_ttc.sandbox.shared import Shared, SharedChunks, SharedTexts
 from es_ttc.vectors.chunks import GRANULARITIES, Granularity
+from es_ttc.vectors.encode import EncodeFn
+from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32
 

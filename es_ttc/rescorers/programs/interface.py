@@ -8,7 +8,7 @@ paper's context: ``ctx.encode_fn``, the texts and the ids. The additional method
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,11 @@ from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.primitives.vectors import finite
 from es_ttc.rescorers.programs.splitting import Split, split
 from es_ttc.vectors.chunks import Granularity
+from es_ttc.vectors.encode import PASSAGE as PASSAGE
+from es_ttc.vectors.encode import EncodeFn as EncodeFn
 from es_ttc.vectors.tokens import Float32
 
 QUERY: Final = "retrieval.query"
-PASSAGE: Final = "retrieval.passage"
 MATCHING: Final = "text-matching"
 CLASSIFICATION: Final = "classification"
 ADAPTERS: tuple[str, ...] = (QUERY, PASSAGE, MATCHING, CLASSIFICATION)
@@ -31,27 +32,6 @@ ADAPTERS: tuple[str, ...] = (QUERY, PASSAGE, MATCHING, CLASSIFICATION)
 
 TOPIC_LENGTH = 128
 """Tokens of the topic-level channel (B.4)."""
-
-
-class EncodeFn(Protocol):
-    """The frozen encoder: one unit of test-time compute a text."""
-
-    def __call__(
-        self,
-        texts: Sequence[str],
-        adapter: str = PASSAGE,
-        dimensions: int | None = None,
-        max_length: int | None = None,
-    ) -> Float32:
-        """Return ``(n, d)`` float32 unit rows.
-
-        Args:
-            texts: n texts.
-            adapter: One of :data:`ADAPTERS`.
-            dimensions: Components kept of each vector (Matryoshka); all if None.
-            max_length: Tokens read of a text; the encoder's own limit if None.
-        """
-        ...
 
 
 class ProgramError(EsTtcError):

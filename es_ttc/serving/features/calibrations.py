@@ -4,10 +4,10 @@ from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EngineError
 from es_ttc.index.mappings.calibration import calibration_of
 from es_ttc.index.mappings.spec import CALIBRATION
-from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.serving.features.index_meta import meta_of
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
+from es_ttc.vectors.moments import Moments
 
 _SECONDS = 60.0
 """Time for which a calibration, or its absence, is cached."""

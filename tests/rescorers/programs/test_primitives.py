@@ -10,9 +10,9 @@ from es_ttc.rescorers.programs.primitives import anchors, feedback, fusion
 from es_ttc.rescorers.programs.primitives.discriminant import fisher, rank_stability
 from es_ttc.rescorers.programs.primitives.lexical import RARE, LexicalIndex, words
 from es_ttc.rescorers.programs.primitives.matching import LEAST, best_chunk, max_sim, top_mean_sim
-from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.primitives.standardise import along_documents, along_queries
 from es_ttc.rescorers.programs.primitives.vectors import debias, finite, normalise
+from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.tokens import Float32
 from tests.rescorers.windows import unit_rows
 

@@ -11,9 +11,9 @@ from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, TOPIC, Read
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.rescorers.programs.feedback import softcentroid
 from es_ttc.rescorers.programs.interface import PASSAGE, Chunks, Context, Program, ProgramError, run
-from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.rounds import Search
 from es_ttc.vectors.chunks import GRANULARITIES
+from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.tokens import Float32
 
 DOCUMENTS = (

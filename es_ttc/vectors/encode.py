@@ -1,0 +1,30 @@
+"""The encoder as a function, for methods that encode texts of their own."""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from es_ttc.vectors.tokens import Float32
+
+PASSAGE: Final = "retrieval.passage"
+"""The default adapter."""
+
+
+class EncodeFn(Protocol):
+    """The frozen encoder: each text costs one encoder call."""
+
+    def __call__(
+        self,
+        texts: Sequence[str],
+        adapter: str = PASSAGE,
+        dimensions: int | None = None,
+        max_length: int | None = None,
+    ) -> Float32:
+        """Return ``(n, d)`` float32 unit rows.
+
+        Args:
+            texts: n texts.
+            adapter: One of :data:`es_ttc.rescorers.programs.interface.ADAPTERS`.
+            dimensions: Number of components of each vector (Matryoshka); all if None.
+            max_length: Number of tokens read of a text; the encoder's own limit if None.
+        """
+        ...
