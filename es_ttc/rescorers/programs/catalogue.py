@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from es_ttc.rescorers.programs.adaptgran import adaptgran
 from es_ttc.rescorers.programs.bidirzscore import bidirzscore
@@ -63,19 +63,24 @@ class Entry:
         return sum(counts[reading] for reading in self.reads)
 
 
+def _entry(title: str, section: str, program: Program, cost: float, **options: Any) -> Entry:
+    """Return the entry of a program whose name is its title in lower case."""
+    return Entry(title.lower(), title, section, program, cost, **options)
+
+
 _ENTRIES = (
-    Entry("bidirzscore", "BidirZScore", "B.1", bidirzscore, 1.2, reads=(REVERSED,), lexical=False, calibrated=True),
-    Entry("sentmaxsim", "SentMaxSim", "B.2", sentmaxsim, 2.2, reads=("sentences",), lexical=False),
-    Entry("adaptgran", "AdaptGran", "B.3", adaptgran, 2.7, reads=("paragraphs", "sentences"), lexical=False),
-    Entry("covtriple", "CovTriple", "B.4", covtriple, 3.7, reads=(*GRANULARITIES, TOPIC), lexical=False),
-    Entry("lexhybridrrf", "LexHybridRRF", "B.5", lexhybridrrf, 3.9),
-    Entry("crossroundrrf", "CrossRoundRRF", "B.6", crossroundrrf, 3.9),
-    Entry("diversedualctx", "DiverseDualCtx", "B.7", diversedualctx, 5.6, passes=2),
-    Entry("consensusrocchio", "ConsensusRocchio", "B.8", consensusrocchio, 6.4, passes=3),
-    Entry("negcontrastive", "NegContrastive", "B.9", negcontrastive, 7.2, passes=4),
-    Entry("momentumprog", "MomentumProg", "B.10", momentumprog, 9.8, passes=7),
-    Entry("graphcentrality", "GraphCentrality", "B.11", graphcentrality, 12.2, passes=10),
-    Entry("fisherstability", "FisherStability", "B.12", fisherstability, 14.7, passes=13),
+    _entry("BidirZScore", "B.1", bidirzscore, 1.2, reads=(REVERSED,), lexical=False, calibrated=True),
+    _entry("SentMaxSim", "B.2", sentmaxsim, 2.2, reads=("sentences",), lexical=False),
+    _entry("AdaptGran", "B.3", adaptgran, 2.7, reads=("paragraphs", "sentences"), lexical=False),
+    _entry("CovTriple", "B.4", covtriple, 3.7, reads=(*GRANULARITIES, TOPIC), lexical=False),
+    _entry("LexHybridRRF", "B.5", lexhybridrrf, 3.9),
+    _entry("CrossRoundRRF", "B.6", crossroundrrf, 3.9),
+    _entry("DiverseDualCtx", "B.7", diversedualctx, 5.6, passes=2),
+    _entry("ConsensusRocchio", "B.8", consensusrocchio, 6.4, passes=3),
+    _entry("NegContrastive", "B.9", negcontrastive, 7.2, passes=4),
+    _entry("MomentumProg", "B.10", momentumprog, 9.8, passes=7),
+    _entry("GraphCentrality", "B.11", graphcentrality, 12.2, passes=10),
+    _entry("FisherStability", "B.12", fisherstability, 14.7, passes=13),
 )
 
 CATALOGUE: Mapping[str, Entry] = {entry.name: entry for entry in _ENTRIES}

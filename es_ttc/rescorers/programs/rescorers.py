@@ -128,35 +128,15 @@ def _class(entry: Entry) -> type[ProgramRescorer]:
     return type(f"{entry.title}Rescorer", (ProgramRescorer,), members)
 
 
-BidirZScore = _class(CATALOGUE["bidirzscore"])
-SentMaxSim = _class(CATALOGUE["sentmaxsim"])
-AdaptGran = _class(CATALOGUE["adaptgran"])
-CovTriple = _class(CATALOGUE["covtriple"])
-LexHybridRRF = _class(CATALOGUE["lexhybridrrf"])
-CrossRoundRRF = _class(CATALOGUE["crossroundrrf"])
-DiverseDualCtx = _class(CATALOGUE["diversedualctx"])
-ConsensusRocchio = _class(CATALOGUE["consensusrocchio"])
-NegContrastive = _class(CATALOGUE["negcontrastive"])
-MomentumProg = _class(CATALOGUE["momentumprog"])
-GraphCentrality = _class(CATALOGUE["graphcentrality"])
-FisherStability = _class(CATALOGUE["fisherstability"])
+_CLASSES = {entry.title: _class(entry) for entry in CATALOGUE.values()}
+_RESCORERS: Mapping[str, ProgramRescorer] = {one.name: one() for one in _CLASSES.values()}
 
 
-_CLASSES = (
-    BidirZScore,
-    SentMaxSim,
-    AdaptGran,
-    CovTriple,
-    LexHybridRRF,
-    CrossRoundRRF,
-    DiverseDualCtx,
-    ConsensusRocchio,
-    NegContrastive,
-    MomentumProg,
-    GraphCentrality,
-    FisherStability,
-)
-_RESCORERS: Mapping[str, ProgramRescorer] = {one.name: one() for one in _CLASSES}
+def __getattr__(title: str) -> type[ProgramRescorer]:
+    """Return the class of one of the paper's programs by its title, as in the entry points."""
+    if title not in _CLASSES:
+        raise AttributeError(f"module [{__name__}] has no attribute [{title}]")
+    return _CLASSES[title]
 
 
 def rescorer_of(name: str) -> ProgramRescorer:

@@ -27,7 +27,6 @@ from es_ttc.serving.adaptive.filters import required_filters
 from es_ttc.serving.features.attached import AttachedFeatureLocator, changed_inside, own_key
 from es_ttc.serving.features.encoding import EncodedQuery, Encoders
 from es_ttc.serving.features.keys import SEQ_NO, identity_mark
-from es_ttc.serving.features.scores import Method
 from es_ttc.serving.features.store import FeatureStore
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
@@ -46,9 +45,9 @@ from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indice
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SAFE_PARAMS, SearchPlan
-from es_ttc.serving.rescore.response import JoinedCandidates
+from es_ttc.serving.rescore.response import CandidateRequest, JoinedCandidates
 from es_ttc.serving.search.engine import EngineRefusal, EngineSearches, ItemRefusal
-from es_ttc.serving.search.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
+from es_ttc.serving.search.request import SHARED_PARTS, shared_parts
 from es_ttc.vectors.tokens import Float32
 
 _UNDERSTOOD = frozenset(
@@ -105,28 +104,11 @@ class NearestDocuments:
         self._own: ExpiringCache[str, str] = ExpiringCache(_MOST_REMEMBERED, _REMEMBERED_SECONDS)
         """By target, the encoder of documents that contain their own vectors."""
 
-    def begin(
-        self,
-        request: SearchRequest,
-        item: SearchItem,
-        plan: SearchPlan,
-        count: int,
-        method: Method,
-        begun: asyncio.Task[EncodedQuery] | None,
-    ) -> "CandidateSearch":
-        """Return a search for candidates; it is sent at once if the query is being encoded and the target is known.
-
-        Args:
-            request: The request.
-            item: The search, as it is sent to the engine.
-            plan: The parsed search.
-            count: Number of requested documents.
-            method: The method that will score them.
-            begun: The query's encoding in progress, or None.
-        """
-        search = CandidateSearch(self, request, item, plan, count, method, begun)
-        encoder = self._known(search.caller)
-        if begun is not None and encoder is not None and not request.is_template and search.reason is None:
+    def begin(self, request: CandidateRequest) -> "CandidateSearch":
+        """Return a search for candidates; it is sent at once if the query is being encoded and the target is known."""
+        search = CandidateSearch(self, request)
+        begun, encoder = request.begun, self._known(search.caller)
+        if begun is not None and encoder is not None and not request.request.is_template and search.reason is None:
             search.early = asyncio.create_task(self._early(search, encoder, begun))
             search.early.add_done_callback(_ignore_failure)
         return search
@@ -144,18 +126,18 @@ class NearestDocuments:
             TooManyRequests: Too many texts are waiting for the encoder.
         """
         if search.reason is not None:
-            return JoinedCandidates(requested=search.count, reason=search.reason)
+            return JoinedCandidates(requested=search.request.count, reason=search.reason)
         try:
             found, named = await self._found(search)
         except (EngineRefusal, ItemRefusal):
             reason = "the engine refused the kNN search for candidates"
-            return JoinedCandidates(requested=search.count, reason=reason)
+            return JoinedCandidates(requested=search.request.count, reason=reason)
         except (EngineError, EncoderMismatch, MissingFeature) as error:  # the window itself may still be scored
-            return JoinedCandidates(requested=search.count, reason=str(error))
+            return JoinedCandidates(requested=search.request.count, reason=str(error))
         if not found:
             reason = "kNN finds no document: none with a vector that the engine can search matches the filters"
-            return JoinedCandidates(requested=search.count, reason=reason)
-        return JoinedCandidates(outside(hits, found, named=named), search.count, named, search.filters)
+            return JoinedCandidates(requested=search.request.count, reason=reason)
+        return JoinedCandidates(outside(hits, found, named=named), search.request.count, named, search.filters)
 
     async def _found(self, search: "CandidateSearch") -> tuple[list[dict[str, Any]], bool]:
         """Return the nearest documents, and whether they have ids."""
@@ -195,14 +177,14 @@ class NearestDocuments:
         """Return the hits that the engine finds by the documents' own vectors."""
         product = await self._upstream.product()
         clause = _clause(product, search.filters)
-        body = search_body(clause, product, vector, search.count, search.filters)
+        body = search_body(clause, product, vector, search.request.count, search.filters)
         answer = await search.send({**body, **search.marks, **({} if named else {"stored_fields": "_none_"})})
         return [hit for hit in answer["hits"]["hits"] if (key := own_key(hit)) is not None and key.encoder == encoder]
 
     async def _vector(self, search: "CandidateSearch", encoder: str) -> Float32:
         serving = await self._encoders.serving(encoder, search.caller.indices or "searched")
-        tokens = search.method.query_tokens
-        encoded = await self._encoders.finish(serving, search.plan.texts, search.begun, tokens=tokens)
+        tokens = search.request.method.query_tokens
+        encoded = await self._encoders.finish(serving, search.request.plan.texts, search.request.begun, tokens=tokens)
         vector: Float32 = encoded.query.vectors[0]
         return vector
 
@@ -216,13 +198,13 @@ class NearestDocuments:
     @asynccontextmanager
     async def _client(self, search: "CandidateSearch") -> AsyncIterator[SearchClient]:
         """Open a client that sends several searches in one `_msearch`."""
-        path, query_string = search.request.msearch_target()
+        path, query_string = search.request.request.msearch_target()
         side_caller = self._attached.side_caller(search.caller)
         sender = MsearchSender(self._upstream, search.caller, side_caller, path, query_string)
         batches: BatchedMsearch = BatchedSearches(sender.send)
         [member] = batches.join(1)
         async with batches.active(member):
-            yield search_client(batches, member, search.request.msearch_header(search.item))
+            yield search_client(batches, member, search.request.request.msearch_header(search.request.item))
 
     async def _in_side_indices(self, search: "CandidateSearch", indices: SearchedIndices) -> list[dict[str, Any]]:
         """Return the sources' hits of the documents that are found by vectors in side indices."""
@@ -237,7 +219,7 @@ class NearestDocuments:
                 in_side_indices = SideIndexSearch(
                     clause, context, indices, client, self._features, self._attached, self._pool, details=False
                 )
-                [nearest] = await in_side_indices.nearest(vector[np.newaxis], search.count)
+                [nearest] = await in_side_indices.nearest(vector[np.newaxis], search.request.count)
         except SideIndexReplaced as error:
             raise EngineError(str(error)) from error
         named = [in_side_indices.ids[number] for number in nearest.documents.tolist()]
@@ -256,12 +238,7 @@ class CandidateSearch:
 
     Attributes:
         service: Runs it.
-        request: The request.
-        item: The search, as it is sent to the engine.
-        plan: The parsed search.
-        count: Number of requested documents.
-        method: The method that will score them.
-        begun: The query's encoding in progress, or None.
+        request: What is requested.
         early: The kNN search that was sent at the same time as the first pass, or None.
         caller: The request context with which documents are read.
         filters: Queries that every candidate must match.
@@ -269,31 +246,26 @@ class CandidateSearch:
     """
 
     service: NearestDocuments
-    request: SearchRequest
-    item: SearchItem
-    plan: SearchPlan
-    count: int
-    method: Method
-    begun: asyncio.Task[EncodedQuery] | None
+    request: CandidateRequest
     early: asyncio.Task[list[dict[str, Any]] | None] | None = None
     caller: Caller = field(init=False)
     filters: list[Any] = field(init=False)
     reason: str | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.caller = self.request.caller(self.item)
-        self.filters = required_filters(self.plan.body, query_in_url=False)
-        self.reason = obstacle(self.plan)
+        self.caller = self.request.request.caller(self.request.item)
+        self.filters = required_filters(self.request.plan.body, query_in_url=False)
+        self.reason = obstacle(self.request.plan)
 
     @property
     def shared(self) -> Body:
         """Parts of the caller's body that the filters may depend on."""
-        return shared_parts(self.plan.body)
+        return shared_parts(self.request.plan.body)
 
     @property
     def marks(self) -> Body:
         """The parts of a search that make its hits contain what identifies features, with the shared parts."""
-        fields = [HASH, ENCODER, VERSION, SEQ_NO, *self.plan.group_fields]
+        fields = [HASH, ENCODER, VERSION, SEQ_NO, *self.request.plan.group_fields]
         return {**self.shared, "_source": False, "docvalue_fields": fields, "version": True}
 
     async def find(self, hits: Sequence[Mapping[str, Any]]) -> JoinedCandidates:
@@ -308,7 +280,7 @@ class CandidateSearch:
             ItemRefusal: The engine returned an error for a search of an `_msearch`.
             EngineError: Only a part of the documents was searched.
         """
-        response, _ = await self.service.engine.again(self.request, self.item, body)
+        response, _ = await self.service.engine.again(self.request.request, self.request.item, body)
         require_complete(response)
         return response
 

@@ -1,12 +1,38 @@
-"""Values of a rescored response: the candidates that joined its window, and what is left to do."""
+"""Values of a rescored search: the request for candidates, the candidates that joined, and the result."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import identity_mark
+from es_ttc.serving.features.scores import Method
 from es_ttc.serving.rescore.collapse import WindowGroups
+from es_ttc.serving.rescore.plan import SearchPlan
+from es_ttc.serving.search.request import SearchItem, SearchRequest
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateRequest:
+    """A request for candidates.
+
+    Attributes:
+        request: The search request.
+        item: The search, as it is sent to the engine.
+        plan: The parsed search.
+        count: Number of requested documents.
+        method: The method that will score them.
+        begun: The query's encoding in progress, or None.
+    """
+
+    request: SearchRequest
+    item: SearchItem
+    plan: SearchPlan
+    count: int
+    method: Method
+    begun: asyncio.Task[EncodedQuery] | None
 
 
 @dataclass(frozen=True, slots=True)

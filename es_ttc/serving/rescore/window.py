@@ -28,7 +28,7 @@ from es_ttc.serving.rescore.collapse import (
 )
 from es_ttc.serving.rescore.page import Ranking, ranking_of, set_max_score, shortest, shown_hit, with_field_name
 from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.rescore.response import NONE_JOINED, JoinedCandidates, RescoredResponse
+from es_ttc.serving.rescore.response import NONE_JOINED, CandidateRequest, JoinedCandidates, RescoredResponse
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 from es_ttc.serving.search.response import add_took
@@ -46,15 +46,7 @@ class CandidateSearch(Protocol):
 class CandidateService(Protocol):
     """Starts searches for candidates; see :class:`es_ttc.serving.rescore.candidates.NearestDocuments`."""
 
-    def begin(
-        self,
-        request: SearchRequest,
-        item: SearchItem,
-        plan: SearchPlan,
-        count: int,
-        method: Method,
-        begun: asyncio.Task[EncodedQuery] | None,
-    ) -> CandidateSearch:
+    def begin(self, request: CandidateRequest) -> CandidateSearch:
         """Return a search for candidates."""
         ...
 
@@ -101,7 +93,7 @@ class WindowRescorers:
         method = Method(rescorer, params, plan.section.detail)
         begun = self.scorer.begin_encoding(method, plan.texts) if plan.page.fetch and encode else None
         count = candidates_of(plan, method)
-        candidates = self._nearest.begin(request, item, plan, count, method, begun) if count else None
+        candidates = self._nearest.begin(CandidateRequest(request, item, plan, count, method, begun)) if count else None
         budget = plan.section.timeout_ms or self._default_timeout_ms
         return WindowRescoring(self, plan, method, tuned, begun, candidates, budget, request.started)
 
