@@ -9,7 +9,7 @@ from es_ttc.lab.evaluation.features import CorpusFeatures
 from es_ttc.lab.evaluation.methods import Method, walk_reranker
 from es_ttc.lab.evaluation.rankings import Positions, Ranking
 from es_ttc.reranking.graph import NeighbourGraph, build
-from es_ttc.reranking.strategies import RerankedList, StrategyParams, budgeted_reranker
+from es_ttc.reranking.strategies import RerankedList, StepLimit, StrategyParams, budgeted_reranker
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.registry import parse_params
 from es_ttc.rescorers.similarity import shown_similarity
@@ -38,23 +38,16 @@ class MemoryGraph:
 
 
 class _TruncatedGraph:
-    """A graph as a request may see it: few of each document's neighbours, few steps from the first pass."""
+    """A graph with the limits of a request: neighbours per document, and steps from the first pass."""
 
     def __init__(self, graph: MemoryGraph, depth: int, fan_out: int) -> None:
         self._graph = graph
-        self._depth = depth
+        self._steps = StepLimit(depth)
         self._fan_out = fan_out
-        self._steps: dict[int, int] = {}
 
     async def of(self, documents: Sequence[int]) -> list[list[int]]:
         found = [row[: self._fan_out] for row in await self._graph.of(documents)]
-        for document, row in zip(documents, found, strict=True):
-            steps = self._steps.setdefault(document, 0) + 1
-            for neighbour in row:
-                self._steps[neighbour] = min(steps, self._steps.get(neighbour, steps))
-        return [
-            row if self._steps[document] < self._depth else [] for document, row in zip(documents, found, strict=True)
-        ]
+        return self._steps.within(documents, found)
 
     def expect(self, documents: Sequence[int]) -> None:
         pass

@@ -11,6 +11,7 @@ from es_ttc.reranking.strategies.base import (
     PartialScores,
     PointwiseScorer,
     RerankedList,
+    StepLimit,
     StopReason,
 )
 from es_ttc.reranking.strategies.gar import gar
@@ -33,6 +34,7 @@ __all__ = [
     "PointwiseBudgetedReranker",
     "PointwiseScorer",
     "RerankedList",
+    "StepLimit",
     "StopReason",
     "Strategy",
     "StrategyParams",

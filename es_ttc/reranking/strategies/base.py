@@ -1,5 +1,6 @@
 """The parts that all strategies use: protocols of rerankers and neighbours, the budget, and the result."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -75,47 +76,8 @@ class StopReason(StrEnum):
     FAILED = "failed"
 
 
-class BudgetedReranker(Protocol):
-    """Sends documents to a reranker within a budget, and keeps the results.
-
-    Attributes:
-        left: Number of documents that may still be sent.
-        spent: Number of documents that count against the budget.
-        judged: Documents that the reranker has scored or ordered, in the order in which they were first sent.
-        failure: The reranker's failure, or :class:`BudgetExhausted`, or None. After a failure nothing more is sent.
-    """
-
-    @property
-    def left(self) -> int:
-        """Number of documents that may still be sent; 0 after a failure."""
-        ...
-
-    @property
-    def spent(self) -> int:
-        """Number of documents that count against the budget."""
-        ...
-
-    @property
-    def judged(self) -> Sequence[int]:
-        """Documents that the reranker has scored or ordered, in the order in which they were first sent."""
-        ...
-
-    @property
-    def failure(self) -> Exception | None:
-        """The reranker's failure, :class:`BudgetExhausted`, or None."""
-        ...
-
-    def score(self, document: int) -> float | None:
-        """Return the reranker's score of a document; None if there is none."""
-        ...
-
-    async def sort(self, documents: Sequence[int]) -> list[int]:
-        """Return the documents in the reranker's order, as far as the budget allows; the others keep their order."""
-        ...
-
-
-class Budget:
-    """The budget, the documents spent, and the failure: the state that all budgeted rerankers share.
+class BudgetedReranker(ABC):
+    """Sends documents to a reranker within a budget, and keeps the results. After a failure nothing more is sent.
 
     Args:
         budget: Number of documents that may be sent.
@@ -141,6 +103,19 @@ class Budget:
         """The reranker's failure, :class:`BudgetExhausted`, or None."""
         return self._failure
 
+    @property
+    @abstractmethod
+    def judged(self) -> Sequence[int]:
+        """Documents that the reranker has scored or ordered, in the order in which they were first sent."""
+
+    @abstractmethod
+    def score(self, document: int) -> float | None:
+        """Return the reranker's score of a document; None if there is none."""
+
+    @abstractmethod
+    async def sort(self, documents: Sequence[int]) -> list[int]:
+        """Return the documents in the reranker's order, as far as the budget allows; the others keep their order."""
+
     def pay(self, documents: int) -> None:
         """Count documents that are about to be sent."""
         self._spent += documents
@@ -148,6 +123,29 @@ class Budget:
     def fail(self, failure: Exception) -> None:
         """Record a failure; nothing more is sent."""
         self._failure = failure
+
+
+class StepLimit:
+    """Limits the steps of a graph traversal from the first pass.
+
+    Args:
+        depth: Maximum number of steps.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._steps: dict[int, int] = {}
+
+    def within(self, documents: Sequence[int], neighbours: Sequence[list[int]]) -> list[list[int]]:
+        """Return each document's neighbours, none for a document at the maximum number of steps."""
+        for document, row in zip(documents, neighbours, strict=True):
+            steps = self._steps.setdefault(document, 0) + 1
+            for neighbour in row:
+                self._steps[neighbour] = min(steps, self._steps.get(neighbour, steps))
+        return [
+            row if self._steps[document] < self._depth else []
+            for document, row in zip(documents, neighbours, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

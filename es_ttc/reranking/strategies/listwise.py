@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from es_ttc.reranking.strategies.base import Budget, BudgetExhausted, ListwiseSorter
+from es_ttc.reranking.strategies.base import BudgetedReranker, BudgetExhausted, ListwiseSorter
 
 Count = Literal["shown", "distinct"]
 
 
-class ListwiseBudgetedReranker(Budget):
+class ListwiseBudgetedReranker(BudgetedReranker):
     """Sorts documents by windows that overlap by half, from the back to the front.
 
     One pass moves the best w/2 documents to the front (Sun et al., RankGPT, EMNLP 2023). A pass ends early if a window

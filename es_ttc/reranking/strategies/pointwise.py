@@ -3,10 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from es_ttc.reranking.strategies.base import Budget, BudgetExhausted, PartialScores, PointwiseScorer
+from es_ttc.reranking.strategies.base import BudgetedReranker, BudgetExhausted, PartialScores, PointwiseScorer
 
 
-class PointwiseBudgetedReranker(Budget):
+class PointwiseBudgetedReranker(BudgetedReranker):
     """Sorts documents by their scores.
 
     Args:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError, MissingFeature
 from es_ttc.index.mappings.graph import NEIGHBOURS, graph_alias, graph_pattern
 from es_ttc.index.mappings.spec import ROOT
+from es_ttc.reranking.strategies import StepLimit
 from es_ttc.serving.adaptive.candidates import CandidateDocuments, Identity
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
 from es_ttc.serving.http.caller import Caller
@@ -54,9 +55,8 @@ class CallerNeighbours:
         self._engine = EngineRequests(upstream, caller)
         self._documents = documents
         self._end = end
-        self._most_steps = depth
         self._fan_out = fan_out
-        self._steps: dict[int, int] = {}
+        self._steps = StepLimit(depth)
         self._read: dict[int, asyncio.Task[list[int]]] = {}
         self._ahead: dict[int, asyncio.Task[dict[Identity, list[str]]]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -68,14 +68,7 @@ class CallerNeighbours:
         self.expect(documents)
         found = [await self._read[document] for document in documents]
         self.waited += time.perf_counter() - began
-        for document, neighbours in zip(documents, found, strict=True):
-            steps = self._steps.setdefault(document, 0) + 1
-            for neighbour in neighbours:
-                self._steps[neighbour] = min(steps, self._steps.get(neighbour, steps))
-        return [
-            neighbours if self._steps[document] < self._most_steps else []
-            for document, neighbours in zip(documents, found, strict=True)
-        ]
+        return self._steps.within(documents, found)
 
     def expect(self, documents: Sequence[int]) -> None:
         """Begin to read the neighbours of documents, in one batch."""

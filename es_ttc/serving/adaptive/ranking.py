@@ -59,23 +59,6 @@ _KNOWN_SECONDS = 60.0
 _MOST_KNOWN = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class AdaptiveRequest:
-    """The strategy of a request with its parameters.
-
-    Attributes:
-        strategy: The strategy.
-        params: Its parameters.
-        method: The rescorer that is used as reranker; None for a reranker of the settings.
-        begun: The query's encoding in progress, if it is encoded.
-    """
-
-    strategy: Strategy
-    params: StrategyParams
-    method: Method | None
-    begun: asyncio.Task[EncodedQuery] | None
-
-
 @dataclass(slots=True)
 class _RerankingResult:
     """The result of a strategy.
@@ -85,9 +68,9 @@ class _RerankingResult:
         budgeted: The budgeted reranker.
         documents: The documents by number.
         graph: The neighbours that were read; None for a method that uses no graph.
+        failures: Failures during the search, the reranker's first.
         encoder: Identity of the encoder, if the reranker is a rescorer.
         cost: Cost of a reranker of the settings.
-        failures: Failures during the search, the reranker's first.
         skipped: Documents whose features are not used, if the reranker is a rescorer.
     """
 
@@ -95,9 +78,9 @@ class _RerankingResult:
     budgeted: BudgetedReranker
     documents: CandidateDocuments
     graph: CallerNeighbours | None
-    encoder: str | None
-    cost: Cost | None
-    failures: list[Exception] = field(default_factory=list)
+    failures: list[Exception]
+    encoder: str | None = None
+    cost: Cost | None = None
     skipped: Mapping[int, SkipReason] = field(default_factory=dict)
 
 
@@ -122,14 +105,14 @@ class AdaptiveReranking:
         metrics: Metrics,
         default_timeout_ms: float,
     ) -> None:
-        self._default_timeout_ms = default_timeout_ms
-        self._upstream = upstream
-        self._scorer = scorer
-        self._attached = attached
-        self._rerankers = rerankers
-        self._metrics = metrics
-        self._fields = TextFields(upstream, attached)
-        self._with_graph: ExpiringCache[str, None] = ExpiringCache(_MOST_KNOWN, _KNOWN_SECONDS)
+        self.upstream = upstream
+        self.scorer = scorer
+        self.attached = attached
+        self.rerankers = rerankers
+        self.metrics = metrics
+        self.default_timeout_ms = default_timeout_ms
+        self.fields = TextFields(upstream, attached)
+        self.with_graph: ExpiringCache[str, None] = ExpiringCache(_MOST_KNOWN, _KNOWN_SECONDS)
 
     def begin(self, plan: SearchPlan, started: float, *, encode: bool) -> "AdaptiveRescoring | None":
         """Check a request, and begin to encode its query. Return None if its method is no strategy.
@@ -150,42 +133,54 @@ class AdaptiveReranking:
                 f"[ttc.candidates] cannot be used with [{strategy.name}], which finds its own: leave it out"
             )
         params = entry_points.parse_params(strategy.Params, plan.section.params, strategy.name)
-        method = rescorer_of(params.reranker, params.reranker_params, self._rerankers, max_tokens=params.max_tokens)
+        method = rescorer_of(params.reranker, params.reranker_params, self.rerankers, max_tokens=params.max_tokens)
         if method is None:
-            calls = self._rerankers.named(params.reranker)
+            calls = self.rerankers.named(params.reranker)
             require_suited(strategy.name, params, gives_scores=isinstance(calls, PointwiseCalls))
         begun = None
         if method is not None and plan.page.fetch and encode:
-            begun = self._scorer.begin_encoding(method, plan.texts)
-        return AdaptiveRescoring(self, plan, AdaptiveRequest(strategy, params, method, begun), started)
+            begun = self.scorer.begin_encoding(method, plan.texts)
+        return AdaptiveRescoring(self, plan, strategy, params, method, begun, started)
 
-    async def finish(
-        self,
-        request: AdaptiveRequest,
-        plan: SearchPlan,
-        response: dict[str, Any],
-        caller: Caller,
-        first_pass_ms: float,
-        started: float,
-    ) -> RescoredResponse:
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveRescoring:
+    """One search whose method is a strategy.
+
+    Attributes:
+        services: The gateway's services.
+        plan: The parsed request.
+        strategy: The strategy.
+        params: Its parameters.
+        method: The rescorer that is used as reranker; None for a reranker of the settings.
+        begun: The query's encoding in progress, or None.
+        started: `time.perf_counter` when the request arrived.
+    """
+
+    services: AdaptiveReranking
+    plan: SearchPlan
+    strategy: Strategy
+    params: StrategyParams
+    method: Method | None
+    begun: asyncio.Task[EncodedQuery] | None
+    started: float
+
+    @property
+    def reads_bare_hits(self) -> bool:
+        """Whether hits with only content hashes can be ranked; documents are identified by their ids here."""
+        return False
+
+    async def rank(self, answered: Answered) -> RescoredResponse:
         """Put the engine's response into the order of the strategy, in place.
-
-        Args:
-            request: The strategy and its parameters.
-            plan: The parsed request.
-            response: The engine's decoded response to it.
-            caller: The request context with which everything is read.
-            first_pass_ms: Time of the first pass.
-            started: `time.perf_counter` when the request arrived.
 
         Raises:
             InvalidRequest: The index lacks what the reranker needs.
             EsTtcError: The reranker failed, and the request says ``on_error: fail``.
         """
-        timings, began = Timings(first_pass=first_pass_ms), time.perf_counter()
+        plan, metrics, response = self.plan, self.services.metrics, answered.response
+        timings, began = Timings(first_pass=answered.ms), time.perf_counter()
         hits = response["hits"]["hits"]
-        budget = budget_ms(plan.section.timeout_ms or self._default_timeout_ms, plan.timeout_ms, started)
-        result = await self._reranked(request, plan, hits, caller, timings, budget / 1000)
+        result = await self._reranked(hits, answered.caller, timings)
         reason = next((error for error in result.failures if isinstance(error, InvalidRequest)), None)
         if reason is not None:
             raise reason
@@ -196,40 +191,31 @@ class AdaptiveReranking:
         outcome = (
             rank_hits(result.reranked, result.budgeted, result.documents, len(hits), plan.section) if applied else None
         )
+        ranks = slice(plan.page.start, plan.page.start + plan.page.size)
         order, window = in_groups(outcome, groups, hits, plan.page.fetch)
-        page = order[plan.page.start : plan.page.start + plan.page.size]
         try:
-            page_hits = await add_hits_outside_first_pass(page, result.documents, len(hits), plan)
+            page_hits = await add_hits_outside_first_pass(order[ranks], result.documents, len(hits), plan)
         except EsTtcError as error:
             result.failures.append(error)
             applied, outcome = False, None
             order, window = in_groups(None, groups, hits, plan.page.fetch)
-            page = order[plan.page.start : plan.page.start + plan.page.size]
-            page_hits = {document: hits[document] for document in page}
-        response["hits"]["hits"] = _hits(page, page_hits, result, outcome, plan, len(hits))
+            page_hits = {document: hits[document] for document in order[ranks]}
+        response["hits"]["hits"] = self._hits(order[ranks], page_hits, result, outcome, len(hits))
         if outcome is not None:
             set_max_score(response, outcome.scores)
-        response["ttc"] = _summary(request, plan, result, timings, len(hits), applied=applied)
+        response["ttc"] = self._summary(result, timings, len(hits), applied=applied)
         add_took(response, (time.perf_counter() - began) * 1000)
-        self._metrics.skipped(result.skipped.values())
+        metrics.skipped(result.skipped.values())
         for failure in result.failures:
-            fell_back(self._metrics, "walk cut short", request.strategy.name, _as_ours(failure))
+            fell_back(metrics, "walk cut short", self.strategy.name, _as_ours(failure))
         return RescoredResponse(applied, window)
 
-    async def _reranked(
-        self,
-        request: AdaptiveRequest,
-        plan: SearchPlan,
-        hits: Sequence[dict[str, Any]],
-        caller: Caller,
-        timings: Timings,
-        seconds: float,
-    ) -> _RerankingResult:
-        end = time.monotonic() + seconds
-        params = request.params
-        body = plan.body
+    async def _reranked(self, hits: Sequence[dict[str, Any]], caller: Caller, timings: Timings) -> _RerankingResult:
+        services, plan, params, body = self.services, self.plan, self.params, self.plan.body
+        timeout_ms = plan.section.timeout_ms or services.default_timeout_ms
+        end = time.monotonic() + budget_ms(timeout_ms, plan.timeout_ms, self.started) / 1000
         documents = CandidateDocuments(
-            self._upstream,
+            services.upstream,
             caller,
             urlencode([pair for pair in plan.params if pair[0] in TARGET_PARAMS]).encode(),
             {key: body[key] for key in _SHARED if key in body},
@@ -238,170 +224,132 @@ class AdaptiveReranking:
             plan.group_fields,
         )
         graph = CallerNeighbours(
-            self._upstream,
-            self._attached.side_caller(caller),
+            services.upstream,
+            services.attached.side_caller(caller),
             documents,
             end,
             depth=getattr(params, "depth", 0),
             fan_out=getattr(params, "fan_out", 0),
         )
-        reranker = self._reranker(request, documents, plan.texts, caller, timings, end)
-        budgeted = budgeted_reranker(request.strategy.name, params, reranker)
+        reranker = self._reranker(documents, caller, timings, end)
+        budgeted = budgeted_reranker(self.strategy.name, params, reranker)
 
         async def nearness(some: Sequence[int]) -> list[float]:
             dense = registry.load("dense")
-            method = Method(dense, dense.Params(), detail=False)
-            scoring = ScoringRequest(method, plan.texts, None, caller, timings)
-            near = RescorerReranker(self._scorer, scoring, documents, end)
-            return await near.scores(some)
+            scoring = ScoringRequest(Method(dense, dense.Params(), detail=False), plan.texts, None, caller, timings)
+            return await RescorerReranker(services.scorer, scoring, documents, end).scores(some)
 
         window = range(min(len(hits), plan.page.asked))
         failures: list[Exception] = []
         try:
-            if request.strategy.walks:
+            if self.strategy.walks:
                 graph.begin(window[:_AHEAD])
-                if not all(documents.identity(document)[0] in self._with_graph for document in window):
+                if not all(documents.identity(document)[0] in services.with_graph for document in window):
                     await graph.require(window, _AHEAD)
-            reranked = await request.strategy.run(params, window, graph, budgeted, nearness)
+            reranked = await self.strategy.run(params, window, graph, budgeted, nearness)
         except EsTtcError as error:  # of the nearness; the reranker's own failure is recorded by the budgeted reranker
             failures.append(error)
-            reranked = _so_far(budgeted, window)
+            reranked = reranked_so_far(list(budgeted.judged), window, budgeted)
         except Exception as error:  # noqa: BLE001 - after any failure, the response contains what was reranked
-            log.error("walk failed", method=request.strategy.name, exc_info=error)
+            log.error("walk failed", method=self.strategy.name, exc_info=error)
             failures.append(ScoringError(f"the walk failed: {type(error).__name__}: {error}"))
-            reranked = _so_far(budgeted, window)
+            reranked = reranked_so_far(list(budgeted.judged), window, budgeted)
         finally:
             await graph.close()
             for index in graph.present:
-                self._with_graph.put(index, None)
+                services.with_graph.put(index, None)
         if reranked.failure is not None:
             failures.insert(0, reranked.failure)
         if graph.problem is not None:
             failures.append(graph.problem)
-        read = graph if request.strategy.walks else None
+        result = _RerankingResult(reranked, budgeted, documents, graph if self.strategy.walks else None, failures)
         if isinstance(reranker, RescorerReranker):
-            return _RerankingResult(
-                reranked, budgeted, documents, read, reranker.encoder, None, failures, reranker.skipped
-            )
-        return _RerankingResult(reranked, budgeted, documents, read, None, reranker.cost, failures)
+            result.encoder, result.skipped = reranker.encoder, reranker.skipped
+        else:
+            result.cost = reranker.cost
+        return result
 
     def _reranker(
-        self,
-        request: AdaptiveRequest,
-        documents: CandidateDocuments,
-        texts: tuple[str, ...],
-        caller: Caller,
-        timings: Timings,
-        end: float,
+        self, documents: CandidateDocuments, caller: Caller, timings: Timings, end: float
     ) -> RescorerReranker | PointwiseTextReranker | ListwiseTextReranker:
-        if request.method is not None:
-            scoring = ScoringRequest(request.method, texts, request.begun, caller, timings)
-            return RescorerReranker(self._scorer, scoring, documents, end)
-        calls = self._rerankers.named(request.params.reranker)
-        cost = Cost(request.params.max_tokens)
-        rest = (documents, self._fields, caller, texts[0], timings, end, cost)
+        services, texts = self.services, self.plan.texts
+        if self.method is not None:
+            scoring = ScoringRequest(self.method, texts, self.begun, caller, timings)
+            return RescorerReranker(services.scorer, scoring, documents, end)
+        calls = services.rerankers.named(self.params.reranker)
+        rest = (documents, services.fields, caller, texts[0], timings, end, Cost(self.params.max_tokens))
         return (
             PointwiseTextReranker(calls, *rest)
             if isinstance(calls, PointwiseCalls)
             else ListwiseTextReranker(calls, *rest)
         )
 
+    def _hits(
+        self,
+        page: Sequence[int],
+        page_hits: Mapping[int, dict[str, Any]],
+        result: _RerankingResult,
+        outcome: RankedHits | None,
+        found: int,
+    ) -> list[dict[str, Any]]:
+        """Return the page's hits, without deleted documents."""
+        plan = self.plan
+        scores = {} if outcome is None else dict(zip(outcome.documents, outcome.scores, strict=True))
+        calls = {document: place for place, document in enumerate(result.reranked.calls, 1)}
+        unscored = "not judged by the reranker, kept below the documents that were"
+        hits = []
+        for document in page:
+            hit = page_hits.get(document)
+            if hit is None:
+                continue
+            detail: dict[str, Any] = {"first_pass_score": hit.get("_score") if document < found else None}
+            detail["first_pass_rank"] = document + 1 if document < found else None
+            if document in calls:
+                detail["call"] = calls[document]
+            if document in result.skipped:
+                detail["skipped"] = result.skipped[document].value
+            if document in result.reranked.found_from:
+                detail["found_from"] = result.documents.identity(result.reranked.found_from[document])[1]
+            score = shortest(scores[document]) if document in scores else None
+            judged = None if outcome is None else outcome.judged.get(document)
+            hits.append(shown_hit(hit, plan.section, score, judged, detail, explain=plan.explain, unscored=unscored))
+        return hits
 
-@dataclass(frozen=True, slots=True)
-class AdaptiveRescoring:
-    """One search whose method is a strategy.
-
-    Attributes:
-        runner: Runs it.
-        plan: The parsed request.
-        request: The strategy and its parameters.
-        started: `time.perf_counter` when the request arrived.
-    """
-
-    runner: AdaptiveReranking
-    plan: SearchPlan
-    request: AdaptiveRequest
-    started: float
-
-    @property
-    def reads_bare_hits(self) -> bool:
-        """Whether hits with only content hashes can be ranked; documents are identified by their ids here."""
-        return False
-
-    async def rank(self, answered: Answered) -> RescoredResponse:
-        """Put the engine's response into the order of the strategy, in place; see :meth:`AdaptiveReranking.finish`."""
-        response, caller = answered.response, answered.caller
-        return await self.runner.finish(self.request, self.plan, response, caller, answered.ms, self.started)
-
-
-def _hits(
-    page: Sequence[int],
-    page_hits: Mapping[int, dict[str, Any]],
-    result: _RerankingResult,
-    outcome: RankedHits | None,
-    plan: SearchPlan,
-    found: int,
-) -> list[dict[str, Any]]:
-    """Return the page's hits, without deleted documents."""
-    scores = {} if outcome is None else dict(zip(outcome.documents, outcome.scores, strict=True))
-    calls = {document: place for place, document in enumerate(result.reranked.calls, 1)}
-    unscored = "not judged by the reranker, kept below the documents that were"
-    hits = []
-    for document in page:
-        hit = page_hits.get(document)
-        if hit is None:
-            continue
-        detail: dict[str, Any] = {"first_pass_score": hit.get("_score") if document < found else None}
-        detail["first_pass_rank"] = document + 1 if document < found else None
-        if document in calls:
-            detail["call"] = calls[document]
-        if document in result.skipped:
-            detail["skipped"] = result.skipped[document].value
-        if document in result.reranked.found_from:
-            detail["found_from"] = result.documents.identity(result.reranked.found_from[document])[1]
-        score = shortest(scores[document]) if document in scores else None
-        judged = None if outcome is None else outcome.judged.get(document)
-        hits.append(shown_hit(hit, plan.section, score, judged, detail, explain=plan.explain, unscored=unscored))
-    return hits
-
-
-def _summary(
-    request: AdaptiveRequest, plan: SearchPlan, result: _RerankingResult, timings: Timings, found: int, *, applied: bool
-) -> dict[str, Any]:
-    reranked, params = result.reranked, request.params
-    summary: dict[str, Any] = {
-        "method": request.strategy.name,
-        "applied": applied,
-        "window": min(found, plan.page.asked),
-        "scored": reranked.judged,
-    }
-    adaptive: dict[str, Any] = {
-        "reranker": params.reranker,
-        "budget": params.budget,
-        "spent": reranked.spent,
-        "stopped": str(reranked.stopped),
-    }
-    if result.cost is not None:
-        adaptive["cost"] = result.cost.as_dict()
-    times = timings.as_dict()
-    if result.graph is not None:
-        adaptive["outside"] = sum(document >= found for document in reranked.documents[: reranked.judged])
-        adaptive["graph"] = _graph_state(result.graph)
-        times["graph"] = round(result.graph.waited * 1000, 2)
-    if plan.section.detail:
-        adaptive["calls"] = [_call(document, result) for document in reranked.calls]
-    summary["walk"] = adaptive
-    if result.encoder is not None:
-        summary["encoder"] = result.encoder
-    if result.skipped:
-        summary["skipped"] = skip_reasons.summary(result.skipped.values())
-    if result.failures:
-        summary["partial"] = applied
-        summary["reason"] = str(result.failures[0])
-    elif result.graph is not None and result.graph.without:
-        summary["partial"] = True
-        summary["reason"] = result.graph.without[min(result.graph.without)]
-    return summary | {"took": times}
+    def _summary(self, result: _RerankingResult, timings: Timings, found: int, *, applied: bool) -> dict[str, Any]:
+        reranked, params = result.reranked, self.params
+        summary: dict[str, Any] = {
+            "method": self.strategy.name,
+            "applied": applied,
+            "window": min(found, self.plan.page.asked),
+            "scored": reranked.judged,
+        }
+        adaptive: dict[str, Any] = {
+            "reranker": params.reranker,
+            "budget": params.budget,
+            "spent": reranked.spent,
+            "stopped": str(reranked.stopped),
+        }
+        if result.cost is not None:
+            adaptive["cost"] = result.cost.as_dict()
+        times = timings.as_dict()
+        if result.graph is not None:
+            adaptive["outside"] = sum(document >= found for document in reranked.documents[: reranked.judged])
+            adaptive["graph"] = _graph_state(result.graph)
+            times["graph"] = round(result.graph.waited * 1000, 2)
+        if self.plan.section.detail:
+            adaptive["calls"] = [_call(document, result) for document in reranked.calls]
+        summary["walk"] = adaptive
+        if result.encoder is not None:
+            summary["encoder"] = result.encoder
+        if result.skipped:
+            summary["skipped"] = skip_reasons.summary(result.skipped.values())
+        if result.failures:
+            summary["partial"] = applied
+            summary["reason"] = str(result.failures[0])
+        elif result.graph is not None and result.graph.without:
+            summary["partial"] = True
+            summary["reason"] = result.graph.without[min(result.graph.without)]
+        return summary | {"took": times}
 
 
 def _graph_state(graph: CallerNeighbours) -> str:
@@ -418,11 +366,6 @@ def _call(document: int, result: _RerankingResult) -> dict[str, Any]:
         call["from"] = result.documents.identity(source)[1]
     score = result.budgeted.score(document)
     return call if score is None else {**call, "score": round(score, 6)}
-
-
-def _so_far(budgeted: BudgetedReranker, window: Sequence[int]) -> RerankedList:
-    """Return the documents reranked before the strategy itself failed."""
-    return reranked_so_far(list(budgeted.judged), window, budgeted)
 
 
 def _as_ours(error: Exception) -> EsTtcError:

@@ -1,7 +1,7 @@
-"""The means to search that a retriever gets in the gateway: the engine's own kNN, in the caller's name.
+"""The search interface of retrievers in the gateway: the engine's own kNN, with the caller's credentials.
 
-Every search carries the caller's filter and goes through the caller's own door (an alias's filter and rights hold);
-features are read only of documents that such a search has returned.
+Every search contains the caller's filter and is sent to the caller's target, so that an alias's filter and rights hold.
+Features are read only of documents that such a search has returned.
 """
 
 import asyncio
@@ -38,22 +38,22 @@ T = TypeVar("T")
 
 Hit = Mapping[str, Any]
 Identity = tuple[str, str, str | None]
-"""A document's index, id and routing; without ids its index and the hash of its content, which no other one has."""
+"""A document's index, id and routing; if documents are identified by content, its index and content hash."""
 
 _ANYWHERE = {"ignore_unmapped": True}
-"""For queries over several indices: one of them may have no such vectors."""
+"""For queries over several indices, some of which may have no such vectors."""
 _WITHOUT_IDS: Body = {"stored_fields": "_none_"}
 _GREATEST_COSINE = 1.2
-"""Engines round, most of all where vectors are quantised."""
+"""Maximum cosine in an engine's answer: engines round, most of all with quantised vectors."""
 _FURTHER = 4
-"""How many times as many neighbours are asked for where too many of the first ones may not be given."""
+"""Factor of the number of requested neighbours if too many of the first ones may not be returned."""
 
 _PATHS: Mapping[Vectors, tuple[str, str | None]] = {
     Vectors.POOLED: (VECTOR, None),
     Vectors.SPANS: (SPAN_VECTOR, SPANS),
     Vectors.TOKENS: (TOKEN_VECTOR, TOKENS),
 }
-"""For each kind of vectors their field, and the nested object that it lies in."""
+"""For each kind of vectors their field, and the nested object that contains it."""
 FIELDS: Mapping[Vectors, str] = {among: field for among, (field, _) in _PATHS.items()}
 
 _EXACT: Mapping[Product, Callable[[str, list[float]], Body]] = {
@@ -71,14 +71,14 @@ _EXACT: Mapping[Product, Callable[[str, list[float]], Body]] = {
 
 @dataclass(frozen=True, slots=True)
 class SearchContext:
-    """What belongs to every search of a request, whatever it looks for.
+    """The values that all searches of a request share.
 
     Attributes:
-        product: The engine's.
-        caller: In whose name documents are read.
+        product: The engine's product.
+        caller: The request context with which documents are read.
         encoder: Identity of the encoder of the searched vectors.
-        shared: Parts of the caller's own body that hold for his filter (a point in time, runtime fields).
-        end: `time.perf_counter` when the time for retrieving is over.
+        shared: Parts of the caller's body that the filter may depend on (a point in time, runtime fields).
+        end: `time.perf_counter` at the deadline.
     """
 
     product: Product
@@ -89,12 +89,12 @@ class SearchContext:
 
 
 class AmbiguousContent(Exception):
-    """Documents cannot be told apart by their contents: two are equal, or one may have changed."""
+    """Documents cannot be identified by their contents: two are equal, or one may have changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnnOptions:
-    """How a kNN search goes about it; see :meth:`es_ttc.retrievers.base.Search.nearest`."""
+    """Options of a kNN search; see :meth:`es_ttc.retrievers.base.Search.nearest`."""
 
     among: Vectors
     num_candidates: int | None
@@ -106,31 +106,30 @@ class EngineSearch:
     """Finds documents by the engine's kNN; see :class:`es_ttc.retrievers.base.Search`.
 
     Args:
-        clause: The caller's clause, for its filter and what else every search is told.
-        frame: What belongs to every search of the request.
-        asks: Send searches.
+        clause: The caller's clause, for its filter and the options of every search.
+        context: The values that all searches of the request share.
+        client: Sends searches.
         features: The documents' features.
-        attached: Tells whether they are of the text that a document has now.
-        pool: Where computations run.
-        named: Whether documents are asked for by their ids, which makes the engine read whatever else it stores of
-            them; else they go by the hashes of their contents, as long as no two are equal.
-        details: Whether what can be shown about each document is asked for.
+        attached: Finds the features of attached indices.
+        pool: Runs computations.
+        named: Whether documents are identified by their ids, for which the engine reads all stored fields; otherwise by
+            the hashes of their contents, which must be distinct.
+        details: Whether details of documents are requested.
 
     Attributes:
-        named: As given.
-        details: As given.
-        ids: By number the index and id of each document found; its content's hash in place of the id where they are
-            not named.
-        fields: By number the fields that its offsets' ordinals stand for, where offsets were read.
-        feature_ms: Time that reading features took.
-        skipped: Documents that were passed over because their features are of another encoder, or cannot be used.
+        named: As in the arguments.
+        details: As in the arguments.
+        ids: By number the index and id of each document found; its content hash in place of the id if `named` is false.
+        fields: By number the field names for the ordinals in a document's offsets, if these were read.
+        feature_ms: Time of reading features, in ms.
+        skipped: Documents whose features are of another encoder or cannot be used, with the reason.
     """
 
     def __init__(
         self,
         clause: KnnClause,
-        frame: SearchContext,
-        asks: SearchClient,
+        context: SearchContext,
+        client: SearchClient,
         features: FeatureStore,
         attached: AttachedFeatureLocator,
         pool: BoundedPool,
@@ -146,24 +145,24 @@ class EngineSearch:
         self.skipped: dict[Identity, SkipReason] = {}
         self._stale: set[Identity] = set()
         self._clause = clause
-        self._context = frame
-        self._client = asks
+        self._context = context
+        self._client = client
         self._features = features
         self._attached = attached
         self._pool = pool
         self._keys: list[DocumentKey] = []
-        self._brought: dict[int, Stored] = {}
+        self._hit_features: dict[int, Stored] = {}
         self._numbers: dict[Identity, int] = {}
         self._dims = 0
 
     @property
     def stale(self) -> int:
-        """Documents that were passed over because their vectors are those of an earlier text."""
+        """The number of documents that were skipped because their vectors are of an earlier text."""
         return len(self._stale)
 
     @property
     def seconds_left(self) -> float:
-        """What is left of the time for retrieving."""
+        """The seconds until the deadline."""
         return max(0.0, self._context.end - time.perf_counter())
 
     async def nearest(
@@ -178,16 +177,16 @@ class EngineSearch:
     ) -> list[NearestDocuments]:
         """Find the documents nearest to each of some vectors; see :class:`es_ttc.retrievers.base.Search`."""
         self._dims = vectors.shape[1]
-        how = KnnOptions(among, num_candidates, exact, features)
+        options = KnnOptions(among, num_candidates, exact, features)
         k = min(k, MOST_CANDIDATES)
-        return list(await asyncio.gather(*(self._nearest(vector, k, how) for vector in vectors)))
+        return list(await asyncio.gather(*(self._nearest(vector, k, options) for vector in vectors)))
 
     async def window(
         self, documents: Documents, needs: frozenset[Feature], wants: frozenset[Feature] = frozenset()
     ) -> KnownDocuments:
-        """Return stored features of documents that this search has found."""
+        """Return stored features of documents that this search has found; see :class:`es_ttc.retrievers.base.Search`."""
         began = time.perf_counter()
-        found = [self._brought.get(document, {}) for document in documents.tolist()]
+        found = [self._hit_features.get(document, {}) for document in documents.tolist()]
         if not all(needs | wants <= stored.keys() for stored in found):
             found = await self._read_all(documents.tolist(), needs, wants)
         found = [consistent(stored) for stored in found]
@@ -205,21 +204,21 @@ class EngineSearch:
         return KnownDocuments(known, window)
 
     async def compute(self, function: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
-        """Call a function off the event loop."""
+        """Run a function off the event loop."""
         return await self._pool.run(function, *args, **kwargs)
 
-    async def _nearest(self, vector: Float32, k: int, how: KnnOptions) -> NearestDocuments:
+    async def _nearest(self, vector: Float32, k: int, options: KnnOptions) -> NearestDocuments:
         """Return the k documents nearest to one vector."""
-        return await enough(partial(self._own, vector, how), k, first=k)
+        return await until_k(partial(self._own, vector, options), k, first=k)
 
-    async def _own(self, vector: Float32, how: KnnOptions, count: int) -> tuple[NearestDocuments, bool]:
-        """Search the vectors that the searched documents have themselves; see :func:`enough`.
+    async def _own(self, vector: Float32, options: KnnOptions, count: int) -> tuple[NearestDocuments, bool]:
+        """Search the vectors in the documents themselves; see :func:`until_k`.
 
         Raises:
             AmbiguousContent: Documents are identified by content, and contents are not distinct.
         """
-        body = self._body(vector, count, how, self._clause.filters)
-        stored = [FEATURES[feature].name for feature in sorted(how.features)]
+        body = self._body(vector, count, options, self._clause.filters)
+        stored = [FEATURES[feature].name for feature in sorted(options.features)]
         [answer] = await self._client.search(
             [
                 {
@@ -241,13 +240,13 @@ class EngineSearch:
             if number is not None:
                 hits.append(hit)
                 numbers.append(number)
-        if how.features:
+        if options.features:
             for number, hit in zip(numbers, hits, strict=True):
-                self._brought[number] = features_from_hit(self._keys[number], hit, how.features)
+                self._hit_features[number] = features_from_hit(self._keys[number], hit, options.features)
         return neighbours(numbers, [hit["_score"] for hit in hits]), len(answer["hits"]["hits"]) < count
 
     async def _current(self, hits: Sequence[Hit]) -> Sequence[Hit]:
-        """Leave out documents that hold their own features, and have had another text since those were made."""
+        """Return hits without documents whose own features are of an earlier text."""
         changed = [hit for hit in hits if changed_inside(hit)]
         if not changed:
             return hits
@@ -259,7 +258,7 @@ class EngineSearch:
     async def _read_all(
         self, documents: Sequence[int], needs: frozenset[Feature], wants: frozenset[Feature]
     ) -> list[Stored]:
-        """Return stored features of documents; none of one that has changed meanwhile, or whose layout is unknown."""
+        """Return stored features of documents; none for one that has changed, or whose layout is unknown."""
         keys = {document: self._keys[document] for document in documents if is_readable(self._keys[document])}
         read = await self._read(list(keys.values()), needs | wants)
         stored = dict(zip(keys, read.documents, strict=True))
@@ -267,8 +266,8 @@ class EngineSearch:
         for document in documents:
             if document not in keys:
                 self.skipped[(*self.ids[document], None)] = SkipReason.LAYOUT
-            elif odd := read.faults.get(keys[document]):
-                fault = next((odd[feature] for feature in sorted(odd) if feature in needs), None)
+            elif faults := read.faults.get(keys[document]):
+                fault = next((faults[feature] for feature in sorted(faults) if feature in needs), None)
                 if fault is not None:
                     self.skipped[identities[document]] = fault
         return [stored.get(document, {}) for document in documents]
@@ -276,16 +275,16 @@ class EngineSearch:
     async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> WindowFeatures:
         return await self._features.window(keys, features, self._context.caller)
 
-    def _body(self, vector: Float32, count: int, how: KnnOptions, filters: Sequence[Any]) -> Body:
-        asked = max(how.num_candidates or 0, self._clause.num_candidates or 0)
-        candidates = min(MOST_CANDIDATES, max(count, asked)) if asked else None
+    def _body(self, vector: Float32, count: int, options: KnnOptions, filters: Sequence[Any]) -> Body:
+        requested = max(options.num_candidates or 0, self._clause.num_candidates or 0)
+        candidates = min(MOST_CANDIDATES, max(count, requested)) if requested else None
         return search_body(
             self._clause, self._context.product, vector, count, filters,
-            among=how.among, num_candidates=candidates, exact=how.exact,
+            among=options.among, num_candidates=candidates, exact=options.exact,
         )  # fmt: skip
 
     def _number(self, hit: Hit) -> int | None:
-        """Return the number of a document that holds its own features; None where they are of another encoder."""
+        """Return the number of a document with its own features; None if they are of another encoder."""
         key = own_key(hit)
         if key is None or key.encoder != self._context.encoder:
             fields = hit.get("fields", {})
@@ -308,33 +307,33 @@ class EngineSearch:
 Find = Callable[[int], Awaitable[tuple[NearestDocuments, bool]]]
 
 
-async def enough(find: Find, k: int, *, first: int) -> NearestDocuments:
-    """Ask for more and more neighbours until k of them may be given; at most 10,000 are looked at.
+async def until_k(find: Find, k: int, *, first: int) -> NearestDocuments:
+    """Return k neighbours that may be returned to the caller; request more until there are k, at most 10,000.
 
     Args:
-        find: Given how many neighbours to look at, returns those of them that may be given, nearest first, and whether
-            there are no others.
-        k: Documents wanted.
-        first: How many are looked at first.
+        find: Requests a number of neighbours; returns those that may be returned to the caller, nearest first, and
+            whether there are no others.
+        k: Number of requested documents.
+        first: Number of neighbours of the first request.
     """
     count = min(first, MOST_CANDIDATES)
     while True:
         found, exhausted = await find(count)
-        plenty = len(found.documents) >= k
-        if plenty or exhausted or count >= MOST_CANDIDATES:
-            return NearestDocuments(found.documents[:k], found.cosines[:k], plenty or exhausted)
+        complete = len(found.documents) >= k or exhausted
+        if complete or count >= MOST_CANDIDATES:
+            return NearestDocuments(found.documents[:k], found.cosines[:k], complete)
         count = min(_FURTHER * count, MOST_CANDIDATES)
 
 
 def neighbours(numbers: Sequence[int], scores: Sequence[float]) -> NearestDocuments:
-    """Return documents with the cosines that an engine's scores stand for.
+    """Return documents with the cosines that correspond to an engine's scores.
 
     Args:
         numbers: The documents.
         scores: Their scores, (1 + cosine) / 2: OpenSearch before 2.19 returns 1 + cosine for exact searches.
 
     Raises:
-        EngineError: A score is none of a cosine.
+        EngineError: A score corresponds to no cosine.
     """
     cosines = np.array([2 * score - 1 for score in scores], np.float32)
     if len(cosines) and cosines.max() > _GREATEST_COSINE:
@@ -346,10 +345,10 @@ def neighbours(numbers: Sequence[int], scores: Sequence[float]) -> NearestDocume
 
 
 def _require_distinct(hits: Sequence[Hit]) -> None:
-    """Check that contents tell documents apart.
+    """Raise an error if documents cannot be identified by their contents.
 
     Raises:
-        AmbiguousContent: They do not.
+        AmbiguousContent: Two are equal, or one may have changed.
     """
     marks = marks_of(hits)
     if any(mark is None or mark[2] for mark in marks) or any(map(changed_inside, hits)):
@@ -357,7 +356,7 @@ def _require_distinct(hits: Sequence[Hit]) -> None:
 
 
 def identity(hit: Hit) -> Identity:
-    """Return what tells a hit's document from all others."""
+    """Return the identity of a hit's document."""
     return str(hit["_index"]), str(hit["_id"]), hit.get("_routing")
 
 
@@ -375,14 +374,14 @@ def search_body(
     """Return the part of a `_search` body that finds documents by kNN.
 
     Args:
-        clause: The caller's clause, for what else every search is told.
-        product: The engine's.
+        clause: The caller's clause, for the options of every search.
+        product: The engine's product.
         vector: ``(d,)``, not zero.
-        k: Documents wanted, at most 10,000.
+        k: Number of requested documents, at most 10,000.
         filters: Queries that every document must match.
-        among: The vectors that are searched.
-        num_candidates: At least k; None for the engine's own choice.
-        exact: Compare every vector.
+        among: The kind of vectors that is searched.
+        num_candidates: At least k; None for the engine's default.
+        exact: Whether every vector is compared.
     """
     field, nested = _PATHS[among]
     values = vector.tolist()
@@ -415,7 +414,7 @@ def _opensearchs(
     filters: Sequence[Any],
     num_candidates: int | None,
 ) -> Body:
-    # k is what each shard's index considers; `size` keeps the best of all.
+    # k applies to each shard's index, `size` to the whole result.
     knn: Body = {"vector": values, "k": max(k, num_candidates or k), **clause.of_each_search("opensearch"), **_ANYWHERE}
     if filters:
         knn["filter"] = all_of(filters)

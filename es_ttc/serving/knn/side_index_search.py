@@ -22,7 +22,7 @@ from es_ttc.serving.features.keys import SEQ_NO, DocumentKey
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.features.store import FeatureStore, SideIndexUnreadable, WindowFeatures
 from es_ttc.serving.knn.clauses import KnnClause
-from es_ttc.serving.knn.engine_search import EngineSearch, Hit, KnnOptions, SearchContext, enough, neighbours
+from es_ttc.serving.knn.engine_search import EngineSearch, Hit, KnnOptions, SearchContext, neighbours, until_k
 from es_ttc.serving.knn.search_client import Body, SearchClient, require_complete
 from es_ttc.serving.knn.searched_indices import SearchedIndices, SideIndex
 from es_ttc.serving.pool import BoundedPool
@@ -72,21 +72,21 @@ class SideIndexSearch(EngineSearch):
         self._matching: dict[str, dict[SourceIdentity, Hit]] = {}
         self._numbers_of_source: dict[tuple[str, SourceIdentity], int | None] = {}
 
-    async def _nearest(self, vector: Float32, k: int, how: KnnOptions) -> NearestDocuments:
+    async def _nearest(self, vector: Float32, k: int, options: KnnOptions) -> NearestDocuments:
         searches = [
-            enough(partial(self._in_side_index, side, vector, how), k, first=side.first_count(k))
+            until_k(partial(self._in_side_index, side, vector, options), k, first=side.first_count(k))
             for side in self._indices.sides
             if side.matching and side.documents
         ]
         if self._indices.own:
-            searches.append(super()._nearest(vector, k, how))
+            searches.append(super()._nearest(vector, k, options))
         found = together(await asyncio.gather(*searches))
         return NearestDocuments(found.documents[:k], found.cosines[:k], found.complete)
 
     async def _in_side_index(
-        self, side: SideIndex, vector: Float32, how: KnnOptions, count: int
+        self, side: SideIndex, vector: Float32, options: KnnOptions, count: int
     ) -> tuple[NearestDocuments, bool]:
-        """Search one side index; see :func:`~es_ttc.serving.knn.engine_search.enough`."""
+        """Search one side index; see :func:`~es_ttc.serving.knn.engine_search.until_k`."""
         filters: list[Any] = []
         most = MOST_CANDIDATES
         if side.filter_first(count):
@@ -96,7 +96,7 @@ class SideIndexSearch(EngineSearch):
             filters = [{"ids": {"values": sorted({identifier for identifier, _ in matching})}}]
             most = len(matching)
         count = min(count, most)
-        body = {**self._body(vector, count, how, filters), **_MARKS}
+        body = {**self._body(vector, count, options, filters), **_MARKS}
         [answer] = await self._client.search_side_indices([(side.name, body)])
         if answer.get("status") in _INDEX_DELETED if "error" in answer else not answer["_shards"]["total"]:
             raise SideIndexReplaced(f"the side index of [{side.source}] was removed or replaced while it was searched")

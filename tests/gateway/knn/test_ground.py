@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from es_ttc.retrievers.base import NearestDocuments
-from es_ttc.serving.knn.engine_search import enough, neighbours
+from es_ttc.serving.knn.engine_search import neighbours, until_k
 from es_ttc.serving.knn.searched_indices import SideIndex
 
 
@@ -53,7 +53,7 @@ def test_few_documents_are_asked_for_first(documents: int, matching: int, count:
         (28, 30, [5, 20, 80], 2, True),
     ],
 )
-def test_more_are_looked_at_until_enough_may_be_given(
+def test_more_are_requested_until_k_may_be_returned(
     hidden: int, corpus: int, looks: list[int], found: int, complete: bool
 ) -> None:
     """The nearest ones are hidden."""
@@ -64,7 +64,7 @@ def test_more_are_looked_at_until_enough_may_be_given(
         given = list(range(hidden, min(count, corpus)))
         return neighbours(given, [1 - number / 1e5 for number in given]), count > corpus
 
-    got = asyncio.run(enough(find, 5, first=5))
+    got = asyncio.run(until_k(find, 5, first=5))
     assert looked == looks
     assert got.documents.tolist() == list(range(hidden, hidden + found))
     assert got.complete is complete
