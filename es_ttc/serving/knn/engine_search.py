@@ -184,7 +184,7 @@ class EngineSearch:
     async def window(
         self, documents: Documents, needs: frozenset[Feature], wants: frozenset[Feature] = frozenset()
     ) -> KnownDocuments:
-        """Return stored features of documents that this search has found; see :class:`es_ttc.retrievers.base.Search`."""
+        """Return stored features of documents that were found; see :class:`es_ttc.retrievers.base.Search`."""
         began = time.perf_counter()
         found = [self._hit_features.get(document, {}) for document in documents.tolist()]
         if not all(needs | wants <= stored.keys() for stored in found):
