@@ -287,8 +287,8 @@ class GatewaySettings(Settings):
     translate_media_types: bool = Field(
         True,
         description="Translate the media types of newer Elasticsearch clients for an older Elasticsearch: "
-        "`compatible-with=9` becomes `compatible-with=8` if the engine is version 8, which refuses it. The response then "
-        "has the header `x-ttc-compatible-with`.",
+        "`compatible-with=9` becomes `compatible-with=8` if the engine is version 8, which refuses it. The response "
+        "then has the header `x-ttc-compatible-with`.",
     )
     side_credentials: SideCredentials = Field(
         "caller",

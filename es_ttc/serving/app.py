@@ -38,7 +38,6 @@ from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.knn.retrieval import RetrievalService
 from es_ttc.serving.knn.stage import KnnStage
-
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.pool import BoundedPool, Offload
 from es_ttc.serving.programs import serve_programs

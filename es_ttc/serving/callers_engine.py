@@ -23,7 +23,6 @@ class CallersEngine(ClientEngine):
 
     product = "opensearch"  # not used: no request of jobs depends on the product
 
-
     def __init__(self, requests: EngineRequests, settings: GatewaySettings) -> None:
         super().__init__(settings)
         self._requests = requests

@@ -1,4 +1,4 @@
-"""Walks over a collection in memory: its graph, a rescorer as the reranker, the strategies that serve queries."""
+"""Strategies on a collection in memory: its neighbour graph, and a rescorer as the reranker."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from es_ttc.lab.evaluation.features import CorpusFeatures
-from es_ttc.lab.evaluation.methods import Method, walk_reranker
+from es_ttc.lab.evaluation.methods import Method, strategy_reranker
 from es_ttc.lab.evaluation.rankings import Positions, Ranking
 from es_ttc.reranking.graph import NeighbourGraph, build
 from es_ttc.reranking.strategies import RerankedList, StepLimit, StrategyParams, budgeted_reranker
@@ -34,7 +34,7 @@ class MemoryGraph:
         return [self._known[self._graph.of(place)].tolist() if place >= 0 else [] for place in places]
 
     def expect(self, documents: Sequence[int]) -> None:
-        """Do nothing: all is in memory."""
+        """Do nothing: the graph is in memory."""
 
 
 class _TruncatedGraph:
@@ -54,65 +54,65 @@ class _TruncatedGraph:
 
 
 class InMemoryReranker:
-    """A rescorer of this project as the reranker of one query.
+    """A rescorer as the reranker of one query.
 
     Args:
         features: The documents' features.
         query: The query.
-        method: A walk, which names the rescorer and its parameters.
+        method: A strategy; its parameters name the rescorer.
     """
 
     def __init__(self, features: CorpusFeatures, query: Query, method: Method) -> None:
         self._features = features
         self._query = query
-        self._rescorer = walk_reranker(method)
-        assert isinstance(method.params, StrategyParams)  # noqa: S101 - of every walk
+        self._rescorer = strategy_reranker(method)
+        assert isinstance(method.params, StrategyParams)  # noqa: S101 - of every strategy
         self._params = parse_params(self._rescorer, method.params.reranker_params)
-        self._wanted = self._rescorer.needs(self._params) | self._rescorer.wants
+        self._read = self._rescorer.needs(self._params) | self._rescorer.wants
 
     async def scores(self, documents: Sequence[int]) -> list[float]:
-        """Return the documents' scores as the gateway shows them; 0 for one without features."""
+        """Return the documents' scores as in a response of the gateway; 0 for one without features."""
         places = np.asarray(documents, np.intp)
         known = self._features.present[places]
         found = np.zeros(len(places), np.float32)
         if known.any():
-            window = self._features.window(places[known], np.zeros(int(known.sum()), np.float32), self._wanted)
+            window = self._features.window(places[known], np.zeros(int(known.sum()), np.float32), self._read)
             found[known] = shown_similarity(self._rescorer.score(self._query, window, self._params))
         return [float(score) for score in found]
 
 
-def walk(
+def rerank(
     method: Method, first: Ranking, window: Positions, graph: MemoryGraph, features: CorpusFeatures, query: Query
 ) -> Ranking:
-    """Return one query's ranking by a method that walks.
+    """Return one query's ranking by a strategy.
 
     Args:
-        method: The method.
+        method: The strategy.
         first: The first pass.
-        window: Its first documents, where the walk begins.
+        window: Its first documents, with which the strategy begins.
         graph: The neighbour graph.
         features: The documents' features.
         query: The query.
     """
     strategy, params = method.strategy, method.params
-    assert strategy is not None  # noqa: S101 - the caller's branch
+    assert strategy is not None  # noqa: S101 - checked by the caller
     assert isinstance(params, StrategyParams)  # noqa: S101
-    judge = budgeted_reranker(strategy.name, params, InMemoryReranker(features, query, method))
+    reranker = budgeted_reranker(strategy.name, params, InMemoryReranker(features, query, method))
 
     async def nearness(documents: Sequence[int]) -> list[float]:
         near: list[float] = (features.pooled[np.asarray(documents, np.intp)] @ query.vectors[0]).tolist()
         return near
 
-    seen = _TruncatedGraph(graph, getattr(params, "depth", 0), getattr(params, "fan_out", 0))
+    limited = _TruncatedGraph(graph, getattr(params, "depth", 0), getattr(params, "fan_out", 0))
 
-    async def walked() -> RerankedList:
-        return await strategy.run(params, window.tolist(), seen, judge, nearness)
+    async def run() -> RerankedList:
+        return await strategy.run(params, window.tolist(), limited, reranker, nearness)
 
-    found = asyncio.run(walked())
+    found = asyncio.run(run())
     if found.failure is not None:
         raise found.failure
     judged = np.asarray(found.documents[: found.judged], np.intp)
-    scores = [judge.score(document) for document in judged.tolist()]
-    shown = np.array([1 / place if score is None else score for place, score in enumerate(scores, 1)], np.float32)
+    scores = [reranker.score(document) for document in judged.tolist()]
+    values = np.array([1 / place if score is None else score for place, score in enumerate(scores, 1)], np.float32)
     rest = first.documents[~np.isin(first.documents, judged)]
-    return Ranking(np.concatenate([judged, rest]), shown)
+    return Ranking(np.concatenate([judged, rest]), values)

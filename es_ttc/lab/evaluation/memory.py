@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.errors import ConfigurationError
-from es_ttc.lab.evaluation.adaptive_reranking import MemoryGraph, walk
+from es_ttc.lab.evaluation.adaptive_reranking import MemoryGraph, rerank
 from es_ttc.lab.evaluation.bm25 import Bm25
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.features import CorpusFeatures
@@ -19,11 +19,11 @@ from es_ttc.lab.evaluation.methods import Bm25Params, FirstPass, HybridParams, M
 from es_ttc.lab.evaluation.rankings import Positions, Ranking, Run, reciprocal_rank_fusion, reorder, top
 from es_ttc.lab.evaluation.searcher import Progress, depth_of, silent
 from es_ttc.rescorers.base import Feature, Query, Rescorer, Window
+from es_ttc.vectors.moments import Moments
 from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.retrievers.base import Retriever
 from es_ttc.retrievers.memory import MemorySearch
-from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.tokens import Float32
 
 _BLOCK = 256
@@ -257,7 +257,7 @@ class MemorySearcher:
 
         def walked(pair: tuple[Query, Ranking]) -> Ranking:
             query, first = pair
-            return walk(method, first, first.documents[: self._window], graph, features, query)
+            return rerank(method, first, first.documents[: self._window], graph, features, query)
 
         rankings, seconds = _each(walked, list(zip(self._queries, first_pass, strict=True)), method.name, progress)
         return rankings, seconds + spent

@@ -1,7 +1,7 @@
-"""Methods by name, with their parameters: three ways to search, rescorers, rewriters, and retrievers as ``knn:NAME``.
+"""Methods by name, with their parameters: first passes, rescorers, strategies, rewriters, retrievers as ``knn:NAME``.
 
-A name such as ``nnn`` may stand for two things: a rescorer of the window that something else has found, and a retriever
-that searches the whole corpus. The prefix, the hook in which a request has the latter, tells them apart.
+A name such as ``nnn`` may be that of a rescorer and of a retriever. The prefix, the hook of retrievers, distinguishes
+them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,13 +46,13 @@ class HybridParams(Params):
 
 
 RETRIEVAL: Mapping[str, type[Params]] = {"bm25": Bm25Params, "dense": DenseParams, "hybrid": HybridParams}
-"""Methods that find documents by one search; rescorers put the window that one of these found into order."""
+"""Methods that find documents by one search; rescorers reorder the window that one of these has found."""
 
 KNN = "knn:"
-"""Stands before a retriever's name."""
+"""Prefix of a retriever's name."""
 
 GROUPS: Mapping[str, tuple[str, ...]] = {"programs": tuple(CATALOGUE)}
-"""Names that stand for several methods."""
+"""Names of groups of methods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class Method:
     Attributes:
         name: As in a request's ``method``.
         params: Validated parameters.
-        rescorer: What scores the window; None for methods that are no rescorers.
-        retriever: What searches the whole corpus; None for methods that are no retrievers.
-        rewriter: What makes the query; None for methods that are no rewriters.
-        strategy: What spends a reranker's budget; None for methods that do not.
+        rescorer: The rescorer; None for a method of another kind.
+        retriever: The retriever; None for a method of another kind.
+        rewriter: The rewriter; None for a method of another kind.
+        strategy: The strategy; None for a method of another kind.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Method:
         if self.retriever is not None:
             return self.retriever.needs(self.params) | {Feature.POOLED}
         if self.strategy is not None:
-            reranker = walk_reranker(self)
+            reranker = strategy_reranker(self)
             return reranker.needs(reranker.Params()) | reranker.wants - {Feature.OFFSETS} | {Feature.POOLED}
         if self.rescorer is not None:
             needs: frozenset[Feature] = self.rescorer.needs(self.params) | self.rescorer.wants - {Feature.OFFSETS}
@@ -105,23 +105,24 @@ def names() -> tuple[str, ...]:
     return (*RETRIEVAL, *rescoring, *STRATEGIES, *rewriters.names(), *(f"{KNN}{name}" for name in retrievers.names()))
 
 
-def resolve(wanted: Sequence[str], params: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[Method, ...]:
+def resolve(requested: Sequence[str], params: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[Method, ...]:
     """Return methods by name, in the order given, each once.
 
     Args:
-        wanted: Names; one of :data:`GROUPS` stands for all of its methods.
+        requested: Names of methods; a name of :data:`GROUPS` means all of its methods.
         params: Parameters by method name; a method without any takes its defaults.
 
     Raises:
-        InvalidRequest: A name is unknown (the message names the nearest), parameters are given for a method that is
-            not evaluated, or do not fit it.
+        InvalidRequest: A name is unknown (the message names the most similar), or parameters are invalid or given for a
+            method that is not requested.
     """
     params = params or {}
-    wanted = list(dict.fromkeys(chain.from_iterable(GROUPS.get(name, (name,)) for name in wanted)))
-    methods = tuple(resolve_one(name, params.get(name, {})) for name in wanted)
+    requested = list(dict.fromkeys(chain.from_iterable(GROUPS.get(name, (name,)) for name in requested)))
+    methods = tuple(resolve_one(name, params.get(name, {})) for name in requested)
     for name in params:
-        if name not in wanted:
-            raise InvalidRequest(f"params are given for [{name}], which is not among the methods: {', '.join(wanted)}")
+        if name not in requested:
+            others = ", ".join(requested)
+            raise InvalidRequest(f"params are given for [{name}], which is not among the methods: {others}")
     return methods
 
 
@@ -144,13 +145,13 @@ def resolve_one(name: str, params: Mapping[str, Any] | None = None) -> Method:
     return Method(name, parse_params(rescorer, params or {}), rescorer)
 
 
-def walk_reranker(method: Method) -> Rescorer[Any]:
-    """Return the rescorer that a walk of an evaluation takes for its reranker.
+def strategy_reranker(method: Method) -> Rescorer[Any]:
+    """Return the rescorer that a strategy uses as its reranker.
 
     Raises:
-        InvalidRequest: It names none of those that judge each document by itself.
+        InvalidRequest: Its parameters name another reranker.
     """
-    assert isinstance(method.params, StrategyParams)  # noqa: S101 - of every walk
+    assert isinstance(method.params, StrategyParams)  # noqa: S101 - of every strategy
     name = method.params.reranker
     if name not in BY_THEMSELVES:
         raise InvalidRequest(
@@ -161,6 +162,6 @@ def walk_reranker(method: Method) -> Rescorer[Any]:
 
 
 def retrieval(methods: Sequence[Method]) -> dict[str, Method]:
-    """Return the retrieval methods by name: as given where they are among the methods, else with their defaults."""
+    """Return the first-pass methods by name: those among the methods, and the others with their defaults."""
     given = {method.name: method for method in methods if method.name in RETRIEVAL}
     return {name: given.get(name) or resolve_one(name) for name in RETRIEVAL}

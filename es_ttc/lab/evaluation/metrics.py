@@ -1,7 +1,7 @@
-"""Ranking metrics, as ir-measures (trec_eval) computes them, one value a query.
+"""Ranking metrics, computed by ir-measures (trec_eval), one value per query.
 
-The rank of a document is its place in the ranking given. trec_eval re-sorts by score and breaks ties by document id,
-so scores are replaced by descending whole numbers first: what a user sees is what is measured.
+The rank of a document is its place in the ranking. trec_eval sorts by score again and breaks ties by document id, so
+scores are replaced by descending whole numbers first.
 """
 
 import re
@@ -22,11 +22,11 @@ Aspects = Mapping[str, Qrels]
 Rankings = Mapping[str, Sequence[str]]
 
 CUTOFFS = (1, 2, 3, 5, 10, 20, 100)
-"""Cutoffs that are always computed, beside the one that the caller names."""
+"""Cutoffs that are always computed, in addition to the caller's."""
 OF_SETS = (3, 5, 10)
-"""Those of the metrics that judge the first documents as a set: ``ils`` and ``alpha-ndcg``."""
+"""Cutoffs of the metrics of sets of documents: ``ils`` and ``alpha-ndcg``."""
 ALPHA = 0.5
-"""By how much a further document on the same aspect is worth less, as at TREC's web track."""
+"""The reduction of the gain of a further document on the same aspect, as in TREC's web track."""
 
 _FAMILIES = ("ndcg", "recall", "success", "comp")
 _WHOLE = ("map", "mrr")
@@ -86,7 +86,7 @@ def score(
         rankings: Document ids by query id, best first, each once. A query without a ranking scores zero.
         k: A further cutoff beside :data:`CUTOFFS` and :data:`OF_SETS`.
         aspects: Judgements by query id and aspect, where there are any.
-        vectors: ``(d,)`` unit vectors by document id, where they are at hand.
+        vectors: ``(d,)`` unit vectors by document id, or None.
 
     Returns:
         ``ndcg@c``, ``recall@c``, ``success@c`` (any relevant document in the top c) and ``comp@c`` (all of them) at
@@ -122,7 +122,7 @@ def score_by(metric: str, qrels: Qrels, rankings: Rankings) -> Float64:
 
 
 def check_metric(name: str) -> None:
-    """Refuse what is no metric that rankings can be chosen by.
+    """Raise an error for a name that is no metric of rankings.
 
     Raises:
         InvalidRequest: The name is none of ``ndcg@k``, ``recall@k``, ``success@k``, ``comp@k``, ``map`` and ``mrr``.
@@ -135,7 +135,7 @@ def check_metric(name: str) -> None:
 
 
 def complete(judged: Mapping[str, int], ranking: Sequence[str], k: int) -> bool:
-    """Whether all relevant documents, and there is one, stand in the top k (Comp@k of NNN decoding, section 4)."""
+    """Return whether all relevant documents, at least one, are in the top k (Comp@k of NNN decoding, section 4)."""
     relevant = {document for document, grade in judged.items() if grade > 0}
     return bool(relevant) and relevant <= set(ranking[:k])
 
@@ -143,10 +143,10 @@ def complete(judged: Mapping[str, int], ranking: Sequence[str], k: int) -> bool:
 def answer_coverage(
     answers: Mapping[str, Sequence[str]], rankings: Rankings, texts: Mapping[str, str], k: int
 ) -> Float64:
-    """Return for each question whether an answer to it stands in the text of the top k documents.
+    """Return for each question whether an answer to it is in the text of the top k documents.
 
-    SIRA's measure for question answering (section 4.3): of what was retrieved, not of what a reader makes of it. Texts
-    and answers are compared as SQuAD does: lower case, without punctuation and articles, as whole words.
+    SIRA's measure for question answering (section 4.3): it measures retrieval, not the extraction of answers. Texts and
+    answers are compared as in SQuAD: lower case, without punctuation and articles, as whole words.
 
     Args:
         answers: Accepted answers by query id; a query without any counts as not covered.
@@ -160,7 +160,7 @@ def answer_coverage(
     read = {document: f" {_words(texts[document])} " for query in answers for document in rankings.get(query, ())[:k]}
     accepted = {query: [words for words in map(_words, strings) if words] for query, strings in answers.items()}
     found = [
-        any(f" {wanted} " in read[document] for document in rankings.get(query, ())[:k] for wanted in strings)
+        any(f" {words} " in read[document] for document in rankings.get(query, ())[:k] for words in strings)
         for query, strings in accepted.items()
     ]
     return np.array(found, np.float64)
@@ -213,7 +213,7 @@ def _completeness(qrels: Qrels, rankings: Rankings, k: int) -> Float64:
 
 
 def _similarities(qrels: Qrels, rankings: Rankings, vectors: Mapping[str, Float32], k: int) -> Float64:
-    """Documents without a vector are passed over."""
+    """Return each query's ``ils``; documents without a vector are skipped."""
     values = np.zeros(len(qrels))
     for place, query in enumerate(qrels):
         rows = [vectors[document] for document in rankings.get(query, ())[:k] if document in vectors]
@@ -245,9 +245,9 @@ def _by_ir_measures(
     positions = {query: position for position, query in enumerate(qrels)}
     values = {name: np.zeros(len(qrels)) for name in names}
     run = {query: _by_rank(rankings[query]) for query in qrels if rankings.get(query)}
-    for wanted, judgements in judged:
-        if run and wanted:  # ir-measures refuses an empty run; every query then scores zero
-            for metric in ir_measures.iter_calc(wanted, judgements, run):
+    for some, judgements in judged:
+        if run and some:  # ir-measures accepts no empty run; every query then scores zero
+            for metric in ir_measures.iter_calc(some, judgements, run):
                 values[measures[metric.measure]][positions[metric.query_id]] = metric.value
     return values
 
@@ -261,5 +261,5 @@ def _aspect_lines(aspects: Aspects) -> Iterator[tuple[str, str, int, str]]:
 
 
 def _by_rank(ranking: Sequence[str]) -> dict[str, float]:
-    """Scores that strictly decrease down the ranking (whole numbers: trec_eval keeps them as float32)."""
+    """Return scores that strictly decrease down the ranking (whole numbers: trec_eval stores them as float32)."""
     return {document: float(len(ranking) - rank) for rank, document in enumerate(ranking)}

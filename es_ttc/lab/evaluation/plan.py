@@ -1,4 +1,4 @@
-"""What is to be evaluated and how, and the doing of it on one collection."""
+"""The plan of an evaluation, and its run on one collection."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,24 +22,24 @@ from es_ttc.retrievers.base import Vectors
 from es_ttc.settings import EngineSettings
 
 SPANS = SpanGrid(scale=10, stride=5)
-"""The spans that are searched: ten tokens wide, one every five."""
+"""The grid of searched spans: ten tokens wide, one every five tokens."""
 
 _OF_TOKENS = frozenset({Feature.TOKENS, Feature.NORMS})
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be evaluated.
+    """The plan of an evaluation.
 
     Attributes:
         methods: The methods with their parameters.
         k: Cutoff of the headline metrics.
-        baseline: The method that the others are compared with; None for dense, else the first one.
+        baseline: The method with which the others are compared; None for dense if it is among them, else the first one.
         first_pass: The method that finds the window of a rescorer.
-        window: Documents that a rescorer scores; None for the whole corpus.
+        window: Number of documents that a rescorer scores; None for the whole corpus.
         codec: Storage type of token vectors.
-        max_tokens: Rows kept of one document's token matrix.
-        engine: The engine to go through; None for memory.
+        max_tokens: Maximum number of token vectors of a document.
+        engine: The engine that is used; None to evaluate in memory.
     """
 
     methods: tuple[Method, ...]
@@ -56,17 +56,17 @@ class Plan:
 
     @property
     def features(self) -> frozenset[Feature]:
-        """What the methods and the first pass read of documents and queries."""
+        """The features of documents and queries that the methods and the first pass read."""
         needs = reduce(frozenset.__or__, (method.needs for method in self.methods), frozenset[Feature]())
         return needs | {Feature.POOLED} if any(method.rescorer for method in self.methods) else needs
 
     @property
     def needs_encoder(self) -> bool:
-        """Whether anything has to be encoded."""
+        """Whether documents and queries are encoded."""
         return bool(self.features) or self.engine is not None
 
     def spec(self, collection: Collection, encoder: Encoder) -> IndexSpec:
-        """Return what an index of the collection carries for these methods."""
+        """Return the spec of an index of the collection for these methods."""
         titled = any(document.title for document in collection.documents)
         return IndexSpec(
             encoder.identity,
@@ -89,7 +89,7 @@ class Plan:
         return "packed" if self.features & _OF_TOKENS or Vectors.TOKENS in self._searches else "none"
 
     def settings(self) -> dict[str, Any]:
-        """Return what was chosen, for results and reports."""
+        """Return the settings for results and reports."""
         return {
             "window": "all" if self.window is None else self.window,
             "first_pass": self.first_pass,
@@ -104,11 +104,11 @@ def run(
     """Evaluate one collection.
 
     Returns:
-        The result, and where it comes from: ``memory``, or the engine's product and version.
+        The result, and where it was made: ``memory``, or the engine's product and version.
 
     Raises:
         ConfigurationError: The plan needs an encoder and none is given.
-        InvalidRequest: The methods cannot be run as the plan says.
+        InvalidRequest: A method cannot be run according to the plan.
         EngineError: The engine failed.
     """
     with opened(plan, collection, encoder, progress) as (searcher, where, truncated):
@@ -123,7 +123,7 @@ def run(
 
 
 def require_no_engine(methods: Sequence[Method]) -> None:
-    """Refuse methods that only an engine can run.
+    """Raise an error for methods that only an engine can run.
 
     Raises:
         InvalidRequest: One of them rewrites queries.
@@ -137,7 +137,7 @@ def require_no_engine(methods: Sequence[Method]) -> None:
 def opened(
     plan: Plan, collection: Collection, encoder: Encoder | None, progress: Progress
 ) -> Iterator[tuple[Searcher, str, int]]:
-    """Give what answers the queries, where it does so, and how many documents were truncated; see :func:`run`."""
+    """Yield the searcher, where it searches, and the number of truncated documents; see :func:`run`."""
     if plan.engine is None:
         require_no_engine(plan.methods)
     texts = [compose(document.source, ("title", "text"))[0] for document in collection.documents]
@@ -149,10 +149,10 @@ def opened(
         raise ConfigurationError("these methods need an encoder, and none is given")
     spec = plan.spec(collection, encoder)
     needs_tokens = Feature.QUERY_TOKENS in plan.features
-    questions = list(collection.queries.values())
+    query_texts = list(collection.queries.values())
     if plan.engine is None:
         features = encode_corpus(collection.documents, spec, encoder, progress)
-        queries = encode_queries(questions, encoder, tokens=needs_tokens, progress=progress)
+        queries = encode_queries(query_texts, encoder, tokens=needs_tokens, progress=progress)
         memory = MemorySearcher(
             collection, texts, known, features, queries, first_pass=plan.first_pass, window=plan.window
         )
@@ -163,7 +163,7 @@ def opened(
     require_possible(plan.methods, plan.first_pass, plan.window, len(collection.documents))
     graph = any(method.strategy is not None and method.strategy.walks for method in plan.methods)
     with temporary_index(plan.engine, collection, spec, encoder, progress, graph=graph) as index:
-        queries = encode_queries(questions, encoder, tokens=False, progress=progress)
+        queries = encode_queries(query_texts, encoder, tokens=False, progress=progress)
         with engine_searcher(
             plan.engine,
             index,

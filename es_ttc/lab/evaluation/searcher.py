@@ -1,4 +1,4 @@
-"""What answers a collection's queries by a method: the arrays in memory, or an engine behind the gateway."""
+"""The interface of searchers, which answer a collection's queries in memory or through a gateway and an engine."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -8,27 +8,27 @@ from es_ttc.lab.evaluation.rankings import Run
 from es_ttc.vectors.tokens import Float32
 
 Progress = Callable[[str, int, int], None]
-"""Called with (what is being done, units done, units in all)."""
+"""Receives the present stage, the number of units done, and the number of all units."""
 
-LEAST_DEPTH = 100
-MOST_DEPTH = 1000
+MIN_DEPTH = 100
+MAX_DEPTH = 1000
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Show no progress."""
+    """Ignore progress."""
 
 
 def depth_of(window: int | None, documents: int) -> int:
-    """Return how many documents of each query are ranked and measured.
+    """Return the number of documents that are ranked and measured for each query.
 
-    At least 100, the deepest cutoff of the metrics; at least the window; at most 1000, as trec_eval is used with BEIR;
-    at most the corpus.
+    At least 100, the largest cutoff of the metrics, and the window; at most 1000, as usual with trec_eval and BEIR, and
+    the size of the corpus.
 
     Args:
-        window: Documents that a rescorer scores; None for the whole corpus.
-        documents: The corpus's size.
+        window: Number of documents that a rescorer scores; None for the whole corpus.
+        documents: Size of the corpus.
     """
-    return min(max(window or documents, LEAST_DEPTH), MOST_DEPTH, documents)
+    return min(max(window or documents, MIN_DEPTH), MAX_DEPTH, documents)
 
 
 class Searcher(Protocol):
@@ -36,7 +36,7 @@ class Searcher(Protocol):
 
     @property
     def vectors(self) -> Mapping[str, Float32] | None:
-        """The documents' pooled vectors by id, ``(d,)`` unit; None where they are not at hand."""
+        """The documents' pooled vectors by id, ``(d,)`` at unit length; None if they are unavailable."""
         ...
 
     def rank(self, method: Method, progress: Progress = silent) -> Run:

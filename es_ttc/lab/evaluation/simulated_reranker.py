@@ -1,6 +1,6 @@
-"""A reranker of known quality, made from relevance judgements: a simulation, for measuring search strategies.
+"""A simulated reranker of known quality, made from relevance judgements, for measuring strategies.
 
-Where the reranker's errors are what is studied, a real one will not do: its quality cannot be set.
+It is used where the effect of a reranker's errors is studied, because the quality of a real one cannot be set.
 """
 
 import hashlib
@@ -13,8 +13,8 @@ import numpy as np
 def noise_scale(error_rate: float) -> float:
     """Return the standard deviation of the noise that makes a reranker wrong about a pair this often.
 
-    Two documents whose grades differ by 1, each with normal noise of standard deviation s, stand in the wrong order
-    with probability Phi(-1 / (s sqrt 2)).
+    Two documents whose grades differ by 1, each with normal noise of standard deviation s, are in the wrong order with
+    probability Phi(-1 / (s sqrt 2)).
 
     Args:
         error_rate: From 0 to less than .5.
@@ -28,14 +28,14 @@ def noise_scale(error_rate: float) -> float:
 
 
 class SimulatedReranker:
-    """Scores documents by their grade plus noise that is always the same for one query and document.
+    """Scores documents by their grade plus noise, which is constant for a query and document.
 
     Args:
         query: The query's id; with the seed it determines the noise.
-        grades: Relevance by document id; others have 0.
+        grades: Relevance by document id; other documents have 0.
         ids: The documents' ids by number.
-        error_rate: Share of pairs of neighbouring grades that it puts in the wrong order.
-        seed: Of the noise.
+        error_rate: Share of pairs of adjacent grades that it puts in the wrong order.
+        seed: Seed of the noise.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The methods through a real engine: a temporary index, the gateway, and standard `_search` calls."""
+"""The methods with an engine: a temporary index, a gateway, and `_search` requests."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ from es_ttc.settings import EngineSettings, GatewaySettings
 from es_ttc.vectors.tokens import Float32
 
 MOST_HITS = 10_000
-"""``index.max_result_window``, and the gateway's greatest window."""
+"""``index.max_result_window``, and the gateway's maximum window."""
 
 _TIMEOUT = "120s"
 
@@ -53,15 +53,16 @@ class EngineSearcher:
     Args:
         runner: Runs the client.
         client: A client of the gateway.
-        product: What stands behind the gateway.
+        product: The engine's product.
         index: The collection's index.
         collection: Documents and queries.
         text_fields: The index's text fields.
-        retrieval: The retrieval methods by name, with their parameters.
-        queries: The encoded queries, in the collection's order: dense search is given their vectors.
+        retrieval: The first-pass methods by name, with their parameters.
+        queries: The encoded queries, in the collection's order, whose vectors dense search uses.
         first_pass: The method that finds the window of a rescorer.
-        window: Documents that a rescorer scores; None for the whole corpus.
-        depth: Documents ranked for each query; None for what :func:`es_ttc.lab.evaluation.searcher.depth_of` gives.
+        window: Number of documents that a rescorer scores; None for the whole corpus.
+        depth: Number of documents ranked for each query; None for that of
+            :func:`es_ttc.lab.evaluation.searcher.depth_of`.
     """
 
     def __init__(
@@ -97,14 +98,14 @@ class EngineSearcher:
 
     @property
     def vectors(self) -> None:
-        """The documents' vectors stay in the engine."""
+        """None: the documents' vectors are only in the engine."""
         return
 
     def rank(self, method: Method, progress: Progress = silent) -> Run:
         """Return the method's rankings of all queries; see :class:`es_ttc.lab.evaluation.searcher.Searcher`.
 
         Raises:
-            EngineError: A search failed, a rescoring that came too late included.
+            EngineError: A search failed, or a rescoring was late.
         """
         return self._runner.run(self._rank(method, progress))
 
@@ -145,7 +146,7 @@ class EngineSearcher:
         return await self._search({"knn": clause}, self._depth)
 
     async def _rescored(self, method: Method, text: str) -> SearchHits:
-        """Rescore the window; what is measured behind it comes from the first pass alone."""
+        """Return the rescored window, followed by the rest of the first pass."""
         section = {"query_text": text, **_section(method.name, method)}
         first = self._retrieving("bm25" if method.joins_nearest else self._first_pass, text)
         rescore = {"rescore": {"window_size": self._window, "ttc": section}}
@@ -167,7 +168,7 @@ class EngineSearcher:
         return SearchHits([hit["_id"] for hit in hits], np.array([hit["_score"] for hit in hits], dtype=np.float32))
 
     def _retrieving(self, name: str, text: str) -> dict[str, Any]:
-        """Return the part of a body that finds documents; all of them where the window is the whole corpus."""
+        """Return the part of a body that finds documents; all of them if the window is the whole corpus."""
         reach = self._window if self._whole_corpus else self._reach
         body = (
             {"query": matching(text, self._text_fields)}
@@ -183,13 +184,13 @@ class EngineSearcher:
 
 
 def _section(name: str, method: Method) -> dict[str, Any]:
-    """Return what a request says about a method: no answer but the method's own is of use here."""
+    """Return a method's section of a request, without fallback to the engine's own ranking."""
     params = method.params.model_dump(mode="json", exclude_unset=True)
     return {"method": name, "params": params, "timeout": _TIMEOUT, "on_error": "fail"}
 
 
 def require_possible(methods: Sequence[Method], first_pass: FirstPass, window: int | None, documents: int) -> None:
-    """Refuse what works in memory only, before anything is indexed.
+    """Raise an error for what works in memory only, before anything is indexed.
 
     Raises:
         InvalidRequest: BM25 has parameters of its own, the first pass is hybrid, or the window is wider than an engine
@@ -218,7 +219,7 @@ class TemporaryIndex:
         runner: Runs the engine's client.
         engine: That client.
         name: The index's name.
-        outcome: What became of the documents.
+        outcome: The result of the ingest.
     """
 
     runner: asyncio.Runner
@@ -227,7 +228,7 @@ class TemporaryIndex:
     outcome: IngestResult
 
     def product_and_version(self) -> str:
-        """The engine's name for people."""
+        """Return the engine's product and version, for display."""
         found = self.runner.run(self.engine.capabilities())
         return f"{found.product} {'.'.join(map(str, found.version))}"
 
@@ -242,18 +243,18 @@ def temporary_index(
     *,
     graph: bool = False,
 ) -> Iterator[TemporaryIndex]:
-    """Index a collection under a name of its own; the index is deleted at the end, whatever ends it.
+    """Index a collection under a new name; the index is deleted at the end of the context.
 
     Args:
         settings: The engine.
-        collection: What is indexed.
-        spec: What the index carries.
+        collection: The collection.
+        spec: The spec of the index.
         encoder: Encodes the documents.
-        progress: Told about every batch.
-        graph: Whether it gets a neighbour graph.
+        progress: Receives the progress.
+        graph: Whether a neighbour graph is built.
 
     Raises:
-        EngineError: A document was rejected: the figures would not be those of the collection.
+        EngineError: A document was rejected, so that the figures would not be those of the collection.
     """
     name = f"es-ttc-evaluate-{uuid.uuid4().hex[:12]}"
     with asyncio.Runner() as runner:
@@ -317,18 +318,18 @@ async def index_collection(
     encoder: Encoder,
     report: Callable[[int, int], None] = lambda *_: None,
 ) -> IngestResult:
-    """Make an index of one shard and write every document of a collection into it.
+    """Create an index of one shard and write every document of a collection into it.
 
     Args:
         engine: The engine.
-        name: Of the index, which must not exist.
-        collection: What is indexed.
-        spec: What the index carries.
+        name: Name of the index, which must not exist.
+        collection: The collection.
+        spec: The spec of the index.
         encoder: Encodes the documents.
-        report: Told how many documents of how many are written.
+        report: Receives the number of written documents and of all.
 
     Raises:
-        EngineError: A document was rejected: the figures would not be those of the collection.
+        EngineError: A document was rejected, so that the figures would not be those of the collection.
     """
     total = len(collection.documents)
     await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
