@@ -30,7 +30,7 @@ from es_ttc.serving.features.codebooks import CodebookStore
 from es_ttc.serving.features.encoding import Encoders, Loader
 from es_ttc.serving.features.read_budget import ReadBudget
 from es_ttc.serving.features.scoring import WindowScorer
-from es_ttc.serving.features.store import FeatureStore
+from es_ttc.serving.features.store import FeatureServices, FeatureStore
 from es_ttc.serving.http.body_memory import BodyMemory
 from es_ttc.serving.http.caller import Caller, ClientDisconnected
 from es_ttc.serving.http.limits import request_limits
@@ -121,7 +121,8 @@ class Services:
         self.features = FeatureStore(
             self.upstream, cache_bytes, self.scoring, self.attached.side_caller, reads, codebooks
         )
-        self.scorer = WindowScorer(self.upstream, self.features, self.attached, self.encoders, self.scoring)
+        self.with_features = FeatureServices(self.upstream, self.features, self.attached, self.encoders, self.scoring)
+        self.scorer = WindowScorer(self.with_features)
         self.tuned = TunedDefaults.read(settings.tuned)
         if settings.ranking_models is not None:  # an evaluation has its own, and starts a gateway without settings
             learned_models.serve_from(settings.ranking_models)
@@ -154,17 +155,13 @@ def search_pipeline(settings: GatewaySettings, services: Services) -> SearchPipe
         default_timeout_ms=settings.rewrite_timeout_ms,
     )
     retrieval = RetrievalService(
-        upstream,
-        services.features,
-        services.attached,
-        services.encoders,
-        services.scoring,
+        services.with_features,
         metrics,
         tuned,
         default_timeout_ms=timeout_ms,
         max_window=max_window,
     )
-    nearest = NearestDocuments(upstream, services.features, services.attached, services.encoders, services.scoring)
+    nearest = NearestDocuments(services.with_features)
     rescorers = WindowRescorers(services.scorer, nearest, timeout_ms, tuned, metrics)
     strategies = AdaptiveReranking(
         upstream, services.scorer, services.attached, services.rerankers, metrics, timeout_ms

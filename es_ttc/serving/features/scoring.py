@@ -15,11 +15,11 @@ from es_ttc.index.mappings.spec import CHUNKS, ENCODER, HASH
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.serving.features import skip_reasons
-from es_ttc.serving.features.attached import AttachedFeatureLocator, FeatureLocations, own_key
+from es_ttc.serving.features.attached import FeatureLocations, own_key
 from es_ttc.serving.features.calibrations import CalibrationStore
 from es_ttc.serving.features.columns import columns, partial_columns
 from es_ttc.serving.features.decoding import require_readable, require_sendable
-from es_ttc.serving.features.encoding import EncodedQuery, Encoders, ignore_failure
+from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
 from es_ttc.serving.features.index_encoders import IndexEncoderLookup, ScorableDocuments
 from es_ttc.serving.features.index_meta import mapped_fields
 from es_ttc.serving.features.scores import (
@@ -32,9 +32,7 @@ from es_ttc.serving.features.scores import (
     no_features,
 )
 from es_ttc.serving.features.skip_reasons import SkipReason
-from es_ttc.serving.features.store import FeatureStore, MissingFeatures, SideIndexUnreadable, WindowFeatures
-from es_ttc.serving.http.upstream import Upstream
-from es_ttc.serving.pool import BoundedPool
+from es_ttc.serving.features.store import FeatureServices, MissingFeatures, SideIndexUnreadable, WindowFeatures
 from es_ttc.serving.search.fallback import ScoringError
 from es_ttc.vectors.tokens import Float32
 
@@ -64,34 +62,21 @@ class WindowScorer:
     """Scores windows of hits.
 
     Args:
-        upstream: The engine.
-        features: The documents' features.
-        attached: Finds the features of attached indices.
-        encoders: The encoders of queries.
-        pool: Runs methods.
+        services: The engine, the features, the encoders.
     """
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        features: FeatureStore,
-        attached: AttachedFeatureLocator,
-        encoders: Encoders,
-        pool: BoundedPool,
-    ) -> None:
-        self._upstream = upstream
-        self._features = features
-        self._attached = attached
-        self._encoders = encoders
-        self._calibrations = CalibrationStore(upstream)
-        self._index_encoders = IndexEncoderLookup(upstream, attached.side_caller, encoders.loaded_keys)
-        self._pool = pool
+    def __init__(self, services: FeatureServices) -> None:
+        self._services = services
+        self._calibrations = CalibrationStore(services.upstream)
+        self._index_encoders = IndexEncoderLookup(
+            services.upstream, services.attached.side_caller, services.encoders.loaded_keys
+        )
 
     def begin_encoding(self, method: Method, texts: tuple[str, ...]) -> asyncio.Task[EncodedQuery] | None:
         """Start to encode a query with the first encoder, before the window's encoder is known."""
         if not method.encodes:
             return None
-        return self._encoders.begin(texts, tokens=method.query_tokens)
+        return self._services.encoders.begin(texts, tokens=method.query_tokens)
 
     async def score(
         self,
@@ -176,7 +161,7 @@ class WindowScorer:
             await self._encoder(scorable, request)  # raises before features of a wrong encoder are sent
         started = time.perf_counter()
         needed = method.needs | method.wants
-        found = await self._features.window_of(scorable.known, needed, documents.blobs, caller)
+        found = await self._services.store.window_of(scorable.known, needed, documents.blobs, caller)
         request.timings.features += _ms_since(started)
         if isinstance(found, MissingFeatures):
             return found
@@ -184,7 +169,9 @@ class WindowScorer:
         if not _any_complete(found, method):
             raise _none_usable(skipped, scorable.known[0].index)
         encoder = await self._encoder(scorable, request)
-        encoded = await self._encoders.finish(encoder, request.texts, request.begun, tokens=method.query_tokens)
+        encoded = await self._services.encoders.finish(
+            encoder, request.texts, request.begun, tokens=method.query_tokens
+        )
         window = _ReadWindow(ids, documents.first_pass, 0, scorable, found, skipped)
         return await self._scored(window, encoded, request)
 
@@ -199,7 +186,7 @@ class WindowScorer:
         if scored.window is None or scored.query is None or not places:
             return []
         # The whole window, because details may depend on its other documents.
-        details = await self._pool.run(method.rescorer.detail, scored.query, scored.window, method.params)
+        details = await self._services.pool.run(method.rescorer.detail, scored.query, scored.window, method.params)
         return [details[place] for place in places]
 
     def summary(self, scored: WindowScores, method: Method) -> dict[str, Any]:
@@ -217,7 +204,7 @@ class WindowScorer:
         """
         started = time.perf_counter()
         try:
-            scores = await self._pool.run(method.rescorer.score, query, window, method.params)
+            scores = await self._services.pool.run(method.rescorer.score, query, window, method.params)
         except (EsTtcError, asyncio.CancelledError):
             raise
         except Exception as error:  # a method may raise anything
@@ -280,7 +267,7 @@ class WindowScorer:
         method, key = request.method, scorable.known[0]
         needs = method.rescorer.needs(method.params)
         if Feature.ENCODER in needs:
-            query = replace(query, encode=encode_fn(await self._encoders.serving(key.encoder, key.index)))
+            query = replace(query, encode=encode_fn(await self._services.encoders.serving(key.encoder, key.index)))
         if Feature.CALIBRATION in method.rescorer.wants:
             calibration = await self._calibrations.of(key.index, key.encoder, request.caller)
             if calibration is None and Feature.CALIBRATION in needs:
@@ -301,7 +288,7 @@ class WindowScorer:
             MissingFeature: The index has no features.
         """
         started = time.perf_counter()
-        located = await self._attached.locate(hits, request.caller)
+        located = await self._services.attached.locate(hits, request.caller)
         request.timings.features += _ms_since(started)
         ambiguous = dict.fromkeys(located.ambiguous, SkipReason.MARKS)
         if not any(located.keys):
@@ -322,23 +309,23 @@ class WindowScorer:
             NoFeatures: It is not loaded, and the indices have another one.
         """
         known = scorable.known
-        if not self._encoders.has(scorable.encoder) and not await self._index_encoders.is_encoder_of_all(
+        if not self._services.encoders.has(scorable.encoder) and not await self._index_encoders.is_encoder_of_all(
             scorable.encoder, known, request.caller
         ):
             foreign = {place: SkipReason.ENCODER for place, key in enumerate(scorable.keys) if key is not None}
             raise no_features({**scorable.skipped, **foreign})
-        return await self._encoders.serving(scorable.encoder, known[0].index)
+        return await self._services.encoders.serving(scorable.encoder, known[0].index)
 
     async def _read(self, scorable: ScorableDocuments, request: ScoringRequest) -> tuple[WindowFeatures, EncodedQuery]:
         """Read features and encode the query at the same time."""
         method = request.method
         encoder = await self._encoder(scorable, request)
-        encoding = self._encoders.finish(encoder, request.texts, request.begun, tokens=method.query_tokens)
+        encoding = self._services.encoders.finish(encoder, request.texts, request.begun, tokens=method.query_tokens)
         query_task = asyncio.create_task(encoding)
         query_task.add_done_callback(ignore_failure)
         try:
             started = time.perf_counter()
-            found = await self._features.window(scorable.known, method.needs | method.wants, request.caller)
+            found = await self._services.store.window(scorable.known, method.needs | method.wants, request.caller)
             request.timings.features += _ms_since(started)
             return found, await query_task
         finally:
@@ -361,9 +348,11 @@ class WindowScorer:
         indices = sorted({str(hit["_index"]) for hit in hits})
         own = [index for index in indices if index not in located.sides]
         sides = sorted(filter(None, located.sides.values()))
-        mapped = await mapped_fields(self._upstream, request.caller, own, fields) if own else set()
+        mapped = await mapped_fields(self._services.upstream, request.caller, own, fields) if own else set()
         if sides:
-            mapped |= await mapped_fields(self._upstream, self._attached.side_caller(request.caller), sides, fields)
+            mapped |= await mapped_fields(
+                self._services.upstream, self._services.attached.side_caller(request.caller), sides, fields
+            )
         lacking = sorted(fields - mapped)
         if not lacking or (located.sides and not sides):
             raise no_features({})

@@ -16,6 +16,7 @@ from es_ttc.index.mappings.readers import ReadFeature
 from es_ttc.index.mappings.spec import HASH
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.columns import Stored
 from es_ttc.serving.features.decoding import (
     ABSENT,
@@ -28,6 +29,7 @@ from es_ttc.serving.features.decoding import (
     read_request,
     reader_for,
 )
+from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.features.keys import DocumentKey, SentBlobs
 from es_ttc.serving.features.read_budget import Kind, ReadBudget, unknown_size
 from es_ttc.serving.features.skip_reasons import SkipReason
@@ -354,6 +356,25 @@ class FeatureStore:
         if codebooks:
             decoded = await self._pool.run(decode, raw, keys, features, codebooks)
         return decoded.fetched
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureServices:
+    """The services that scoring, retrieval and the search for candidates share.
+
+    Attributes:
+        upstream: The engine.
+        store: The documents' features.
+        attached: Finds the features of attached indices.
+        encoders: The encoders of queries.
+        pool: Runs methods and other computations.
+    """
+
+    upstream: Upstream
+    store: FeatureStore
+    attached: AttachedFeatureLocator
+    encoders: Encoders
+    pool: BoundedPool
 
 
 async def gather_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:

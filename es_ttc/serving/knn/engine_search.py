@@ -21,16 +21,15 @@ from es_ttc.index.mappings.queries import MOST_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, HASH, SPAN_VECTOR, SPANS, TOKEN_VECTOR, TOKENS, VECTOR
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors
-from es_ttc.serving.features.attached import AttachedFeatureLocator, changed_inside, own_key
+from es_ttc.serving.features.attached import changed_inside, own_key
 from es_ttc.serving.features.columns import Stored, columns
 from es_ttc.serving.features.decoding import features_from_hit, is_readable
 from es_ttc.serving.features.keys import DocumentKey, marks_of
 from es_ttc.serving.features.skip_reasons import SkipReason, consistent
-from es_ttc.serving.features.store import FeatureStore, WindowFeatures
+from es_ttc.serving.features.store import FeatureServices, WindowFeatures
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.clauses import KnnClause, all_of
 from es_ttc.serving.knn.search_client import Body, SearchClient
-from es_ttc.serving.pool import BoundedPool
 from es_ttc.vectors.tokens import Float32
 
 A = ParamSpec("A")
@@ -109,9 +108,7 @@ class EngineSearch:
         clause: The caller's clause, for its filter and the options of every search.
         context: The values that all searches of the request share.
         client: Sends searches.
-        features: The documents' features.
-        attached: Finds the features of attached indices.
-        pool: Runs computations.
+        services: The engine, the features, the encoders.
         named: Whether documents are identified by their ids, for which the engine reads all stored fields; otherwise by
             the hashes of their contents, which must be distinct.
         details: Whether details of documents are requested.
@@ -130,9 +127,7 @@ class EngineSearch:
         clause: KnnClause,
         context: SearchContext,
         client: SearchClient,
-        features: FeatureStore,
-        attached: AttachedFeatureLocator,
-        pool: BoundedPool,
+        services: FeatureServices,
         *,
         named: bool = True,
         details: bool = True,
@@ -147,9 +142,7 @@ class EngineSearch:
         self._clause = clause
         self._context = context
         self._client = client
-        self._features = features
-        self._attached = attached
-        self._pool = pool
+        self._services = services
         self._keys: list[DocumentKey] = []
         self._hit_features: dict[int, Stored] = {}
         self._numbers: dict[Identity, int] = {}
@@ -205,7 +198,7 @@ class EngineSearch:
 
     async def compute(self, function: Callable[A, T], *args: A.args, **kwargs: A.kwargs) -> T:
         """Run a function off the event loop."""
-        return await self._pool.run(function, *args, **kwargs)
+        return await self._services.pool.run(function, *args, **kwargs)
 
     async def _nearest(self, vector: Float32, k: int, options: KnnOptions) -> NearestDocuments:
         """Return the k documents nearest to one vector."""
@@ -250,7 +243,7 @@ class EngineSearch:
         changed = [hit for hit in hits if changed_inside(hit)]
         if not changed:
             return hits
-        located = await self._attached.locate(changed, self._context.caller)
+        located = await self._services.attached.locate(changed, self._context.caller)
         gone = {identity(hit) for hit, key in zip(changed, located.keys, strict=True) if key is None}
         self._stale |= gone
         return [hit for hit in hits if identity(hit) not in gone]
@@ -273,7 +266,7 @@ class EngineSearch:
         return [stored.get(document, {}) for document in documents]
 
     async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> WindowFeatures:
-        return await self._features.window(keys, features, self._context.caller)
+        return await self._services.store.window(keys, features, self._context.caller)
 
     def _body(self, vector: Float32, count: int, options: KnnOptions, filters: Sequence[Any]) -> Body:
         requested = max(options.num_candidates or 0, self._clause.num_candidates or 0)

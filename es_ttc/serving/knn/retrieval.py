@@ -13,12 +13,9 @@ from es_ttc.index.mappings.spec import POOLED, VECTOR
 from es_ttc.rescorers.base import Feature, Query
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.retrievers import registry
-from es_ttc.serving.features.attached import AttachedFeatureLocator
-from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.features.index_meta import mapped_fields
-from es_ttc.serving.features.store import FeatureStore
+from es_ttc.serving.features.store import FeatureServices
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.knn.batched_searches import BatchedSearches, Member
 from es_ttc.serving.knn.clauses import KnnClause, RetrievalRequest, RetrievalResult, with_scores
 from es_ttc.serving.knn.engine_search import FIELDS, AmbiguousContent, EngineSearch, SearchContext
@@ -34,7 +31,6 @@ from es_ttc.serving.knn.search_client import BatchedMsearch, MsearchSender, Sear
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
 from es_ttc.serving.metrics import Metrics
-from es_ttc.serving.pool import BoundedPool
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
 from es_ttc.serving.search.request import shared_parts
 
@@ -48,11 +44,7 @@ class RetrievalService:
     """Retrieves documents for kNN clauses.
 
     Args:
-        upstream: The engine.
-        features: The documents' features.
-        attached: Finds the features of attached indices.
-        encoders: The encoders of queries.
-        pool: Runs the methods' computations.
+        services: The engine, the features, the encoders.
         metrics: Receives stages and fallbacks.
         tuned: Parameters of clauses that set none.
         default_timeout_ms: Timeout of a clause that sets none.
@@ -61,22 +53,14 @@ class RetrievalService:
 
     def __init__(
         self,
-        upstream: Upstream,
-        features: FeatureStore,
-        attached: AttachedFeatureLocator,
-        encoders: Encoders,
-        pool: BoundedPool,
+        services: FeatureServices,
         metrics: Metrics,
         tuned: TunedDefaults,
         *,
         default_timeout_ms: float,
         max_window: int,
     ) -> None:
-        self._upstream = upstream
-        self._features = features
-        self._attached = attached
-        self._encoders = encoders
-        self._pool = pool
+        self._services = services
         self._metrics = metrics
         self._tuned = tuned
         self._default_timeout_ms = default_timeout_ms
@@ -96,9 +80,11 @@ class RetrievalService:
             return []
         methods = [self._method(request.clause) for request in requests]
         caller = requests[0].caller
-        sender = MsearchSender(self._upstream, caller, self._attached.side_caller(caller), path, query_string)
+        sender = MsearchSender(
+            self._services.upstream, caller, self._services.attached.side_caller(caller), path, query_string
+        )
         batches: BatchedMsearch = BatchedSearches(sender.send)
-        product = await self._upstream.product()
+        product = await self._services.upstream.product()
         members = batches.join(len(requests))
         tasks = [
             self._one(request, method, product, batches, member)
@@ -215,17 +201,16 @@ class RetrievalService:
         Documents that contain their own vectors are identified by content hash if possible, because ids are slower.
         """
         clause, section = request.clause, request.clause.section
-        services = self._features, self._attached, self._pool
         details = section is not None and section.detail
         if indices.sides:
-            in_side_indices = SideIndexSearch(clause, context, indices, client, *services, details=details)
+            in_side_indices = SideIndexSearch(clause, context, indices, client, self._services, details=details)
             return await self._search(request, method, query, in_side_indices, timings)
-        named = details or self._attached.expects_ids(request.caller)
+        named = details or self._services.attached.expects_ids(request.caller)
         try:
-            search = EngineSearch(clause, context, client, *services, named=named, details=details)
+            search = EngineSearch(clause, context, client, self._services, named=named, details=details)
             return await self._search(request, method, query, search, timings)
         except AmbiguousContent:
-            search = EngineSearch(clause, context, client, *services, details=details)
+            search = EngineSearch(clause, context, client, self._services, details=details)
             return await self._search(request, method, query, search, timings)
 
     async def _search(
@@ -275,7 +260,9 @@ class RetrievalService:
         """
         clause = request.clause
         tokens = method is not None and Feature.QUERY_TOKENS in method.retriever.needs(method.params)
-        begun = self._encoders.begin(clause.texts, tokens=tokens) if clause.texts and request.accepted else None
+        begun = (
+            self._services.encoders.begin(clause.texts, tokens=tokens) if clause.texts and request.accepted else None
+        )
         try:
             indices = await searched_indices_of(client, clause.filters, shared_parts(request.body), product)
             await self._require_fields(request, method, indices)
@@ -287,8 +274,8 @@ class RetrievalService:
                 if tokens:
                     raise InvalidRequest("the method reads the query's tokens: give [query_text] in place of a vector")
                 return indices, Query("", clause.vector[np.newaxis])
-            encoder = await self._encoders.serving(indices.encoder, request.caller.indices or "searched")
-            encoded = await self._encoders.finish(encoder, clause.texts, begun, tokens=tokens)
+            encoder = await self._services.encoders.serving(indices.encoder, request.caller.indices or "searched")
+            encoded = await self._services.encoders.finish(encoder, clause.texts, begun, tokens=tokens)
         finally:
             if begun is not None:
                 begun.cancel()
@@ -325,11 +312,13 @@ class RetrievalService:
         found: set[str] = set()
         try:
             if sides:
-                found |= await mapped_fields(self._upstream, self._attached.side_caller(caller), sides, fields)
+                found |= await mapped_fields(
+                    self._services.upstream, self._services.attached.side_caller(caller), sides, fields
+                )
             if not caller.indices and not sides:
                 return []
             if caller.indices and (indices.own or not sides):
-                found |= await mapped_fields(self._upstream, caller, [], fields)
+                found |= await mapped_fields(self._services.upstream, caller, [], fields)
         except EngineError:
             return []  # the search itself will return the engine's error
         return sorted(fields - found)

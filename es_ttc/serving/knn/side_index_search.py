@@ -16,16 +16,15 @@ from es_ttc.errors import EngineError
 from es_ttc.index.mappings.queries import MOST_CANDIDATES
 from es_ttc.rescorers.base import Feature
 from es_ttc.retrievers.base import NearestDocuments, together
-from es_ttc.serving.features.attached import MARK_FIELDS, AttachedFeatureLocator, Mark, identity_of, mark_of
+from es_ttc.serving.features.attached import MARK_FIELDS, Mark, identity_of, mark_of
 from es_ttc.serving.features.attached import Identity as SourceIdentity
 from es_ttc.serving.features.keys import SEQ_NO, DocumentKey
 from es_ttc.serving.features.skip_reasons import SkipReason
-from es_ttc.serving.features.store import FeatureStore, SideIndexUnreadable, WindowFeatures
+from es_ttc.serving.features.store import FeatureServices, SideIndexUnreadable, WindowFeatures
 from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import EngineSearch, Hit, KnnOptions, SearchContext, neighbours, until_k
 from es_ttc.serving.knn.search_client import Body, SearchClient, require_complete
 from es_ttc.serving.knn.searched_indices import SearchedIndices, SideIndex
-from es_ttc.serving.pool import BoundedPool
 from es_ttc.vectors.tokens import Float32
 
 _MARKS: Body = {"stored_fields": "_none_", "docvalue_fields": [*MARK_FIELDS]}
@@ -48,9 +47,7 @@ class SideIndexSearch(EngineSearch):
         context: The values that all searches of the request share.
         indices: The searched indices, with their side indices.
         client: Sends searches.
-        features: The documents' features.
-        attached: Finds the features of attached indices.
-        pool: Runs computations.
+        services: The engine, the features, the encoders.
         details: Whether details of documents are requested.
     """
 
@@ -60,13 +57,11 @@ class SideIndexSearch(EngineSearch):
         context: SearchContext,
         indices: SearchedIndices,
         client: SearchClient,
-        features: FeatureStore,
-        attached: AttachedFeatureLocator,
-        pool: BoundedPool,
+        services: FeatureServices,
         *,
         details: bool = True,
     ) -> None:
-        super().__init__(clause, context, client, features, attached, pool, details=details)
+        super().__init__(clause, context, client, services, details=details)
         self._indices = indices
         self._uuids: dict[str, str | None] = {}
         self._matching: dict[str, dict[SourceIdentity, Hit]] = {}
@@ -117,7 +112,7 @@ class SideIndexSearch(EngineSearch):
         if not new:
             return
         hits, uuid = await asyncio.gather(self._source_hits(side, new), self._uuid(side.source))
-        keys = await self._attached.current(side.source, hits, new, uuid, self._context.caller)
+        keys = await self._services.attached.current(side.source, hits, new, uuid, self._context.caller)
         for document in new:
             self._numbers_of_source[side.source, document] = None
         for hit, key in zip(hits, keys, strict=True):
@@ -153,7 +148,7 @@ class SideIndexSearch(EngineSearch):
 
     async def _uuid(self, index: str) -> str | None:
         if index not in self._uuids:
-            self._uuids[index] = await self._attached.uuid(index, self._context.caller)
+            self._uuids[index] = await self._services.attached.uuid(index, self._context.caller)
         return self._uuids[index]
 
     async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> WindowFeatures:

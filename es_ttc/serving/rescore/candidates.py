@@ -24,12 +24,11 @@ from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH, VECTOR
 from es_ttc.serving.adaptive.filters import required_filters
-from es_ttc.serving.features.attached import AttachedFeatureLocator, changed_inside, own_key
-from es_ttc.serving.features.encoding import EncodedQuery, Encoders
+from es_ttc.serving.features.attached import changed_inside, own_key
+from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import SEQ_NO, identity_mark
-from es_ttc.serving.features.store import FeatureStore
+from es_ttc.serving.features.store import FeatureServices
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.knn.batched_searches import BatchedSearches
 from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import SearchContext, search_body
@@ -43,7 +42,6 @@ from es_ttc.serving.knn.search_client import (
 )
 from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
 from es_ttc.serving.knn.side_index_search import SideIndexReplaced, SideIndexSearch
-from es_ttc.serving.pool import BoundedPool
 from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SAFE_PARAMS, SearchPlan
 from es_ttc.serving.rescore.response import CandidateRequest, JoinedCandidates
 from es_ttc.serving.search.engine import EngineRefusal, EngineSearches, ItemRefusal
@@ -80,27 +78,12 @@ class NearestDocuments:
     """Finds candidates.
 
     Args:
-        upstream: The engine.
-        features: The documents' features.
-        attached: Finds the features of attached indices.
-        encoders: The encoders of queries.
-        pool: Runs computations.
+        services: The engine, the features, the encoders.
     """
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        features: FeatureStore,
-        attached: AttachedFeatureLocator,
-        encoders: Encoders,
-        pool: BoundedPool,
-    ) -> None:
-        self._upstream = upstream
-        self.engine = EngineSearches(upstream)
-        self._features = features
-        self._attached = attached
-        self._encoders = encoders
-        self._pool = pool
+    def __init__(self, services: FeatureServices) -> None:
+        self._services = services
+        self.engine = EngineSearches(services.upstream)
         self._own: ExpiringCache[str, str] = ExpiringCache(_MOST_REMEMBERED, _REMEMBERED_SECONDS)
         """By target, the encoder of documents that contain their own vectors."""
 
@@ -175,22 +158,24 @@ class NearestDocuments:
         self, search: "CandidateSearch", encoder: str, vector: Float32, *, named: bool
     ) -> list[dict[str, Any]]:
         """Return the hits that the engine finds by the documents' own vectors."""
-        product = await self._upstream.product()
+        product = await self._services.upstream.product()
         clause = _clause(product, search.filters)
         body = search_body(clause, product, vector, search.request.count, search.filters)
         answer = await search.send({**body, **search.marks, **({} if named else {"stored_fields": "_none_"})})
         return [hit for hit in answer["hits"]["hits"] if (key := own_key(hit)) is not None and key.encoder == encoder]
 
     async def _vector(self, search: "CandidateSearch", encoder: str) -> Float32:
-        serving = await self._encoders.serving(encoder, search.caller.indices or "searched")
+        serving = await self._services.encoders.serving(encoder, search.caller.indices or "searched")
         tokens = search.request.method.query_tokens
-        encoded = await self._encoders.finish(serving, search.request.plan.texts, search.request.begun, tokens=tokens)
+        encoded = await self._services.encoders.finish(
+            serving, search.request.plan.texts, search.request.begun, tokens=tokens
+        )
         vector: Float32 = encoded.query.vectors[0]
         return vector
 
     async def _searched_indices(self, search: "CandidateSearch") -> SearchedIndices:
         async with self._client(search) as client:
-            product = await self._upstream.product()
+            product = await self._services.upstream.product()
             indices = await searched_indices_of(client, search.filters, search.shared, product)
             indices.require_searchable()
             return indices
@@ -199,8 +184,8 @@ class NearestDocuments:
     async def _client(self, search: "CandidateSearch") -> AsyncIterator[SearchClient]:
         """Open a client that sends several searches in one `_msearch`."""
         path, query_string = search.request.request.msearch_target()
-        side_caller = self._attached.side_caller(search.caller)
-        sender = MsearchSender(self._upstream, search.caller, side_caller, path, query_string)
+        side_caller = self._services.attached.side_caller(search.caller)
+        sender = MsearchSender(self._services.upstream, search.caller, side_caller, path, query_string)
         batches: BatchedMsearch = BatchedSearches(sender.send)
         [member] = batches.join(1)
         async with batches.active(member):
@@ -210,15 +195,13 @@ class NearestDocuments:
         """Return the sources' hits of the documents that are found by vectors in side indices."""
         assert indices.encoder is not None  # noqa: S101 - a side index has one
         vector = await self._vector(search, indices.encoder)
-        product = await self._upstream.product()
+        product = await self._services.upstream.product()
         clause = _clause(product, search.filters)
         never = float("inf")  # the scoring timeout ends the search
         context = SearchContext(product, search.caller, indices.encoder, search.shared, never)
         try:
             async with self._client(search) as client:
-                in_side_indices = SideIndexSearch(
-                    clause, context, indices, client, self._features, self._attached, self._pool, details=False
-                )
+                in_side_indices = SideIndexSearch(clause, context, indices, client, self._services, details=False)
                 [nearest] = await in_side_indices.nearest(vector[np.newaxis], search.request.count)
         except SideIndexReplaced as error:
             raise EngineError(str(error)) from error
