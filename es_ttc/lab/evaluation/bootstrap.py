@@ -115,6 +115,6 @@ def p_value(deltas: Float64) -> float:
 
 
 def _draw_counts(generator: np.random.Generator, rows: int, n: int) -> Float64:
-    """How often each of n queries is drawn in each of ``rows`` resamples, ``(rows, n)``."""
+    """Return how often each of n queries is drawn in each of ``rows`` resamples, ``(rows, n)``."""
     draws = generator.integers(0, n, size=(rows, n)) + np.arange(rows)[:, None] * n
     return np.bincount(draws.ravel(), minlength=rows * n).reshape(rows, n).astype(np.float64)

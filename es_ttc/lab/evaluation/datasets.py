@@ -21,7 +21,7 @@ CORPUS = "corpus.jsonl"
 QUERIES = "queries.jsonl"
 QRELS = "qrels"
 ASPECTS = ".aspects"
-"""What a split's name is followed by in the name of the file with its judgements by aspect."""
+"""Suffix of a split's name in the name of the file with its judgements by aspect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Document:
 
     @property
     def source(self) -> dict[str, str]:
-        """The document as it is indexed; the title is left out where there is none."""
+        """The document as it is indexed, without an empty title."""
         return {"title": self.title, "text": self.text} if self.title else {"text": self.text}
 
 
@@ -44,12 +44,12 @@ class Collection:
 
     Attributes:
         name: The folder's name.
-        split: The split that the judgements are of.
+        split: The split of the judgements.
         documents: The corpus, in the file's order.
-        queries: Text of every query that the split judges, by id, in the file's order.
+        queries: Text of every query with judgements in the split, by id, in the file's order.
         qrels: Judgements by query id: ``{document id: grade}``; a grade of 1 or more means relevant.
-        warnings: One sentence for each thing about the data that changes what the figures mean.
-        aspects: Judgements by query id and aspect: ``{aspect: {document id: grade}}``; empty where there are none.
+        warnings: One sentence for each property of the data that changes the meaning of the figures.
+        aspects: Judgements by query id and aspect: ``{aspect: {document id: grade}}``; empty if there are none.
     """
 
     name: str
@@ -105,7 +105,7 @@ def load_collection(folder: Path, split: str = "test") -> Collection:
 
 
 def sample(collection: Collection, queries: int, seed: int) -> Collection:
-    """Return a collection with so many of its queries, drawn at random; itself where it has no more."""
+    """Return a collection with a number of its queries, drawn at random; the same collection if it has no more."""
     if queries >= len(collection.queries):
         return collection
     drawn = set(np.random.default_rng(seed).choice(sorted(collection.queries), queries, replace=False).tolist())
@@ -113,7 +113,7 @@ def sample(collection: Collection, queries: int, seed: int) -> Collection:
 
 
 def only(collection: Collection, queries: Container[str]) -> Collection:
-    """Return a collection with some of its queries, in its own order."""
+    """Return a collection with some of its queries, in the collection's order."""
     return replace(
         collection,
         queries={query: text for query, text in collection.queries.items() if query in queries},
@@ -153,7 +153,7 @@ def _documents(path: Path) -> Iterator[Document]:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSONL file, each with a string ``_id`` of its own and a string ``text``."""
+    """Yield the objects of a JSONL file, each with a unique string ``_id`` and a string ``text``."""
     seen: set[str] = set()
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -184,7 +184,7 @@ def _judgements(path: Path) -> dict[str, dict[str, int]]:
 
 
 def _aspects(path: Path, queries: Container[str]) -> dict[str, dict[str, dict[str, int]]]:
-    """Read judgements by aspect, of some queries; none where there is no such file."""
+    """Read judgements by aspect of some queries; none if there is no such file."""
     judged: dict[str, dict[str, dict[str, int]]] = {}
     if not path.is_file():
         return judged

@@ -1,4 +1,4 @@
-"""A collection's documents and queries as arrays: what an index would hold, kept in memory in the index's codec."""
+"""A collection's documents and queries as arrays: the contents of an index, in memory and in the index's codec."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 _BATCH = 128
-"""Texts handed to the encoder at once: enough to sort by length, little enough to hold in float32."""
+"""Number of texts per call of the encoder: many enough to be sorted by length, few enough to fit in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class CorpusFeatures:
 
     Attributes:
         ids: The documents' ids.
-        present: ``(n,)`` bool: False for a document without text, which has no features and is never scored.
-        pooled: ``(n, d)`` float32 unit rows; zero where not present.
-        tokens: One a document; empty where no method needs token vectors.
-        norms: One a document; empty where no method needs token vectors.
-        chunks: One a document; empty where no method needs chunks.
-        spans: One ``(m, d)`` float32 matrix a document; empty where no method searches spans.
-        truncated: Number of documents whose text has more tokens than an index of the spec keeps.
+        present: ``(n,)`` bool, False for a document without text, which has no features and is never scored.
+        pooled: ``(n, d)`` float32 unit rows; zero for a document without features.
+        tokens: One value per document; empty if no method needs token vectors.
+        norms: One value per document; empty if no method needs token vectors.
+        chunks: One value per document; empty if no method needs chunks.
+        spans: One ``(m, d)`` float32 matrix per document; empty if no method searches spans.
+        truncated: Number of documents whose text has more tokens than the spec allows.
     """
 
     ids: Sequence[str]
@@ -51,7 +51,7 @@ class CorpusFeatures:
     truncated: int = 0
 
     def window(self, documents: Positions, first_pass: Float32, features: frozenset[Feature]) -> Window:
-        """Return some documents as a rescorer takes them.
+        """Return some documents as a window for a rescorer.
 
         Args:
             documents: ``(k,)`` positions of documents that are present.
@@ -68,7 +68,7 @@ class CorpusFeatures:
         )
 
     def matrix(self, among: Vectors) -> Matrix:
-        """Return the vectors of one kind as a search over arrays takes them.
+        """Return the vectors of one kind for a search over arrays.
 
         Raises:
             ConfigurationError: They were not encoded.
@@ -88,7 +88,7 @@ class CorpusFeatures:
 def encode_corpus(
     documents: Sequence[Document], spec: IndexSpec, encoder: Encoder, progress: Progress = silent
 ) -> CorpusFeatures:
-    """Encode documents as ingest does for an index of this spec."""
+    """Return the features that ingest would write for documents to an index of this spec."""
     features: list[DocumentFeatures] = []
     for start in range(0, len(documents), _BATCH):
         batch = [document.source for document in documents[start : start + _BATCH]]
@@ -112,13 +112,13 @@ def encode_corpus(
 
 
 def encode_queries(texts: Sequence[str], encoder: Encoder, *, tokens: bool, progress: Progress = silent) -> list[Query]:
-    """Encode queries as the gateway does.
+    """Return queries encoded as in the gateway.
 
     Args:
         texts: The queries' texts.
         encoder: The index's encoder.
         tokens: Whether a method needs the queries' token vectors.
-        progress: Told about every batch.
+        progress: Receives the progress.
     """
     late = encoder.identity.late_interaction
     queries: list[Query] = []

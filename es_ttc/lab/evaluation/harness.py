@@ -29,13 +29,13 @@ def evaluate(
 
     Args:
         collection: Documents, queries and judgements.
-        methods: What to run.
-        searcher: What answers the queries.
+        methods: The methods.
+        searcher: Answers the queries.
         k: Cutoff of the headline metrics.
-        baseline: The method that the others are compared with; see :func:`choose_baseline`.
-        resamples: Of the bootstrap.
-        seed: Of the bootstrap.
-        progress: Told about every query.
+        baseline: The method with which the others are compared; see :func:`choose_baseline`.
+        resamples: Number of resamples of the bootstrap.
+        seed: Seed of the bootstrap.
+        progress: Receives the progress.
     """
     reference = choose_baseline(methods, baseline)
     runs = {method.name: searcher.rank(method, progress) for method in methods}
@@ -58,7 +58,7 @@ def evaluate(
 
 
 def choose_baseline(methods: Sequence[Method], wanted: str | None = None) -> str:
-    """Return the name of the baseline: the one wanted, else dense, else the first method.
+    """Return the name of the baseline: the requested one, else dense, else the first method.
 
     Raises:
         InvalidRequest: The one wanted is not among the methods.
@@ -77,7 +77,7 @@ def _compared(
     resamples: int,
     seed: int,
 ) -> dict[str, MethodResult]:
-    """Bootstrap all methods and metrics on the same draws."""
+    """Return the results of all methods, with intervals and comparisons from the same draws of the bootstrap."""
     series = [(name, metric) for name in scores for metric in scores[name].values]
     values = np.stack([scores[name].values[metric] for name, metric in series])
     means = dict(zip(series, resampled_means(values, resamples=resamples, seed=seed).T, strict=True))

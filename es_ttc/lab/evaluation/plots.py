@@ -139,7 +139,7 @@ def latencies(result: CollectionResult) -> str:
 
 
 def columns(panels: int) -> int:
-    """Panels of a row: three, or two where three would leave one alone."""
+    """Return the number of panels per row: three, or two if three would leave a row with a single panel."""
     return 2 if panels in (2, 4) else _COLUMNS
 
 

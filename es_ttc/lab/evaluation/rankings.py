@@ -47,7 +47,7 @@ class Run:
 
 
 def top(scores: Float32, depth: int) -> Ranking:
-    """Return the ``depth`` greatest of ``(n,)`` scores; equal scores keep the corpus's order."""
+    """Return the ``depth`` greatest of ``(n,)`` scores; documents with equal scores keep the corpus's order."""
     if depth < len(scores):
         least = np.partition(scores, len(scores) - depth)[len(scores) - depth]
         candidates = np.flatnonzero(scores >= least)
@@ -58,7 +58,7 @@ def top(scores: Float32, depth: int) -> Ranking:
 
 
 def reciprocal_rank_fusion(rankings: Iterable[Sequence[T]], k: int = 60) -> list[tuple[T, float]]:
-    """Fuse rankings: a document's score is the sum of 1 / (k + rank) over the rankings that hold it.
+    """Fuse rankings: a document's score is the sum of 1 / (k + rank) over the rankings that contain it.
 
     Cormack, Clarke and Buettcher, *Reciprocal rank fusion outperforms Condorcet and individual rank learning methods*
     (SIGIR 2009), whose k is 60. Equal scores keep the order in which the documents are first met.
@@ -74,11 +74,11 @@ def reciprocal_rank_fusion(rankings: Iterable[Sequence[T]], k: int = 60) -> list
 
 
 def reorder(first: Ranking, window: Positions, scores: Float32) -> Ranking:
-    """Put a window's documents in the order of their new scores; the others follow in first-pass order.
+    """Return a window's documents in the order of their new scores; the others follow in first-pass order.
 
     Args:
         first: The first pass.
-        window: Documents of the first pass that were scored anew, in its order; ties keep it.
+        window: Documents of the first pass that were rescored, in its order; documents with equal scores keep it.
         scores: Their new scores.
     """
     order = np.argsort(-scores, kind="stable")

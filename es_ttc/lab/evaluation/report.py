@@ -16,7 +16,7 @@ from es_ttc.lab.evaluation.results import CollectionResult, Evaluation, MethodRe
 
 LEVEL = 1 - CONFIDENCE
 _MOVED = 5
-"""Queries shown on either side of those that moved most."""
+"""Number of displayed queries with the greatest gains, and with the greatest losses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,44 +109,44 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def score(value: float) -> str:
-    """Three decimals."""
+    """Return a number with three decimals."""
     return f"{value:.3f}"
 
 
 def signed(value: float) -> str:
-    """Three decimals with a sign; nothing is neither plus nor minus."""
+    """Return a number with three decimals and a sign; 0.000 has none."""
     text = f"{value:+.3f}".replace("-", "\N{MINUS SIGN}")
     return "0.000" if text[1:] == "0.000" else text
 
 
 def p_value(value: float) -> str:
-    """Three decimals, or the bound below which they would say nothing."""
+    """Return a p value with three decimals, or ``< 0.001``."""
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def milliseconds(value: float) -> str:
-    """Three significant digits."""
+    """Return a time with three significant digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def compact(value: Any) -> str:
-    """A value as one line of JSON; text as it is."""
+    """Return a value as one line of JSON; a text unchanged."""
     return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode()
 
 
 def best(result: CollectionResult, metric: str) -> float:
-    """The greatest mean of a metric, as shown: methods that are shown equal are both the best."""
+    """Return the greatest mean of a metric, rounded as displayed, so that equal displayed values are both the best."""
     return max(round(method.scores.mean(metric), 3) for method in result.methods.values())
 
 
 def leader(result: CollectionResult, metric: str) -> MethodResult:
-    """The method with the greatest mean, the baseline only where it is alone; the first of equals."""
+    """Return the method with the greatest mean, the first of equals; the baseline only if it is the only method."""
     others = [method for method in result.methods.values() if method.name != result.baseline]
     return max(others or result.methods.values(), key=lambda method: method.scores.mean(metric))
 
 
 def verdict(comparison: Comparison) -> str:
-    """``better``, ``worse`` or ``no clear difference`` at the level of the interval."""
+    """Return ``better``, ``worse`` or ``no clear difference`` at the level of the interval."""
     if comparison.p >= LEVEL:
         return "no clear difference"
     return "better" if comparison.delta > 0 else "worse"

@@ -1,9 +1,9 @@
-"""Choosing a method's parameters by a metric, on queries that nothing is reported on.
+"""Choose a method's parameters by a metric, on queries that are not used for reported figures.
 
-All combinations of a grid's values are run on the same queries and the best mean wins; the method's own defaults are
-always among them and win ties. A figure of the winner on the queries that chose it is too good by what the choice
-gained from chance. Cross-fitting gives an honest one where there are no other queries: each fold is answered by what
-the other folds chose (Stone, *Cross-validatory choice*, 1974).
+All combinations of a grid's values are run on the same queries, and the one with the greatest mean is chosen. The
+method's defaults are always among them and are chosen if there is a tie. On the queries that were used for the choice,
+its mean is biased upwards. If there are no other queries, cross-fitting gives an unbiased estimate: each fold is
+answered with the parameters that the other folds chose (Stone, *Cross-validatory choice*, 1974).
 """
 
 from collections.abc import Mapping, Sequence
