@@ -156,7 +156,7 @@ async def _attached(client: Engine, source: str, loaded: Encoder | None) -> Chec
         counts = await contents_of(client, held)
     except EsTtcError as error:
         return Check(subject, Verdict.WARNING, str(error), f"es-ttc detach {source}")
-    detail = f"{counts.documents:,} documents, features beside it in {held.index}, {held.spec.encoder.key}"
+    detail = f"{counts.documents:,} documents, features in its side index {held.index}, {held.spec.encoder.key}"
     if loaded is not None and loaded.identity.key != held.spec.encoder.key:
         detail += f"; the encoder set here is {loaded.identity.key}"
         return Check(subject, Verdict.WARNING, detail, f"es-ttc serve --encoder {held.spec.encoder.model}")

@@ -285,7 +285,7 @@ def _has_text(document: Mapping[str, Any], fields: Sequence[str]) -> bool:
 
 def _how_to_go_on(files: Sequence[str]) -> str:
     if "-" in files:
-        return "run the same command again to go on (what the index holds already is passed over)"
+        return "run the same command again to resume (documents that the index has already are skipped)"
     return "run the same command with --resume to go on"
 
 

@@ -117,7 +117,7 @@ class Checkpoint:
         if changed:
             raise InvalidRequest(
                 f"{changed} is not what it was in the run that [{path}] would resume: run again without --resume "
-                "(documents that the index has already are passed over)"
+                "(documents that the index has already are skipped)"
             )
         return earlier
 

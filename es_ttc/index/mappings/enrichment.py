@@ -98,10 +98,10 @@ async def _carrier(engine: Engine, name: str) -> tuple[str, Mapping[str, Any], I
     meta = mapping.get("_meta", {}).get(ROOT, {})
     if not meta or "source" in meta:
         raise InvalidRequest(
-            f"the documents of index [{index}] carry nothing of es-ttc, and phrases must stand in the documents that "
-            "they are to find, for BM25 adds up over the fields of one document: `es-ttc attach NAME --in-index` puts "
-            "features, and then phrases, into an index that is there already (features beside it do not do), "
-            "`es-ttc index create` makes a new one"
+            f"the documents of index [{index}] contain no features of es-ttc, and phrases must be in the documents "
+            "that they are to find, because BM25 sums over the fields of one document: add features with "
+            "`es-ttc attach NAME --in-index` (features in a side index do not suffice), or create a new index with "
+            "`es-ttc index create`"
         )
     return index, mapping, IndexSpec.from_mapping(index, mapping), "inside" in meta
 
