@@ -3,7 +3,7 @@
 The format of Thakur et al., *BEIR* (2021): a document is ``{"_id", "title", "text"}``, a query ``{"_id", "text"}``, a
 judgement one line ``query-id TAB corpus-id TAB score`` below a header line. Ids are strings and may hold spaces.
 
-Judgements by aspect, which BEIR has not, stand beside them in ``qrels/SPLIT.aspects.tsv``: one line ``query-id TAB
+Judgements by aspect, which BEIR does not have, are in ``qrels/SPLIT.aspects.tsv``: one line ``query-id TAB
 aspect TAB corpus-id TAB score`` below a header line, the order of TREC's diversity judgements.
 """
 

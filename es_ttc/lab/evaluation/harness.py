@@ -57,16 +57,16 @@ def evaluate(
     )
 
 
-def choose_baseline(methods: Sequence[Method], wanted: str | None = None) -> str:
+def choose_baseline(methods: Sequence[Method], requested: str | None = None) -> str:
     """Return the name of the baseline: the requested one, else dense, else the first method.
 
     Raises:
-        InvalidRequest: The one wanted is not among the methods.
+        InvalidRequest: The one requested is not among the methods.
     """
     names = [method.name for method in methods]
-    if wanted is not None and wanted not in names:
-        raise InvalidRequest(f"baseline [{wanted}] is not among the methods: {', '.join(names)}")
-    return wanted or ("dense" if "dense" in names else names[0])
+    if requested is not None and requested not in names:
+        raise InvalidRequest(f"baseline [{requested}] is not among the methods: {', '.join(names)}")
+    return requested or ("dense" if "dense" in names else names[0])
 
 
 def _compared(

@@ -84,7 +84,7 @@ def score(
     Args:
         qrels: Judgements by query id; grades of 1 or more are relevant, nDCG takes them as linear gains.
         rankings: Document ids by query id, best first, each once. A query without a ranking scores zero.
-        k: A further cutoff beside :data:`CUTOFFS` and :data:`OF_SETS`.
+        k: A cutoff in addition to :data:`CUTOFFS` and :data:`OF_SETS`.
         aspects: Judgements by query id and aspect, where there are any.
         vectors: ``(d,)`` unit vectors by document id, or None.
 

@@ -59,7 +59,7 @@ _GROUP_ID = re.compile(r'<g id="[^"]*"')
 
 
 def metric_bars(result: CollectionResult, metrics: Sequence[str]) -> str:
-    """Return one panel a metric: a bar a method, its interval as a line, its value beside it."""
+    """Return one panel per metric, with a bar per method, its interval as a line, and its value."""
     methods = list(result.methods.values())
     with _figure(len(metrics), 0.55 + 0.32 * len(methods)) as (figure, panels):
         for position, (axes, metric) in enumerate(zip(panels, metrics, strict=True)):

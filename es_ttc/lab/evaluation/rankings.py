@@ -19,8 +19,8 @@ class Ranking:
 
     Attributes:
         documents: ``(n,)`` positions in the corpus, each once.
-        scores: ``(m,)`` float32, m <= n, non-increasing: the scores of the first m documents. The others stand behind
-            them in the order of an earlier stage.
+        scores: ``(m,)`` float32, m <= n, non-increasing: the scores of the first m documents. The others follow
+            in the order of an earlier stage.
     """
 
     documents: Positions

@@ -149,7 +149,7 @@ class Evaluation:
 
 
 def _rounded(value: Any) -> Any:
-    """Round the numbers of a JSON-ready value: six digits are more than any bootstrap can tell apart."""
+    """Round the numbers of a JSON-ready value: six digits are more than the bootstrap resolves."""
     if isinstance(value, float):
         return round(value, _DIGITS)
     if isinstance(value, dict):

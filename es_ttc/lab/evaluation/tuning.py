@@ -108,7 +108,7 @@ def tune(
         metric: What is maximised; see :func:`es_ttc.lab.evaluation.metrics.check_metric`.
         folds: Parts for cross-fitting, 2 to the number of queries; None for none.
         seed: Of the folds and the bootstrap.
-        progress: Told about every query.
+        progress: Receives the progress.
 
     Raises:
         InvalidRequest: There is no such metric, or no such number of folds.

@@ -71,7 +71,7 @@ async def heartbeat(engine: Engine, name: str, meta: GraphMeta) -> AsyncIterator
             except (
                 EngineError
             ) as error:  # the next one may succeed; a lasting failure occurs in the build's own calls too
-                logger.warning("a build could not show that it goes on: %s", error)
+                logger.warning("the heartbeat of a build could not be written: %s", error)
 
     task = asyncio.create_task(beat())
     try:

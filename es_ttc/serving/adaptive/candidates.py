@@ -1,7 +1,7 @@
 """The candidate documents of a search: those of the first pass, and others that the engine returned to this caller.
 
-Each candidate is searched on the caller's target, with his credentials and with the conditions of his search. A
-document that he may not read never gets a number, so the graph traversal cannot pass through it.
+Each candidate is searched on the caller's target, with the caller's credentials and the conditions of the search. A
+document that the caller may not read never gets a number, so the graph traversal cannot pass through it.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

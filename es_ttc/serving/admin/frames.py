@@ -57,7 +57,7 @@ def read_frame(model: type[F], raw: bytes) -> F:
     except Exception as error:  # noqa: BLE001 - damaged bytes make the decoder raise nearly anything
         raise ProtocolError(f"the frame is no CBOR, or ends too early: {error}") from None
     if stream.read(1):
-        raise ProtocolError("the frame goes on after its end")
+        raise ProtocolError("the frame is followed by further bytes")
     if not isinstance(data, dict):
         raise ProtocolError("the frame must be a map with the keys of the protocol")
     version = data.get("version")

@@ -14,7 +14,7 @@ from es_ttc.serving.http.upstream import Upstream
 PRODUCT_HEADER = (b"x-elastic-product", b"Elasticsearch")
 """Elasticsearch's clients require it of every response."""
 COMPATIBLE_HEADER = b"x-ttc-compatible-with"
-"""Tells a client which version its media types were replaced by."""
+"""Response header with the version to which the client's media types were translated."""
 _VENDOR = b"application/vnd.elasticsearch+"
 _MEDIA = (b"accept", b"content-type")
 _COMPATIBLE_WITH = re.compile(rb"(compatible-with=)(\d+)")

@@ -25,7 +25,7 @@ _PASS_ON = 2**16
 _NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _LOG_SECONDS = 5.0
 _VERSION_SECONDS = 30.0
-"""After which an engine that is too old, or does not tell its version, is asked again."""
+"""Time after which the version is read again if the engine is too old, or does not return it."""
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NOT_READY = frozenset({502, 503, 504})
 
@@ -169,10 +169,10 @@ class Upstream:
         return self._product or "opensearch"
 
     async def version(self, headers: RawHeaders) -> EngineVersion | None:
-        """Return the engine's product and version; None if it does not tell this caller.
+        """Return the engine's product and version; None if this caller may not read it.
 
         Args:
-            headers: The caller's, for the first request that asks for the version.
+            headers: The caller's headers, for the first request that reads the version.
 
         Raises:
             EngineUnavailable: The engine does not answer.

@@ -91,7 +91,7 @@ class CorpusQuestions:
     Args:
         upstream: The engine.
         caller: The request context.
-        shared: Parts of the caller's body that hold for all his searches: a point in time, runtime fields.
+        shared: Parts of the caller's body that hold for all its searches: a point in time, runtime fields.
     """
 
     def __init__(self, upstream: Upstream, caller: Caller, shared: Mapping[str, Any]) -> None:

@@ -98,7 +98,7 @@ class SharedModel:
         self, key: str, prompt: str, max_tokens: int, stop: Sequence[str], schema: JsonSchema | None
     ) -> str:
         if self._client is None:
-            raise RuntimeError("there is no model: require() tells who asks for one")
+            raise RuntimeError("there is no model: call require() first")
         reply = await self._client.ask(prompt, max_tokens=max_tokens, stop=stop, schema=schema)
         self._answers.put(key, reply.text, len(reply.text) + len(key))
         return reply.text

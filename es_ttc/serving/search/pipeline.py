@@ -105,7 +105,7 @@ class SearchPipeline:
         return Outcome(request.api.kind, 200, applied)
 
     async def _unsupported(self, request: SearchRequest) -> UnsupportedEngine | None:
-        """Return why nothing of ours can be done on this engine, if it is too old."""
+        """Return the error for an engine that is too old for a `ttc` section, or None."""
         version = await self._upstream.version(request.incoming.headers)
         if version is not None:
             try:
