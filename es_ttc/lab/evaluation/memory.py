@@ -19,11 +19,11 @@ from es_ttc.lab.evaluation.methods import Bm25Params, FirstPass, HybridParams, M
 from es_ttc.lab.evaluation.rankings import Positions, Ranking, Run, reciprocal_rank_fusion, reorder, top
 from es_ttc.lab.evaluation.searcher import Progress, depth_of, silent
 from es_ttc.rescorers.base import Feature, Query, Rescorer, Window
-from es_ttc.vectors.moments import Moments
 from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.retrievers.base import Retriever
 from es_ttc.retrievers.memory import MemorySearch
+from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.tokens import Float32
 
 _BLOCK = 256
