@@ -29,7 +29,6 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "engine-versions.md"
 SUITES: Mapping[str, tuple[str, ...]] = {
     "engine": ("tests/engine/test_engine.py",),
-    "mappings": ("tests/mappings",),
     "ingest": ("tests/ingest",),
     "attach": ("tests/attach",),
     "gateway": ("tests/gateway",),
