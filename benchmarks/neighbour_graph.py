@@ -214,7 +214,7 @@ def recall(nodes: dict[str, GraphNode], vectors: dict[str, Float32]) -> tuple[fl
 
 def walking(url: str, name: str, collection: Collection, encoder: Encoder, queries: int) -> None:
     """Measure what reading the graph adds to a search: 100 documents, judged by spectral, warm."""
-    from tests.gateway.client import call
+    from tests.serving.client import call
 
     settings = GatewaySettings(engine=url, port=0, default_timeout_ms=60_000)
     rows = []

@@ -31,14 +31,14 @@ SUITES: Mapping[str, tuple[str, ...]] = {
     "engine": ("tests/engine/test_engine.py",),
     "ingest": ("tests/ingest",),
     "attach": ("tests/attach",),
-    "gateway": ("tests/gateway",),
-    "jobs": ("tests/tasks",),
+    "gateway": ("tests/serving",),
+    "jobs": ("tests/jobs",),
 }
 OWN_NODES = (
     "tests/attach/test_killed.py",
-    "tests/gateway/test_engine_faults.py",
-    "tests/gateway/test_frameworks.py",
-    "tests/gateway/test_security.py",
+    "tests/serving/test_engine_faults.py",
+    "tests/serving/test_frameworks.py",
+    "tests/serving/test_security.py",
     "tests/ingest/test_engine_killed.py",
     "tests/ingest/test_recovery.py",
 )

@@ -21,8 +21,8 @@ from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from tests.attach.conftest import FIELDS, MAPPING, SETTINGS, attach, put
 from tests.attach.conftest import corpus as shop_corpus
-from tests.gateway.client import search
-from tests.gateway.conftest import make_index
+from tests.serving.client import search
+from tests.serving.conftest import make_index
 from tests.support.elasticsearch import ElasticsearchDistribution
 from tests.support.shared_nodes import await_licence
 

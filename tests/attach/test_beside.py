@@ -11,7 +11,7 @@ from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, update
-from tests.gateway.client import Reply, search
+from tests.serving.client import Reply, search
 
 CATS = "which cat drinks milk?"
 

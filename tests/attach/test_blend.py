@@ -9,7 +9,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.attach.conftest import attach, put, update
 from tests.attach.test_beside import CATS, inside, native, scores  # noqa: F401 - a fixture
-from tests.gateway.client import Reply, search
+from tests.serving.client import Reply, search
 
 WORDS: dict[str, Any] = {"match": {"body": "our trout hunts at night"}}
 """Lead elsewhere than the question."""

@@ -15,7 +15,7 @@ from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.attach.conftest import attach, put, update
 from tests.attach.test_beside import ask, scores
-from tests.gateway.client import search
+from tests.serving.client import search
 from tests.support.jobs import Workplace
 from tests.support.llm import scripted_model
 

@@ -25,8 +25,8 @@ from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from tests.attach.conftest import FIELDS, attach, put, update
 from tests.attach.test_beside import CATS, ask, native, scores
 from tests.attach.test_kinds import append, attach_all, rolled  # noqa: F401 - a fixture
-from tests.gateway.client import Reply, call, search
-from tests.gateway.relay import Passed, Relay, relay
+from tests.serving.client import Reply, call, search
+from tests.serving.relay import Passed, Relay, relay
 
 DEAR = {"range": {"price": {"gte": 10}}}
 """Half of the documents, the nearest to the question not among them."""

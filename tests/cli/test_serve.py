@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.client import Reply, call
-from tests.gateway.relay import Passed, relay
+from tests.serving.client import Reply, call
+from tests.serving.relay import Passed, relay
 
 COMMAND = [sys.executable, "-m", "es_ttc", "serve", "--port", "0", "--encoder", "minilm@onnx"]
 

@@ -22,8 +22,8 @@ from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.tokens import Float32
 from tests.discovery.conftest import BEES
 from tests.discovery.test_promotion import BEGIN, CALIBRATED, WORDS
-from tests.gateway.client import Reply, call
-from tests.gateway.conftest import fill
+from tests.serving.client import Reply, call
+from tests.serving.conftest import fill
 
 NAMES = {"words-first": WORDS, "usual": CALIBRATED}
 SAMPLE = ("what do bees eat", "how fast is a train", "hashing of keys", "when was Rome built")

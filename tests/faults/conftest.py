@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.conftest import all_behind, behind, encoder
+from tests.serving.conftest import all_behind, behind, encoder
 
 __all__ = ["all_behind", "behind", "encoder"]
 

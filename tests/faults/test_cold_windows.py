@@ -21,7 +21,7 @@ from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
-from tests.gateway.client import Reply, call, search
+from tests.serving.client import Reply, call, search
 
 pytestmark = pytest.mark.engine
 

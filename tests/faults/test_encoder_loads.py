@@ -16,8 +16,8 @@ from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
-from tests.gateway.client import call, search
-from tests.gateway.conftest import make_index
+from tests.serving.client import call, search
+from tests.serving.conftest import make_index
 
 IDENTITY = EncoderIdentity("a-model", "0123456789ab", 384, 256)
 EVERYTHING = {"match": {"anyway": "creature"}}

@@ -13,8 +13,8 @@ from es_ttc.engine.addresses import EngineAddress, NodePool
 from es_ttc.engine.connect import connect
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
-from tests.gateway.client import call
-from tests.gateway.conftest import make_index
+from tests.serving.client import call
+from tests.serving.conftest import make_index
 from tests.support.cluster import Cluster
 
 INDEX = "test-failover"

@@ -15,8 +15,8 @@ from pydantic import SecretStr
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
-from tests.gateway.client import call
-from tests.gateway.conftest import make_index
+from tests.serving.client import call
+from tests.serving.conftest import make_index
 from tests.support.fuzz import attack
 
 SECONDS = float(os.environ.get("ES_TTC_FUZZ_SECONDS", "40"))

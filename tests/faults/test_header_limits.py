@@ -7,8 +7,8 @@ import pytest
 
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
-from tests.gateway.client import Reply, call
-from tests.gateway.conftest import Behind
+from tests.serving.client import Reply, call
+from tests.serving.conftest import Behind
 
 OTHERS = 24
 

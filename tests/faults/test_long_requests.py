@@ -15,8 +15,8 @@ from es_ttc.serving.http.filter_path import filtered, glob_matches
 from es_ttc.serving.http.limits import RequestLimits, count_values, deeper_than
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
-from tests.gateway.client import call
-from tests.gateway.conftest import Behind
+from tests.serving.client import call
+from tests.serving.conftest import Behind
 
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}

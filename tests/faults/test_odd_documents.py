@@ -18,9 +18,9 @@ from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_residuals, pack_tokens, unpack_tokens
 from es_ttc.vectors.residual import Residuals
 from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
-from tests.gateway.client import Reply, call, search
-from tests.gateway.conftest import SIDECAR_TOKEN, Behind, make_index
-from tests.gateway.test_sidecar import FIELDS, answer, ask, first_pass, frame_of, what_is_missing
+from tests.serving.client import Reply, call, search
+from tests.serving.conftest import SIDECAR_TOKEN, Behind, make_index
+from tests.serving.test_sidecar import FIELDS, answer, ask, first_pass, frame_of, what_is_missing
 
 OF_TOKENS = {"truncated", "too-long", "no-codebook"}
 INDEX = "faults-odd-documents"

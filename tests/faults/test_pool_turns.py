@@ -12,8 +12,8 @@ from es_ttc.errors import TooManyRequests
 from es_ttc.serving.pool import BoundedPool, slices, work_of
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
-from tests.gateway.client import Reply, call, search
-from tests.gateway.conftest import make_index
+from tests.serving.client import Reply, call, search
+from tests.serving.conftest import make_index
 
 EVERYTHING = {"match": {"anyway": "creature"}}
 LONG = " ".join(f"The owl number {number} sings before rain." for number in range(150))

@@ -30,8 +30,8 @@ from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.tokens import Float32
 from tests.discovery.conftest import BEES
-from tests.gateway.client import Reply, call
-from tests.gateway.conftest import fill
+from tests.serving.client import Reply, call
+from tests.serving.conftest import fill
 from tests.support.children import running
 
 ENDLESS = """import re

@@ -10,8 +10,8 @@ from yarl import URL
 from es_ttc.engine.addresses import EngineAddress, engine_addresses
 from es_ttc.errors import InvalidRequest
 from es_ttc.settings import EngineSettings
-from tests.gateway.client import call
-from tests.gateway.conftest import Behind
+from tests.serving.client import call
+from tests.serving.conftest import Behind
 from tests.support.raw_http import Trap, exchange, status_of, trap
 
 ADDRESS = EngineAddress("http", "127.0.0.1", 9200)

@@ -12,8 +12,8 @@ import pytest
 
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
-from tests.gateway.client import call
-from tests.gateway.conftest import Behind
+from tests.serving.client import call
+from tests.serving.conftest import Behind
 from tests.support.raw_http import connect, is_closed, receive, status_of
 
 AT_ONCE = 8

@@ -13,7 +13,7 @@ from es_ttc.cli.app import run
 from es_ttc.engine.node import cluster, process
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.settings import Settings
-from tests.gateway.client import call
+from tests.serving.client import call
 
 pytestmark = pytest.mark.engine
 

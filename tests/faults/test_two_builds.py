@@ -16,7 +16,7 @@ from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import BuildProgress, build_graph, delete_graphs, graphs_of, serving_graph, show_graph
 from es_ttc.settings import EngineSettings
-from tests.neighbours.conftest import SPEC, put, vectors
+from tests.index_graph.conftest import SPEC, put, vectors
 
 COUNT = 300
 PARAMS = (GraphParams(degree=8), GraphParams(degree=4))

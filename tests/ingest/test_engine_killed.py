@@ -14,7 +14,7 @@ from es_ttc.engine.connect import connect
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.index import resolve_index
 from es_ttc.settings import EngineSettings
-from tests.gateway.client import call
+from tests.serving.client import call
 from tests.support.own_node import OwnNode
 
 pytestmark = pytest.mark.engine

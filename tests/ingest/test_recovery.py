@@ -25,7 +25,7 @@ from es_ttc.settings import EngineSettings, GatewaySettings
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 from tests.conftest import PRODUCTS
-from tests.gateway.client import search
+from tests.serving.client import search
 from tests.support.cluster import Cluster
 
 STORAGE: dict[str, dict[str, Any]] = {

@@ -14,8 +14,8 @@ from es_ttc.engine.node.plugin import Plugin
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.conftest import PRODUCTS
-from tests.gateway.client import call
-from tests.gateway.conftest import SIDECAR_TOKEN, make_index
+from tests.serving.client import call
+from tests.serving.conftest import SIDECAR_TOKEN, make_index
 from tests.support.agent import GuardedOpenSearch
 from tests.support.elasticsearch import ElasticsearchDistribution
 from tests.support.own_node import OwnNode

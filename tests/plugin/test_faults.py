@@ -7,10 +7,10 @@ from typing import Any
 import cbor2
 import pytest
 
-from tests.gateway.client import Reply, call, search
-from tests.gateway.test_rescore import EVERYTHING
 from tests.plugin.conftest import DOC_VALUES, STORED, Plugged
 from tests.plugin.test_rescore import applied, ours
+from tests.serving.client import Reply, call, search
+from tests.serving.test_rescore import EVERYTHING
 from tests.support.plugin import NOWHERE, Fault
 
 PAUSE_SECONDS = 0.4

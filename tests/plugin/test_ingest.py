@@ -23,11 +23,11 @@ from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.ingest_pipeline import add_pipeline, pipeline_name, processor
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
-from tests.gateway.client import Reply, call, search
-from tests.gateway.conftest import corpus
-from tests.gateway.test_rescore import EVERYTHING
 from tests.plugin.conftest import STORED, Plugged
 from tests.plugin.test_rescore import ours
+from tests.serving.client import Reply, call, search
+from tests.serving.conftest import corpus
+from tests.serving.test_rescore import EVERYTHING
 from tests.support.plugin import NOWHERE
 
 INDEX = "written-by-anyone"

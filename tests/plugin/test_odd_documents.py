@@ -8,10 +8,10 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.vectors.packed import unpack_tokens
 from tests.faults.test_odd_documents import GOOD, ODD, odd_documents
-from tests.gateway.client import Reply, call, search
-from tests.gateway.conftest import make_index
-from tests.gateway.test_sidecar import FIELDS
 from tests.plugin.conftest import Plugged
+from tests.serving.client import Reply, call, search
+from tests.serving.conftest import make_index
+from tests.serving.test_sidecar import FIELDS
 
 INDEX = "faults-odd-documents-plugin"
 CATS = "which cat drinks milk?"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.gateway.client import Reply, call, search
-from tests.gateway.test_identity import queries
-from tests.gateway.test_rescore import CATS, EVERYTHING
 from tests.plugin.conftest import DOC_VALUES, SHARDED, STORED, Plugged
 from tests.plugin.test_faults import recovered
 from tests.plugin.test_rescore import METHODS, TEXTS, applied
+from tests.serving.client import Reply, call, search
+from tests.serving.test_identity import queries
+from tests.serving.test_rescore import CATS, EVERYTHING
 from tests.support.plugin import Fault
 
 PIPELINE = "ttc"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.gateway.client import Reply, call, search
-from tests.gateway.test_identity import queries
-from tests.gateway.test_rescore import CATS, EVERYTHING
 from tests.plugin.conftest import DOC_VALUES, SHARDED, STORED, Plugged
+from tests.serving.client import Reply, call, search
+from tests.serving.test_identity import queries
+from tests.serving.test_rescore import CATS, EVERYTHING
 
 TEXTS = [CATS, "birds singing in the rain", "قطة", "who is awake at night"]
 METHODS: list[tuple[str, dict[str, Any]]] = [

@@ -12,7 +12,7 @@ from es_ttc.engine.node.files import make_folder, remove
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.settings import Settings
-from tests.gateway.client import call
+from tests.serving.client import call
 from tests.support.elasticsearch import ElasticsearchDistribution
 from tests.support.shared_nodes import await_licence
 

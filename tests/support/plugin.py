@@ -15,8 +15,8 @@ from es_ttc.engine.node.files import locked, make_folder
 from es_ttc.engine.node.progress import ignore
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
-from tests.gateway.client import Reply, call
-from tests.gateway.relay import Passed, Relay, relay
+from tests.serving.client import Reply, call
+from tests.serving.relay import Passed, Relay, relay
 from tests.support.elasticsearch import ElasticsearchDistribution
 
 SOURCES = Path(__file__).parents[2] / "plugin"

@@ -13,13 +13,13 @@ BY_PRODUCT = ("tests/plugin/", "tests/ingest/test_recovery.py")
 TOGETHER = ("tests/evaluation/test_through_engine.py", "tests/evaluation/test_programs_", "tests/evaluation/test_rewri")
 """Files that stay together: one looks for temporary indices, the others make some."""
 KILLED = (
-    "tests/tasks/test_workers.py::test_a_job_survives_everything",
+    "tests/jobs/test_workers.py::test_a_job_survives_everything",
     "tests/attach/test_killed.py",
     "tests/ingest/test_engine_killed.py",
-    "tests/gateway/test_engine_faults.py",
+    "tests/serving/test_engine_faults.py",
 )
 """What kills the same node: `own_node`."""
-APART = ("tests/tasks/test_workers.py", "tests/ingest/test_kill.py", "tests/discovery/test_loop.py")
+APART = ("tests/jobs/test_workers.py", "tests/ingest/test_kill.py", "tests/discovery/test_loop.py")
 """Files whose tests share nothing."""
 FIRST = (
     *TOGETHER,
@@ -35,13 +35,13 @@ FIRST = (
     "tests/faults/test_slow_clients.py",
     "tests/faults/test_cold_windows.py",
     "tests/attach/test_writers.py",
-    "tests/gateway/test_security.py",
+    "tests/serving/test_security.py",
     "tests/cli/test_ingest.py",
-    "tests/gateway/test_frameworks.py",
-    "tests/tasks/test_workers.py",
+    "tests/serving/test_frameworks.py",
+    "tests/jobs/test_workers.py",
     "tests/ingest/test_kill.py",
     "tests/discovery/test_loop.py",
-    "tests/tasks/test_turn.py",
+    "tests/jobs/test_turn.py",
     "tests/faults/test_failover.py",
 )
 """What takes long, the longest first: begun last, it would be waited for while others have nothing left to do."""

@@ -27,7 +27,7 @@ from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from es_ttc.vectors.quantise import dequantise
 from tests.attach.conftest import put, remove_traces
-from tests.gateway.client import search
+from tests.serving.client import search
 from tests.support.encoders import Watched
 from tests.training.conftest import ASKED, NAME, TOOLS, write_seen
 

@@ -1,0 +1,114 @@
+"""A gateway in front of each engine, and one index with features behind it."""
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from es_ttc.encoders import CachedEncoder
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.versions import Product
+from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import EngineSettings, GatewaySettings
+from tests.serving.client import call
+from tests.support.kept import Kept
+
+ANIMALS = ("cat", "dog", "horse", "owl", "trout", "bee")
+SIDECAR_TOKEN = "a-token-of-the-tests"
+DEEDS = ("sleeps on the sofa", "hunts at night", "drinks milk", "runs in the snow", "sings before rain")
+
+
+def corpus() -> list[dict[str, Any]]:
+    """Sixty short texts in two fields, a group each for collapse and aggregations; two have no text."""
+    texts = [
+        {"title": f"The {animal}", "text": f"Our {animal} {deed}, and the {other} watches it for {number} hours."}
+        for number, (animal, deed, other) in enumerate(
+            ((animal, deed, other) for animal in ANIMALS for deed in DEEDS for other in ("farmer", "child")), 1
+        )
+    ]
+    texts[7] = {"title": "", "text": ""}
+    texts[21] = {"title": "แมวกินนม 🐈", "text": "القطة تشرب الحليب \x07 and the cat drinks milk."}
+    return [
+        {"_id": f"d{number}", "number": number, "group": f"g{number % 7}", "anyway": "creature", **text}
+        for number, text in enumerate(texts)
+    ]
+
+
+@dataclass(frozen=True)
+class Behind:
+    """An engine with the gateway in front of it and an index in it."""
+
+    engine: str
+    gateway: str
+    index: str
+    spec: IndexSpec
+
+    @property
+    def product(self) -> Product:
+        """Which of the two the engine is."""
+        return "elasticsearch" if "x-elastic-product" in call(self.engine, "GET", "/").headers else "opensearch"
+
+
+async def fill(
+    url: str, name: str, spec: IndexSpec, encoder: Encoder, documents: list[dict[str, Any]], shards: int = 2
+) -> None:
+    """Make an index and write documents with their features."""
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        await create_index(engine, name, spec, IndexOptions(shards=shards, replicas=0))
+        letters = DeadLetterList()
+        await ingest(engine, name, Inputs([Documents(documents)]), encoder, dead_letters=letters)
+        await engine.refresh(name)
+    finally:
+        await engine.close()
+
+
+def make_index(url: str, name: str, encoder: Encoder, *, shards: int = 2, **storage: Any) -> IndexSpec:
+    """Make an index of the corpus."""
+    spec = IndexSpec(encoder.identity, **{"codec": "float16", "max_tokens": 64, **storage})
+    asyncio.run(fill(url, name, spec, encoder, corpus(), shards))
+    return spec
+
+
+@pytest.fixture(scope="session")
+def encoder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """The shared encoder; the corpus is encoded once."""
+    return CachedEncoder(encoder, tmp_path_factory.mktemp("encodings"))
+
+
+@pytest.fixture(scope="session")
+def all_behind(encoder: Encoder) -> Iterator[Kept[Behind]]:
+    with Kept(lambda engine: _behind(engine, encoder)) as kept:
+        yield kept
+
+
+@pytest.fixture(scope="session")
+def behind(engine_url: str, all_behind: Kept[Behind]) -> Behind:
+    return all_behind.of(engine_url)
+
+
+@contextmanager
+def _behind(engine_url: str, encoder: Encoder) -> Iterator[Behind]:
+    name = f"test-gateway-{uuid.uuid4().hex[:8]}"
+    spec = make_index(engine_url, name, encoder)
+    settings = GatewaySettings(
+        engine=engine_url,
+        port=0,
+        default_timeout_ms=20_000,
+        max_window=300,
+        sidecar_token=SecretStr(SIDECAR_TOKEN),
+    )
+    try:
+        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+            yield Behind(engine_url, gateway, name, spec)
+    finally:
+        call(engine_url, "DELETE", f"/{name}")

@@ -1,0 +1,75 @@
+"""The gateway's index again, with spans for passage search."""
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.serving.client import call
+from tests.serving.conftest import Behind, corpus, fill
+from tests.serving.relay import Relay, relay
+from tests.support.kept import Kept
+
+
+@pytest.fixture(scope="session")
+def all_spanned(encoder: Encoder) -> Iterator[Kept[Behind]]:
+    with Kept(lambda engine: _spanned(engine, encoder)) as kept:
+        yield kept
+
+
+@pytest.fixture(scope="session")
+def spanned(engine_url: str, all_spanned: Kept[Behind]) -> Behind:
+    return all_spanned.of(engine_url)
+
+
+@contextmanager
+def _spanned(engine_url: str, encoder: Encoder) -> Iterator[Behind]:
+    name = f"test-knn-{uuid.uuid4().hex[:8]}"
+    spec = IndexSpec(encoder.identity, codec="float16", max_tokens=64, spans=(SpanGrid(5, 3),))
+    asyncio.run(fill(engine_url, name, spec, encoder, corpus()))
+    settings = GatewaySettings(engine=engine_url, port=0, default_timeout_ms=20_000, max_window=300)
+    try:
+        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+            yield Behind(engine_url, gateway, name, spec)
+    finally:
+        call(engine_url, "DELETE", f"/{name}")
+
+
+@pytest.fixture(scope="session")
+def all_watched() -> Iterator[Kept[Relay]]:
+    with Kept(relay) as kept:
+        yield kept
+
+
+@pytest.fixture(scope="session")
+def watched(spanned: Behind, all_watched: Kept[Relay]) -> Relay:
+    return all_watched.of(spanned.engine)
+
+
+@pytest.fixture
+def relayed(watched: Relay) -> Iterator[Relay]:
+    yield watched
+    watched.before = lambda _: None
+    watched.passed.clear()
+
+
+@pytest.fixture(scope="session")
+def all_through_relay(encoder: Encoder) -> Iterator[Kept[str]]:
+    def gateway_to(engine: str) -> AbstractContextManager[str]:
+        settings = GatewaySettings(feature_cache_mb=0, engine=engine, port=0, default_timeout_ms=20_000, max_window=300)
+        return running_gateway(settings, load=lambda _name, _folder: encoder)
+
+    with Kept(gateway_to) as kept:
+        yield kept
+
+
+@pytest.fixture(scope="session")
+def through_relay(watched: Relay, all_through_relay: Kept[str]) -> str:
+    """A gateway whose engine is watched; it keeps no features, so that it reads them each time."""
+    return all_through_relay.of(watched.url)

@@ -1,0 +1,569 @@
+"""The knn hook on real engines: what is found, what natively belongs to a search, what is refused."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.index.ingest import encode_documents
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.rescorers.similarity import shown_similarity
+from es_ttc.retrievers import registry
+from es_ttc.retrievers.base import Documents, Vectors
+from es_ttc.retrievers.memory import Matrix, MemorySearch
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.serving.client import Reply, call, search
+from tests.serving.conftest import Behind, corpus, fill, make_index
+from tests.support.encoders import Renamed
+
+CATS = "which cat drinks milk?"
+BIRDS = "an owl that hunts"
+WITHOUT_TEXT = "d7"
+GROUP = {"term": {"group.keyword": "g1"}}
+IN_GROUP = {one["_id"] for one in corpus() if one["group"] == "g1"} - {WITHOUT_TEXT}
+
+
+def ours(method: str = "nnn", text: str = CATS, **clause: Any) -> dict[str, Any]:
+    section = {"method": method, **clause.pop("ttc", {})}
+    return {"field": "ttc.vector", "query_text": text, "k": 10, "ttc": section, **clause}
+
+
+def asked(behind: Behind, clause: dict[str, Any], url: str = "", /, **body: Any) -> Reply:
+    return search(behind.gateway, behind.index, {"knn": clause, **body}, url)
+
+
+def is_elasticsearch(behind: Behind) -> bool:
+    return bool(call(behind.engine, "GET", "/").json().get("tagline") == "You Know, for Search")
+
+
+def native(behind: Behind, question: dict[str, Any], **clause: Any) -> dict[str, Any]:
+    """A native kNN search body of this engine's form."""
+    if is_elasticsearch(behind):
+        given = {"query_vector": question["vector"]} if "vector" in question else question
+        return {"knn": {"field": "ttc.vector", "k": 10, "num_candidates": 60, **given, **clause}}
+    return {"query": {"knn": {"ttc.vector": {"k": 10, **question, **clause}}}}
+
+
+def in_memory(behind: Behind, encoder: Encoder, *, only: set[str] | None = None) -> tuple[MemorySearch, list[str]]:
+    """The corpus as arrays, and its ids."""
+    documents = [one for one in corpus() if one["_id"] != WITHOUT_TEXT]
+    features = encode_documents(documents, behind.spec, encoder)
+    pooled = np.stack([one.pooled for one in features if one.pooled is not None])
+    tokens = [one.tokens for one in features if one.tokens is not None]
+    spans = [one.spans for one in features if one.spans is not None]
+    owners = np.repeat(np.arange(len(spans)), [len(one.vectors) for one in spans])
+    ids = [one["_id"] for one in documents]
+
+    def windows(numbers: Documents, _: frozenset[Feature]) -> Window:
+        return Window(
+            [ids[one] for one in numbers],
+            np.zeros(len(numbers), np.float32),
+            pooled=pooled[numbers],
+            tokens=[tokens[one].vectors for one in numbers],
+            norms=[tokens[one].norms for one in numbers],
+        )
+
+    matrices = {
+        Vectors.POOLED: Matrix.of(pooled),
+        Vectors.SPANS: Matrix(np.concatenate([one.vectors for one in spans]), owners),
+    }
+    eligible = None if only is None else np.array([one in only for one in ids])
+    return MemorySearch(matrices, windows, eligible=eligible), ids
+
+
+def expected(
+    behind: Behind, encoder: Encoder, method: str, k: int, params: dict[str, Any], only: set[str] | None = None
+) -> dict[str, float]:
+    """What the retriever finds over arrays."""
+    memory, ids = in_memory(behind, encoder, only=only)
+    retriever = registry.load(method)
+    query = Query(CATS, encoder.encode([CATS], role="query").pooled)
+    found = asyncio.run(retriever.retrieve(query, memory, k, registry.parse_params(retriever, params)))
+    scores = shown_similarity(found.scores) if retriever.similarity else found.scores
+    return dict(zip([ids[one] for one in found.documents], scores.tolist(), strict=True))
+
+
+METHODS = [
+    ("dense", {}),
+    ("dense", {"exact": True}),
+    ("nnn", {"exact": True}),
+    ("nnn", {"exact": True, "candidates": 2, "batch": 1, "l1": 0.05}),
+    ("nnn", {"documents": 4, "rest": "none"}),
+    ("softcentroid", {}),
+    ("rocchio", {"documents": 5, "weight": 0.7}),
+    ("consensusrocchio", {"documents": 16}),
+    ("spectral", {}),
+    ("spectral", {"exact": True, "candidates": 3}),
+    ("spectral", {"pooled": False, "scales": [1, 5, "mean"]}),
+]
+
+
+@pytest.mark.parametrize(("method", "params"), METHODS)
+@pytest.mark.parametrize("filtered", [False, True])
+def test_it_finds_what_the_retriever_finds_over_arrays(
+    spanned: Behind, encoder: Encoder, method: str, params: dict[str, Any], filtered: bool
+) -> None:
+    clause = ours(method, ttc={"params": params}) | ({"filter": GROUP} if filtered else {})
+    reply = asked(spanned, clause)
+    assert reply.status == 200
+    wanted = expected(spanned, encoder, method, 10, params, IN_GROUP if filtered else None)
+    assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(wanted, abs=1e-4)
+    assert reply.scores == sorted(reply.scores, reverse=True)
+    answer = reply.json()
+    assert answer["hits"]["total"]["value"] == len(wanted)
+    assert answer["hits"]["max_score"] == reply.scores[0]
+    assert (answer["ttc"]["method"], answer["ttc"]["applied"]) == (method, True)
+    assert answer["ttc"]["retrieved"] == len(wanted)
+    assert answer["ttc"]["encoder"] == encoder.identity.key
+    assert set(answer["ttc"]["took"]) == {"encode", "search", "features"}
+    assert reply.headers["x-ttc-applied"] == "true"
+    if filtered:
+        assert set(reply.ids) <= IN_GROUP
+
+
+def test_either_products_form_works_on_either(spanned: Behind) -> None:
+    elasticsearchs = asked(spanned, ours(filter=[GROUP]))
+    clause = {key: value for key, value in ours(filter=GROUP).items() if key != "field"}
+    for query in ({"knn": {"ttc.vector": clause}}, {"bool": {"must": [{"knn": {"ttc.vector": clause}}]}}):
+        reply = search(spanned.gateway, spanned.index, {"query": query})
+        assert (reply.ids, reply.scores) == (elasticsearchs.ids, elasticsearchs.scores)
+
+
+def test_a_text_is_encoded_and_the_rest_is_native(spanned: Behind, encoder: Encoder) -> None:
+    vector = encoder.encode([CATS], role="query").pooled[0].tolist()
+    for clause in ({}, {"filter": GROUP}, {"boost": 2}):
+        direct = search(spanned.engine, spanned.index, native(spanned, {"vector": vector}, **clause))
+        reply = search(spanned.gateway, spanned.index, native(spanned, {"query_text": CATS}, **clause))
+        assert direct.ids
+        assert (reply.ids, reply.scores) == (direct.ids, direct.scores)
+        assert "ttc" not in reply.json()
+        assert "x-ttc-applied" not in reply.headers
+
+
+def test_a_text_for_the_spans_is_encoded_too(spanned: Behind, encoder: Encoder) -> None:
+    vector = encoder.encode([CATS], role="query").pooled[0].tolist()
+
+    def over_spans(key: str, value: Any) -> dict[str, Any]:
+        field = {"ttc.spans.v": {key: value, "k": 5}}
+        if is_elasticsearch(spanned):
+            told = {"vector": "query_vector"}.get(key, key)
+            return {"knn": {"field": "ttc.spans.v", told: value, "k": 5, "num_candidates": 60}}
+        return {"query": {"nested": {"path": "ttc.spans", "score_mode": "max", "query": {"knn": field}}}}
+
+    direct = search(spanned.engine, spanned.index, over_spans("vector", vector))
+    reply = search(spanned.gateway, spanned.index, over_spans("query_text", CATS))
+    assert direct.ids
+    assert (reply.ids, reply.scores) == (direct.ids, direct.scores)
+
+
+def test_a_query_beside_it_adds_its_scores_as_natively(spanned: Behind) -> None:
+    found = asked(spanned, ours("dense", k=5))
+    query = {"match": {"text": "trout"}}
+    matched = search(spanned.engine, spanned.index, {"query": query, "size": 60})
+    both = asked(spanned, ours("dense", k=5), query=query, size=60)
+    sums = dict(zip(matched.ids, matched.scores, strict=True))
+    for one, score in zip(found.ids, found.scores, strict=True):
+        sums[one] = sums.get(one, 0) + score
+    assert dict(zip(both.ids, both.scores, strict=True)) == pytest.approx(sums, rel=1e-5)
+
+
+def test_several_clauses_in_one_search(spanned: Behind) -> None:
+    one, two = asked(spanned, ours("dense")), asked(spanned, ours("nnn", BIRDS))
+    body = {"knn": [ours("dense"), ours("nnn", BIRDS)], "size": 30}
+    both = search(spanned.gateway, spanned.index, body)
+    assert set(both.ids) == {*one.ids, *two.ids}
+    assert [summary["method"] for summary in both.json()["ttc"]["knn"]] == ["dense", "nnn"]
+
+
+def test_boost_and_the_least_similarity(spanned: Behind) -> None:
+    plain = asked(spanned, ours("dense"))
+    boosted = asked(spanned, ours("dense", boost=3))
+    assert boosted.ids == plain.ids
+    assert boosted.scores == pytest.approx([3 * score for score in plain.scores], rel=1e-6)
+    least = 2 * plain.scores[4] - 1 - 1e-4
+    assert asked(spanned, ours("dense", similarity=least)).ids == plain.ids[:5]
+    near = {one for one, score in zip(plain.ids, plain.scores, strict=True) if score >= plain.scores[4]}
+    assert set(asked(spanned, ours("nnn", similarity=least)).ids) <= near
+
+
+def test_what_belongs_to_a_search_is_the_engines_own(spanned: Behind) -> None:
+    whole = asked(spanned, ours("nnn", k=12), size=12)
+    numbers = {one["_id"]: one["number"] for one in corpus()}
+    assert len(whole.ids) == 12
+    for start in (0, 4, 8, 12):
+        page = search(spanned.gateway, spanned.index, {"knn": ours("nnn", k=12), "size": 4, "from": start})
+        assert page.ids == whole.ids[start : start + 4]
+    in_url = asked(spanned, ours("nnn", k=12), "?size=4&from=8&_source_includes=number")
+    assert in_url.ids == whole.ids[8:12]
+    assert all(hit["_source"].keys() == {"number"} for hit in in_url.json()["hits"]["hits"])
+    by_default = asked(spanned, {key: value for key, value in ours("nnn").items() if key != "k"}, size=3)
+    assert by_default.json()["hits"]["total"]["value"] == 3
+    reply = asked(
+        spanned,
+        ours("nnn", k=12),
+        size=12,
+        aggs={"groups": {"terms": {"field": "group.keyword"}}},
+        highlight={"fields": {"text": {"highlight_query": {"match": {"text": "cat"}}}}},
+        fields=["number"],
+        _source=False,
+        explain=True,
+        min_score=whole.scores[6],
+        track_total_hits=True,
+    )
+    answer = reply.json()
+    assert reply.ids == whole.ids[:7]
+    assert sum(bucket["doc_count"] for bucket in answer["aggregations"]["groups"]["buckets"]) in (7, 12)
+    for hit in answer["hits"]["hits"]:
+        assert hit["fields"]["number"] == [numbers[hit["_id"]]]
+        assert "_source" not in hit
+        assert hit["_explanation"]["value"] == pytest.approx(hit["_score"])
+    assert any("highlight" in hit for hit in answer["hits"]["hits"])
+    by_number = asked(spanned, ours("nnn", k=12), size=12, sort=[{"number": "desc"}])
+    assert by_number.ids == sorted(whole.ids, key=lambda one: -numbers[one])
+    after = asked(spanned, ours("nnn", k=12), size=12, post_filter=GROUP)
+    assert after.ids == [one for one in whole.ids if one in IN_GROUP]
+    none = asked(spanned, ours("nnn", k=12), size=0, aggs={"n": {"value_count": {"field": "number"}}}).json()
+    assert none["aggregations"]["n"]["value"] == 12
+    named = asked(spanned, ours("nnn", _name="mine")).json()["hits"]["hits"]
+    assert all(hit["matched_queries"] == ["mine"] for hit in named)
+    paths = asked(spanned, ours("nnn"), "?filter_path=hits.hits._id,ttc.certified").json()
+    assert paths == {"hits": {"hits": [{"_id": one} for one in whole.ids[:10]]}, "ttc": {"certified": True}}
+
+
+def test_detail(spanned: Behind) -> None:
+    reply = asked(spanned, ours("nnn", ttc={"detail": True}))
+    shown = [hit["_ttc"] for hit in reply.json()["hits"]["hits"]]
+    assert [detail["retrieval_rank"] for detail in shown] == list(range(1, 11))
+    assert shown[0]["coefficient"] == pytest.approx(reply.scores[0], abs=1e-6)
+    known = {f"d{number}" for number in range(60)}
+    assert all({part["id"] for part in detail.get("redundant_with", ())} <= known for detail in shown)
+    spans = asked(spanned, ours("spectral", ttc={"detail": True})).json()["hits"]["hits"]
+    for hit in spans:
+        detail = hit["_ttc"]
+        assert detail["field"] in ("title", "text")
+        assert 0 <= detail["start"] <= detail["end"] <= len(hit["_source"][detail["field"]])
+        assert {"rank_by_spans", "rank_by_pooled"} & detail.keys()
+    assert all("_ttc" not in hit for hit in asked(spanned, ours("nnn")).json()["hits"]["hits"])
+
+
+@pytest.mark.parametrize("method", ["dense", "nnn", "spectral", "softcentroid"])
+@pytest.mark.parametrize("filtered", [False, True])
+def test_what_is_found_does_not_depend_on_what_is_shown(spanned: Behind, method: str, filtered: bool) -> None:
+    """Without details documents go by their contents, with them by their ids."""
+    clause: dict[str, Any] = {"k": 20} | ({"filter": GROUP} if filtered else {})
+    shown = asked(spanned, ours(method, ttc={"detail": True}, **clause), size=20)
+    plain = asked(spanned, ours(method, **clause), size=20)
+    assert (plain.ids, plain.scores) == (shown.ids, shown.scores)
+    assert plain.json()["hits"]["total"] == shown.json()["hits"]["total"]
+
+
+def test_ids_are_read_of_what_is_shown_alone(spanned: Behind, through_relay: str, relayed: Any) -> None:
+    """An engine reads all that it stores of a document, token vectors too, to tell its id."""
+    relayed.passed.clear()
+    reply = search(through_relay, spanned.index, {"knn": ours("nnn", k=40), "size": 3})
+    assert len(reply.ids) == 3
+    lines = [
+        json.loads(line) for one in relayed.passed if one.target.endswith("_msearch") for line in one.body.splitlines()
+    ]
+    searches = [line for line in lines if line.get("size")]
+    assert searches
+    assert all(line["stored_fields"] == "_none_" for line in searches)
+
+
+def test_equal_documents_are_told_apart(spanned: Behind, encoder: Encoder) -> None:
+    name = f"{spanned.index}-twins"
+    twins = [{"_id": f"twin{number}", "text": "a cat drinks milk", "group": f"g{number % 2}"} for number in range(4)]
+    others = [{"_id": f"other{number}", "text": f"an owl hunts {number} mice"} for number in range(4)]
+    asyncio.run(fill(spanned.engine, name, IndexSpec(encoder.identity), encoder, [*twins, *others]))
+    try:
+        both = [search(spanned.gateway, name, {"knn": ours("dense", k=k)}) for k in (8, 4)]
+        assert sorted(both[0].ids) == sorted(one["_id"] for one in [*twins, *others])
+        assert sorted(both[1].ids) == [one["_id"] for one in twins]
+        filtered = search(spanned.gateway, name, {"knn": ours("dense", filter={"term": {"group.keyword": "g1"}})})
+        assert sorted(filtered.ids) == ["twin1", "twin3"]
+        for method in ("dense", "nnn", "softcentroid"):
+            plain, shown = (
+                search(spanned.gateway, name, {"knn": ours(method, k=6, ttc={"detail": detail})})
+                for detail in (False, True)
+            )
+            assert (plain.ids, plain.scores) == (shown.ids, shown.scores)
+    finally:
+        call(spanned.engine, "DELETE", f"/{name}")
+
+
+def test_another_index_may_have_the_same_ids(spanned: Behind, encoder: Encoder) -> None:
+    name = f"{spanned.index}-other"
+    far = [{"_id": one["_id"], "text": f"invoice number {place}"} for place, one in enumerate(corpus())]
+    asyncio.run(fill(spanned.engine, name, IndexSpec(encoder.identity), encoder, far))
+    try:
+        for detail in (False, True):
+            clause = ours("dense", k=5, ttc={"detail": detail})
+            reply = search(spanned.gateway, f"{spanned.index},{name}", {"knn": clause})
+            assert {hit["_index"] for hit in reply.json()["hits"]["hits"]} == {spanned.index}
+            assert reply.ids == asked(spanned, ours("dense", k=5)).ids
+    finally:
+        call(spanned.engine, "DELETE", f"/{name}")
+
+
+def test_a_rescorer_after_it(spanned: Behind) -> None:
+    section = {"method": "maxsim", "detail": True}
+    reply = asked(spanned, ours("nnn", k=20), size=20, rescore={"window_size": 20, "ttc": section})
+    assert reply.status == 200
+    assert set(reply.ids) == set(asked(spanned, ours("nnn", k=20), size=20).ids)
+    again = asked(spanned, ours("nnn", k=20), size=20, rescore={"ttc": {**section, "query_text": CATS}})
+    assert (reply.ids, reply.scores) == (again.ids, again.scores)
+    answer = reply.json()["ttc"]
+    assert (answer["method"], answer["applied"], answer["knn"]["method"]) == ("maxsim", True, "nnn")
+    elsewhere = asked(spanned, ours("nnn", k=20), size=20, rescore={"ttc": {**section, "query_text": BIRDS}})
+    assert elsewhere.ids != reply.ids
+
+
+def test_several_texts_and_the_callers_own_vector(spanned: Behind, encoder: Encoder) -> None:
+    texts = [CATS, BIRDS]
+    clause = {"k": 10, "ttc": {"method": "dense", "query_texts": texts}}
+    reply = asked(spanned, clause)
+    parts = [dict(zip(one.ids, one.scores, strict=True)) for one in (asked(spanned, ours("dense", t)) for t in texts)]
+    best = {one: max(part.get(one, 0) for part in parts) for part in parts for one in part}
+    first = sorted(best, key=lambda one: -best[one])[:5]
+    assert reply.ids[:5] == first
+    vector = (7 * encoder.encode([CATS], role="query").pooled[0]).tolist()
+    for method in ("nnn", "spectral"):
+        given = asked(spanned, {"query_vector": vector, "k": 10, "ttc": {"method": method}})
+        assert given.ids == asked(spanned, ours(method)).ids
+
+
+def test_a_filter_that_matches_nothing_and_more_wanted_than_there_are(spanned: Behind) -> None:
+    for method in registry.names():
+        nothing = asked(spanned, ours(method, filter={"term": {"group.keyword": "none"}}))
+        assert nothing.status == 200
+        assert nothing.ids == []
+        assert nothing.json()["ttc"]["retrieved"] == 0
+        everything = asked(spanned, ours(method, k=300), size=300)
+        assert sorted(everything.ids) == sorted(one["_id"] for one in corpus() if one["_id"] != WITHOUT_TEXT)
+
+
+def test_an_empty_index(spanned: Behind, index_name: str, encoder: Encoder) -> None:
+    asyncio.run(fill(spanned.engine, index_name, IndexSpec(encoder.identity), encoder, []))
+    for body in ({"knn": ours("nnn")}, native(spanned, {"query_text": CATS})):
+        reply = search(spanned.gateway, index_name, body | {"aggs": {"n": {"value_count": {"field": "number"}}}})
+        assert reply.status == 200
+        assert reply.ids == []
+        assert reply.json()["aggregations"]["n"]["value"] == 0
+
+
+def test_a_filtered_alias_never_leaks(spanned: Behind, through_relay: str, relayed: Any) -> None:
+    alias = f"{spanned.index}-alias"
+    action = {"add": {"index": spanned.index, "alias": alias, "filter": GROUP}}
+    assert call(spanned.engine, "POST", "/_aliases", {"actions": [action]}).status == 200
+    for method in registry.names():
+        relayed.passed.clear()
+        reply = search(through_relay, alias, {"knn": ours(method, k=60, ttc={"detail": True}), "size": 60})
+        assert reply.status == 200
+        assert set(reply.ids) == IN_GROUP
+        assert f"d{WITHOUT_TEXT}" not in reply.ids
+        assert json.dumps(reply.json()["hits"]).count('"_id"') == len(IN_GROUP)
+        for request in relayed.passed:
+            assert request.target.startswith((f"/{alias}/", "/?")) or request.target == "/"
+    text = search(through_relay, alias, native(spanned, {"query_text": CATS}, k=60) | {"size": 60})
+    assert set(text.ids) == IN_GROUP
+
+
+def test_credentials_go_with_every_call(spanned: Behind, through_relay: str, relayed: Any) -> None:
+    relayed.passed.clear()
+    body = json.dumps({"knn": ours("spectral")}).encode()
+    headers = {"content-type": "application/json", "authorization": "ApiKey c2VjcmV0", "x-opaque-id": "7"}
+    assert call(through_relay, "POST", f"/{spanned.index}/_search", body, headers).status == 200
+    calls = [one for one in relayed.passed if one.target != "/"]
+    assert len(calls) >= 4
+    assert all(one.headers["authorization"] == "ApiKey c2VjcmV0" for one in calls)
+
+
+def test_one_request_a_round_for_all_items(spanned: Behind, through_relay: str, relayed: Any) -> None:
+    texts = [CATS, BIRDS, "snow", "rain before the night"]
+    params = {"candidates": 2, "batch": 1, "l1": 0.05, "exact": True}
+    clauses = [ours("nnn", text, ttc={"params": params}) for text in texts]
+    lines = [line for clause in clauses for line in ({"index": spanned.index}, {"knn": clause, "size": 10})]
+    body = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    relayed.passed.clear()
+    reply = call(through_relay, "POST", "/_msearch", body, {"content-type": "application/x-ndjson"})
+    responses = reply.json()["responses"]
+    searches = [response["ttc"]["knn_searches"] for response in responses]
+    sent = [one for one in relayed.passed if one.target.endswith("/_msearch")]
+    assert min(searches) > 1
+    assert len(sent) == 1 + max(searches) + 1  # the encoder, the rounds, the caller's own search
+    for clause, response in zip(clauses, responses, strict=True):
+        alone = asked(spanned, clause)
+        assert [hit["_id"] for hit in response["hits"]["hits"]] == alone.ids
+
+
+@pytest.mark.parametrize("method", ["softcentroid", "rocchio", "consensusrocchio"])
+def test_feedback_takes_two_round_trips(spanned: Behind, through_relay: str, relayed: Any, method: str) -> None:
+    relayed.passed.clear()
+    reply = search(through_relay, spanned.index, {"knn": ours(method)})
+    assert reply.json()["ttc"]["feedback"]["documents"] > 0
+    sent = [one.target.rpartition("/")[2].partition("?")[0] for one in relayed.passed if one.target != "/"]
+    # The encoder's name (beside encoding), two kNN searches, the caller's own search.
+    assert sent == ["_msearch", "_msearch", "_msearch", "_search"]
+
+
+def test_items_of_an_msearch_stand_for_themselves(spanned: Behind) -> None:
+    bodies = [
+        {"knn": ours("nnn")},
+        {"query": {"match": {"text": "cat"}}},
+        {"knn": ours("nmn")},
+        native(spanned, {"query_text": CATS}),
+        {"knn": ours("dense"), "rescore": {"ttc": {"method": "maxsim"}}},
+        {"knn": ours("dense", k=-1)},
+        {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": {"method": "dense"}}},
+    ]
+    lines = [line for body in bodies for line in ({}, body)]
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    reply = call(spanned.gateway, "POST", f"/{spanned.index}/_msearch", data, {"content-type": "application/x-ndjson"})
+    assert reply.status == 200
+    for body, response in zip(bodies, reply.json()["responses"], strict=True):
+        alone = search(spanned.gateway, spanned.index, body).json()
+        if "error" in alone:
+            assert response == alone
+        else:
+            assert response["status"] == 200
+            found = [(hit["_id"], hit["_score"]) for hit in response["hits"]["hits"]]
+            assert found == [(hit["_id"], hit["_score"]) for hit in alone["hits"]["hits"]]
+            assert ("ttc" in response) == ("ttc" in alone)
+
+
+def test_templates_points_in_time_and_bodies_in_the_url(spanned: Behind) -> None:
+    alone = asked(spanned, ours("nnn"))
+    inline = {"source": json.dumps({"knn": ours("nnn", "{{words}}")}), "params": {"words": CATS}}
+    if not is_elasticsearch(spanned):  # the tests' node has no templates
+        assert call(spanned.gateway, "POST", f"/{spanned.index}/_search/template", inline).ids == alone.ids
+    source = quote(json.dumps({"knn": ours("nnn")}))
+    target = f"/{spanned.index}/_search?source={source}&source_content_type=application/json"
+    assert call(spanned.gateway, "GET", target).ids == alone.ids
+    opened = "_pit" if is_elasticsearch(spanned) else "_search/point_in_time"
+    pit = call(spanned.engine, "POST", f"/{spanned.index}/{opened}?keep_alive=1m").json()
+    body = {"knn": ours("nnn"), "pit": {"id": pit.get("id") or pit["pit_id"], "keep_alive": "1m"}}
+    reply = call(spanned.gateway, "POST", "/_search", body)
+    assert reply.status == 200
+    assert reply.json()["ttc"]["applied"] is True
+    assert reply.ids == alone.ids
+
+
+def test_several_templates_in_one_request(spanned: Behind) -> None:
+    inline = {"source": json.dumps({"knn": ours("nnn", "{{words}}")}), "params": {"words": CATS}}
+    wrong = {"source": json.dumps({"knn": ours("nnn", ttc={"metod": "nnn"})})}
+    plain = {"source": {"query": {"match_all": {}}, "size": 2}}
+    rescored = {"source": {"rescore": {"window_size": 20, "ttc": {"method": "spectral", "query_text": CATS}}}}
+    items = [plain, inline, {"id": "no-such"}, wrong, rescored]
+    lines = "".join(f"{json.dumps(line)}\n" for item in items for line in ({"index": spanned.index}, item))
+    reply, direct = (
+        call(url, "POST", "/_msearch/template", lines.encode(), {"content-type": "application/x-ndjson"})
+        for url in (spanned.gateway, spanned.engine)
+    )
+    assert reply.status == direct.status
+    if is_elasticsearch(spanned):  # the tests' node has no templates
+        assert reply.json() == direct.json()
+        return
+    first, second, third, fourth, fifth = reply.json()["responses"]
+    assert [hit["_id"] for hit in second["hits"]["hits"]] == asked(spanned, ours("nnn")).ids
+    assert second["ttc"]["applied"] is True
+    assert first["hits"] == direct.json()["responses"][0]["hits"]
+    assert third["error"] == direct.json()["responses"][2]["error"]
+    assert "did you mean [method]?" in fourth["error"]["reason"]
+    assert fifth["ttc"]["method"] == "spectral"
+    assert reply.headers["x-ttc-applied"] == "true"
+
+
+def test_tuned_parameters_serve_retrievals_that_give_none(spanned: Behind, encoder: Encoder, tmp_path: Path) -> None:
+    tuned = {"method": "nnn", "params": {"l1": 0.3}, "data": "cats", "split": "train", "encoder": None}
+    file = tmp_path / "nnn.json"
+    file.write_text(json.dumps(tuned), encoding="utf-8")
+    settings = GatewaySettings(engine=spanned.engine, port=0, tuned=(file,), compiled=False)
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        asking = replace(spanned, gateway=gateway)
+        by_file, by_hand = asked(asking, ours()), asked(spanned, ours(ttc={"params": {"l1": 0.3}}))
+        assert (by_file.ids, by_file.scores) == (by_hand.ids, by_hand.scores)
+        assert by_file.json()["ttc"]["tuned"] == {"l1": 0.3}
+        assert by_file.ids != asked(spanned, ours()).ids or by_file.scores != asked(spanned, ours()).scores
+        own = asked(asking, ours(ttc={"params": {"l1": 0.1}})).json()["ttc"]
+        assert "tuned" not in own
+        assert "tuned" not in asked(asking, ours("dense")).json()["ttc"]
+
+
+def test_several_indices(spanned: Behind, index_name: str, encoder: Encoder) -> None:
+    asyncio.run(fill(spanned.engine, index_name, spanned.spec, encoder, corpus()))
+    body = {"knn": ours("dense", k=10), "size": 20}
+    both = search(spanned.gateway, f"{spanned.index},{index_name}", body)
+    found = [(hit["_index"], hit["_id"], hit["_score"]) for hit in both.json()["hits"]["hits"]]
+    alone = asked(spanned, ours("dense", k=10))
+    assert len(found) == 10
+    assert {one for _, one, _ in found} == set(alone.ids[:5])
+    for _, one, score in found:
+        assert score == pytest.approx(dict(zip(alone.ids, alone.scores, strict=True))[one], abs=1e-6)
+
+
+def test_another_encoder(spanned: Behind, index_name: str, encoder: Encoder) -> None:
+    other = Renamed(encoder)
+    asyncio.run(fill(spanned.engine, index_name, IndexSpec(other.identity), other, corpus()))
+    for body in ({"knn": ours("nnn")}, native(spanned, {"query_text": CATS})):
+        refused = search(spanned.gateway, index_name, body)
+        assert refused.status == 400
+        assert refused.json()["error"]["type"] == "ttc_encoder_mismatch_exception"
+        assert other.identity.key in refused.reason
+        mixed = search(spanned.gateway, f"{index_name},{spanned.index}", body)
+        assert mixed.status == 400
+        assert "two encoders" in mixed.reason
+
+
+def test_an_index_that_lacks_what_is_searched(spanned: Behind, index_name: str, encoder: Encoder) -> None:
+    make_index(spanned.engine, index_name, encoder, tokens="none")
+    refused = search(spanned.gateway, index_name, {"knn": ours("spectral")})
+    assert refused.status == 400
+    assert refused.json()["error"]["type"] == "ttc_missing_feature_exception"
+    assert "[ttc.spans.v, ttc.tokens]" in refused.reason
+    assert "es-ttc index create" in refused.reason
+    foreign = f"{index_name}-foreign"
+    call(spanned.engine, "PUT", f"/{foreign}", {"mappings": {"properties": {"text": {"type": "text"}}}})
+    for body in ({"knn": ours("nnn")}, native(spanned, {"query_text": CATS})):
+        refused = search(spanned.gateway, foreign, body)
+        assert refused.status == 400
+        assert "ttc.vector]" in refused.reason
+    missing = search(spanned.gateway, f"{index_name}-absent", {"knn": ours("nnn")})
+    assert missing.status == 404
+    assert missing.json()["error"]["type"] == "index_not_found_exception"
+
+
+@pytest.mark.parametrize(
+    ("clause", "problem"),
+    [
+        (ours("nnn", k=0), "[knn.k] must be an integer from 1 to 300, got 0"),
+        (ours("nnn", k=301), "got 301"),
+        (ours("nnn", ttc={"params": {"l1": -1}}), "[l1] of method [nnn] is -1"),
+        (ours("nnn", ttc={"params": {"rounds": 0}}), "[rounds]"),
+        (ours("nnm"), "unknown method [nnm]: did you mean [nnn]?"),
+        (ours("maxsim"), "unknown method [maxsim]"),
+        (ours("nnn", query_vector=[1.0]), "both [query_text] and [query_vector]"),
+        ({"k": 3, "ttc": {"method": "nnn"}}, "[knn.query_text] is missing"),
+        ({"k": 3, "query_vector": [0.0] * 384, "ttc": {"method": "nnn"}}, "has no direction"),
+        (ours("nnn", "\x07"), "holds nothing that the encoder can read"),
+        ({"k": 3, "query_text": "\x07"}, "holds nothing that the encoder can read"),
+    ],
+)
+def test_bad_input(spanned: Behind, clause: dict[str, Any], problem: str) -> None:
+    reply = asked(spanned, clause)
+    assert reply.status == 400
+    assert problem in reply.reason
+    assert reply.json()["error"]["type"] == "illegal_argument_exception"
+
+
+def test_another_format_is_refused(spanned: Behind) -> None:
+    reply = asked(spanned, ours("nnn"), "?format=yaml")
+    assert reply.status == 400
+    assert "JSON only" in reply.reason

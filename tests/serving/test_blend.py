@@ -1,0 +1,341 @@
+"""Blend on real engines: its scores, the documents that join a window, what binds them, and pages."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.index.ingest import encode_documents
+from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.rescorers.blend import BlendRescorer, HybridRescorer
+from es_ttc.rescorers.blend.hybrid import HybridParams
+from es_ttc.rescorers.blend.rescorer import BlendParams
+from tests.serving.client import Reply, call, search
+from tests.serving.conftest import Behind, corpus
+
+CATS = "which cat drinks milk?"
+WITHOUT_TEXT = "d7"
+BY_WORDS = {"match": {"text": "the farmer watches before rain"}}
+"""Words that lead elsewhere than the question: nearest documents have to join."""
+WINDOW = 6
+
+
+def blended(query: dict[str, Any] = BY_WORDS, window: int = WINDOW, size: int = 5, **section: Any) -> dict[str, Any]:
+    return {"query": query, "size": size, "rescore": {"window_size": window, "ttc": {"query_text": CATS, **section}}}
+
+
+def by_id(name: str) -> dict[str, Any]:
+    return next(document for document in corpus() if document["_id"] == name)
+
+
+def first_pass(behind: Behind, size: int) -> Reply:
+    return search(behind.engine, behind.index, {"query": BY_WORDS, "size": size, "_source": False})
+
+
+def union_in_memory(encoder: Encoder, behind: Behind, size: int) -> tuple[Query, Window]:
+    """The window of the engine's own first pass, joined by the documents nearest to the query, all from scratch."""
+    found = first_pass(behind, size)
+    documents = [document for document in corpus() if document["_id"] != WITHOUT_TEXT]
+    encoded = dict(
+        zip(
+            [document["_id"] for document in documents],
+            encode_documents(documents, behind.spec, encoder),
+            strict=True,
+        )
+    )
+    query = encoder.encode([CATS], role="query")
+    cosines = {name: float(one.pooled @ query.pooled[0]) for name, one in encoded.items() if one.pooled is not None}
+    nearest = sorted(cosines, key=lambda name: -cosines[name])[:size]
+    joined = [name for name in nearest if name not in found.ids]
+    assert joined
+    names = [*found.ids, *joined]
+    tokens = [encoded[name].tokens for name in names]
+    window = Window(
+        ids=names,
+        first_pass=np.array([*found.scores, *[0.0] * len(joined)], np.float32),
+        pooled=np.stack([pooled for name in names if (pooled := encoded[name].pooled) is not None]),
+        tokens=[one.vectors for one in tokens if one is not None],
+        norms=[one.norms for one in tokens if one is not None],
+        present={Feature.FIRST_PASS: np.arange(len(names)) < len(found.ids)},
+    )
+    return Query(CATS, query.pooled, query.tokens[0]), window
+
+
+@pytest.mark.parametrize("method", [None, "hybrid"])
+def test_the_ranking_is_the_rescorers_own_over_the_union(behind: Behind, encoder: Encoder, method: str | None) -> None:
+    query, window = union_in_memory(encoder, behind, WINDOW)
+    if method is None:
+        values = BlendRescorer().score(query, window, BlendParams())
+    else:
+        values = HybridRescorer().score(query, window, HybridParams())
+    expected = dict(zip(window.ids, values.tolist(), strict=True))
+    section: dict[str, Any] = {} if method is None else {"method": method}
+    for _ in range(2):  # the second time candidates are looked for beside the first pass
+        got: dict[str, float] = {}
+        for start in range(0, len(expected), WINDOW):
+            reply = search(behind.gateway, behind.index, blended(size=WINDOW, **section) | {"from": start})
+            assert reply.status == 200, reply.body
+            got |= dict(zip(reply.ids, reply.scores, strict=True))
+        assert {name: got[name] for name in expected} == pytest.approx(expected, abs=1e-4)
+        assert list(got)[: len(expected)] == sorted(expected, key=lambda name: -expected[name])
+        assert list(got.values()) == sorted(got.values(), reverse=True)
+        told = search(behind.gateway, behind.index, blended(**section)).json()["ttc"]
+        assert told["method"] == (method or "blend")
+        assert told["candidates"] == {"knn": WINDOW, "joined": len(expected) - WINDOW}
+        assert told["window"] == WINDOW
+        assert told["scored"] == len(expected)
+        assert "without_features" not in told
+        wanted = ["lexical", "dense", "spectral", "late_interaction"] if method is None else ["lexical", "dense"]
+        assert told["signals"] == wanted
+
+
+def test_hits_that_joined_are_shown_as_all_others(behind: Behind) -> None:
+    asked = blended(window=20, size=20, detail=True) | {
+        "highlight": {"fields": {"text": {}}},
+        "fields": ["number"],
+        "_source": ["title"],
+        "aggs": {"groups": {"terms": {"field": "group.keyword"}}},
+        "explain": True,
+    }
+    whole = search(behind.gateway, behind.index, asked)
+    assert whole.status == 200, whole.body
+    plain = search(behind.engine, behind.index, {key: value for key, value in asked.items() if key != "rescore"})
+    assert whole.json()["aggregations"] == plain.json()["aggregations"]
+    assert whole.json()["hits"]["total"] == plain.json()["hits"]["total"]
+    hits = whole.json()["hits"]["hits"]
+    joined = [hit for hit in hits if hit["_ttc"]["first_pass_rank"] is None]
+    assert joined
+    for hit in joined:
+        document = by_id(hit["_id"])
+        assert hit["_source"] == {"title": document["title"]}
+        assert hit["fields"] == {"number": [document["number"]]}
+        assert hit["_explanation"]["value"] == hit["_score"]
+        assert hit["_ttc"]["first_pass_score"] is None
+        assert set(hit["_ttc"]["signals"]) == {"lexical", "dense", "spectral", "late_interaction"}
+        assert "_version" not in hit
+    in_two_steps = {
+        **blended(window=20, size=5),
+        "_source": ["title"],
+        "fields": ["number"],
+        "highlight": asked["highlight"],
+    }
+    bare = search(behind.gateway, behind.index, in_two_steps).json()["hits"]["hits"]
+    for shown, hit in zip(bare, hits, strict=False):
+        assert {"_source": shown["_source"], "fields": shown["fields"]} == {
+            key: hit[key] for key in ("_source", "fields")
+        }
+        assert shown.get("highlight") == hit.get("highlight")
+
+
+def test_pages_neither_repeat_nor_lose_a_document(behind: Behind) -> None:
+    everything = {"match": {"anyway": "creature"}}
+    seen: list[str] = []
+    for start in range(0, 60, 7):
+        body = blended(everything, window=12, size=7) | {"from": start}
+        reply = search(behind.gateway, behind.index, body)
+        assert reply.status == 200, reply.body
+        seen += reply.ids
+    assert len(seen) == len(set(seen)) == 60
+
+
+def demands() -> list[dict[str, Any]]:
+    odd = {"terms": {"number": list(range(1, 60, 2))}}
+    return [
+        {"query": {"bool": {"must": BY_WORDS, "filter": odd}}},
+        {"query": {"bool": {"must": [BY_WORDS, odd]}}},
+        {"query": {"bool": {"should": [BY_WORDS], "must": [odd]}}},
+        {"query": {"bool": {"must": BY_WORDS, "must_not": {"terms": {"number": list(range(0, 60, 2))}}}}},
+        {"query": {"bool": {"must": {"function_score": {"query": BY_WORDS}}, "filter": [odd]}}},
+        {"query": BY_WORDS, "post_filter": odd},
+        {
+            "query": {"bool": {"must": BY_WORDS, "filter": {"terms": {"parity": [1]}}}},
+            "runtime_mappings": {"parity": {"type": "long", "script": "emit(doc['number'].value % 2)"}},
+        },
+    ]
+
+
+@pytest.mark.parametrize("place", range(len(demands())))
+def test_what_the_query_demands_holds_for_what_joins(behind: Behind, place: int) -> None:
+    body = demands()[place]
+    if "runtime_mappings" in body and behind.product == "opensearch":
+        body = demands()[0]  # OpenSearch has no such fields
+    reply = search(behind.gateway, behind.index, {**blended(window=12, size=12), **body})
+    assert reply.status == 200, reply.body
+    assert reply.json()["ttc"]["candidates"]["joined"] > 0
+    assert all(by_id(name)["number"] % 2 for name in reply.ids)
+
+
+def test_a_filtered_alias_binds_what_joins(behind: Behind) -> None:
+    alias = f"{behind.index}-odd"
+    odd = {"terms": {"number": list(range(1, 60, 2))}}
+    actions = {"actions": [{"add": {"index": behind.index, "alias": alias, "filter": odd}}]}
+    assert call(behind.engine, "POST", "/_aliases", actions).status == 200
+    for _ in range(2):
+        reply = search(behind.gateway, alias, blended(window=12, size=12))
+        assert reply.json()["ttc"]["candidates"]["joined"] > 0
+        assert all(by_id(name)["number"] % 2 for name in reply.ids)
+    several = search(behind.gateway, f"{alias},{behind.index}-no-such*", blended(window=12, size=12))
+    assert several.ids == reply.ids
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"min_score": 0.01}, "[min_score]"),
+        ({"terminate_after": 50}, "[terminate_after]"),
+    ],
+)
+def test_where_more_documents_are_not_understood_the_window_is_blended(
+    behind: Behind, more: dict[str, Any], words: str
+) -> None:
+    reply = search(behind.gateway, behind.index, blended() | more)
+    told = reply.json()["ttc"]
+    assert told["applied"]
+    assert told["candidates"]["joined"] == 0
+    assert words in told["candidates"]["reason"]
+    assert set(reply.ids) <= set(first_pass(behind, WINDOW).ids)
+
+
+def test_a_query_in_the_url_has_the_window_alone(behind: Behind) -> None:
+    reply = search(
+        behind.gateway, behind.index, {key: value for key, value in blended().items() if key != "query"}, "?q=cat"
+    )
+    assert reply.status == 200, reply.body
+    assert "[q]" in reply.json()["ttc"]["candidates"]["reason"]
+
+
+def test_where_words_find_nothing_vectors_do(behind: Behind) -> None:
+    nothing = {"match": {"text": "zebra"}}
+    reply = search(behind.gateway, behind.index, blended(nothing))
+    assert reply.json()["hits"]["total"]["value"] == 0
+    assert "cat" in by_id(reply.ids[0])["text"]
+    without = search(behind.gateway, behind.index, blended(nothing, candidates={"knn": 0}))
+    assert without.ids == []
+    assert without.json()["ttc"]["applied"]
+
+
+@pytest.mark.parametrize("method", ["dense", "spectral", "maxsim"])
+def test_candidates_join_the_window_of_other_methods_where_asked(behind: Behind, method: str) -> None:
+    alone = search(behind.gateway, behind.index, blended(method=method, size=40))
+    assert "candidates" not in alone.json()["ttc"]
+    joined = search(behind.gateway, behind.index, blended(method=method, candidates={"knn": 20}))
+    told = joined.json()["ttc"]
+    assert told["candidates"]["knn"] == 20
+    assert told["candidates"]["joined"] > 0
+    assert told["scored"] == WINDOW + told["candidates"]["joined"]
+    assert joined.ids[0] == search(behind.gateway, behind.index, {
+        "query": {"match": {"anyway": "creature"}}, "size": 1,
+        "rescore": {"window_size": 60, "ttc": {"method": method, "query_text": CATS}},
+    }).ids[0]  # fmt: skip
+
+
+def test_collapse_over_the_union(behind: Behind) -> None:
+    body = blended(window=12, size=7) | {"collapse": {"field": "group.keyword"}}
+    reply = search(behind.gateway, behind.index, body)
+    assert reply.status == 200, reply.body
+    groups = [by_id(name)["group"] for name in reply.ids]
+    assert len(groups) == len(set(groups)) == 7
+    union: list[str] = []
+    for start in (0, 12):
+        union += search(behind.gateway, behind.index, blended(window=12, size=12) | {"from": start}).ids
+    joined = search(behind.gateway, behind.index, blended(window=12)).json()["ttc"]["candidates"]["joined"]
+    firsts = {by_id(name)["group"]: name for name in reversed(union[: 12 + joined])}
+    best = sorted(firsts.values(), key=union.index)
+    assert reply.ids[: len(best)] == best[:7]
+
+
+def test_several_searches_and_a_point_in_time(behind: Behind) -> None:
+    single = search(behind.gateway, behind.index, blended())
+    lines = [
+        {"index": behind.index},
+        blended(),
+        {},
+        {"query": {"match_all": {}}},
+        {"index": behind.index},
+        blended(size=2),
+    ]
+    body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+    answer = call(behind.gateway, "POST", "/_msearch", body, {"content-type": "application/x-ndjson"}).json()
+    first, _, third = answer["responses"]
+    assert [hit["_id"] for hit in first["hits"]["hits"]] == single.ids
+    assert [hit["_id"] for hit in third["hits"]["hits"]] == single.ids[:2]
+    assert first["ttc"]["candidates"] == single.json()["ttc"]["candidates"]
+    if behind.product == "elasticsearch":
+        opened = call(behind.gateway, "POST", f"/{behind.index}/_pit?keep_alive=1m").json()["id"]
+        pit = {"pit": {"id": opened}}
+    else:
+        opened = call(behind.gateway, "POST", f"/{behind.index}/_search/point_in_time?keep_alive=1m").json()["pit_id"]
+        pit = {"pit": {"id": opened}}
+    inside = call(behind.gateway, "POST", "/_search", {**blended(), **pit})
+    assert [hit["_id"] for hit in inside.json()["hits"]["hits"]] == single.ids
+    assert inside.json()["ttc"]["candidates"]["joined"] > 0
+
+
+@pytest.fixture
+def with_a_new_document(behind: Behind) -> Iterator[str]:
+    """A document written a moment ago: it has no features yet."""
+    document = {"title": "Zanzibar", "text": "the farmer watches zanzibar", "anyway": "creature"}
+    written = call(behind.engine, "PUT", f"/{behind.index}/_doc/new?refresh=true", document)
+    assert written.status == 201, written.body
+    yield "new"
+    call(behind.engine, "DELETE", f"/{behind.index}/_doc/new?refresh=true")
+
+
+def test_a_new_document_without_features_keeps_a_place_by_its_words(behind: Behind, with_a_new_document: str) -> None:
+    by_words = {"match": {"text": "the farmer watches zanzibar"}}
+    reply = search(behind.gateway, behind.index, blended(by_words, size=WINDOW))
+    told = reply.json()["ttc"]
+    assert told["without_features"] == 1, told
+    assert told["scored"] == told["window"] + told["candidates"]["joined"]
+    assert with_a_new_document in reply.ids
+    strict = search(behind.gateway, behind.index, blended(by_words, size=WINDOW, method="spectral"))
+    assert strict.ids[-1] == with_a_new_document  # other methods keep it below what they score
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"candidates": {"knn": -1}}, "[ttc.candidates"),
+        ({"candidates": {"knn": 10_001}}, "[ttc.candidates"),
+        ({"candidates": 100}, "[ttc.candidates]"),
+        ({"candidates": {"bm25": 100}}, "[ttc.candidates] unknown field [bm25], known fields are [knn]"),
+        ({"method": "rr", "candidates": {"knn": 10}}, "[ttc.candidates] cannot be used with [rr]"),
+        ({"params": {"signals": {"lexicl": 1}}}, "lexical"),
+        ({"params": {"signals": {"sentences": 1}}}, "--chunks"),
+        ({"methd": "blend"}, "did you mean [method]?"),
+    ],
+)
+def test_mistakes(behind: Behind, section: dict[str, Any], words: str) -> None:
+    reply = search(behind.gateway, behind.index, blended(**section))
+    assert (reply.status, words in reply.reason) == (400, True), reply.body
+
+
+def test_candidates_belong_to_rescore(behind: Behind) -> None:
+    clause = {"field": "ttc.vector", "query_text": CATS, "k": 5, "ttc": {"method": "dense", "candidates": {"knn": 5}}}
+    reply = search(behind.gateway, behind.index, {"knn": clause})
+    assert (reply.status, "[ttc.candidates] belongs to [rescore]" in reply.reason) == (400, True), reply.body
+    query = {"ttc": {"method": "rm3", "query_text": CATS, "candidates": {"knn": 5}}}
+    reply = search(behind.gateway, behind.index, {"query": query})
+    assert (reply.status, "[ttc.candidates] belongs to [rescore]" in reply.reason) == (400, True), reply.body
+    missing = search(behind.gateway, behind.index, {"knn": {**clause, "ttc": {}}})
+    assert (missing.status, "[ttc.method]" in missing.reason) == (400, True), missing.body
+
+
+def test_an_index_without_features_says_how_to_add_them(behind: Behind) -> None:
+    name = f"{behind.index}-plain"
+    call(behind.engine, "PUT", f"/{name}/_doc/1?refresh=true", {"text": "a farmer watches"})
+    try:
+        reply = search(behind.gateway, name, blended())
+        assert (reply.status, "es-ttc attach" in reply.reason) == (400, True), reply.body
+    finally:
+        call(behind.engine, "DELETE", f"/{name}")
+
+
+def test_where_time_is_short_the_first_pass_answers(behind: Behind) -> None:
+    reply = search(behind.gateway, behind.index, blended(timeout="1micros"))
+    assert reply.status == 200
+    assert not reply.json()["ttc"]["applied"]
+    assert reply.ids == first_pass(behind, 5).ids

@@ -1,0 +1,165 @@
+"""What serves an index: the configured encoder, one cut to its dimensions or length, or none; and its own features."""
+
+import asyncio
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from es_ttc.encoders import EncoderIdentity, load_encoder
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import EncoderMismatch
+from es_ttc.serving.features.encoding import Encoders
+from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.pool import BoundedPool
+from es_ttc.serving.server import running_gateway
+from es_ttc.serving.warm_up import WarmUp
+from es_ttc.settings import GatewaySettings
+from tests.serving.client import call, search
+from tests.serving.conftest import Behind, make_index
+from tests.serving.test_rescore import CATS, EVERYTHING, WITHOUT_TEXT, in_memory, ours
+
+IDENTITY = EncoderIdentity("a-model", "0123456789ab", 384, 256, prompts="abcd", adapter="law@0123456789ab")
+
+
+@pytest.mark.parametrize(("dims", "max_length"), [(128, None), (None, 16)])
+def test_an_index_with_fewer_dimensions_or_a_shorter_length_is_served(
+    behind: Behind, index_name: str, encoder: Encoder, dims: int | None, max_length: int | None
+) -> None:
+    cut = load_encoder("minilm@onnx", dims=dims, max_length=max_length)
+    spec = make_index(behind.engine, index_name, cut)
+    settings = GatewaySettings(
+        engine=behind.engine, port=0, encoder="minilm@onnx", default_timeout_ms=20_000, max_window=300
+    )
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        reply = search(gateway, index_name, body)
+        whole = search(gateway, behind.index, body)
+    expected = in_memory(cut, replace(behind, spec=spec), "spectral", [CATS])
+    got = dict(zip(reply.ids, reply.scores, strict=True))
+    got.pop(WITHOUT_TEXT)
+    assert got == pytest.approx(expected, abs=1e-4)
+    assert reply.json()["ttc"]["encoder"] == cut.identity.key != encoder.identity.key
+    assert whole.json()["ttc"]["encoder"] == encoder.identity.key
+    assert whole.scores != reply.scores
+
+
+def test_it_is_ready_when_the_encoders_of_the_indices_are_loaded(
+    behind: Behind, index_name: str, encoder: Encoder
+) -> None:
+    cut = load_encoder("minilm@onnx", dims=96)
+    make_index(behind.engine, index_name, cut)
+    settings = GatewaySettings(engine=behind.engine, port=0, encoder="minilm@onnx")
+    upstream = Upstream(settings)
+    loaded: list[str] = []
+
+    def variant(identity: EncoderIdentity, _name: str, _folder: Path) -> Encoder:
+        loaded.append(identity.key)
+        return load_encoder("minilm@onnx", dims=identity.dims, max_length=identity.max_length)
+
+    async def warm() -> tuple[bool, bool, bool]:
+        pool = BoundedPool("encoding", threads=1, queue=8)
+        encoders = Encoders((settings.encoder,), settings.cache_dir, lambda _name, _folder: encoder, variant, pool)
+        warm_up = WarmUp(encoders, upstream, compile_loops=False)
+        async with upstream:
+            await warm_up.load_first()
+            before = warm_up.done
+            await warm_up.run()
+        pool.close()
+        return before, warm_up.done, encoders.has(cut.identity.key)
+
+    assert asyncio.run(warm()) == (False, True, True)
+    assert cut.identity.key in loaded
+
+
+def test_it_waits_for_an_engine_that_does_not_answer_yet(encoder: Encoder) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    settings = GatewaySettings(engine=nobody, port=0)
+
+    async def warm() -> bool:
+        pool = BoundedPool("encoding", threads=1, queue=8)
+        encoders = Encoders((settings.encoder,), settings.cache_dir, lambda _name, _folder: encoder, no_variant, pool)
+        async with Upstream(settings) as upstream:
+            warm_up = WarmUp(encoders, upstream, compile_loops=False)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(warm_up.run(), 2)
+        pool.close()
+        return warm_up.done
+
+    assert asyncio.run(warm()) is False
+
+
+def no_variant(identity: EncoderIdentity, _name: str, _folder: Path) -> Encoder:
+    raise AssertionError(identity)
+
+
+@given(st.integers(1, 384), st.integers(1, 256))
+def test_an_identity_is_found_again_in_the_key_of_what_it_is_cut_to(dims: int, max_length: int) -> None:
+    cut = replace(IDENTITY, dims=dims, max_length=max_length)
+    assert IDENTITY.variant(cut.key) == cut
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        replace(IDENTITY, dims=385).key,
+        replace(IDENTITY, dims=0).key,
+        replace(IDENTITY, max_length=257).key,
+        replace(IDENTITY, dims=128, revision="other").key,
+        replace(IDENTITY, dims=128, model="other").key,
+        replace(IDENTITY, dims=128, prompts="").key,
+        replace(IDENTITY, dims=128, adapter="").key,
+        IDENTITY.key.replace("384", "0128"),
+        IDENTITY.key.replace("384x256", "128"),
+        "",
+    ],
+)
+def test_nothing_else_can_be_cut_to(key: str) -> None:
+    assert IDENTITY.variant(key) is None
+
+
+class Loaded:
+    """Only as much of an encoder as is asked for before anything is encoded."""
+
+    def __init__(self, identity: EncoderIdentity) -> None:
+        self.identity = identity
+
+
+async def test_few_variants_are_kept_and_another_model_is_refused() -> None:
+    loads: list[str] = []
+
+    def load_variant(identity: EncoderIdentity, name: str, folder: Path) -> Encoder:
+        loads.append(identity.key)
+        return Loaded(identity)  # type: ignore[return-value]
+
+    pool = BoundedPool("testing", threads=1, queue=8)
+    encoders = Encoders(["a"], Path(), lambda *_: Loaded(IDENTITY), load_variant, pool)  # type: ignore[arg-type]
+    keys = [replace(IDENTITY, dims=dims).key for dims in range(1, 6)]
+    for key in (*keys, keys[-1], keys[0]):
+        assert (await encoders.serving(key, "books")).identity.key == key
+    assert loads == [*keys, keys[0]]
+    assert (await encoders.serving(IDENTITY.key, "books")).identity is IDENTITY
+    with pytest.raises(EncoderMismatch, match="books"):
+        await encoders.serving(replace(IDENTITY, dims=999).key, "books")
+    pool.close()
+
+
+def test_an_index_made_again_under_its_name_with_other_storage_meets_no_old_features(
+    behind: Behind, index_name: str, encoder: Encoder
+) -> None:
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
+    make_index(behind.engine, index_name, encoder, tokens="none")
+    assert search(behind.gateway, index_name, body).status == 400
+    for max_tokens in (64, 8):
+        call(behind.engine, "DELETE", f"/{index_name}")
+        spec = make_index(behind.engine, index_name, encoder, max_tokens=max_tokens)
+        reply = search(behind.gateway, index_name, body)
+        assert reply.status == 200
+        expected = in_memory(encoder, replace(behind, spec=spec), "spectral", [CATS])
+        got = dict(zip(reply.ids, reply.scores, strict=True))
+        got.pop(WITHOUT_TEXT)
+        assert got == pytest.approx(expected, abs=1e-4)

@@ -1,0 +1,304 @@
+"""Late, failing and misbehaving parts: the engine's own ranking with a visible mark, or the error asked for."""
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import cbor2
+import numpy as np
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.index.mappings.spec import HASH
+from es_ttc.rescorers import registry
+from es_ttc.rescorers.base import Query, Window
+from es_ttc.rescorers.dense import DenseParams, DenseRescorer
+from es_ttc.serving.logs import configure_logs
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.serving.client import Reply, call, search
+from tests.serving.conftest import Behind, make_index
+from tests.serving.relay import Passed, Relay, relay
+from tests.support.encoders import GatedEncoder
+
+EVERYTHING = {"match": {"anyway": "creature"}}
+SECRET = "ApiKey c2VjcmV0LXNlY3JldA=="
+
+
+@pytest.fixture(scope="module")
+def gated(encoder: Encoder) -> GatedEncoder:
+    return GatedEncoder(encoder)
+
+
+@pytest.fixture(scope="module")
+def relayed(behind: Behind) -> Iterator[Relay]:
+    with relay(behind.engine) as state:
+        yield state
+
+
+@pytest.fixture(scope="module")
+def gateway(relayed: Relay, gated: GatedEncoder) -> Iterator[str]:
+    settings = GatewaySettings(engine=relayed.url, port=0, default_timeout_ms=20_000, max_window=300)
+    with running_gateway(settings, load=lambda _name, _folder: gated) as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def calm(relayed: Relay, gated: GatedEncoder) -> Iterator[None]:
+    yield
+    relayed.before = lambda _: None
+    relayed.passed.clear()
+    gated.gate.set()
+    gated.fails = False
+
+
+def ours(text: str, **section: Any) -> dict[str, Any]:
+    return {"ttc": {"method": "spectral", "query_text": text, **section}}
+
+
+def assert_first_pass(reply: Reply, behind: Behind, reason: str) -> None:
+    assert reply.status == 200
+    native = search(behind.engine, behind.index, {"query": EVERYTHING, "size": 10})
+    assert (reply.ids, reply.scores) == (native.ids, native.scores)
+    assert reply.headers["x-ttc-applied"] == "false"
+    ttc = reply.json()["ttc"]
+    assert ttc["applied"] is False
+    assert reason in ttc["reason"]
+    assert all("fields" not in hit for hit in reply.json()["hits"]["hits"])
+
+
+def test_late_scoring_gives_the_first_pass_and_the_next_request_finds_the_work_done(
+    behind: Behind, gateway: str, gated: GatedEncoder
+) -> None:
+    gated.gate.clear()
+    body = {"query": EVERYTHING, "rescore": ours("a late query", timeout="60ms")}
+    assert_first_pass(search(gateway, behind.index, body), behind, "budget of 60 ms")
+    refused = search(gateway, behind.index, body | {"rescore": ours("a late query", timeout="1ms", on_error="fail")})
+    assert refused.status == 503
+    assert refused.json()["error"]["type"] == "ttc_deadline_exceeded_exception"
+    gated.gate.set()
+    assert search(gateway, behind.index, body | {"rescore": ours("a late query")}).json()["ttc"]["applied"] is True
+    again = search(gateway, behind.index, body | {"rescore": ours("a late query", timeout="10s")})
+    assert again.json()["ttc"]["applied"] is True
+    assert again.json()["ttc"]["took"]["encode"] == 0
+
+
+@pytest.mark.parametrize("where", ["body", "url"])
+def test_the_callers_own_timeout_leaves_time_for_the_first_pass(
+    behind: Behind, gateway: str, gated: GatedEncoder, where: str
+) -> None:
+    gated.gate.clear()
+    body: dict[str, Any] = {"query": EVERYTHING, "rescore": ours(f"in time, {where}", timeout="15s")}
+    query = "?timeout=1500ms" if where == "url" else ""
+    if where == "body":
+        body["timeout"] = "1500ms"
+    reply = search(gateway, behind.index, body, query)
+    assert_first_pass(reply, behind, "scoring took longer than its budget")
+    assert "budget of 15000 ms" not in reply.json()["ttc"]["reason"]
+
+
+def test_a_failing_encoder(behind: Behind, gateway: str, gated: GatedEncoder) -> None:
+    gated.fails = True
+    body = {"query": EVERYTHING, "rescore": ours("it fails")}
+    assert_first_pass(search(gateway, behind.index, body), behind, "out of memory")
+    refused = search(gateway, behind.index, {"query": EVERYTHING, "rescore": ours("it fails", on_error="fail")})
+    assert refused.status == 500
+    assert refused.json()["error"]["type"] == "ttc_encoder_exception"
+
+
+def test_an_encoder_that_cannot_be_loaded(behind: Behind) -> None:
+    def load(name: str, folder: object) -> Encoder:
+        raise RuntimeError("no such model")
+
+    with running_gateway(GatewaySettings(engine=behind.engine, port=0), load=load) as gateway:
+        reply = search(gateway, behind.index, {"query": EVERYTHING, "rescore": ours("x")})
+        assert_first_pass(reply, behind, "no such model")
+        assert call(gateway, "GET", "/_ttc/ready").json()["encoder"] is False
+
+
+def _raises(documents: int) -> Any:
+    raise ZeroDivisionError(f"division of {documents} by zero")
+
+
+def _not_numbers(documents: int) -> Any:
+    return np.full(documents, np.nan, np.float32)
+
+
+def _too_few(documents: int) -> Any:
+    return np.zeros(documents - 1, np.float32)
+
+
+def _integers(documents: int) -> Any:
+    return np.zeros(documents, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("score", "reason"),
+    [
+        (_raises, "ZeroDivisionError"),
+        (_not_numbers, "not finite"),
+        (_too_few, "must return 59 floating-point scores"),
+        (_integers, "floating-point scores"),
+    ],
+)
+def test_a_method_that_breaks_its_contract(
+    behind: Behind, gateway: str, monkeypatch: pytest.MonkeyPatch, score: Callable[[int], Any], reason: str
+) -> None:
+    class Broken(DenseRescorer):
+        def score(self, query: Query, window: Window, params: DenseParams) -> Any:
+            return score(len(window))
+
+    broken = Broken()
+    monkeypatch.setattr(registry, "load", {"spectral": broken}.__getitem__)
+    body = {"query": EVERYTHING, "rescore": ours("x") | {"window_size": 60}}
+    assert_first_pass(search(gateway, behind.index, body), behind, reason)
+    refused = search(gateway, behind.index, {"query": EVERYTHING, "rescore": ours("x", on_error="fail")})
+    assert refused.status == 500
+    assert "ttc" in refused.json()["error"]["type"]
+
+
+def in_cbor(hit: Any, failed: int = 0) -> bytes:
+    return cbor2.dumps({"_shards": {"total": 2, "failed": failed}, "hits": {"hits": [hit]}})
+
+
+FORBIDDEN = b'{"error":{"type":"security_exception","reason":"action is unauthorized"},"status":403}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "status"),
+    [
+        (Reply(429, {}, b"{}"), "the engine answered 429", 502),
+        (Reply(403, {}, FORBIDDEN), "the engine answered 403", 502),
+        (Reply(200, {}, b""), "features could not be read", 502),
+        (Reply(200, {}, b"\xff\xff\xff"), "features could not be read", 502),
+        (Reply(200, {}, b'{"took":1,"hits":{"hits":[]}}'), "features could not be read", 502),
+        (Reply(200, {}, in_cbor({"_id": "d1"})[:-3]), "features could not be read", 502),
+        (Reply(200, {}, in_cbor({"_id": "d1", "fields": 3})), "features could not be read", 502),
+        (Reply(200, {}, in_cbor({"_id": "d1", "fields": {"ttc.hash": ["no one's"]}})), "features could not", 502),
+        (Reply(200, {}, in_cbor({"_id": "d1"}, failed=1)), "shards failed", 502),
+        (Reply(200, {}, cbor2.dumps(["no", "answer"])), "features could not be read", 502),
+    ],
+)
+def test_features_that_cannot_be_read(
+    behind: Behind, relayed: Relay, encoder: Encoder, answer: Reply, reason: str, status: int
+) -> None:
+    relayed.before = lambda request: answer if request.reads_features else None
+    settings = GatewaySettings(engine=relayed.url, port=0, default_timeout_ms=20_000)
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
+        body = {"query": EVERYTHING, "rescore": ours("cats")}
+        assert_first_pass(search(url, behind.index, body), behind, reason)
+        refused = search(url, behind.index, {"query": EVERYTHING, "rescore": ours("cats", on_error="fail")})
+        assert refused.status == status
+        assert refused.json()["error"]["type"] == "ttc_engine_exception"
+
+
+def test_a_document_that_changes_between_both_passes_is_not_scored(
+    behind: Behind, relayed: Relay, gateway: str, index_name: str, encoder: Encoder
+) -> None:
+    make_index(behind.engine, index_name, encoder)
+
+    def change(request: Passed) -> None:
+        if request.reads_features:
+            call(behind.engine, "POST", f"/{index_name}/_update/d2?refresh=true", {"doc": {"text": "changed"}})
+            call(behind.engine, "DELETE", f"/{index_name}/_doc/d4?refresh=true")
+
+    relayed.before = change
+    reply = search(gateway, index_name, {"query": EVERYTHING, "size": 60, "rescore": ours("cats")})
+    assert reply.json()["ttc"]["applied"] is True
+    assert reply.json()["ttc"]["scored"] == 57
+    assert set(reply.ids[-3:]) == {"d2", "d4", "d7"}
+
+
+def test_a_damaged_blob_is_no_feature(behind: Behind, gateway: str, index_name: str, encoder: Encoder) -> None:
+    make_index(behind.engine, index_name, encoder)
+    body = {"query": {"ids": {"values": ["d1"]}}, "docvalue_fields": ["ttc.hash", "ttc.encoder"]}
+    [hit] = search(behind.engine, index_name, body).json()["hits"]["hits"]
+    damaged = {
+        "anyway": "creature",
+        "ttc": {
+            "hash": "damaged",
+            "encoder": hit["fields"]["ttc.encoder"][0],
+            "tokens": "VFRDAQECAwQ=",
+            "norms": "VFRDAQECAwQ=",
+        },
+    }
+    assert call(behind.engine, "PUT", f"/{index_name}/_doc/d1?refresh=true", damaged).status == 200
+    reply = search(gateway, index_name, {"query": EVERYTHING, "size": 60, "rescore": ours("cats")})
+    assert reply.json()["ttc"]["scored"] == 58
+    assert set(reply.ids[-2:]) == {"d1", "d7"}
+
+
+def test_features_are_read_once_and_only_what_is_needed(behind: Behind, relayed: Relay, encoder: Encoder) -> None:
+    settings = GatewaySettings(engine=relayed.url, port=0, default_timeout_ms=20_000)
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours("cats") | {"window_size": 60}}
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
+        cold, warm = search(url, behind.index, body), search(url, behind.index, body)
+    assert cold.scores == warm.scores
+    assert (cold.json()["ttc"]["features_from_memory"], warm.json()["ttc"]["features_from_memory"]) == (0, 60)
+    reads = [request for request in relayed.passed if request.reads_features]
+    assert len(reads) == 2  # halves, at the same time
+    asked = [json.loads(read.body)["query"]["bool"]["filter"][0]["terms"][HASH] for read in reads]
+    assert set(asked[0]).isdisjoint(asked[1])
+    for read in reads:
+        assert b'"ttc.offsets"' not in read.body
+        assert read.headers["accept"] == "application/cbor"
+        assert read.headers["accept-encoding"] == "identity"
+
+
+def test_a_memory_smaller_than_one_window_still_serves(behind: Behind, encoder: Encoder) -> None:
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours("cats") | {"window_size": 60}}
+    expected = search(behind.gateway, behind.index, body).scores
+    settings = GatewaySettings(engine=behind.engine, port=0, feature_cache_mb=0, default_timeout_ms=20_000)
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
+        for _ in range(2):
+            reply = search(url, behind.index, body)
+            assert reply.scores == expected
+            assert reply.json()["ttc"]["features_from_memory"] == 0
+
+
+def test_credentials_go_on_every_call_and_into_no_log(
+    behind: Behind, gateway: str, relayed: Relay, index_name: str
+) -> None:
+    logged = io.StringIO()
+    configure_logs("json", logging.DEBUG)
+    handler = logging.getLogger().handlers[0]
+    assert isinstance(handler, logging.StreamHandler)
+    handler.setStream(logged)
+    try:
+        call(behind.engine, "PUT", f"/{index_name}/_doc/1?refresh=true", {"anyway": "creature"})
+        headers = {"authorization": SECRET, "es-security-runas-user": "ann-secret", "cookie": "sid=secret-cookie"}
+        body = {"query": EVERYTHING, "rescore": ours("secret-words") | {"window_size": 60}}
+        for target in (f"/{behind.index}/_search", f"/{index_name}/_search", f"/{index_name}/_count?q=secret-words"):
+            call(gateway, "POST", target, body if "_search" in target else None, headers)
+    finally:
+        handler.setStream(io.StringIO())
+    kinds = [request for request in relayed.passed if request.target != "/"]
+    assert any("_field_caps" in request.target for request in kinds)
+    assert len(kinds) >= 4
+    for request in kinds:
+        for name, value in headers.items():
+            assert request.headers[name] == value
+    text = logged.getvalue()
+    assert "answered" in text
+    assert "secret" not in text
+    assert "c2VjcmV0" not in text
+
+
+def test_many_at_once(behind: Behind) -> None:
+    bodies = [
+        {
+            "query": EVERYTHING,
+            "size": 12,
+            "rescore": {"ttc": {"method": method, "query_text": f"query number {number % 7}"}},
+        }
+        for number in range(40)
+        for method in ("spectral", "dense", "maxsim")
+    ]
+    expected = {str(body): search(behind.gateway, behind.index, body).scores for body in bodies}
+    with ThreadPoolExecutor(16) as clients:
+        replies = clients.map(lambda body: search(behind.gateway, behind.index, body), bodies)
+    for body, reply in zip(bodies, replies, strict=True):
+        assert reply.scores == expected[str(body)]

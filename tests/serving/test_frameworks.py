@@ -1,0 +1,179 @@
+"""LangChain, LlamaIndex and Haystack through the gateway: the code of their pages, with addresses and names put in."""
+
+import asyncio
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.index.attach import attach_beside
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.settings import EngineSettings
+from tests.attach.conftest import remove_traces
+from tests.serving.client import search
+from tests.serving.conftest import Behind, corpus, fill
+
+ROOT = Path(__file__).parents[2]
+PYTHON = Path(sys.prefix) / "frameworks" / "bin" / "python"
+QUESTION = "which cat drinks milk?"
+TEXTS = {document["_id"]: document["text"] for document in corpus() if document["text"]}
+
+
+@dataclass(frozen=True)
+class Page:
+    """A how-to page, and what its code calls things."""
+
+    name: str
+    text_field: str
+    result: str
+
+    def blocks(self, address: str, articles: str, passages: str) -> list[str]:
+        """Return its code with the address and the names of the indices put in."""
+        text = (ROOT / "docs" / "how-to" / f"{self.name}.md").read_text(encoding="utf-8")
+        blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+        names = {"http://127.0.0.1:9280": address, "articles": articles, "passages": passages}
+        for index, block in enumerate(blocks):
+            assert f'"{next(iter(names))}"' in block
+            blocks[index] = re.sub(r'"([^"\n]*)"', lambda found: f'"{names.get(found[1], found[1])}"', block)
+        return blocks
+
+
+PAGES = {
+    page.name: page
+    for page in (
+        Page("langchain", "text", "documents"),
+        Page("llama-index", "content", "nodes"),
+        Page("haystack", "content", "documents"),
+    )
+}
+
+
+class Framework:
+    """A process in the frameworks' environment, whose calls all are of one framework."""
+
+    def __init__(self, log: IO[bytes]) -> None:
+        self._process = subprocess.Popen(
+            [str(PYTHON), "-m", "tests.support.frameworks"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=ROOT,
+            env={**os.environ, "HAYSTACK_TELEMETRY_ENABLED": "False"},
+            text=True,
+        )
+
+    def call(self, function: str, **arguments: Any) -> Any:
+        """Call a function there and return what it returns."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([function, arguments]) + "\n")
+        self._process.stdin.flush()
+        assert select.select([self._process.stdout], [], [], 120)[0], "it does not answer"
+        answer, *failure = json.loads(self._process.stdout.readline())
+        assert not failure, failure[0]
+        return answer
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def frameworks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Framework]]:
+    """Gives each framework's process, which is started when it is first asked for."""
+    if not PYTHON.exists():
+        if os.environ.get("CI") == "true":
+            pytest.fail("the frameworks must be tested on CI: make .venv/.frameworks")
+        pytest.skip("no frameworks: make .venv/.frameworks")
+    with ExitStack() as stack:
+        folder = tmp_path_factory.mktemp("frameworks")
+
+        @cache
+        def started(name: str) -> Framework:
+            framework = Framework(stack.enter_context((folder / f"{name}.log").open("wb")))
+            stack.callback(framework.end)
+            return framework
+
+        yield started
+
+
+async def attach(url: str, index: str, spec: IndexSpec, encoder: Encoder) -> None:
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        await engine.refresh(index)
+        [source] = await sources_of(engine, index)
+        assert (await attach_beside(engine, source, spec, encoder)).written == len(TEXTS)
+    finally:
+        await engine.close()
+
+
+async def detach(url: str, index: str) -> None:
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        await remove_traces(engine, index)
+    finally:
+        await engine.close()
+
+
+@pytest.fixture
+def written(behind: Behind, index_name: str) -> Iterator[str]:
+    """The name of an index for a framework to write; what is attached to it goes afterwards."""
+    yield f"{index_name}-articles"
+    asyncio.run(detach(behind.engine, f"{index_name}-articles"))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_code_of_the_page(
+    behind: Behind,
+    encoder: Encoder,
+    index_name: str,
+    written: str,
+    frameworks: Callable[[str], Framework],
+    name: str,
+) -> None:
+    page, made, framework = PAGES[name], f"{index_name}-passages", frameworks(name)
+    framework.call(
+        f"write_{name.replace('-', '_')}", url=behind.gateway, index=written, product=behind.product, texts=TEXTS
+    )
+    spec = IndexSpec(encoder.identity, text_fields=(page.text_field,), max_tokens=64)
+    asyncio.run(attach(behind.engine, written, spec, encoder))
+    documents = [{"_id": key, "id": key, page.text_field: text, "metadata": {}} for key, text in TEXTS.items()]
+    asyncio.run(fill(behind.engine, made, spec, encoder, documents))
+
+    first_pass = {"query": {"match": {page.text_field: QUESTION}}, "size": 5}
+    section = {"window_size": 100, "ttc": {"method": "spectral"}}
+    rescored = search(behind.gateway, written, {**first_pass, "rescore": section})
+    assert rescored.json()["ttc"]["applied"] is True
+    assert rescored.ids != search(behind.gateway, written, first_pass).ids
+    clause = {"field": "ttc.vector", "query_text": QUESTION, "k": 5, "ttc": {"method": "nnn"}}
+    nearest = search(behind.gateway, made, {"knn": clause, "size": 5})
+    assert nearest.json()["ttc"]["applied"] is True
+
+    blocks = page.blocks(behind.gateway, written, made)
+    found = framework.call("run_page", page=f"{name}.md", blocks=blocks, result=page.result)
+    for block, documents in zip(blocks, found, strict=True):
+        expected = nearest if '"knn"' in block else rescored
+        assert [document["id"] for document in documents] == expected.ids
+        assert [document["text"] for document in documents] == [TEXTS[key] for key in expected.ids]
+        scores = [document["score"] for document in documents]
+        if name == "llama-index":  # it maps them to 0 ... 1
+            assert (scores[0], scores[-1]) == (1, 0)
+            assert scores == sorted(scores, reverse=True)
+        else:
+            assert scores == pytest.approx(expected.scores)
+        if name == "langchain":
+            shown = [document["detail"] for document in documents]
+            assert all("first_pass_rank" in detail for detail in shown) if '"detail"' in block else not any(shown)

@@ -1,0 +1,76 @@
+"""Jobs over HTTP: the task API's manners, one sentence for what is wrong, nothing without the engine's consent."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.serving.client import Reply, call
+from tests.support.jobs import Workplace, connected, make_index, model_process
+
+
+@pytest.fixture
+def place(engine_url: str, index_name: str, tmp_path: Path) -> Iterator[Workplace]:
+    async def prepare() -> None:
+        engine = await connected(engine_url)
+        await make_index(engine, index_name, 3)
+        await engine.close()
+
+    asyncio.run(prepare())
+    with model_process(tmp_path) as (model, _, __):
+        yield Workplace(engine_url, index_name, model, tmp_path)
+
+
+@pytest.fixture
+def gateway(place: Workplace, encoder: Encoder) -> Iterator[str]:
+    told = place.settings.model_dump(exclude={"cache_dir"})
+    with running_gateway(GatewaySettings(**told, port=0), load=lambda _name, _folder: encoder) as url:
+        yield url
+
+
+def reason(reply: Reply, status: int) -> str:
+    assert reply.status == status, reply.body
+    found: dict[str, Any] = reply.json()
+    assert found["status"] == status
+    return str(found["error"]["reason"])
+
+
+def test_a_job_is_submitted_shown_and_stopped(gateway: str, place: Workplace) -> None:
+    assert call(gateway, "GET", "/_ttc/jobs").json() == {"jobs": []}
+    submitted = call(gateway, "POST", "/_ttc/jobs", {"index": place.index, "tau": 0.1, "budget": {"tokens": 10**6}})
+    assert submitted.status == 200, submitted.body
+    job = submitted.json()
+    assert (job["state"], job["progress"]["pending"], job["plan"]["tau"]) == ("running", 3, 0.1)
+    assert "text" not in job["plan"]
+    one = f"/_ttc/jobs/{job['id']}"
+    assert call(gateway, "GET", one).json()["id"] == job["id"]
+    for change, state in (("_pause", "paused"), ("_resume", "running"), ("_cancel", "cancelled")):
+        assert call(gateway, "POST", f"{one}/{change}").json()["state"] == state
+    [listed] = call(gateway, "GET", "/_ttc/jobs?state=cancelled,paused").json()["jobs"]
+    assert listed["id"] == job["id"]
+    assert "cannot become running" in reason(call(gateway, "POST", f"{one}/_resume"), 400)
+
+
+def test_what_is_wrong_is_told_in_the_engines_shape(gateway: str, place: Workplace, tmp_path: Path) -> None:
+    def submitted(**wanted: Any) -> Reply:
+        return call(gateway, "POST", "/_ttc/jobs", {"index": place.index, **wanted})
+
+    assert reason(call(gateway, "GET", "/_ttc/jobs/none"), 404).startswith("there is no job [none]")
+    assert "[tau] must lie between 0 and 1" in reason(submitted(tau=2), 400)
+    assert "unknown field [taus], did you mean [tau]?" in reason(submitted(taus=1), 400)
+    assert "a job knows no [_stop]" in reason(call(gateway, "POST", "/_ttc/jobs/none/_stop"), 400)
+    assert "there is no state [runing]: did you mean [running]?" in reason(
+        call(gateway, "GET", "/_ttc/jobs?state=runing"), 400
+    )
+    # A file of the gateway's machine is nothing that a request may name.
+    secret = tmp_path / "secret.txt"
+    secret.write_text("{{document}}")
+    assert "there is no prompt" in reason(submitted(prompt=str(secret)), 400)
+    assert "lacks its placeholder" in reason(submitted(prompt_text="Words, please."), 400)
+    assert call(gateway, "GET", "/_ttc/jobs").json() == {"jobs": []}
+    assert submitted(prompt_text="Words for {{document}}", prompt="mine").json()["plan"]["prompt"] == "mine"

@@ -1,0 +1,155 @@
+"""The rerank endpoint: Cohere's shape, as ml-commons sends it; the scores of a rescored search; bounds."""
+
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.serving.admin.rerank import MAX_CHARACTERS
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.serving.client import Reply, call
+from tests.serving.conftest import Behind, corpus
+from tests.serving.test_rescore import CATS, in_memory
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "rerank-endpoint.md"
+NOWHERE = "http://127.0.0.1:9"
+TEXTS = ["Our trout swims.", "Which cat drinks milk? Ours does.", "", "The owl sings before rain."]
+
+
+@pytest.fixture(scope="module")
+def gateway(encoder: Encoder) -> Iterator[str]:
+    """A gateway whose engine is not there: nothing of it is needed."""
+    options = GatewaySettings(engine=NOWHERE, port=0, rerank_timeout_ms=60_000, max_window=100)
+    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+        yield url
+
+
+def rerank(url: str, **body: Any) -> Reply:
+    return call(url, "POST", "/_ttc/rerank", {"query": CATS, "documents": TEXTS} | body)
+
+
+def scores_of(reply: Reply) -> dict[int, float]:
+    assert reply.status == 200, reply.body
+    return {result["index"]: result["relevance_score"] for result in reply.json()["results"]}
+
+
+@pytest.mark.parametrize("model", ["spectral", "dense", "maxsim"])
+def test_texts_score_as_the_documents_of_a_search_do(gateway: str, encoder: Encoder, model: str) -> None:
+    spec = IndexSpec(encoder.identity, codec="float16", max_tokens=64)
+    expected = in_memory(encoder, Behind("", "", "", spec), model, [CATS])
+    documents = corpus()
+    texts = [" ".join(filter(None, (document["title"], document["text"]))) for document in documents]
+    got = scores_of(rerank(gateway, documents=texts, model=model))
+    assert list(got.values()) == sorted(got.values(), reverse=True)
+    by_id = {documents[place]["_id"]: score for place, score in got.items()}
+    assert by_id.pop("d7") == 0
+    assert by_id == pytest.approx(expected, abs=2e-4)
+
+
+def test_a_request_of_ml_commons_through_the_connector_of_the_how_to_page(gateway: str) -> None:
+    blocks = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)]
+    connector = next(block for block in blocks if "actions" in block)
+    [action] = connector["actions"]
+    # What `connector.pre_process.cohere.rerank` makes of a first pass: lists and numbers as JSON, text escaped.
+    query = 'which "cat" drinks milk?'
+    parameters = connector["parameters"] | {
+        "endpoint": gateway,
+        "query": json.dumps(query)[1:-1],
+        "documents": json.dumps(TEXTS),
+        "top_n": len(TEXTS),
+    }
+    names = {f"parameters.{name}": value for name, value in parameters.items()}
+    url = Parameters(action["url"]).substitute(names)
+    body = Parameters(action["request_body"]).substitute(names).encode()
+    reply = call(gateway, action["method"], url.removeprefix(gateway), body, action["headers"])
+    # What `connector.post_process.cohere.rerank` takes from the answer: a score for the index of every document.
+    scores = scores_of(reply)
+    assert sorted(scores) == list(range(len(TEXTS)))
+    assert all(0 <= score <= 1 for score in scores.values())
+    assert next(iter(scores)) == 1
+    assert scores == scores_of(rerank(gateway, query=query))
+
+
+class Parameters(Template):
+    """`${parameters.name}`."""
+
+    idpattern = r"[a-z_.]+"
+
+
+def test_what_can_be_asked_for(gateway: str) -> None:
+    everything = scores_of(rerank(gateway))
+    assert next(iter(everything)) == 1
+    assert everything[2] == 0
+    as_objects: list[Any] = [{"text": TEXTS[0]}, *TEXTS[1:]]
+    best = rerank(gateway, documents=as_objects, top_n=2, return_documents=True).json()["results"]
+    assert [result["document"]["text"] for result in best] == [TEXTS[result["index"]] for result in best]
+    assert {result["index"]: result["relevance_score"] for result in best} == dict(list(everything.items())[:2])
+    assert len(scores_of(rerank(gateway, top_n=99))) == len(TEXTS)
+    assert scores_of(rerank(gateway, documents=["", "\u0007"])) == {0: 0, 1: 0}
+    raw = gzip.compress(orjson.dumps({"query": CATS, "documents": TEXTS}))
+    assert scores_of(call(gateway, "POST", "/_ttc/rerank", raw, {"content-encoding": "gzip"})) == everything
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"top": 1}, "did you mean [top_n]?"),
+        ({"query": " "}, "[rerank.query]"),
+        ({"query": 1}, "[rerank.query]"),
+        ({"documents": []}, "[rerank.documents]"),
+        ({"documents": "text"}, "[rerank.documents]"),
+        ({"documents": [1]}, "[rerank.documents]"),
+        ({"documents": [{"title": "x"}]}, "[rerank.documents]"),
+        ({"documents": ["x"] * 101}, "send at most [100]"),
+        ({"documents": ["fine", "x" * (MAX_CHARACTERS + 1)]}, f"1 has {MAX_CHARACTERS + 1} characters"),
+        ({"top_n": 0}, "[rerank.top_n]"),
+        ({"top_n": True}, "[rerank.top_n]"),
+        ({"return_documents": "yes"}, "[rerank.return_documents]"),
+        ({"model": "spectrl"}, "did you mean [spectral]?"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_400_in_the_engines_shape(gateway: str, changes: dict[str, Any], words: str) -> None:
+    reply = rerank(gateway, **changes)
+    assert reply.status == 400
+    assert words in reply.reason
+
+
+@pytest.mark.parametrize("raw", [b"", b"[]", b"{", b'{"documents": ["x"]}', b'{"query": "\xff"}'])
+def test_a_body_that_cannot_be_read_is_a_400(gateway: str, raw: bytes) -> None:
+    assert call(gateway, "POST", "/_ttc/rerank", raw).status == 400
+
+
+def test_too_late_is_said(encoder: Encoder) -> None:
+    options = GatewaySettings(engine=NOWHERE, port=0, rerank_timeout_ms=1)
+    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+        reply = rerank(url, documents=[f"A text that nobody has encoded yet, number {number}." for number in range(50)])
+        assert reply.status == 503
+        assert reply.json()["error"]["type"] == "ttc_deadline_exceeded_exception"
+        assert 'kind="rerank",outcome="error"' in call(url, "GET", "/_ttc/metrics").body.decode()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["query", "documents", "top_n", "return_documents", "model", "x"]),
+        st.none()
+        | st.integers()
+        | st.text(max_size=5)
+        | st.lists(st.text(max_size=9) | st.fixed_dictionaries({"text": st.text(max_size=9)}), max_size=3)
+        | st.sampled_from(["spectral", "dense"]),
+    )
+)
+def test_whatever_is_asked_is_answered_or_refused(gateway: str, body: dict[str, Any]) -> None:
+    reply = call(gateway, "POST", "/_ttc/rerank", json.dumps(body).encode())
+    assert reply.status in (200, 400), reply.body

@@ -1,0 +1,369 @@
+"""A secured engine: credentials as they are, nobody is shown or scored what he may not see; and it calls us itself."""
+
+import asyncio
+import base64
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.node import process
+from es_ttc.engine.node.spec import NodeSpec
+from es_ttc.errors import ConfigurationError
+from es_ttc.index.attach import attach_beside
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.enrichment import add_enrichment
+from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.reranking.graph import GraphParams
+from es_ttc.reranking.index_graph import build_graph
+from es_ttc.reranking.index_graph.store import nodes, write_nodes
+from es_ttc.retrievers import registry
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from tests.serving.client import Reply, call
+from tests.serving.conftest import Behind, corpus, fill
+from tests.serving.test_rescore import CATS, EVERYTHING, ours
+from tests.support.llm import scripted_model_beside
+from tests.support.secured import PASSWORD, SUPERUSER, SecuredElasticsearch, basic
+
+INDEX = "creatures"
+HIDDEN_FROM = 30
+MAY_SEE = {document["_id"] for document in corpus() if document["number"] < HIDDEN_FROM}
+pytestmark = pytest.mark.engine
+
+ADMIN = basic(SUPERUSER, PASSWORD)
+ANN = basic("ann", "password-of-ann")
+BEN = basic("ben", "password-of-ben")
+ROLES: dict[str, dict[str, Any]] = {
+    "low_numbers": {"query": {"range": {"number": {"lt": HIDDEN_FROM}}}},
+    "no_features": {"field_security": {"grant": ["*"], "except": ["ttc.*"]}},
+}
+
+
+@pytest.fixture(scope="module")
+def secured(encoder: Encoder) -> Iterator[Behind]:
+    """An engine that asks for credentials, with two users who may not see everything."""
+    spec = NodeSpec(
+        cache_dir=Settings().cache_dir,
+        name=f"tests-{os.getpid()}-secured",
+        port=0,
+        heap="512m",
+        owned=True,
+        short_lived=True,
+        keep_data=False,
+    )
+    try:
+        node = process.start(spec, distribution=SecuredElasticsearch())
+    except ConfigurationError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"Elasticsearch must be tested on CI: {error}")
+        pytest.skip(f"no Elasticsearch: {error}")
+    settings = GatewaySettings(engine=node.url, port=0, default_timeout_ms=20_000)
+    with node, running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        index = IndexSpec(encoder.identity, codec="float16", max_tokens=64)
+        asyncio.run(fill(node.url.replace("//", f"//{SUPERUSER}:{PASSWORD}@"), INDEX, index, encoder, corpus()))
+        for (role, rights), user in zip(ROLES.items(), ("ann", "ben"), strict=True):
+            indices = [{"names": [INDEX], "privileges": ["read", "view_index_metadata"], **rights}]
+            settle(node.url, f"/_security/role/{role}", {"indices": indices})
+            settle(node.url, f"/_security/user/{user}", {"password": f"password-of-{user}", "roles": [role]})
+        yield Behind(node.url, gateway, INDEX, index)
+
+
+def settle(url: str, target: str, body: dict[str, Any]) -> dict[str, Any]:
+    reply = call(url, "POST", target, body, ADMIN)
+    assert reply.status == 200, reply.body
+    settled: dict[str, Any] = reply.json()
+    return settled
+
+
+def asked(url: str, headers: dict[str, str], **changes: Any) -> Reply:
+    return call(url, "POST", f"/{INDEX}/_search", {"query": EVERYTHING, "size": 60} | changes, headers)
+
+
+def api_key(url: str, roles: dict[str, Any]) -> dict[str, str]:
+    made = settle(url, "/_security/api_key", {"name": "key", "role_descriptors": roles})
+    return {"authorization": f"ApiKey {made['encoded']}"}
+
+
+@pytest.mark.parametrize("rescore", [{}, {"rescore": ours()}])
+def test_credentials_are_the_engines_to_judge(secured: Behind, rescore: dict[str, Any]) -> None:
+    key = api_key(secured.engine, {"all": {"indices": [{"names": [INDEX], "privileges": ["read"]}]}})
+    elsewhere = api_key(secured.engine, {"other": {"indices": [{"names": ["others"], "privileges": ["read"]}]}})
+    for headers, status in (
+        (ADMIN, 200),
+        (ANN, 200),
+        (key, 200),
+        (ADMIN | {"es-security-runas-user": "ann"}, 200),
+        ({}, 401),
+        (basic(SUPERUSER, "wrong"), 401),
+        (basic("nobody", PASSWORD), 401),
+        ({"authorization": "ApiKey " + base64.b64encode(b"no:key").decode()}, 401),
+        ({"authorization": "Bearer nothing"}, 401),
+        (elsewhere, 403),
+        (ANN | {"es-security-runas-user": SUPERUSER}, 403),
+    ):
+        direct, through = asked(secured.engine, headers), asked(secured.gateway, headers, **rescore)
+        assert through.status == direct.status == status, through.body
+        assert set(direct.headers) - set(through.headers) <= {"content-length", "transfer-encoding"}
+        if status == 200:
+            assert set(through.ids) == set(direct.ids)
+        else:
+            assert through.json() == direct.json()
+            assert through.headers.get("www-authenticate") == direct.headers.get("www-authenticate")
+
+
+def test_hidden_documents_are_not_seen_nor_counted_nor_scored(secured: Behind) -> None:
+    everything = asked(secured.gateway, ADMIN, rescore=ours())  # and now the memory holds all of them
+    assert len(everything.ids) == 60
+    visible = [(one, score) for one, score in zip(everything.ids, everything.scores, strict=True) if one in MAY_SEE]
+    aggregation = {"all": {"global": {}}, "most": {"max": {"field": "number"}}}
+    runs_as_ann = ADMIN | {"es-security-runas-user": "ann"}
+    key = api_key(
+        secured.engine, {"low": {"indices": [{"names": [INDEX], "privileges": ["read"], **ROLES["low_numbers"]}]}}
+    )
+    for headers in (ANN, runs_as_ann, key):
+        reply = asked(secured.gateway, headers, rescore=ours(), aggs=aggregation)
+        assert list(zip(reply.ids, reply.scores, strict=True)) == visible
+        answer = reply.json()
+        assert answer["ttc"]["window"] == answer["hits"]["total"]["value"] == len(MAY_SEE)
+        assert answer["aggregations"]["most"]["value"] < HIDDEN_FROM
+        pages = [
+            asked(secured.gateway, headers, rescore=ours(), size=7, **{"from": start}) for start in range(0, 35, 7)
+        ]
+        assert sorted(one for page in pages for one in page.ids) == sorted(MAY_SEE)
+        detail = asked(secured.gateway, headers, rescore=ours("mmr", detail=True))
+        nearest = {hit["_ttc"].get("nearest") for hit in detail.json()["hits"]["hits"]}
+        assert nearest - {None} <= MAY_SEE
+        grouped = asked(secured.gateway, headers, rescore=ours(), collapse={"field": "group.keyword"})
+        assert set(grouped.ids) <= MAY_SEE
+
+
+def test_hidden_documents_do_not_join_a_window(secured: Behind) -> None:
+    """What only kNN finds is bound by rights too: words of a document that hides lead to others that do not."""
+    words = {"match": {"text": "the farmer watches before rain"}}
+    blend = {"window_size": 8, "ttc": {"query_text": "snow and rain", "detail": True}}
+
+    def blended(headers: dict[str, str], query: Any = words, **more: Any) -> Reply:
+        return call(
+            secured.gateway,
+            "POST",
+            f"/{INDEX}/_search",
+            {"query": query, "size": 8, "rescore": blend, "_source": ["number"], **more},
+            headers,
+        )
+
+    everything = {one for start in (0, 8) for one in blended(ADMIN, **{"from": start}).ids}
+    assert not everything <= MAY_SEE  # without rights hidden ones would join
+    for headers in (ANN, ADMIN | {"es-security-runas-user": "ann"}):
+        for query in (words, {"match": {"text": "zebra"}}):
+            for _ in range(2):  # the second search for candidates goes out beside the first pass
+                pages = [blended(headers, query, **{"from": start}) for start in (0, 8)]
+                told = pages[0].json()["ttc"]["candidates"]
+                assert told["joined"] > 0, told
+                assert {one for page in pages for one in page.ids} <= MAY_SEE
+                line = orjson.dumps({"query": query, "size": 8, "rescore": blend})
+                raw = b"\n".join([orjson.dumps({"index": INDEX}), line, b""])
+                several = call(
+                    secured.gateway, "POST", "/_msearch", raw, headers | {"content-type": "application/x-ndjson"}
+                )
+                assert {hit["_id"] for hit in several.json()["responses"][0]["hits"]["hits"]} <= MAY_SEE
+    blind = blended(BEN)  # may not see the fields of features: no vector of his is searched
+    assert blind.status in (200, 400)
+    if blind.status == 200:
+        assert blind.json()["ttc"].get("candidates", {"joined": 0})["joined"] == 0
+    elsewhere = api_key(secured.engine, {"other": {"indices": [{"names": ["others"], "privileges": ["read"]}]}})
+    assert blended(elsewhere).status == 403
+    assert blended({}).status == 401
+
+
+def test_hidden_documents_stay_hidden_in_several_searches_and_points_in_time(secured: Behind) -> None:
+    asked(secured.gateway, ADMIN, rescore=ours())
+    line = orjson.dumps({"query": EVERYTHING, "size": 60, "rescore": ours()})
+    header = orjson.dumps({"index": INDEX})
+    raw = b"\n".join([header, line, header, line, b""])
+    several = call(secured.gateway, "POST", "/_msearch", raw, ANN | {"content-type": "application/x-ndjson"})
+    for response in several.json()["responses"]:
+        assert {hit["_id"] for hit in response["hits"]["hits"]} == MAY_SEE
+    opened = call(secured.gateway, "POST", f"/{INDEX}/_pit?keep_alive=1m", headers=ANN).json()
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours(), "pit": {"id": opened["id"]}}
+    reply = call(secured.gateway, "POST", "/_search", body, ANN)
+    assert set(reply.ids) == MAY_SEE
+    assert reply.json()["ttc"]["applied"] is True
+
+
+def test_features_that_a_caller_may_not_read_do_not_serve_him_from_memory(secured: Behind) -> None:
+    assert asked(secured.gateway, ADMIN, rescore=ours()).json()["ttc"]["applied"] is True
+    for target in (INDEX, "_all", "*"):
+        reply = call(secured.gateway, "POST", f"/{target}/_search", {"query": EVERYTHING, "rescore": ours()}, BEN)
+        assert reply.status == 400, reply.body
+        assert reply.json()["error"]["type"] == "ttc_missing_feature_exception"
+
+
+def test_an_engine_whose_licence_lets_it_calls_us_as_its_reranker(secured: Behind) -> None:
+    """The JSON is that of the how-to page; Elasticsearch itself sends the request and reads the answer."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "rerank-endpoint.md").read_text("utf-8")
+    blocks = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
+    service = next(block for block in blocks if block.get("service") == "custom")
+    service["service_settings"]["url"] = f"{secured.gateway}/_ttc/rerank"
+    made = call(secured.engine, "PUT", "/_inference/rerank/es-ttc", service, ADMIN)
+    assert made.status == 200, made.body
+    texts = ["Our trout swims.", 'Which "cat" drinks milk? Ours does.', "Nothing\nat all \\ here"]
+    asked_of_us = {"query": CATS, "documents": texts}
+    own = {
+        result["index"]: result["relevance_score"]
+        for result in call(secured.gateway, "POST", "/_ttc/rerank", asked_of_us).json()["results"]
+    }
+    answer = settle(secured.engine, "/_inference/rerank/es-ttc", {"query": CATS, "input": texts})
+    assert {result["index"]: result["relevance_score"] for result in answer["rerank"]} == pytest.approx(own)
+    retriever = next(block for block in blocks if "retriever" in block)
+    reranker = retriever["retriever"]["text_similarity_reranker"]
+    reranker["retriever"]["standard"]["query"] = EVERYTHING
+    reranker |= {"inference_text": CATS, "rank_window_size": 60}
+    found = call(secured.engine, "POST", f"/{INDEX}/_search", retriever | {"size": 60}, ADMIN)
+    assert found.status == 200, found.body
+    documents = {document["_id"]: document["text"] for document in corpus()}
+    scores = call(
+        secured.gateway, "POST", "/_ttc/rerank", {"query": CATS, "documents": [documents[one] for one in found.ids]}
+    ).json()["results"]
+    assert [result["index"] for result in scores[:5]] == [0, 1, 2, 3, 4]
+
+
+def test_a_side_index_is_read_in_the_callers_name_or_the_gateways_own(secured: Behind, encoder: Encoder) -> None:
+    """Only for documents that the caller has just been shown: what he may not see is neither scored nor counted."""
+    as_admin = secured.engine.replace("//", f"//{SUPERUSER}:{PASSWORD}@")
+    asyncio.run(_attach_shop(as_admin, encoder))
+    shop = [{"names": ["shop"], "privileges": ["read", "view_index_metadata"], **ROLES["low_numbers"]}]
+    sides = [{"names": ["ttc-*"], "privileges": ["read", "view_index_metadata"]}]
+    without, within = (api_key(secured.engine, {"all": {"indices": names}}) for names in (shop, shop + sides))
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
+    settings = GatewaySettings(engine=as_admin, side_credentials="gateway", port=0, default_timeout_ms=20_000)
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as with_own:
+        refused = call(secured.gateway, "POST", "/shop/_search", body, without)
+        assert (refused.status, "es-ttc attach" in refused.reason) == (400, True)
+        scored = [
+            call(gateway, "POST", "/shop/_search", body, headers)
+            for gateway, headers in ((secured.gateway, within), (with_own, without))
+        ]
+        for reply in scored:
+            assert set(reply.ids) == MAY_SEE
+            assert reply.json()["ttc"]["scored"] == len(MAY_SEE) - 1  # one has no text
+        assert scored[0].scores == scored[1].scores
+        assert call(with_own, "POST", "/shop/_search", body, {}).status == 401
+        for method in registry.names():
+            for told in ({}, {"filter": {"range": {"number": {"gte": 3}}}}):
+                clause = {"field": "ttc.vector", "query_text": CATS, "k": 60, "ttc": {"method": method}, **told}
+                asked_for = {"knn": clause, "size": 60}
+                refused = call(secured.gateway, "POST", "/shop/_search", asked_for, without)
+                assert (refused.status, "es-ttc attach" in refused.reason) == (400, True)
+                first, second = (
+                    call(gateway, "POST", "/shop/_search", asked_for, headers)
+                    for gateway, headers in ((secured.gateway, within), (with_own, without))
+                )
+                assert 0 < len(first.ids) <= len(MAY_SEE)
+                assert set(first.ids) <= MAY_SEE
+                assert (first.ids, first.scores) == (second.ids, second.scores)
+                assert call(with_own, "POST", "/shop/_search", asked_for, {}).status == 401
+
+
+def test_a_walk_neither_shows_nor_passes_through_what_its_caller_may_not_see(secured: Behind, encoder: Encoder) -> None:
+    """A chain of neighbours d0, d40, d5, of which d40 is hidden: who may not see it never comes to d5."""
+    as_admin = secured.engine.replace("//", f"//{SUPERUSER}:{PASSWORD}@")
+    asyncio.run(_chain(as_admin, {"d0": ("d40", "d1"), "d40": ("d5",)}))
+    creatures = [{"names": [INDEX], "privileges": ["read", "view_index_metadata"], **ROLES["low_numbers"]}]
+    graphs = [{"names": ["ttc-graph-*"], "privileges": ["read"]}]
+    without, within = (
+        api_key(secured.engine, {"all": {"indices": names}}) for names in (creatures, creatures + graphs)
+    )
+    settings = GatewaySettings(engine=as_admin, side_credentials="gateway", port=0, default_timeout_ms=20_000)
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as with_own:
+        for method in ("rgs", "gar", "slidegar"):
+            section = {"method": method, "query_text": CATS, "params": {"reranker": "dense"}, "detail": True}
+            body = {"query": {"match": {"_id": "d0"}}, "size": 30, "rescore": {"ttc": section}}
+            free, *held, refused = (
+                call(gateway, "POST", f"/{INDEX}/_search", body, headers)
+                for gateway, headers in (
+                    (secured.gateway, ADMIN), (secured.gateway, within), (with_own, without), (secured.gateway, without)
+                )
+            )  # fmt: skip
+            assert set(free.ids) == {"d0", "d1", "d40", "d5"}, free.body
+            for reply in held:
+                assert set(reply.ids) == {"d0", "d1"}, reply.body
+                assert b"d40" not in reply.body
+                assert "partial" not in reply.json()["ttc"]
+            assert refused.ids == ["d0"]
+            assert "may not read the neighbour graph" in refused.json()["ttc"]["reason"]
+
+
+async def _chain(url: str, neighbours: dict[str, tuple[str, ...]]) -> None:
+    """Give the index a graph with these edges alone."""
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        graph = (await build_graph(engine, INDEX, GraphParams(degree=4, candidates=8))).graph
+        kept = await nodes(engine, graph, [document["_id"] for document in corpus()], vectors=True)
+        chained = [replace(one, neighbours=neighbours.get(one.id, ())) for one in kept.values()]
+        await write_nodes(engine, graph, chained)
+        await engine.refresh(graph)
+    finally:
+        await engine.close()
+
+
+def test_jobs_are_in_the_callers_name(secured: Behind, encoder: Encoder) -> None:
+    """Who may read and write the records decides the engine; who may do neither learns nothing of them."""
+    as_admin = secured.engine.replace("//", f"//{SUPERUSER}:{PASSWORD}@")
+    asyncio.run(_enrichable(as_admin))
+    may_run = [{"names": ["ttc-jobs*"], "privileges": ["all"]}, {"names": [INDEX], "privileges": ["read", "manage"]}]
+    may_look = [{"names": ["ttc-jobs*"], "privileges": ["read", "maintenance", "view_index_metadata"]}, may_run[1]]
+    operator, onlooker = (api_key(secured.engine, {"one": {"indices": rights}}) for rights in (may_run, may_look))
+    wrong = {**basic(SUPERUSER, "wrong")}
+    with scripted_model_beside(lambda _: "{}") as model:
+        settings = GatewaySettings(engine=secured.engine, port=0, llm_url=model.url)
+        with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+
+            def status(headers: dict[str, str], method: str, target: str, **body: Any) -> int:
+                reply = call(gateway, method, f"/_ttc/jobs{target}", body or None, headers)
+                if reply.status in (401, 403):
+                    assert reply.json()["error"]["type"] == "security_exception"
+                return reply.status
+
+            assert [status(one, "POST", "", index=INDEX) for one in ({}, wrong, ANN)] == [401, 401, 403]
+            submitted = call(gateway, "POST", "/_ttc/jobs", {"index": INDEX}, operator)
+            assert submitted.status == 200, submitted.body
+            job = submitted.json()["id"]
+            for headers, seen, changed in (({}, 401, 401), (wrong, 401, 401), (ANN, 403, 403), (onlooker, 200, 403)):
+                assert [status(headers, "GET", target) for target in ("", f"/{job}")] == [seen, seen]
+                for change in ("_pause", "_cancel"):
+                    assert status(headers, "POST", f"/{job}/{change}") == changed
+                assert status(headers, "POST", "", index=INDEX) == changed
+            assert call(gateway, "GET", f"/_ttc/jobs/{job}", headers=operator).json()["state"] == "running"
+            assert status(operator, "POST", f"/{job}/_cancel") == 200
+            assert not model.asked
+
+
+async def _enrichable(url: str) -> None:
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        await add_enrichment(engine, INDEX)
+    finally:
+        await engine.close()
+
+
+async def _attach_shop(url: str, encoder: Encoder) -> None:
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        for document in corpus():
+            body = {key: value for key, value in document.items() if key != "_id"}
+            await engine.request("PUT", f"/shop/_doc/{document['_id']}", body=body)
+        await engine.refresh("shop")
+        [source] = await sources_of(engine, "shop")
+        spec = IndexSpec(encoder.identity, max_tokens=64, spans=(SpanGrid(5, 3),))
+        await attach_beside(engine, source, spec, encoder)
+    finally:
+        await engine.close()

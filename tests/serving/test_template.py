@@ -1,0 +1,166 @@
+"""Search templates whose rendered body holds our section, on a real engine that renders."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.serving.client import Reply, call, search
+from tests.serving.conftest import Behind
+from tests.serving.relay import relay
+from tests.serving.test_rescore import CATS, EVERYTHING, ours
+
+BODY = {"query": EVERYTHING, "size": 7, "rescore": ours()}
+SECTION = {"method": "spectral", "query_text": CATS}
+PARAMS = {"word": "creature", "size": 7, "text": CATS, "section": SECTION}
+SOURCE = {
+    "query": {"match": {"anyway": "{{word}}"}},
+    "size": "{{size}}",
+    "rescore": {"window_size": 100, "ttc": {"method": "spectral", "query_text": "{{text}}"}},
+}
+AS_TEXT = (
+    '{"query": {"match": {"anyway": "{{word}}"}}, "size": {{size}}, '
+    '"rescore": {"window_size": 100, "ttc": {{#toJson}}section{{/toJson}}}}'
+)
+
+
+@pytest.fixture
+def renders(behind: Behind) -> bool:
+    """Whether this engine has templates at all: the tests' Elasticsearch comes without its mustache module."""
+    return call(behind.engine, "POST", "/_render/template", {"source": {}}).status == 200
+
+
+def templated(behind: Behind, body: dict[str, Any], url: str = "") -> Reply:
+    return call(behind.gateway, "POST", f"/{behind.index}/_search/template{url}", body)
+
+
+def stored(behind: Behind, name: str) -> str:
+    script = {"script": {"lang": "mustache", "source": AS_TEXT}}
+    assert call(behind.engine, "PUT", f"/_scripts/{name}", script).status == 200
+    return name
+
+
+def test_a_template_is_answered_as_the_search_it_stands_for(behind: Behind, renders: bool, index_name: str) -> None:
+    if not renders:
+        direct = call(behind.engine, "POST", f"/{behind.index}/_search/template", {"source": AS_TEXT, "params": PARAMS})
+        reply = templated(behind, {"source": AS_TEXT, "params": PARAMS})
+        assert (reply.status, reply.json()) == (direct.status, direct.json())
+        assert reply.status >= 400
+        return
+    expected = search(behind.gateway, behind.index, BODY)
+    assert len(expected.ids) == 7
+    for source in (AS_TEXT, {**SOURCE, "size": 7}):
+        reply = templated(behind, {"source": source, "params": PARAMS})
+        assert reply.status == 200, reply.body
+        assert (reply.ids, reply.scores) == (expected.ids, expected.scores)
+        assert reply.headers["x-ttc-applied"] == "true"
+    explained = templated(behind, {"source": AS_TEXT, "params": PARAMS, "explain": True, "profile": True}).json()
+    assert all(hit["_explanation"]["value"] == hit["_score"] for hit in explained["hits"]["hits"])
+    assert "profile" in explained
+    wrong = templated(behind, {"source": AS_TEXT, "params": PARAMS | {"section": {"metod": "spectral"}}})
+    assert wrong.status == 400
+    assert "did you mean [method]?" in wrong.reason
+
+
+def test_a_stored_template(behind: Behind, renders: bool, index_name: str) -> None:
+    if not renders:
+        unknown = {"id": index_name, "params": PARAMS}
+        direct = call(behind.engine, "POST", f"/{behind.index}/_search/template", unknown)
+        assert templated(behind, unknown).status == direct.status >= 400
+        return
+    template_id = stored(behind, index_name)
+    try:
+        expected = search(behind.gateway, behind.index, BODY)
+        only = {"bool": {"must": [EVERYTHING], "filter": [{"term": {"_index": "{{index}}"}}]}}
+        params = PARAMS | {"index": behind.index}
+        everywhere = {"source": {**SOURCE, "query": only, "size": 7}, "params": params}
+        for reply in (
+            templated(behind, {"id": template_id, "params": PARAMS}),
+            call(behind.gateway, "GET", "/_search/template", everywhere),
+        ):
+            assert reply.status == 200, reply.body
+            assert reply.ids == expected.ids
+        url = "?filter_path=hits.hits._id&track_total_hits=false"
+        assert templated(behind, {"id": template_id, "params": PARAMS}, url).ids == expected.ids
+    finally:
+        call(behind.engine, "DELETE", f"/_scripts/{template_id}")
+    gone = templated(behind, {"id": template_id})
+    assert gone.status == 404
+
+
+def test_other_templates_reach_the_engine_as_they_came(behind: Behind) -> None:
+    native = {"source": {"query": {"match": {"anyway": "{{word}}"}}}, "params": PARAMS}
+    credentials = {"authorization": "Basic dGVzdA==", "content-type": "application/json"}
+    simulated = {"source": AS_TEXT, "params": PARAMS, "simulate": True}
+    broken = {"source": '{"query": {{{', "params": {"x": "ttc"}}
+    with relay(behind.engine) as between:
+        settings = GatewaySettings(engine=between.url, port=0)
+        with running_gateway(settings, load=_no_encoder) as gateway:
+            for body, rendered in ((native, 0), (simulated, 0), (broken, 1)):
+                between.passed.clear()
+                direct = call(behind.engine, "POST", f"/{behind.index}/_search/template", body)
+                reply = call(gateway, "POST", f"/{behind.index}/_search/template", orjson.dumps(body), credentials)
+                assert reply.status == direct.status
+                *before, last = between.passed
+                assert [request.target for request in before] == ["/_render/template"] * rendered
+                assert last.body == orjson.dumps(body)
+                assert all(request.headers["authorization"] == credentials["authorization"] for request in before)
+
+
+def _no_encoder(name: str, folder: object) -> Any:
+    raise RuntimeError("no encoder is needed here")
+
+
+def multi(url: str, index: str, items: list[dict[str, Any]], query: str = "") -> Reply:
+    raw = b"".join(orjson.dumps({"index": index}) + b"\n" + orjson.dumps(item) + b"\n" for item in items)
+    return call(url, "POST", f"/_msearch/template{query}", raw, {"content-type": "application/x-ndjson"})
+
+
+def test_every_item_of_several_templates_stands_alone(behind: Behind, renders: bool, index_name: str) -> None:
+    native = {"source": {"query": {"match": {"anyway": "{{word}}"}}, "size": 2}, "params": PARAMS}
+    inline: dict[str, Any] = {"source": AS_TEXT, "params": PARAMS}
+    if not renders:
+        direct, reply = (multi(url, behind.index, [native, inline]) for url in (behind.engine, behind.gateway))
+        assert (reply.status, reply.json()) == (direct.status, direct.json())
+        return
+    template_id = stored(behind, index_name)
+    wrong = inline | {"params": PARAMS | {"section": {"metod": "spectral"}}}
+    broken = {"source": '{"query": {{{', "params": {"x": "ttc"}}
+    items = [inline, native, wrong, {"id": template_id, "params": PARAMS}, {"id": "no-such"}, broken]
+    collapsing = {"source": BODY | {"collapse": {"field": "number"}, "rescore": ours() | {"window_size": 3}}}
+    try:
+        reply = multi(behind.gateway, behind.index, [*items, collapsing])
+        natives = multi(behind.engine, behind.index, items).json()["responses"]
+    finally:
+        call(behind.engine, "DELETE", f"/_scripts/{template_id}")
+    assert reply.status == 200, reply.body
+    assert reply.headers["x-ttc-applied"] == "true"
+    first, second, third, fourth, *refused, last = reply.json()["responses"]
+    expected = search(behind.gateway, behind.index, BODY).json()
+    assert first["hits"] == fourth["hits"] == expected["hits"]
+    assert second | {"took": 0} == natives[1] | {"took": 0}
+    assert (third["status"], third["error"]["type"]) == (400, "illegal_argument_exception")
+    assert "did you mean [method]?" in third["error"]["reason"]
+    assert refused == natives[4:]
+    assert len(last["hits"]["hits"]) == 7
+    only = multi(behind.gateway, behind.index, [inline], "?filter_path=responses.hits.hits._id&rest_total_hits_as_int")
+    assert [hit["_id"] for hit in only.json()["responses"][0]["hits"]["hits"]] == [
+        hit["_id"] for hit in expected["hits"]["hits"]
+    ]
+
+
+def test_other_templates_of_several_reach_the_engine_as_they_came(behind: Behind) -> None:
+    native = {"source": {"query": {"match": {"anyway": "{{word}}"}}}, "params": PARAMS}
+    for items in ([native, native], [], [{"id": "no-such"}]):
+        direct, reply = (multi(url, behind.index, items) for url in (behind.engine, behind.gateway))
+        assert reply.status == direct.status
+        assert _timeless(reply) == _timeless(direct)
+
+
+def _timeless(reply: Reply) -> Any:
+    answer = reply.json()
+    for one in [answer, *answer.get("responses", ())]:
+        one.pop("took", None)
+    return answer

@@ -1,0 +1,122 @@
+"""Engines of other versions than clients or es-ttc expect: media types, and engines that are too old."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import orjson
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.serving.http.media_types import older_types
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.serving.client import call, search
+from tests.serving.conftest import Behind
+
+NEWER = dict.fromkeys(("accept", "content-type"), "application/vnd.elasticsearch+json;compatible-with={}")
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (b"json; compatible-with=9", b"json; compatible-with=8"),
+        (b"x-ndjson;compatible-with=10", b"x-ndjson;compatible-with=8"),
+        (b"json", b"json"),
+    ],
+)
+def test_media_types_name_the_older_version(sent: bytes, expected: bytes) -> None:
+    vendor = b"application/vnd.elasticsearch+"
+    headers = [(name, vendor + sent) for name in (b"accept", b"content-type", b"x-other")]
+    assert older_types(headers, 8) == [*((name, vendor + expected) for name, _ in headers[:2]), headers[2]]
+
+
+def test_a_client_of_a_newer_elasticsearch_is_answered_by_this_one(behind: Behind) -> None:
+    major = int(call(behind.engine, "GET", "/").json()["version"]["number"].partition(".")[0])
+    headers = {name: value.format(major + 1) for name, value in NEWER.items()}
+    body: dict[str, Any] = {"query": {"match": {"text": "cat"}}, "size": 3}
+    plain = call(behind.gateway, "POST", f"/{behind.index}/_search", body, headers)
+    rescored = body | {"rescore": {"ttc": {"query_text": "cat"}}}
+    ours = call(behind.gateway, "POST", f"/{behind.index}/_search", rescored, headers)
+    assert (plain.status, ours.status) == (200, 200), ours.body
+    assert ours.json()["ttc"]["applied"] is True
+    told = "x-ttc-compatible-with"
+    if behind.product == "elasticsearch":
+        assert call(behind.engine, "POST", f"/{behind.index}/_search", body, headers).status == 400
+        assert (plain.headers[told], ours.headers[told]) == (str(major), str(major))
+        same = {name: value.format(major) for name, value in NEWER.items()}
+        assert told not in call(behind.gateway, "POST", f"/{behind.index}/_search", body, same).headers
+    else:
+        assert told not in plain.headers
+
+
+def test_the_engines_refusal_stands_where_the_setting_says_so(behind: Behind, encoder: Encoder) -> None:
+    settings = GatewaySettings(engine=behind.engine, port=0, translate_media_types=False)
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+        headers = {"accept": "application/vnd.elasticsearch+json;compatible-with=42"}
+        status = call(gateway, "GET", "/", headers=headers).status
+    assert status == (400 if behind.product == "elasticsearch" else 200)  # OpenSearch has no such media types at all
+
+
+@contextmanager
+def engine_of(version: dict[str, str], tagline: str) -> Iterator[str]:
+    """Run an engine that is too old, which no package registry has with what a test needs: it echoes searches."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.reply({"version": version, "tagline": tagline} if self.path == "/" else {})
+
+        def do_POST(self) -> None:
+            sent = orjson.loads(self.rfile.read(int(self.headers["content-length"])))
+            self.reply({"sent": sent, "hits": {"hits": []}})
+
+        def reply(self, body: dict[str, Any]) -> None:
+            raw = orjson.dumps(body)
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("version", "tagline", "name"),
+    [
+        ({"number": "2.11.0", "distribution": "opensearch"}, "The OpenSearch Project", "OpenSearch 2.11.0"),
+        ({"number": "7.17.15"}, "You Know, for Search", "Elasticsearch 7.17.15"),
+    ],
+)
+def test_an_engine_that_is_too_old_is_passed_through_to_and_sections_are_refused(
+    version: dict[str, str], tagline: str, name: str, encoder: Encoder
+) -> None:
+    with (
+        engine_of(version, tagline) as engine,
+        running_gateway(GatewaySettings(engine=engine, port=0), load=lambda _name, _folder: encoder) as gateway,
+    ):
+        told = call(gateway, "GET", "/_ttc/").json()["engine"]
+        assert (told["version"], told["supported"]) == (version["number"], False)
+        plain = {"query": {"match": {"text": "a ttc section"}}}
+        assert search(gateway, "index", plain).json()["sent"] == plain
+        for body in (
+            plain | {"rescore": {"ttc": {"query_text": "cat"}}},
+            {"knn": {"field": "ttc.vector", "query_text": "cat", "k": 3, "ttc": {"method": "nnn"}}},
+        ):
+            refused = search(gateway, "index", body)
+            assert refused.status == 400
+            assert refused.json()["error"]["type"] == "ttc_unsupported_engine_exception"
+            assert refused.reason == (
+                f"the engine runs {name}, which is too old: OpenSearch 2.19 or Elasticsearch 8.13 or newer is needed"
+            )
