@@ -17,13 +17,10 @@ from xml.etree import ElementTree
 
 import click
 
-from es_ttc.engine.node import process
 from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
-from es_ttc.engine.node.spec import NodeSpec
-from es_ttc.settings import Settings
 from tests.support.elasticsearch import ElasticsearchDistribution
-from tests.support.shared_nodes import await_licence
+from tests.support.shared_nodes import started
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "engine-versions.md"
@@ -79,17 +76,7 @@ def main(arguments: Sequence[str]) -> int:
         product = make()
         title = f"{product.product} {product.version}"
         click.echo(f"== {title}")
-        spec = NodeSpec(
-            cache_dir=Settings().cache_dir,
-            name=f"tests-{os.getpid()}-{product.product}",
-            port=0,
-            owned=True,
-            short_lived=True,
-            keep_data=False,
-        )
-        with process.start(spec, distribution=product) as node:
-            if product.product == "elasticsearch":
-                await_licence(node.url)
+        with started(product) as node:
             rows[title] = {suite: run(product.product, node.url, paths, arguments) for suite, paths in SUITES.items()}
     failed = [(title, name) for title, suites in rows.items() for one in suites.values() for name in one.failed]
     upgraded = subprocess.run([sys.executable, "-m", "pytest", "-q", *arguments, UPGRADES], cwd=ROOT, check=False)

@@ -110,14 +110,15 @@ async def engine(settings: EngineSettings, loaded: Encoder | None) -> list[Check
     try:
         async with connected(settings) as client:
             found = await client.capabilities()
-            check = _engine(client.url, found)
+            check = engine_check(client.url, found)
             return [check, *(await _indices(client, loaded) if check.verdict is not Verdict.MISSING else [])]
     except EsTtcError as error:
         mend = "es-ttc engine up, or name yours with --engine or ES_TTC_ENGINE"
         return [Check("engine", Verdict.MISSING, str(error), mend)]
 
 
-def _engine(url: str, found: Capabilities) -> Check:
+def engine_check(url: str, found: Capabilities) -> Check:
+    """Check that the engine has vectors, and that its vendor maintains its version."""
     described = f"{found.engine} at {url}"
     if not found.vectors:
         return Check("engine", Verdict.MISSING, f"{described} has no vector search", "install its k-NN plugin")

@@ -19,6 +19,7 @@ from es_ttc.cli import checks
 from es_ttc.cli.doctor import Check, Verdict, report, summary
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Capabilities
 from es_ttc.index.mappings.index import create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
@@ -156,3 +157,14 @@ def test_the_report_fits_the_terminal_and_names_every_mend(width: int) -> None:
 def test_the_summary_says_whether_it_works() -> None:
     assert summary(FOUND[:1]).plain.strip() == "Everything needed works."
     assert summary(FOUND[:2]).plain.strip() == "Everything needed works (1 to know about)."
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict", "mend"),
+    [((8, 13, 4), Verdict.WARNING, "upgrade to Elasticsearch 8.19 or newer"), ((8, 19, 13), Verdict.OK, "")],
+)
+def test_a_version_without_maintenance_is_a_warning(version: tuple[int, ...], verdict: Verdict, mend: str) -> None:
+    found = Capabilities("elasticsearch", version, True, "", "basic", 4096, 2**20, 1)
+    check = checks.engine_check("http://engine", found)
+    assert (check.verdict, check.mend) == (verdict, mend)
+    assert check.detail.startswith(f"Elasticsearch {'.'.join(map(str, version))} at http://engine")

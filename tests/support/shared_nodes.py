@@ -61,7 +61,7 @@ class SharedNodes:
                 return
         answer = f"{product} did not start"
         try:
-            with _started(product) as node:
+            with started(PRODUCTS[product]()) as node:
                 answer = node.url
                 _answer(self.folder, product, answer)
                 self._ended.wait()
@@ -119,17 +119,18 @@ def await_licence(url: str) -> None:
 
 
 @contextmanager
-def _started(product: str) -> Iterator[process.Node]:
+def started(distribution: Distribution) -> Iterator[process.Node]:
+    """Start a node that is thrown away afterwards."""
     spec = NodeSpec(
         cache_dir=Settings().cache_dir,
-        name=f"tests-{os.getpid()}-{product}",
+        name=f"tests-{os.getpid()}-{distribution.product}",
         port=0,
         owned=True,
         short_lived=True,
         keep_data=False,
     )
-    with process.start(spec, distribution=PRODUCTS[product]()) as node:
-        if product == "elasticsearch":
+    with process.start(spec, distribution=distribution) as node:
+        if distribution.product == "elasticsearch":
             await_licence(node.url)
         yield node
 

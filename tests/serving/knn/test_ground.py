@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from es_ttc.errors import EngineError
 from es_ttc.retrievers.base import NearestDocuments
 from es_ttc.serving.knn.engine_search import neighbours, until_k
 from es_ttc.serving.knn.searched_indices import SideIndex
@@ -69,3 +70,9 @@ def test_more_are_requested_until_k_may_be_returned(
     assert got.documents.tolist() == list(range(hidden, hidden + found))
     assert got.complete is complete
     assert np.all(np.diff(got.cosines) <= 0)
+
+
+def test_a_score_that_no_cosine_has_is_an_error() -> None:
+    assert neighbours([3, 1], [1.0, 0.25]).cosines.tolist() == [1.0, -0.5]
+    with pytest.raises(EngineError, match=r"the score 1\.800, and \(1 \+ cosine\) / 2 is at most 1"):
+        neighbours([3, 1], [1.8, 0.9])
