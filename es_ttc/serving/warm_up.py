@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,6 +22,8 @@ from es_ttc.serving.logs import log
 _TEXT = ("a first query",)
 _ENCODERS = urlencode({"filter_path": f"*.mappings._meta.{ROOT}.encoder", "expand_wildcards": "open,hidden"}).encode()
 _AGAIN_SECONDS = 1.0
+_MOST = 4
+"""Encoders of indices that are loaded at the start: no more variants are kept than that."""
 
 
 class WarmUp:
@@ -81,8 +84,8 @@ class WarmUp:
             await self._encode_first(encoder)
 
     async def _load_all(self, keys: Mapping[str, str]) -> None:
-        """Load encoders, as far as this gateway has them."""
-        for key, index in keys.items():
+        """Load encoders, as far as this gateway has them, and no more than are kept."""
+        for key, index in islice(keys.items(), _MOST):
             try:
                 await self._encode_first(await self._encoders.serving(key, index))
             except EsTtcError as error:
