@@ -93,8 +93,8 @@ class StatusEndpoints:
     async def ready(self, request: Request) -> Response:
         """Return whether searches can be rescored: the engine answers, and the encoders of its indices are loaded."""
         engine = await self._upstream.reachable(_READY_SECONDS)
-        encoder = self._warm_up.done
-        status = 200 if engine and encoder else 503
+        encoder = self._encoders.ready
+        status = 200 if engine and self._warm_up.done else 503
         return json_response(request, {"ready": status == 200, "engine": engine, "encoder": encoder}, status)
 
     async def rerank(self, request: Request) -> Response:

@@ -64,11 +64,9 @@ class WarmUp:
             await self.load_for_indices()
 
     async def load_first(self) -> None:
-        """Load the methods' code, compiled where it can be, and the first encoder; ask for the engine's version."""
+        """Load the methods' code, compiled where it can be, and the first encoder."""
         if self._encoders.ready:
             return
-        with suppress(EngineUnavailable):
-            await self._upstream.version(self._upstream.service_headers())
         if self._compile_loops:
             await asyncio.to_thread(_compile)
         for kind, group in (("rescorer", registry), ("retriever", retrievers), ("rewriter", rewriters)):
@@ -104,6 +102,7 @@ class WarmUp:
         Raises:
             EngineUnavailable: The engine does not answer.
         """
+        await self._upstream.version(self._upstream.service_headers())
         engine = EngineRequests(self._upstream).as_gateway()
         try:
             mappings = await engine.json("GET", b"/_mapping", _ENCODERS, failing="the mappings could not be read")

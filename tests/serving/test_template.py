@@ -103,7 +103,7 @@ def test_other_templates_reach_the_engine_as_they_came(behind: Behind) -> None:
                 direct = call(behind.engine, "POST", f"/{behind.index}/_search/template", body)
                 reply = call(gateway, "POST", f"/{behind.index}/_search/template", orjson.dumps(body), credentials)
                 assert reply.status == direct.status
-                *before, last = between.passed
+                *before, last = (request for request in between.passed if request.target != "/")  # the version
                 assert [request.target for request in before] == ["/_render/template"] * rendered
                 assert last.body == orjson.dumps(body)
                 assert all(request.headers["authorization"] == credentials["authorization"] for request in before)
