@@ -104,6 +104,8 @@ def engines_page() -> str:
             "What depends on the installation is detected at the first connection: OpenSearch's k-NN plugin on every "
             "data node (without it there are no vector fields), Elasticsearch's licence (`rank_vectors` needs "
             "Enterprise), and the greatest HTTP body. A user who may not see nodes or licence gets the usual limits.\n",
+            "es-ttc speaks to Elasticsearch through elasticsearch-py 8.19 or newer, whatever the engine's version, and "
+            "to OpenSearch through opensearch-py.\n",
         ]
     )
 
