@@ -5,6 +5,7 @@ The file is no `test_*.py`: the older engines need a Java or a download that `ma
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from es_ttc.engine.connect import connect
 from es_ttc.engine.node import process
 from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
-from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.serving.server import running_gateway
@@ -24,7 +24,7 @@ from tests.attach.conftest import corpus as shop_corpus
 from tests.serving.client import search
 from tests.serving.conftest import make_index
 from tests.support.elasticsearch import ElasticsearchDistribution
-from tests.support.shared_nodes import await_licence
+from tests.support.shared_nodes import started
 
 Ranking = dict[str, float]
 
@@ -56,11 +56,8 @@ def name_of(product: str) -> str:
     return f"tests-upgrade-{product}"
 
 
-def running(product: str, distribution: Distribution) -> process.Node:
-    spec = NodeSpec(
-        cache_dir=Settings().cache_dir, name=name_of(product), port=0, owned=True, short_lived=True, keep_data=True
-    )
-    return process.start(spec, distribution=distribution)
+def running(product: str, distribution: Distribution) -> AbstractContextManager[process.Node]:
+    return started(distribution, name=name_of(product), keep_data=True)
 
 
 async def attach_shop(url: str, encoder: Encoder) -> None:
@@ -98,14 +95,10 @@ def rankings(url: str, encoder: Encoder) -> dict[str, Ranking]:
 def test_rankings_stay_and_writing_goes_on(product: str, encoder: Encoder) -> None:
     older, newer = UPGRADES[product]
     with running(product, older()) as node:
-        if product == "elasticsearch":
-            await_licence(node.url)
         make_index(node.url, OWN, encoder, codec="int8", spans=(SpanGrid(5, 3),))
         asyncio.run(attach_shop(node.url, encoder))
         before = rankings(node.url, encoder)
     with running(product, newer()) as node:
-        if product == "elasticsearch":
-            await_licence(node.url)
         after = rankings(node.url, encoder)
         asyncio.run(write_and_fill(node.url, encoder))
         then = rankings(node.url, encoder)

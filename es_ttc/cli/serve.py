@@ -121,8 +121,9 @@ async def _look(settings: GatewaySettings) -> tuple[str, bool, EngineVersion | N
         if not await upstream.reachable(_LOOK_SECONDS):
             return upstream.url, False, None
         try:
-            return upstream.url, True, await upstream.version(upstream.service_headers())
-        except EngineUnavailable:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                return upstream.url, True, await upstream.version(upstream.service_headers())
+        except (EngineUnavailable, TimeoutError):
             return upstream.url, False, None
 
 

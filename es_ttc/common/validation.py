@@ -139,6 +139,12 @@ def sentence(fault: Fault, where: str) -> str:
     return f"{field} is wrong, got {shown(fault.value)}: {fault.problem}"
 
 
+def first_error(error: ValidationError) -> str:
+    """Return the first error in a file of ours, for messages: ``[field]: problem``."""
+    first = error.errors(include_url=False)[0]
+    return f"[{'.'.join(map(str, first['loc'])) or 'it'}]: {first['msg']}"
+
+
 def _fields_of(model: type[BaseModel]) -> tuple[str, ...]:
     return tuple(field.alias or name for name, field in model.model_fields.items())
 

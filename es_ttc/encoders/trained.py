@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from es_ttc.common.validation import first_error
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Role
 from es_ttc.encoders.hashing import DIGITS, FileHashes, revision
 from es_ttc.encoders.heads import Head, Kind
@@ -78,10 +79,7 @@ class ModelCard(BaseModel):
             card = cls.model_validate_json((folder / CARD).read_bytes())
             card.base.encoder_identity  # noqa: B018 - its fields are checked here
         except (OSError, ValidationError, TypeError) as error:
-            reason = str(error)
-            if isinstance(error, ValidationError):
-                first = error.errors(include_url=False)[0]
-                reason = f"[{'.'.join(map(str, first['loc'])) or 'it'}]: {first['msg']}"
+            reason = first_error(error) if isinstance(error, ValidationError) else str(error)
             raise ConfigurationError(f"[{folder / CARD}] is no card of a trained encoder: {reason}") from error
         if card.version > VERSION:
             raise ConfigurationError(

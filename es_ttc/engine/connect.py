@@ -26,5 +26,6 @@ async def connect(settings: EngineSettings) -> Engine:
     info = await engine_info(settings)
     url = ",".join(address.url for address in engine_addresses(settings))
     version = identify(info, url)
-    version.require_supported(f"[{url}]")
+    if (refusal := version.refusal(f"[{url}]")) is not None:
+        raise refusal
     return _ADAPTERS[version.product](settings, info)

@@ -87,17 +87,15 @@ class EngineVersion:
         """Whether its vendor does not maintain it any more."""
         return self.numbers < MAINTAINED[self.product]
 
-    def require_supported(self, engine: str) -> None:
-        """Raise an error if es-ttc does not work with this version.
+    def refusal(self, engine: str) -> UnsupportedEngine | None:
+        """Return the error for a version that es-ttc does not work with; None for any other.
 
         Args:
             engine: What the message calls the engine.
-
-        Raises:
-            UnsupportedEngine: It is too old.
         """
-        if self.too_old:
-            raise UnsupportedEngine(f"{engine} runs {self}, which is too old: {oldest_versions()} or newer is needed")
+        if not self.too_old:
+            return None
+        return UnsupportedEngine(f"{engine} runs {self}, which is too old: {oldest_versions()} or newer is needed")
 
 
 def identify(info: Any, url: str) -> EngineVersion:

@@ -8,6 +8,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from es_ttc.common import entry_points
+from es_ttc.common.validation import first_error
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.rescorers.base import Params
 from es_ttc.rescorers.registry import load, parse_params
@@ -44,10 +45,8 @@ class Tuned(BaseModel):
         except OSError as error:
             raise ConfigurationError(f"tuned parameters [{path}] cannot be read: {error.strerror}") from error
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in first["loc"]) or "it"
             raise ConfigurationError(
-                f"[{path}] is no file of tuned parameters ([{place}]: {first['msg']}): write one with "
+                f"[{path}] is no file of tuned parameters ({first_error(error)}): write one with "
                 "`es-ttc tune ... --out FILE`"
             ) from error
 

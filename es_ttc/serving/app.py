@@ -78,9 +78,9 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with services.upstream, services.model:
             if wait_for_encoder:
-                await services.warm_up.load_first()
-                await services.warm_up.load_for_indices()
-            loading = asyncio.create_task(services.warm_up.run())
+                await services.warm_up.load()
+            rest = services.warm_up.retry() if wait_for_encoder else services.warm_up.run()
+            loading = asyncio.create_task(rest)
             yield
             loading.cancel()
             with suppress(asyncio.CancelledError):

@@ -48,25 +48,31 @@ class WarmUp:
 
     async def load_for_indices(self) -> None:
         """Load the encoders of the engine's indices, unless it does not answer or the first one cannot be loaded."""
-        if self.done or not self._encoders.ready:
+        if not self._encoders.ready:
             return
         with suppress(EngineUnavailable):
             await self._load_all(await self._written_with())
             self._done = True
             _settle()
 
-    async def run(self) -> None:
-        """Load everything; the encoders of the engine's indices as soon as it answers."""
+    async def load(self) -> None:
+        """Load everything that can be loaded now."""
         await self.load_first()
         await self.load_for_indices()
+
+    async def run(self) -> None:
+        """Load everything; the encoders of the engine's indices as soon as it answers."""
+        await self.load()
+        await self.retry()
+
+    async def retry(self) -> None:
+        """Load the encoders of the engine's indices as soon as it answers, where it has not yet."""
         while self._encoders.ready and not self._done:
             await asyncio.sleep(_AGAIN_SECONDS)
             await self.load_for_indices()
 
     async def load_first(self) -> None:
         """Load the methods' code, compiled where it can be, and the first encoder."""
-        if self._encoders.ready:
-            return
         if self._compile_loops:
             await asyncio.to_thread(_compile)
         for kind, group in (("rescorer", registry), ("retriever", retrievers), ("rewriter", rewriters)):

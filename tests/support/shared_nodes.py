@@ -119,15 +119,15 @@ def await_licence(url: str) -> None:
 
 
 @contextmanager
-def started(distribution: Distribution) -> Iterator[process.Node]:
-    """Start a node that is thrown away afterwards."""
+def started(distribution: Distribution, *, name: str = "", keep_data: bool = False) -> Iterator[process.Node]:
+    """Start a node that is thrown away afterwards, but for its data where they are kept."""
     spec = NodeSpec(
         cache_dir=Settings().cache_dir,
-        name=f"tests-{os.getpid()}-{distribution.product}",
+        name=name or f"tests-{os.getpid()}-{distribution.product}",
         port=0,
         owned=True,
         short_lived=True,
-        keep_data=False,
+        keep_data=keep_data,
     )
     with process.start(spec, distribution=distribution) as node:
         if distribution.product == "elasticsearch":

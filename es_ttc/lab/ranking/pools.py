@@ -23,7 +23,14 @@ from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.blend.rescorer import DEFAULT_SIGNALS
-from es_ttc.rescorers.blend.signals import SIGNALS, SignalName, all_signal_scores, weight_of_words
+from es_ttc.rescorers.blend.signals import (
+    SIGNALS,
+    SignalName,
+    all_signal_scores,
+    read_by,
+    signal_matrix,
+    weight_of_words,
+)
 from es_ttc.vectors.tokens import Float32
 
 DEFAULT: tuple[SignalName, ...] = tuple(DEFAULT_SIGNALS)
@@ -160,7 +167,7 @@ def pools_of(
     progress: Progress = silent,
 ) -> Pools:
     """Score every signal once for each query's pool; see :func:`collect`."""
-    needs = frozenset(feature for name in signals for feature in SIGNALS[name].reads) | {Feature.NORMS}
+    needs = read_by(signals) | {Feature.NORMS}
     ids = [document.id for document in collection.documents]
     pools = [
         _pool(query, joined, collection.qrels[query], signals, ids)
@@ -174,13 +181,12 @@ def _pool(
 ) -> Pool:
     documents = tuple(ids[place] for place in joined.documents.tolist())
     scored = all_signal_scores(signals, joined.query, joined.window)
-    columns = [np.where(scored[name].known, scored[name].scores, np.float32(np.nan)) for name in signals]
     pooled = set(documents)
     behind = [found for place in joined.first.documents.tolist() if (found := ids[place]) not in pooled]
     return Pool(
         query,
         documents,
-        np.stack(columns, axis=1).astype(np.float32),
+        signal_matrix(scored[name] for name in signals),
         weight_of_words(joined.window),
         grades=np.array([judged.get(document, 0) for document in documents], np.int64),
         behind=np.array([judged.get(document, 0) for document in behind], np.int64),

@@ -24,6 +24,12 @@ _FLAT = 1e-6
 """A spread below this is rounding."""
 
 
+def logistic(values: NDArray[np.floating]) -> Float32:
+    """Return ``1 / (1 + exp(-value))``: sums of z-scores as they are shown, in (0, 1) and in the same order."""
+    shown: Float32 = (1 / (1 + np.exp(-values.astype(np.float64)))).astype(np.float32)
+    return shown
+
+
 def z_scores(scores: Float32, known: Mask) -> Float32:
     """Return the distance of each score from their mean, in standard deviations."""
     values = scores[known]

@@ -7,15 +7,16 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from es_ttc.rescorers.base import Feature, Params, Query, Window
-from es_ttc.rescorers.blend.normalise import NORMALISED, Normalisation
+from es_ttc.rescorers.blend.normalise import NORMALISED, Normalisation, logistic
 from es_ttc.rescorers.blend.signals import (
     SIGNALS,
     SignalName,
     SignalScores,
     all_signal_scores,
-    documents_with,
     has_signal,
     part_of,
+    read_by,
+    signals_summary,
     weight_of_words,
 )
 from es_ttc.rescorers.spectral import SpectralRescorer
@@ -89,11 +90,11 @@ class BlendRescorer:
 
     def needs(self, params: BlendParams) -> frozenset[Feature]:
         """What the required signals read."""
-        return _read_by(params.required)
+        return read_by(params.required)
 
     def takes(self, params: BlendParams) -> frozenset[Feature]:
         """What the other signals read."""
-        return _read_by(params.weights) - self.needs(params)
+        return read_by(params.weights) - self.needs(params)
 
     def score(self, query: Query, window: Window, params: BlendParams) -> Float32:
         """Return the scores, ``(k,)``."""
@@ -123,14 +124,7 @@ class BlendRescorer:
 
     def summary(self, query: Query, window: Window, params: BlendParams) -> dict[str, Any]:
         """Return which signals were taken, which the index lacks, and how many documents have no features."""
-        taken = [name for name in params.weights if has_signal(name, query, window)]
-        told: dict[str, Any] = {"signals": taken}
-        lacking = [name for name in params.weights if name not in taken]
-        if lacking:
-            told["lacking"] = lacking
-        stored = self.needs(params) - {Feature.FIRST_PASS}
-        without = int((~documents_with(stored, window)).sum())
-        return {**told, "without_features": without} if without else told
+        return signals_summary(params.weights, self.needs(params), query, window)
 
 
 def shown_mean(shares: Mapping[SignalName, Float32], normalise: Normalisation) -> Float32:
@@ -141,10 +135,7 @@ def shown_mean(shares: Mapping[SignalName, Float32], normalise: Normalisation) -
         normalise: How the signals were made comparable: z-scores are of either sign.
     """
     mean: Float32 = np.sum(list(shares.values()), axis=0, dtype=np.float32)
-    if normalise != "z":
-        return mean
-    shown: Float32 = (1 / (1 + np.exp(-mean.astype(np.float64)))).astype(np.float32)
-    return shown
+    return logistic(mean) if normalise == "z" else mean
 
 
 def _shares(
@@ -161,7 +152,3 @@ def _shares(
         name: normalised(one.scores, one.known) * np.float32(weights[name] / total) for name, one in signals.items()
     }
     return signals, shares
-
-
-def _read_by(signals: Mapping[SignalName, float] | frozenset[SignalName]) -> frozenset[Feature]:
-    return frozenset(feature for name in signals for feature in SIGNALS[name].reads)

@@ -96,6 +96,36 @@ def has_signal(name: SignalName, query: Query, window: Window) -> bool:
     return all(_carried(feature, query, window) for feature in SIGNALS[name].reads)
 
 
+def read_by(names: Iterable[SignalName]) -> frozenset[Feature]:
+    """Return what some signals read."""
+    return frozenset(feature for name in names for feature in SIGNALS[name].reads)
+
+
+def signals_summary(
+    names: Iterable[SignalName], needs: frozenset[Feature], query: Query, window: Window
+) -> dict[str, Any]:
+    """Return which of some signals are taken, which the index lacks, and how many documents have no features.
+
+    Args:
+        names: The signals.
+        needs: Features without which a document counts as one without features.
+        query: The query.
+        window: The documents.
+    """
+    names = list(names)
+    taken = [name for name in names if has_signal(name, query, window)]
+    told: dict[str, Any] = {"signals": taken}
+    if lacking := [name for name in names if name not in taken]:
+        told["lacking"] = lacking
+    without = int((~documents_with(needs - {Feature.FIRST_PASS}, window)).sum())
+    return {**told, "without_features": without} if without else told
+
+
+def signal_matrix(scores: Iterable[SignalScores]) -> Float32:
+    """Return signals' scores as columns, ``(k, s)``; NaN where a document does not have one."""
+    return np.stack([np.where(one.known, one.scores, np.float32(np.nan)) for one in scores], axis=1)
+
+
 def all_signal_scores(names: Iterable[SignalName], query: Query, window: Window) -> dict[SignalName, SignalScores]:
     """Return the scores of several signals; those that read all token vectors share one pass over them."""
     names = list(names)

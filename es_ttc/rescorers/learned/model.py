@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from es_ttc.common.validation import first_error
 from es_ttc.errors import ConfigurationError
 from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.learned.trees import Trees
@@ -157,10 +158,8 @@ def read_model(path: Path) -> RankingModel:
     except OSError as error:
         raise ConfigurationError(f"ranking model [{path}] cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "it"
         raise ConfigurationError(
-            f"[{path}] is no ranking model ([{place}]: {first['msg']}): write one with `es-ttc train rank`"
+            f"[{path}] is no ranking model ({first_error(error)}): write one with `es-ttc train rank`"
         ) from error
     except OverflowError as error:
         raise ConfigurationError(f"[{path}] is no ranking model: {error}") from error

@@ -8,14 +8,15 @@ from pydantic import Field, model_validator
 from es_ttc.common.validation import did_you_mean
 from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers.base import Feature, Params, Query, Window
+from es_ttc.rescorers.blend.normalise import logistic
 from es_ttc.rescorers.blend.rescorer import ALWAYS
 from es_ttc.rescorers.blend.signals import (
-    SIGNALS,
     SignalName,
     SignalScores,
     all_signal_scores,
-    documents_with,
     has_signal,
+    read_by,
+    signals_summary,
     weight_of_words,
 )
 from es_ttc.rescorers.learned.model import RankingModel, served
@@ -79,12 +80,11 @@ class LearnedRescorer:
 
     def needs(self, params: LearnedParams) -> frozenset[Feature]:
         """What the signals read that every index with features has."""
-        return frozenset(feature for name in params.signals if name in ALWAYS for feature in SIGNALS[name].reads)
+        return read_by(name for name in params.signals if name in ALWAYS)
 
     def takes(self, params: LearnedParams) -> frozenset[Feature]:
         """What the model's other signals read."""
-        every = frozenset(feature for name in params.signals for feature in SIGNALS[name].reads)
-        return every - self.needs(params)
+        return read_by(params.signals) - self.needs(params)
 
     def score(self, query: Query, window: Window, params: LearnedParams) -> Float32:
         """Return the scores, ``(k,)``."""
@@ -95,8 +95,7 @@ class LearnedRescorer:
             if name in signals:
                 matrix[:, place] = np.where(signals[name].known, signals[name].scores, np.float32(np.nan))
         total = learned_scores(matrix, model.signals, weight_of_words(window), model.blend, model.trees)
-        shown: Float32 = (1 / (1 + np.exp(-total))).astype(np.float32)
-        return shown
+        return logistic(total)
 
     def detail(self, query: Query, window: Window, params: LearnedParams) -> list[dict[str, Any]]:
         """Return each signal's score."""
@@ -114,12 +113,7 @@ class LearnedRescorer:
     def summary(self, query: Query, window: Window, params: LearnedParams) -> dict[str, Any]:
         """Return the model, its signals, those that the index lacks, and how many documents have no features."""
         model = params.chosen
-        taken = [name for name in model.signals if has_signal(name, query, window)]
-        told: dict[str, Any] = {"model": model.name, "signals": taken}
-        if lacking := [name for name in model.signals if name not in taken]:
-            told["lacking"] = lacking
-        without = int((~documents_with(self.needs(params) - {Feature.FIRST_PASS}, window)).sum())
-        return {**told, "without_features": without} if without else told
+        return {"model": model.name, **signals_summary(model.signals, self.needs(params), query, window)}
 
 
 def _signals(model: RankingModel, query: Query, window: Window) -> dict[SignalName, SignalScores]:

@@ -180,10 +180,10 @@ class Upstream:
         known = self._version is not None and not self._version.too_old
         if known or time.monotonic() < self._ask_version:
             return self._version
-        self._ask_version = time.monotonic() + _VERSION_SECONDS
         accepted: RawHeaders = [*callers(headers), (b"accept", b"application/json"), (b"accept-encoding", b"identity")]
         async with self.send("GET", b"/", b"", accepted, None, ours=True) as response:
             raw = await response.read()
+            self._ask_version = time.monotonic() + _VERSION_SECONDS
             if response.status == 200:
                 self._version = _version_in(raw, self.url)
         return self._version

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import Send
 
-from es_ttc.errors import EsTtcError, UnsupportedEngine
+from es_ttc.errors import EsTtcError
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.proxy import forward
 from es_ttc.serving.http.raw_request import RawRequest
@@ -78,7 +78,8 @@ class SearchPipeline:
         return Outcome("passthrough", status)
 
     async def _answer(self, request: SearchRequest, send: Send) -> Outcome:
-        unsupported = await self._unsupported(request)
+        version = await self._upstream.version(request.incoming.headers)
+        unsupported = None if version is None else version.refusal("the engine")
         if request.is_template:
             await self._templates.render(request)
         for stage in self._stages:
@@ -103,16 +104,6 @@ class SearchPipeline:
         headers: RawHeaders = with_mark(first.headers, applied=applied) if reported else first.headers
         await respond(request.incoming, send, 200, headers, await self._rendered(request, response))
         return Outcome(request.api.kind, 200, applied)
-
-    async def _unsupported(self, request: SearchRequest) -> UnsupportedEngine | None:
-        """Return the error for an engine that is too old for a `ttc` section, or None."""
-        version = await self._upstream.version(request.incoming.headers)
-        if version is not None:
-            try:
-                version.require_supported("the engine")
-            except UnsupportedEngine as error:
-                return error
-        return None
 
     async def _single(self, request: SearchRequest, first: FirstPass) -> dict[str, Any]:
         return await self._completed(request, request.items[0], *first.responses[0])

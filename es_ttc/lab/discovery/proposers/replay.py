@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from es_ttc.common.validation import first_error
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.discovery.records import Proposal, Record
 from es_ttc.rescorers.programs.source import Reason, Refused
@@ -36,11 +37,7 @@ class ReplayProposer:
             try:
                 proposals.append(Proposal.model_validate_json(line))
             except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                field = ".".join(str(part) for part in first["loc"]) or "it"
-                raise ConfigurationError(
-                    f"[{path}] line {number} is no proposal ([{field}]: {first['msg']})"
-                ) from error
+                raise ConfigurationError(f"[{path}] line {number} is no proposal ({first_error(error)})") from error
         return cls(proposals)
 
     def propose(self, generation: int, records: Sequence[Record]) -> Proposal:  # noqa: ARG002
