@@ -75,7 +75,7 @@ def on_test(pools: Pools, test: Pools, default: Float64, seed: int) -> tuple[Map
     if params.signals is None:
         by_weights = default
     else:
-        row = np.array([[params.weights.get(name, 0.0) for name in test.signals]])
+        row = np.array([[params.signals.get(name, 0.0) for name in test.signals]])
         by_weights = values_of_weights(test, normalised(test, "z"), row, METRIC)[0]
     trees = train(pools, METRIC, folds=FOLDS, options=RankOptions(seed=seed))
     by_trees = values_of_trees(test, trees.trees, RankOptions().blend, METRIC)

@@ -10,7 +10,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.lab.demo import limit_style, stdlib
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, sample
 from es_ttc.lab.ranking.pools import Pool, Pools, collect
+from es_ttc.rescorers.blend.weights import Trust
 from es_ttc.settings import Settings
 
 FOLDER = Path(__file__).parents[1] / "reports" / "pools"
@@ -63,7 +64,7 @@ def collections() -> Iterator[Collection]:
 
 def path_of(name: str, split: str) -> Path:
     """Return the file of a collection's split."""
-    return FOLDER / f"{name}.{split}.npz"
+    return FOLDER / f"{name}.{split}.trust.npz"
 
 
 def keep(pools: Pools, file: Path) -> None:
@@ -75,7 +76,7 @@ def keep(pools: Pools, file: Path) -> None:
     lengths = {f"{part}_lengths": np.array([len(row) for row in rows]) for part, rows in parts.items()}
     named = {
         "queries": np.array([pool.query for pool in every]),
-        "words": np.array([pool.words for pool in every]),
+        "trust": np.array([astuple(pool.trust) for pool in every]),
         "signals": np.array(pools.signals),
         "names": np.array([pools.data, pools.split, pools.encoder]),
     }
@@ -91,13 +92,13 @@ def kept(name: str, split: str) -> Pools:
             part: np.split(held[part], np.cumsum(held[f"{part}_lengths"])[:-1])
             for part in ("scores", "grades", "behind", "judged")
         }
-        queries, words = held["queries"].tolist(), held["words"].tolist()
+        queries, trust = held["queries"].tolist(), held["trust"].tolist()
         data, split, encoder = held["names"].tolist()
         signals = tuple(held["signals"].tolist())
     pools = tuple(
-        Pool(query, tuple(map(str, range(len(scores)))), scores, trust, grades, behind, judged)
-        for query, trust, scores, grades, behind, judged in zip(
-            queries, words, parts["scores"], parts["grades"], parts["behind"], parts["judged"], strict=True
+        Pool(query, tuple(map(str, range(len(scores)))), scores, Trust(*trusted), grades, behind, judged)
+        for query, trusted, scores, grades, behind, judged in zip(
+            queries, trust, parts["scores"], parts["grades"], parts["behind"], parts["judged"], strict=True
         )
     )
     return Pools(data, split, encoder, signals, pools, {})

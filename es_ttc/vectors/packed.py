@@ -12,7 +12,8 @@ of 16, then the data up to the very end::
     16     meta, spaces as padding, data
 
 Data is the matrix in row order, with the row factors before it. Residuals are 16-bit words: a row is its centroid and
-the words of its codes, and the meta names the codebook that they are read with.
+the words of its codes, and the meta names the codebook that they are read with. The meta of token vectors also says
+which share of the text they were made from, where that is not all of it.
 
 Unpacking validates every blob: if header and length disagree, it raises a ValueError. It copies nothing (the arrays are
 read-only views of the blob), except for residuals, which are decoded to int8.
@@ -20,6 +21,7 @@ read-only views of the blob), except for residuals, which are decoded to int8.
 
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from hashlib import sha256
 from typing import Any
@@ -38,6 +40,7 @@ _ALIGNMENT = 16
 _MEAN = "mean"
 _CODEBOOK = "codebook"
 _WEIGHTS = "weights"
+_READ = "read"
 
 Codebooks = Mapping[str, Codebook]
 """Codebooks by their :func:`codebook_id`."""
@@ -90,13 +93,19 @@ _ALLOWED: dict[_Kind, frozenset[_Codec]] = {
 
 def pack_tokens(tokens: TokenVectors) -> bytes:
     """Return the blob of one document's token vectors."""
-    return _pack(_Kind.TOKENS, tokens.values, {}, row_factors=tokens.scales)
+    return _pack(_Kind.TOKENS, tokens.values, _read_meta(tokens.read), row_factors=tokens.scales)
 
 
-def pack_residuals(residuals: Residuals, identifier: str) -> bytes:
-    """Return the blob of one document's token vectors, encoded with the codebook of a :func:`codebook_id`."""
+def pack_residuals(residuals: Residuals, identifier: str, read: float = 1.0) -> bytes:
+    """Return the blob of one document's token vectors, encoded with the codebook of a :func:`codebook_id`.
+
+    Args:
+        residuals: The vectors.
+        identifier: Names the codebook.
+        read: The share of the text that they cover; see :class:`TokenVectors`.
+    """
     rows = np.column_stack((residuals.centroids, residuals.words))
-    return _pack(_Kind.TOKENS, rows, {_CODEBOOK: identifier}, row_factors=residuals.factors)
+    return _pack(_Kind.TOKENS, rows, {_CODEBOOK: identifier, **_read_meta(read)}, row_factors=residuals.factors)
 
 
 def unpack_tokens(blob: bytes, codebooks: Codebooks = NO_CODEBOOKS) -> TokenVectors:
@@ -123,8 +132,9 @@ def unpack_tokens(blob: bytes, codebooks: Codebooks = NO_CODEBOOKS) -> TokenVect
             raise ValueError(f"packed tokens: the meta must name the codebook, got {identifier!r:.80}")
         if identifier not in codebooks:
             raise UnknownCodebook(identifier)
-        return decode(Residuals(matrix[:, 0], matrix[:, 1:], row_factors), codebooks[identifier])
-    return TokenVectors(matrix, row_factors)
+        decoded = decode(Residuals(matrix[:, 0], matrix[:, 1:], row_factors), codebooks[identifier])
+        return replace(decoded, read=_read_of(meta))
+    return TokenVectors(matrix, row_factors, _read_of(meta))
 
 
 def pack_codebook(codebook: Codebook) -> bytes:
@@ -202,6 +212,17 @@ def unpack_offsets(blob: bytes) -> tuple[NDArray[np.int32], tuple[str, ...]]:
         raise ValueError(f"packed offsets: the meta must name the fields, got {fields!r:.80}")
     _check_offsets(offsets, len(fields))
     return offsets, tuple(fields)
+
+
+def _read_meta(read: float) -> dict[str, object]:
+    return {} if read == 1 else {_READ: read}
+
+
+def _read_of(meta: Mapping[str, Any]) -> float:
+    read = meta.get(_READ, 1)
+    if isinstance(read, bool) or not isinstance(read, int | float) or not 0 < read <= 1:
+        raise ValueError(f"packed tokens: the share that was read is above 0 and at most 1, got {read!r:.80}")
+    return float(read)
 
 
 def _check_offsets(offsets: NDArray[np.int32], fields: int) -> None:

@@ -16,10 +16,13 @@ class TokenVectors:
         values: ``(n, d)``, dtype float32, float16 or int8. Rows have unit length once ``scales`` is applied (up to
             the rounding of the storage type), or are all zero.
         scales: ``(n,)`` float32, the factor of each int8 row; None for the float types.
+        read: Share of the text's characters that the encoder read before it reached its greatest number of tokens, in
+            (0, 1]; 1 for the whole text, and where it is not known.
     """
 
     values: NDArray[np.float32] | NDArray[np.float16] | NDArray[np.int8]
     scales: Float32 | None = None
+    read: float = 1.0
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2:
@@ -28,6 +31,8 @@ class TokenVectors:
             raise ValueError("scales are for int8 values, and int8 values need them")
         if self.scales is not None and self.scales.shape != (len(self.values),):
             raise ValueError(f"one scale a row: {len(self.values)} rows, scales of shape {self.scales.shape}")
+        if not 0 < self.read <= 1:
+            raise ValueError(f"the share of the text that was read must be above 0 and at most 1, got {self.read}")
 
     def __len__(self) -> int:
         return len(self.values)

@@ -14,9 +14,17 @@ from es_ttc.lab.evaluation.methods import resolve_one
 from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.lab.evaluation.plan import Plan, opened
 from es_ttc.lab.evaluation.searcher import silent
-from es_ttc.lab.ranking.pools import DEFAULT, collect, signal_names
-from es_ttc.lab.ranking.weights import by_words, normalised, tune_weights, values_of_weights, weight_grid
+from es_ttc.lab.ranking.pools import collect, signal_names
+from es_ttc.lab.ranking.weights import (
+    by_default_weights,
+    measure,
+    normalised,
+    tune_weights,
+    values_of_weights,
+    weight_grid,
+)
 from es_ttc.rescorers.blend.normalise import Normalisation
+from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from tests.ranking.pools import random_pools
 
 TEXTS = (
@@ -73,7 +81,7 @@ def test_noise_gains_nothing_clear() -> None:
 
 
 def test_signals_are_named() -> None:
-    assert signal_names(None) == DEFAULT
+    assert signal_names(None) == DEFAULT_SIGNALS
     assert signal_names(" sentences, lexical") == ("lexical", "sentences")
     with pytest.raises(InvalidRequest, match=r"unknown signal \[lexcal\]: did you mean \[lexical\]"):
         signal_names("lexcal,dense")
@@ -87,13 +95,13 @@ def test_values_are_those_of_rankings_by_blend(tmp_path: Path, normalise: Normal
     encoder = load_encoder("minilm@onnx", cache_dir=tmp_path)
     pools = collect(BEES, encoder, window=3)
     grid = np.array([[0.25, 0.25, 0.25, 0.25], [0.5, 0.1, 0.4, 0.0]])
-    given = [{}, *({"signals": dict(zip(DEFAULT, row.tolist(), strict=True))} for row in grid)]
+    given = [{}, *({"signals": dict(zip(DEFAULT_SIGNALS, row.tolist(), strict=True))} for row in grid)]
     methods = tuple(resolve_one("blend", {**one, "normalise": normalise}) for one in given)
     signals = normalised(pools, normalise)
     for metric in ("ndcg@10", "map"):
         found = np.concatenate(
             [
-                values_of_weights(pools, by_words(pools, signals), grid[:1], metric),
+                measure(pools, metric)(by_default_weights(pools, signals))[None],
                 values_of_weights(pools, signals, grid, metric),
             ]
         )

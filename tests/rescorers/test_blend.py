@@ -47,9 +47,10 @@ def by_hand(query: Query, window: Window) -> dict[str, Float32]:
     }
 
 
-def test_it_is_the_mean_of_z_scores() -> None:
+def test_it_is_the_mean_of_z_scores_in_which_dense_counts_half() -> None:
     query, window = example()
-    mean = np.mean([stats.zscore(scores) for scores in by_hand(query, window).values()], axis=0)
+    z = {name: stats.zscore(scores) for name, scores in by_hand(query, window).items()}
+    mean = (z["lexical"] + 0.5 * z["dense"] + z["spectral"] + z["late_interaction"]) / 3.5
     np.testing.assert_allclose(blend.score(query, window, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
     assert blend.summary(query, window, DEFAULT) == {"signals": [*by_hand(query, window)]}
 
@@ -99,7 +100,7 @@ def test_a_document_without_features_is_scored_by_what_it_has() -> None:
         present={Feature.POOLED: known, Feature.TOKENS: known},
     )  # fmt: skip
     scores = blend.score(query, holes, DEFAULT)
-    lexical = stats.zscore(window.first_pass)[4] / 4  # the other three signals are at their mean
+    lexical = stats.zscore(window.first_pass)[4] / 3.5  # the other three signals are at their mean
     assert scores[4] == pytest.approx(1 / (1 + np.exp(-lexical)), abs=1e-5)
     others = replace(
         window,
@@ -135,14 +136,30 @@ def test_words_count_less_where_their_scores_hardly_differ() -> None:
     weight = scores.std() / scores.mean() / 0.2
     assert 0.05 < weight < 0.1
     parts = by_hand(query, close)
-    semantic = sum(stats.zscore(parts[name]) for name in ("dense", "spectral", "late_interaction"))
-    mean = (weight * stats.zscore(scores) + semantic) / (3 + weight)
+    z = {name: stats.zscore(found) for name, found in parts.items()}
+    mean = (weight * z["lexical"] + 0.5 * z["dense"] + z["spectral"] + z["late_interaction"]) / (2.5 + weight)
     np.testing.assert_allclose(blend.score(query, close, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
     as_given = BlendParams(signals=dict.fromkeys(parts, 1))
-    mean = (stats.zscore(scores) + semantic) / 4
+    mean = sum(z.values()) / 4
     np.testing.assert_allclose(blend.score(query, close, as_given), 1 / (1 + np.exp(-mean)), atol=1e-5)
     joined = replace(close, present={Feature.FIRST_PASS: np.arange(9) < 5})
     assert not np.allclose(blend.score(query, joined, DEFAULT), blend.score(query, close, DEFAULT))
+
+
+def test_vectors_count_less_where_they_were_made_from_a_part_of_the_texts() -> None:
+    query, window = example()
+    assert window.tokens is not None
+    shares = [0.1, 0.3] + [1.0] * 7
+    cut = replace(window, tokens=[replace(one, read=share) for one, share in zip(window.tokens, shares, strict=True)])
+    weight = np.sqrt(np.mean(shares))
+    z = {name: stats.zscore(found) for name, found in by_hand(query, window).items()}
+    semantic = weight * (0.5 * z["dense"] + z["spectral"] + z["late_interaction"])
+    mean = (z["lexical"] + semantic) / (1 + 2.5 * weight)
+    np.testing.assert_allclose(blend.score(query, cut, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
+    assert blend.summary(query, cut, DEFAULT)["read"] == round(float(np.mean(shares)), 4)
+    given = BlendParams(signals={"lexical": 1, "spectral": 1})
+    np.testing.assert_array_equal(blend.score(query, cut, given), blend.score(query, window, given))
+    assert "read" not in blend.summary(query, cut, given)
 
 
 def test_one_document_is_average() -> None:

@@ -1,6 +1,7 @@
 """Blend on real engines: its scores, the documents that join a window, what binds them, and pages."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.blend import BlendRescorer, HybridRescorer
 from es_ttc.rescorers.blend.hybrid import HybridParams
 from es_ttc.rescorers.blend.rescorer import BlendParams
+from es_ttc.rescorers.blend.weights import share_read
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind, corpus
+from tests.serving.conftest import Behind, corpus, make_index
 
 CATS = "which cat drinks milk?"
 WITHOUT_TEXT = "d7"
@@ -90,6 +92,20 @@ def test_the_ranking_is_the_rescorers_own_over_the_union(behind: Behind, encoder
         assert "without_features" not in told
         wanted = ["lexical", "dense", "spectral", "late_interaction"] if method is None else ["lexical", "dense"]
         assert told["signals"] == wanted
+
+
+def test_texts_that_the_encoder_read_in_part_make_vectors_count_less(
+    behind: Behind, index_name: str, encoder: Encoder
+) -> None:
+    spec = make_index(behind.engine, index_name, encoder, max_tokens=8)
+    cut = replace(behind, index=index_name, spec=spec)
+    query, window = union_in_memory(encoder, cut, WINDOW)
+    expected = BlendRescorer().score(query, window, BlendParams())
+    reply = search(cut.gateway, cut.index, blended(size=WINDOW))
+    best = dict(sorted(zip(window.ids, expected.tolist(), strict=True), key=lambda one: -one[1])[:WINDOW])
+    assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(best, abs=1e-4)
+    assert 0.2 < share_read(window) < 0.9
+    assert reply.json()["ttc"]["read"] == pytest.approx(share_read(window), abs=1e-4)
 
 
 def test_hits_that_joined_are_shown_as_all_others(behind: Behind) -> None:

@@ -1,5 +1,6 @@
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from es_ttc.vectors.packed import (
     pack_codebook,
     pack_norms,
     pack_offsets,
+    pack_residuals,
     pack_tokens,
     unpack_codebook,
     unpack_norms,
@@ -19,7 +21,7 @@ from es_ttc.vectors.packed import (
     unpack_tokens,
 )
 from es_ttc.vectors.quantise import Codec, quantise
-from es_ttc.vectors.residual import learn
+from es_ttc.vectors.residual import encode, learn
 from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 
 CODECS: tuple[Codec, ...] = ("float32", "float16", "int8")
@@ -57,6 +59,15 @@ def test_tokens_round_trip(codec: Codec, rows: int) -> None:
     assert (after.scales is None) == (before.scales is None)
     if before.scales is not None:
         np.testing.assert_array_equal(after.scales, before.scales)
+
+
+@pytest.mark.parametrize("read", [0.25, 1.0])
+def test_the_share_of_the_text_that_was_read_round_trips(read: float) -> None:
+    assert unpack_tokens(pack_tokens(replace(tokens("int8"), read=read))).read == read
+    rows = np.eye(3, dtype=np.float32)
+    codebook = learn(rows, 2)
+    blob = pack_residuals(encode(rows, codebook), "0" * 16, read)
+    assert unpack_tokens(blob, {"0" * 16: codebook}).read == read
 
 
 def test_norms_round_trip_with_the_mean_endpoint() -> None:
@@ -137,6 +148,12 @@ def meta_blob(meta: bytes, kind: int, codec: int, data: bytes, rows: int, column
 def test_hostile_meta_of_norms(meta: bytes) -> None:
     with pytest.raises(ValueError, match="packed norms"):
         unpack_norms(meta_blob(meta, 2, 1, struct.pack("<2f", 0.5, 0.5), 1, 2))
+
+
+@pytest.mark.parametrize("meta", [b'{"read": 0}', b'{"read": 1.5}', b'{"read": true}', b'{"read": "all"}'])
+def test_hostile_meta_of_tokens(meta: bytes) -> None:
+    with pytest.raises(ValueError, match="share that was read"):
+        unpack_tokens(meta_blob(meta, 1, 1, struct.pack("<2f", 0.5, 0.5), 1, 2))
 
 
 @pytest.mark.parametrize("meta", [b"", b'{"fields": "text"}', b'{"fields": [1]}', b'{"fields": []}'])

@@ -150,7 +150,7 @@ def _mapped(found: StoredFeatures, reader: FeatureReader, head: Head, spec: Inde
     stored, offsets = reader.read(hit, Feature.TOKENS), reader.read(hit, Feature.OFFSETS)
     if stored is None or offsets is None:
         return None
-    tokens = token_features(head(dequantise(stored.value)), offsets.value[0], spec)
+    tokens = token_features(head(dequantise(stored.value)), offsets.value[0], spec, stored.value.read)
     spans = span_features(dequantise(tokens.vectors), offsets.value[0], spec.spans) if spec.spans else None
     return replace(features, tokens=tokens, spans=spans)
 

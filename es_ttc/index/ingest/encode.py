@@ -5,7 +5,7 @@ Evaluation in memory uses the same features as the index, rounding included, so 
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -180,7 +180,8 @@ def features_of(
     if not spec.encodes_tokens:
         return DocumentFeatures(text_hash, pooled, None, truncated, chunks=chunks)
     matrix, offsets = encodings.tokens[position], locate(encodings.offsets[position], spans)
-    tokens = None if spec.tokens == "none" else token_features(matrix, offsets, spec)
+    read = share_read(encodings.offsets[position], spans) if truncated else 1.0
+    tokens = None if spec.tokens == "none" else token_features(matrix, offsets, spec, read)
     if not spec.spans:
         return DocumentFeatures(text_hash, pooled, tokens, truncated, chunks=chunks)
     # Spans are made from the stored vectors, as the norms are: a rescorer computes the same cosines.
@@ -188,15 +189,28 @@ def features_of(
     return DocumentFeatures(text_hash, pooled, tokens, truncated, smoothed, chunks)
 
 
-def token_features(matrix: Float32, offsets: NDArray[np.int32], spec: IndexSpec) -> TokenFeatures:
+def share_read(offsets: NDArray[np.int32], spans: Sequence[Span]) -> float:
+    """Return the share of a text's characters up to the last stored token, in (0, 1].
+
+    Args:
+        offsets: ``(n, 2)`` first and end character of each token in the composed text.
+        spans: Positions of the document's fields in it.
+    """
+    end = int(offsets[:, 1].max(initial=0))
+    return end / spans[-1].end if end else 1.0
+
+
+def token_features(matrix: Float32, offsets: NDArray[np.int32], spec: IndexSpec, read: float = 1.0) -> TokenFeatures:
     """Return the stored features of a document's tokens, rounding included.
 
     Args:
         matrix: ``(n, d)`` float32 unit rows.
         offsets: ``(n, 3)`` int32 ordinal of the text field, first and end character of each.
         spec: The spec of the index, which stores tokens.
+        read: The share of the text that they cover; see :class:`TokenVectors`.
     """
     vectors, residuals = _as_stored(matrix, spec)
+    vectors = replace(vectors, read=read)
     # Norms of the stored vectors, not of the encoded ones: a rescorer that computes them gets the same values.
     return TokenFeatures(vectors, scale_norms(dequantise(vectors), stored_scales(spec)), offsets, residuals)
 
@@ -272,7 +286,7 @@ def feature_fields(features: DocumentFeatures, spec: IndexSpec) -> dict[str, obj
 def token_blob(tokens: TokenFeatures, spec: IndexSpec) -> bytes:
     """Return the blob for packed token vectors."""
     if tokens.residuals is not None:
-        return pack_residuals(tokens.residuals, _codebook_id(spec.codebook))
+        return pack_residuals(tokens.residuals, _codebook_id(spec.codebook), tokens.vectors.read)
     return pack_tokens(tokens.vectors)
 
 

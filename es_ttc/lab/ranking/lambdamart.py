@@ -16,9 +16,10 @@ from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
 from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.lab.evaluation.tuning import fold_of
-from es_ttc.lab.ranking.pools import DEFAULT, Pools
+from es_ttc.lab.ranking.pools import Pools
 from es_ttc.lab.ranking.weights import compared, values_of_default, values_of_scores
 from es_ttc.rescorers.blend.signals import SignalName
+from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.learned.scores import features_of, learned_scores, start_of
 from es_ttc.rescorers.learned.trees import Missing, Trees
 
@@ -82,7 +83,7 @@ def train(
     metric: str,
     *,
     folds: int,
-    names: Sequence[SignalName] = DEFAULT,
+    names: Sequence[SignalName] = DEFAULT_SIGNALS,
     options: RankOptions | None = None,
     seed: int = SEED,
     progress: Progress = silent,
@@ -130,8 +131,8 @@ def require_lightgbm() -> None:
 def values_of_trees(pools: Pools, trees: Trees, blend: float, metric: str) -> Float64:
     """Return a metric of each query under a model, ``(q,)``."""
     scores = np.zeros((len(pools), max(len(pool.documents) for pool in pools.pools)), np.float32)
-    for row, pool in zip(scores, pools.pools, strict=True):
-        row[: len(pool.documents)] = learned_scores(pool.scores, pools.signals, pool.words, blend, trees)
+    for row, pool, weights in zip(scores, pools.pools, pools.default_weights(), strict=True):
+        row[: len(pool.documents)] = learned_scores(pool.scores, weights, blend, trees)
     return values_of_scores(pools, scores, metric)
 
 
@@ -145,7 +146,10 @@ def fit(pools: Pools, options: RankOptions) -> tuple[Trees, dict[str, float]]:
     require_lightgbm()
     import lightgbm
 
-    useful = [pool for pool in pools.pools if len(pool.documents) > 1 and (pool.grades > 0).any()]
+    some = pools.some(
+        [place for place, pool in enumerate(pools.pools) if len(pool.documents) > 1 and pool.grades.max() > 0]
+    )
+    useful = some.pools
     if not useful:
         raise InvalidRequest("no query has a relevant document among its candidates: there is nothing to learn from")
     longest = max(len(pool.documents) for pool in useful)
@@ -154,9 +158,7 @@ def fit(pools: Pools, options: RankOptions) -> tuple[Trees, dict[str, float]]:
             f"a query has {longest:,} candidates, and LightGBM takes {_MOST_DOCUMENTS:,}: see --window"
         )
     features = [features_of(pool.scores) for pool in useful]
-    starts = [
-        options.blend * start_of(row, pools.signals, pool.words) for row, pool in zip(features, useful, strict=True)
-    ]
+    starts = [options.blend * start_of(*pair) for pair in zip(features, some.default_weights(), strict=True)]
     grades = np.concatenate([np.maximum(pool.grades, 0) for pool in useful])
     data = lightgbm.Dataset(
         np.concatenate(features).astype(np.float64),

@@ -22,18 +22,16 @@ from es_ttc.lab.evaluation.plan import Plan, opened
 from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Feature
-from es_ttc.rescorers.blend.rescorer import DEFAULT_SIGNALS
 from es_ttc.rescorers.blend.signals import (
     SIGNALS,
     SignalName,
     all_signal_scores,
     read_by,
     signal_matrix,
-    weight_of_words,
 )
+from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.vectors.tokens import Float32
 
-DEFAULT: tuple[SignalName, ...] = tuple(DEFAULT_SIGNALS)
 Grades = NDArray[np.int64]
 _MANY = 50
 """Queries from which on compiling the loops (some seconds, once a process) takes less than it saves."""
@@ -47,7 +45,7 @@ class Pool:
         query: The query's id.
         documents: Ids of the k documents: those of the first pass, then those that joined.
         scores: ``(k, s)`` float32, a signal's scores in each column; NaN where a document does not have it.
-        words: How far the first pass's scores are trusted, 0 to 1 (:func:`weight_of_words`).
+        trust: How far its signals are trusted, from which blend's default weights come.
         grades: ``(k,)`` each document's grade; 0 where it is not judged.
         behind: ``(b,)`` grades of the documents that are ranked behind the pool, in their order.
         judged: Grades of all judged documents, in the pool or not.
@@ -56,7 +54,7 @@ class Pool:
     query: str
     documents: tuple[str, ...]
     scores: Float32
-    words: float
+    trust: Trust
     grades: Grades
     behind: Grades
     judged: Grades
@@ -89,6 +87,11 @@ class Pools:
         """Return the pools of some queries."""
         return replace(self, pools=tuple(self.pools[int(place)] for place in places))
 
+    def default_weights(self) -> Float32:
+        """Return blend's default weight of each signal in each pool, ``(q, s)``."""
+        rows = [pool.trust.weights(self.signals) for pool in self.pools]
+        return np.array([[row[name] for name in self.signals] for row in rows], np.float32)
+
     def of(self, signals: Sequence[SignalName]) -> "Pools":
         """Return the pools with some of their signals."""
         if tuple(signals) == self.signals:
@@ -105,7 +108,7 @@ def signal_names(given: str | None) -> tuple[SignalName, ...]:
         InvalidRequest: A name is unknown, or there are fewer than two.
     """
     if given is None:
-        return DEFAULT
+        return DEFAULT_SIGNALS
     wanted = [name.strip() for name in given.split(",") if name.strip()]
     for name in wanted:
         if name not in SIGNALS:
@@ -118,7 +121,7 @@ def signal_names(given: str | None) -> tuple[SignalName, ...]:
 def collect(
     collection: Collection,
     encoder: Encoder,
-    signals: Sequence[SignalName] = DEFAULT,
+    signals: Sequence[SignalName] = DEFAULT_SIGNALS,
     *,
     window: int | None = 100,
     max_tokens: int = 1024,
@@ -136,7 +139,7 @@ def collect(
         codec: Storage type of token vectors.
         progress: Told about every step.
     """
-    signals = [name for name in SIGNALS if name in signals or name in DEFAULT]
+    signals = [name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS]
     if len(collection.queries) >= _MANY:
         compiled.prepare()
     method = resolve_one("blend", {"signals": dict.fromkeys(signals, 1)})
@@ -187,7 +190,7 @@ def _pool(
         query,
         documents,
         signal_matrix(scored[name] for name in signals),
-        weight_of_words(joined.window),
+        Trust.of(joined.window),
         grades=np.array([judged.get(document, 0) for document in documents], np.int64),
         behind=np.array([judged.get(document, 0) for document in behind], np.int64),
         judged=np.array(sorted(judged.values(), reverse=True), np.int64),

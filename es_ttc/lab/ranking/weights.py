@@ -21,9 +21,10 @@ from es_ttc.lab.evaluation.metrics import Float64
 from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.lab.evaluation.tuning import Tuning, best, choose, fold_of
 from es_ttc.lab.ranking.graded import Grades, depth_of, grader
-from es_ttc.lab.ranking.pools import DEFAULT, Pool, Pools
+from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.rescorers.blend.normalise import NORMALISED, Normalisation
 from es_ttc.rescorers.blend.signals import SignalName
+from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.registry import load, parse_params
 from es_ttc.vectors.tokens import Float32
 
@@ -71,7 +72,7 @@ def tune_weights(
     metric: str,
     *,
     folds: int,
-    names: Sequence[SignalName] = DEFAULT,
+    names: Sequence[SignalName] = DEFAULT_SIGNALS,
     normalise: Normalisation = "z",
     seed: int = SEED,
     progress: Progress = silent,
@@ -150,8 +151,8 @@ def values_of_weights(
 
 def values_of_default(pools: Pools, metric: str, normalise: Normalisation = "z") -> Float64:
     """Return a metric of each query under blend's default signals and weights, ``(q,)``."""
-    given = pools.of(DEFAULT)
-    return measure(pools, metric)(by_words(given, normalised(given, normalise)).mean(axis=2))
+    given = pools.of(DEFAULT_SIGNALS)
+    return measure(pools, metric)(by_default_weights(given, normalised(given, normalise)))
 
 
 def values_of_scores(pools: Pools, scores: Float32, metric: str) -> Float64:
@@ -195,11 +196,15 @@ def normalised(pools: Pools, normalise: Normalisation) -> Float32:
     return cube
 
 
-def by_words(pools: Pools, signals: Float32) -> Float32:
-    """Return signals in which `lexical` counts less where the first pass's scores hardly differ, as by default."""
-    words = np.array([pool.words for pool in pools.pools], np.float32)
-    weighted: Float32 = signals * np.where(np.array(pools.signals) == "lexical", words[:, None], np.float32(1))[:, None]
-    return weighted
+def by_default_weights(pools: Pools, signals: Float32) -> Float32:
+    """Return scores of each pool's documents, ``(q, n)``: their signals with blend's default weights.
+
+    Args:
+        pools: The pools.
+        signals: ``(q, n, s)``, their signals made comparable.
+    """
+    scores: Float32 = np.einsum("qs,qns->qn", pools.default_weights(), signals)
+    return scores
 
 
 def comparable(scores: Float32, normalise: Normalisation) -> Float32:

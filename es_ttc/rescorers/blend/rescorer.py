@@ -17,14 +17,12 @@ from es_ttc.rescorers.blend.signals import (
     part_of,
     read_by,
     signals_summary,
-    weight_of_words,
 )
+from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust, share_read
 from es_ttc.rescorers.spectral import SpectralRescorer
 from es_ttc.rescorers.spectral.params import SpectralParams
 from es_ttc.vectors.tokens import Float32
 
-DEFAULT_SIGNALS: Mapping[SignalName, float] = {"lexical": 1, "dense": 1, "spectral": 1, "late_interaction": 1}
-"""Signals and weights of a request that names none; measured in docs/results/blend.md."""
 ALWAYS: tuple[SignalName, ...] = ("lexical", "dense")
 """Those of them that every index with features has."""
 
@@ -38,8 +36,9 @@ class BlendParams(Params):
         None,
         description="Weight of each signal, 0 or more: `lexical` (the first pass's scores), `dense` (cosine of pooled "
         "vectors), `spectral`, `late_interaction` (ColBERT's mean over the query's tokens), `sentences` (best "
-        "sentence; needs chunks). Default: the first four, equally, as far as the index carries what they read; "
-        "`lexical` counts less where the first pass's scores hardly differ.",
+        "sentence; needs chunks). Default: the first four, as far as the index carries what they read. Each counts 1; "
+        "`dense` .5 beside `spectral`. `lexical` counts less where the first pass's scores hardly differ, the others "
+        "where vectors were made from a part of each text.",
     )
     normalise: Normalisation = Field(
         "z",
@@ -59,15 +58,16 @@ class BlendParams(Params):
         return signals
 
     @property
-    def weights(self) -> Mapping[SignalName, float]:
+    def names(self) -> tuple[SignalName, ...]:
         """The signals with a weight above 0, in the order of :data:`SIGNALS`."""
-        given = DEFAULT_SIGNALS if self.signals is None else self.signals
-        return {name: given[name] for name in SIGNALS if given.get(name, 0) > 0}
+        if self.signals is None:
+            return DEFAULT_SIGNALS
+        return tuple(name for name in SIGNALS if self.signals.get(name, 0) > 0)
 
     @property
     def required(self) -> frozenset[SignalName]:
         """Signals without which nothing is scored: those that the request names, else those that every index has."""
-        return frozenset(ALWAYS if self.signals is None else self.weights)
+        return frozenset(ALWAYS if self.signals is None else self.names)
 
 
 class BlendRescorer:
@@ -94,7 +94,7 @@ class BlendRescorer:
 
     def takes(self, params: BlendParams) -> frozenset[Feature]:
         """What the other signals read."""
-        return read_by(params.weights) - self.needs(params)
+        return read_by(params.names) - self.needs(params)
 
     def score(self, query: Query, window: Window, params: BlendParams) -> Float32:
         """Return the scores, ``(k,)``."""
@@ -123,8 +123,13 @@ class BlendRescorer:
         return details
 
     def summary(self, query: Query, window: Window, params: BlendParams) -> dict[str, Any]:
-        """Return which signals were taken, which the index lacks, and how many documents have no features."""
-        return signals_summary(params.weights, self.needs(params), query, window)
+        """Return which signals were taken, which the index lacks, and how many documents have no features.
+
+        Where the encoder did not read all of the texts and the default weights allow for it, `read` is the share.
+        """
+        summary = signals_summary(params.names, self.needs(params), query, window)
+        read = 1.0 if params.signals is not None else share_read(window)
+        return summary if read == 1 else {**summary, "read": round(read, 4)}
 
 
 def shown_mean(shares: Mapping[SignalName, Float32], normalise: Normalisation) -> Float32:
@@ -142,9 +147,11 @@ def _shares(
     query: Query, window: Window, params: BlendParams
 ) -> tuple[dict[SignalName, SignalScores], dict[SignalName, Float32]]:
     """Return the signals' scores, and what each adds to the mean."""
-    weights = {name: weight for name, weight in params.weights.items() if has_signal(name, query, window)}
-    if params.signals is None:  # weights that a request gives are taken as they are
-        weights["lexical"] *= weight_of_words(window)
+    names = [name for name in params.names if has_signal(name, query, window)]
+    # Weights that a request gives are taken as they are.
+    weights = (
+        Trust.of(window).weights(names) if params.signals is None else {name: params.signals[name] for name in names}
+    )
     total = sum(weights.values())
     signals = all_signal_scores(weights, query, window)
     normalised = NORMALISED[params.normalise]

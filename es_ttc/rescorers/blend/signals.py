@@ -72,25 +72,6 @@ _PASS: frozenset[SignalName] = frozenset({"spectral", "late_interaction"})
 """Signals that one pass over the token vectors gives."""
 
 
-TELLING_SPREAD = 0.2
-"""Standard deviation of the first pass's scores over their mean from which on words count in full."""
-
-
-def weight_of_words(window: Window) -> float:
-    """Return how far the first pass's scores can be trusted to tell documents apart, 0 to 1.
-
-    Where the words of a query stand in every document, or in none, the engine's scores differ by little more than the
-    documents' lengths; z-scores would make these differences as large as any other signal's. No judgements are needed
-    to see it: on collections where BM25 is of use its scores' coefficient of variation is .28 and more, on profiles
-    that share no content word with their queries it is .05.
-    """
-    found = window.first_pass[documents_with(frozenset({Feature.FIRST_PASS}), window)]
-    scores = found[found > 0].astype(np.float64)
-    if not len(scores):
-        return 1.0  # no document matches: all have the same score
-    return min(1.0, float(scores.std() / scores.mean()) / TELLING_SPREAD)
-
-
 def has_signal(name: SignalName, query: Query, window: Window) -> bool:
     """Whether a window and a query carry what a signal reads."""
     return all(_carried(feature, query, window) for feature in SIGNALS[name].reads)

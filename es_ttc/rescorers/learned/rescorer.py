@@ -17,8 +17,8 @@ from es_ttc.rescorers.blend.signals import (
     has_signal,
     read_by,
     signals_summary,
-    weight_of_words,
 )
+from es_ttc.rescorers.blend.weights import Trust
 from es_ttc.rescorers.learned.model import RankingModel, served
 from es_ttc.rescorers.learned.scores import learned_scores
 from es_ttc.vectors.tokens import Float32
@@ -94,7 +94,8 @@ class LearnedRescorer:
         for place, name in enumerate(model.signals):
             if name in signals:
                 matrix[:, place] = np.where(signals[name].known, signals[name].scores, np.float32(np.nan))
-        total = learned_scores(matrix, model.signals, weight_of_words(window), model.blend, model.trees)
+        weights = Trust.of(window).weights(model.signals)
+        total = learned_scores(matrix, [weights[name] for name in model.signals], model.blend, model.trees)
         return logistic(total)
 
     def detail(self, query: Query, window: Window, params: LearnedParams) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.rescorers.blend.normalise import z_scores
-from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.vectors.tokens import Float32
 
 Float64 = NDArray[np.float64]
@@ -34,22 +33,21 @@ def features_of(scores: Float32) -> Float32:
     return np.stack(columns, axis=1)
 
 
-def start_of(features: Float32, signals: Sequence[SignalName], words: float) -> Float64:
+def start_of(features: Float32, weights: Sequence[float] | NDArray[np.floating]) -> Float64:
     """Return blend's mean of each document, ``(k,)``, from which the trees begin.
 
     Args:
         features: What :func:`features_of` gives.
-        signals: The columns' names.
-        words: How far the first pass's scores are trusted, 0 to 1.
+        weights: Blend's weight of each column; see :class:`es_ttc.rescorers.blend.weights.Trust`.
     """
-    weights = np.where(np.array(signals) == "lexical", words, 1.0) * ~np.isnan(features).all(axis=0)
-    mean: Float64 = np.nan_to_num(features.astype(np.float64)) @ weights / max(weights.sum(), 1e-12)
+    present = np.asarray(weights, np.float64) * ~np.isnan(features).all(axis=0)
+    mean: Float64 = np.nan_to_num(features.astype(np.float64)) @ present / max(present.sum(), 1e-12)
     return mean
 
 
 def learned_scores(
-    scores: Float32, signals: Sequence[SignalName], words: float, blend: float, trees: Predictor
+    scores: Float32, weights: Sequence[float] | NDArray[np.floating], blend: float, trees: Predictor
 ) -> Float64:
     """Return a model's scores of a window's documents, ``(k,)``; see :class:`RankingModel`."""
     features = features_of(scores)
-    return blend * start_of(features, signals, words) + trees.predict(features)
+    return blend * start_of(features, weights) + trees.predict(features)

@@ -1,0 +1,79 @@
+"""Blend's weights where a request gives none. No judgements are needed: what they depend on is seen in the window.
+
+Each rule was looked at on training queries; docs/results/blend.md has what it changes on all collections.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from es_ttc.rescorers.base import Feature, Window
+from es_ttc.rescorers.blend.signals import SignalName, documents_with
+
+DEFAULT_SIGNALS: tuple[SignalName, ...] = ("lexical", "dense", "spectral", "late_interaction")
+"""Signals of a request that names none."""
+TELLING_SPREAD = 0.2
+"""Standard deviation of the first pass's scores over their mean from which on words count in full."""
+DENSE_BESIDE_SPECTRAL = 0.5
+"""Weight of `dense` where `spectral` is taken, whose widest scale is the mean of all tokens: it would count twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What a window says of its signals before any judgement.
+
+    Attributes:
+        words: How far `lexical` can be trusted, 0 to 1: :func:`weight_of_words`.
+        vectors: How far all others can, which read vectors, 0 to 1: :func:`weight_of_vectors`.
+    """
+
+    words: float
+    vectors: float
+
+    @classmethod
+    def of(cls, window: Window) -> Self:
+        """Return the trust in a window's signals."""
+        return cls(weight_of_words(window), weight_of_vectors(window))
+
+    def weights(self, names: Collection[SignalName]) -> dict[SignalName, float]:
+        """Return blend's weight of each of the signals that are taken, 0 to 1."""
+        weights = {name: self.words if name == "lexical" else self.vectors for name in names}
+        if "dense" in weights and "spectral" in weights:
+            weights["dense"] *= DENSE_BESIDE_SPECTRAL
+        return weights
+
+
+def weight_of_words(window: Window) -> float:
+    """Return how far the first pass's scores can be trusted to tell documents apart, 0 to 1.
+
+    Where the words of a query stand in every document, or in none, the engine's scores differ by little more than the
+    documents' lengths; z-scores would make these differences as large as any other signal's. No judgements are needed
+    to see it: on collections where BM25 is of use its scores' coefficient of variation is .28 and more, on profiles
+    that share no content word with their queries it is .05.
+    """
+    found = window.first_pass[documents_with(frozenset({Feature.FIRST_PASS}), window)]
+    scores = found[found > 0].astype(np.float64)
+    if not len(scores):
+        return 1.0  # no document matches: all have the same score
+    return min(1.0, float(scores.std() / scores.mean()) / TELLING_SPREAD)
+
+
+def weight_of_vectors(window: Window) -> float:
+    """Return how far scores of vectors can be trusted that were made from a part of each text, 0 to 1.
+
+    It is the square root of :func:`share_read`: where a text's evidence of relevance is spread evenly, a share c of it
+    correlates with the whole by sqrt(c).
+    """
+    return math.sqrt(share_read(window))
+
+
+def share_read(window: Window) -> float:
+    """Return the mean share of the documents' texts that the encoder read, in (0, 1].
+
+    It is 1 where no text was cut, and where the window carries no token vectors, which alone know it.
+    """
+    read = [tokens.read for tokens in window.tokens or () if len(tokens)]
+    return sum(read) / len(read) if read else 1.0
