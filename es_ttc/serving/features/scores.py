@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def no_features(skipped: Mapping[int, SkipReason]) -> NoFeatures:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what follows from the fields is asked once per hit, and computed once
 class Method:
     """A rescorer with the parameters of one request.
 
@@ -66,32 +67,32 @@ class Method:
     params: Params
     detail: bool
 
-    @property
+    @cached_property
     def needs(self) -> frozenset[Feature]:
         """Stored features that every scored document must have."""
         return self.rescorer.needs(self.params) - _NOT_STORED_WITH_DOCUMENTS
 
-    @property
+    @cached_property
     def wants(self) -> frozenset[Feature]:
         """Further stored features that are read; offsets only for details."""
         only_for_details = frozenset() if self.detail else frozenset({Feature.OFFSETS})
         return (self.rescorer.wants - only_for_details | self._takes) - self.needs - _NOT_STORED_WITH_DOCUMENTS
 
-    @property
+    @cached_property
     def partial(self) -> PartialRescorer[Any] | None:
         """The rescorer if it also scores documents that lack features, else None."""
         return self.rescorer if isinstance(self.rescorer, PartialRescorer) else None
 
-    @property
+    @cached_property
     def query_tokens(self) -> bool:
         """Whether the query's token vectors are needed."""
         return Feature.QUERY_TOKENS in self.rescorer.needs(self.params) | self._takes
 
-    @property
+    @cached_property
     def _takes(self) -> frozenset[Feature]:
         return frozenset() if self.partial is None else self.partial.takes(self.params)
 
-    @property
+    @cached_property
     def encodes(self) -> bool:
         """Whether the query is encoded."""
         return bool(self.needs) or self.query_tokens
