@@ -22,7 +22,7 @@ from es_ttc.lab.evaluation.searcher import Progress, silent
 from es_ttc.lab.evaluation.tuning import Tuning, best, choose, fold_of
 from es_ttc.lab.ranking.graded import Grades, depth_of, grader
 from es_ttc.lab.ranking.pools import Pool, Pools
-from es_ttc.rescorers.blend.normalise import NORMALISED, Normalisation
+from es_ttc.rescorers.blend.normalise import Normalisation, comparable
 from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.registry import load, parse_params
@@ -205,14 +205,6 @@ def by_default_weights(pools: Pools, signals: Float32) -> Float32:
     """
     scores: Float32 = np.einsum("qs,qns->qn", pools.default_weights(), signals)
     return scores
-
-
-def comparable(scores: Float32, normalise: Normalisation) -> Float32:
-    """Return a pool's signals made comparable, ``(k, s)``, as blend does; a missing one counts as the mean."""
-    columns = [
-        NORMALISED[normalise](np.nan_to_num(column), ~np.isnan(column)) for column in np.ascontiguousarray(scores.T)
-    ]
-    return np.stack(columns, axis=1)
 
 
 def _worth(place: int, name: SignalName, weights: Float64, values: Float64, folds: int, seed: int) -> Worth:

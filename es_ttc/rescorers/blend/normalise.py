@@ -64,3 +64,16 @@ NORMALISED: Mapping[Normalisation, Callable[[Float32, Mask], Float32]] = {
     "minmax": min_max,
     "rank": reciprocal_ranks,
 }
+
+
+def comparable(scores: Float32, normalise: Normalisation) -> Float32:
+    """Return several signals made comparable, ``(k, s)``.
+
+    Args:
+        scores: ``(k, s)``, a signal in each column; NaN where a document does not have it.
+        normalise: How.
+    """
+    columns = [
+        NORMALISED[normalise](np.nan_to_num(column), ~np.isnan(column)) for column in np.ascontiguousarray(scores.T)
+    ]
+    return np.stack(columns, axis=1)

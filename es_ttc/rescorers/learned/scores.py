@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.rescorers.blend.normalise import z_scores
+from es_ttc.rescorers.blend.normalise import comparable
 from es_ttc.vectors.tokens import Float32
 
 Float64 = NDArray[np.float64]
@@ -26,11 +26,7 @@ def features_of(scores: Float32) -> Float32:
     Args:
         scores: ``(k, s)`` the signals' scores; NaN where a document does not have one.
     """
-    columns = []
-    for column in np.ascontiguousarray(scores.T):
-        known = ~np.isnan(column)
-        columns.append(np.where(known, z_scores(np.nan_to_num(column), known), np.float32(np.nan)))
-    return np.stack(columns, axis=1)
+    return np.where(np.isnan(scores), np.float32(np.nan), comparable(scores, "z"))
 
 
 def start_of(features: Float32, weights: Sequence[float] | NDArray[np.floating]) -> Float64:
