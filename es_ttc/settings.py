@@ -183,7 +183,20 @@ class GatewaySettings(Settings):
     )
     default_timeout_ms: int = Field(1000, gt=0, description="Scoring timeout of a request that sets none, in ms.")
     rerank_timeout_ms: int = Field(
-        10_000, gt=0, description="Timeout of a request to `/_ttc/rerank`, in ms; its texts are encoded at query time."
+        10_000,
+        gt=0,
+        description="Timeout of a request to `/_ttc/rerank` or `/_ttc/v1/embeddings`, in ms; its texts are encoded at "
+        "that time.",
+    )
+    rerank_models: dict[str, str] = Field(
+        default_factory=dict,
+        description="Model names that clients send to `/_ttc/rerank`, and the methods that they mean, e.g. "
+        '`{"rerank-v3.5": "spectral"}`.',
+    )
+    embedding_models: dict[str, str] = Field(
+        default_factory=dict,
+        description="Model names that clients send to `/_ttc/v1/embeddings`, and the encoders of the gateway that they "
+        'mean, e.g. `{"text-embedding-3-small": "minilm"}`.',
     )
     sidecar_token: SecretStr | None = Field(
         None,

@@ -19,6 +19,7 @@ from es_ttc.rescorers.learned import model as learned_models
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking
+from es_ttc.serving.admin.embeddings import EmbeddingsService
 from es_ttc.serving.admin.encode import DocumentEncodingService
 from es_ttc.serving.admin.jobs import JobsApi
 from es_ttc.serving.admin.rerank import RerankService
@@ -181,10 +182,19 @@ def _status_endpoints(settings: GatewaySettings, services: Services) -> StatusEn
     reranking = RerankService(
         services.encoders,
         services.scorer,
+        settings.rerank_models,
         services.metrics,
         services.offload,
         max_body=max_body,
         max_documents=max_documents,
+        timeout_ms=settings.rerank_timeout_ms,
+    )
+    embeddings = EmbeddingsService(
+        services.encoders,
+        settings.embedding_models,
+        services.metrics,
+        services.offload,
+        max_body=max_body,
         timeout_ms=settings.rerank_timeout_ms,
     )
     sidecar = SidecarService(
@@ -213,6 +223,7 @@ def _status_endpoints(settings: GatewaySettings, services: Services) -> StatusEn
         services.encoders,
         services.warm_up,
         reranking,
+        embeddings,
         sidecar,
         document_encoding,
         services.metrics,

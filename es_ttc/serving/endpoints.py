@@ -15,6 +15,7 @@ from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import compiled, registry
 from es_ttc.rewriters import registry as rewriters
+from es_ttc.serving.admin.embeddings import EmbeddingsService
 from es_ttc.serving.admin.encode import DocumentEncodingService
 from es_ttc.serving.admin.frames import MEDIA_TYPE, PROTOCOL_VERSION
 from es_ttc.serving.admin.jobs import JobsApi
@@ -30,6 +31,8 @@ from es_ttc.settings import GatewaySettings
 
 PREFIX = "/_ttc/"
 _READY_SECONDS = 2.0
+_RERANK_VERSIONS = ("", "v1/", "v2/")
+"""Clients of Cohere, Jina and vLLM append these to their base URL."""
 
 
 class UnknownEndpoint(InvalidRequest):
@@ -48,6 +51,7 @@ class StatusEndpoints:
         encoders: Encoders,
         warm_up: WarmUp,
         reranking: RerankService,
+        embeddings: EmbeddingsService,
         sidecar: SidecarService,
         document_encoding: DocumentEncodingService,
         metrics: Metrics,
@@ -57,6 +61,7 @@ class StatusEndpoints:
         self._encoders = encoders
         self._warm_up = warm_up
         self._reranking = reranking
+        self._embeddings = embeddings
         self._sidecar = sidecar
         self._document_encoding = document_encoding
         self._metrics = metrics
@@ -102,6 +107,11 @@ class StatusEndpoints:
         status, body = await self._reranking.answer(request)
         return json_response(request, body, status)
 
+    async def embed(self, request: Request) -> Response:
+        """Return pooled vectors of the texts in the request."""
+        status, body = await self._embeddings.answer(request)
+        return json_response(request, body, status)
+
     async def score(self, request: Request) -> Response:
         """Return scores of a window that an engine with the plugin has found."""
         return _framed(request, *await self._sidecar.answer(request))
@@ -144,7 +154,8 @@ def routes(own: StatusEndpoints, jobs: JobEndpoints) -> list[Route]:
         Route(f"{PREFIX}health", own.health),
         Route(f"{PREFIX}ready", own.ready),
         Route(f"{PREFIX}metrics", own.metrics),
-        Route(f"{PREFIX}rerank", own.rerank, methods=["POST"]),
+        *(Route(f"{PREFIX}{version}rerank", own.rerank, methods=["POST"]) for version in _RERANK_VERSIONS),
+        Route(f"{PREFIX}v1/embeddings", own.embed, methods=["POST"]),
         Route(f"{PREFIX}score", own.score, methods=["POST"]),
         Route(f"{PREFIX}encode", own.encode, methods=["POST"]),
         Route(f"{PREFIX}jobs", jobs.all, methods=["GET", "POST"]),

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pytest
 
 from es_ttc.encoders.base import Encoder
@@ -21,7 +22,8 @@ from es_ttc.engine.connect import connect
 from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.settings import EngineSettings
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.attach.conftest import remove_traces
 from tests.serving.client import search
 from tests.serving.conftest import Behind, corpus, fill
@@ -135,6 +137,14 @@ def written(behind: Behind, index_name: str) -> Iterator[str]:
     asyncio.run(detach(behind.engine, f"{index_name}-articles"))
 
 
+@pytest.fixture(scope="module")
+def gateway_alone(encoder: Encoder) -> Iterator[str]:
+    """A gateway whose engine is not there: embeddings need none."""
+    options = GatewaySettings(engine="http://127.0.0.1:9", port=0, rerank_timeout_ms=60_000)
+    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+        yield url
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_code_of_the_page(
     behind: Behind,
@@ -177,3 +187,11 @@ def test_code_of_the_page(
         if name == "langchain":
             shown = [document["detail"] for document in documents]
             assert all("first_pass_rank" in detail for detail in shown) if '"detail"' in block else not any(shown)
+
+
+def test_openais_client_gets_the_vectors_of_ingest(
+    gateway_alone: str, encoder: Encoder, frameworks: Callable[[str], Framework]
+) -> None:
+    texts = list(TEXTS.values())
+    found = frameworks("openai").call("embed_openai", url=f"{gateway_alone}/_ttc/v1", model="minilm", texts=texts)
+    np.testing.assert_allclose(found, encoder.encode(texts, tokens=False).pooled, atol=1e-6)

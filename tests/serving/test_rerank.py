@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.admin.rerank import MAX_CHARACTERS
+from es_ttc.serving.admin.model_body import MAX_CHARACTERS
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call
@@ -153,3 +153,30 @@ def test_too_late_is_said(encoder: Encoder) -> None:
 def test_whatever_is_asked_is_answered_or_refused(gateway: str, body: dict[str, Any]) -> None:
     reply = call(gateway, "POST", "/_ttc/rerank", json.dumps(body).encode())
     assert reply.status in (200, 400), reply.body
+
+
+def test_clients_of_cohere_jina_and_vllm_find_it_below_their_base_url(gateway: str) -> None:
+    everything = scores_of(rerank(gateway))
+    for path in ("/_ttc/v1/rerank", "/_ttc/v2/rerank"):
+        body = {"model": "spectral", "query": CATS, "documents": TEXTS, "top_n": 9, "max_tokens_per_doc": 4096}
+        reply = call(gateway, "POST", path, body)
+        assert scores_of(reply) == everything
+        assert (reply.json()["model"], len(reply.json()["id"])) == ("spectral", 36)
+
+
+def test_the_form_of_text_embeddings_inference(gateway: str) -> None:
+    everything = scores_of(rerank(gateway))
+    body = {"query": CATS, "texts": TEXTS, "raw_scores": False, "return_text": True, "truncate": True}
+    found = call(gateway, "POST", "/_ttc/rerank", body).json()
+    assert {one["index"]: one["score"] for one in found} == everything
+    assert [one["text"] for one in found] == [TEXTS[one["index"]] for one in found]
+    assert "text" not in call(gateway, "POST", "/_ttc/rerank", {"query": CATS, "texts": TEXTS}).json()[0]
+    for wrong, words in (({"texts": []}, "[rerank.texts]"), ({"texts": ["x"] * 101}, "[rerank.texts] holds 101")):
+        reply = call(gateway, "POST", "/_ttc/rerank", {"query": CATS} | wrong)
+        assert (reply.status, words in reply.reason) == (400, True), reply.body
+
+
+def test_names_of_models_may_be_those_that_clients_send(encoder: Encoder) -> None:
+    options = GatewaySettings(engine=NOWHERE, port=0, rerank_models={"rerank-v3.5": "dense"}, rerank_timeout_ms=60_000)
+    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+        assert scores_of(rerank(url, model="rerank-v3.5")) == scores_of(rerank(url, model="dense"))

@@ -51,6 +51,14 @@ def write_haystack(url: str, index: str, product: str, texts: Texts) -> None:
         ElasticsearchDocumentStore(hosts=url, index=index).write_documents(documents)
 
 
+def embed_openai(url: str, model: str, texts: list[str]) -> list[list[float]]:
+    """Return what OpenAI's own client takes from an endpoint for embeddings."""
+    from openai import OpenAI
+
+    client = OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60)
+    return [one.embedding for one in client.embeddings.create(model=model, input=texts).data]
+
+
 def run_page(page: str, blocks: list[str], result: str) -> list[list[dict[str, Any]]]:
     """Run the blocks of a page one after the other, and show what each found under a name."""
     namespace: dict[str, Any] = {"__name__": Path(page).stem}
@@ -72,7 +80,8 @@ def _shown(document: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    functions = {one.__name__: one for one in (write_langchain, write_llama_index, write_haystack, run_page)}
+    callable_here = (write_langchain, write_llama_index, write_haystack, embed_openai, run_page)
+    functions = {one.__name__: one for one in callable_here}
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         name, arguments = json.loads(line)

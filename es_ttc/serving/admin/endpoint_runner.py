@@ -26,7 +26,7 @@ class EndpointRunner:
         self._at_once = at_once
         self._in_flight = 0
 
-    async def answered(self, work: Coroutine[Any, Any, dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+    async def answered(self, work: Coroutine[Any, Any, Any]) -> tuple[int, Any]:
         """Return status and body of a response: the handler's result, or its error in the engines' format."""
         started = time.perf_counter()
         self._in_flight += 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from es_ttc.common.caches import LruCache
-from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, fix_for, name_in, or_folder
+from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Role, fix_for, name_in, or_folder
 from es_ttc.errors import EncoderError, EncoderMismatch
 from es_ttc.rescorers.base import Query
 from es_ttc.serving.features.encoder_variants import EncoderVariants
@@ -90,6 +90,14 @@ class Encoders:
         """
         return await self._loaded(self.names[0])
 
+    async def named(self, name: str) -> Encoder:
+        """Return the configured encoder of a name.
+
+        Raises:
+            ConfigurationError: It cannot be loaded.
+        """
+        return await self._loaded(name)
+
     async def serving(self, key: str, index: str) -> Encoder:
         """Return the encoder with an identity: a configured one, or a variant of one.
 
@@ -153,10 +161,10 @@ class Encoders:
             return await asyncio.shield(begun)
         return await self.encode(encoder, texts, tokens=tokens)
 
-    async def encode_documents(
-        self, encoder: Encoder, texts: Sequence[str], *, tokens: bool, max_tokens: int
+    async def encode_texts(
+        self, encoder: Encoder, texts: Sequence[str], *, role: Role, tokens: bool, max_tokens: int
     ) -> list[Encodings]:
-        """Return the vectors of documents' texts, encoded in short batches so that queries are encoded in between.
+        """Return the vectors of texts, encoded in short batches so that queries of searches are encoded in between.
 
         If the caller is cancelled, further batches are not started.
 
@@ -166,7 +174,7 @@ class Encoders:
         """
         sizes = [min(1 + len(text) // _CHARACTERS_A_TOKEN, max_tokens) for text in texts]
         return [
-            await self._pool.run(encoder.encode, texts[some], tokens=tokens, max_tokens=max_tokens)
+            await self._pool.run(encoder.encode, texts[some], role=role, tokens=tokens, max_tokens=max_tokens)
             for some in slices(sizes, most=_TEXTS_AT_ONCE, weight=_TOKENS_AT_ONCE)
         ]
 

@@ -1,0 +1,49 @@
+"""The body of a request to the gateway as a model server: read within limits, decompressed, decoded."""
+
+from typing import Any
+
+from starlette.requests import Request
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.limits import decompressed
+from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.pool import Offload
+
+MAX_CHARACTERS = 100_000
+"""Of a text; far more than the encoder's token limit."""
+
+
+async def read_body(request: Request, offload: Offload, max_body: int) -> dict[str, Any]:
+    """Return the JSON object in a body.
+
+    Args:
+        request: The request.
+        offload: Decodes long bodies.
+        max_body: Maximum size of a body, in bytes, also when it is decompressed.
+
+    Raises:
+        InvalidRequest: The body is no JSON object, or its encoding is unknown.
+        RequestTooLarge: It is too large.
+    """
+    incoming = RawRequest(request.scope, request.receive)
+    body = await incoming.read(max_body)
+    encoding = incoming.header(b"content-encoding")
+    text = await offload.run(len(body), decompressed, body, encoding, max_body)
+    if text is None:
+        raise InvalidRequest("the body's Content-Encoding is unknown: send gzip, or no encoding")
+    found: dict[str, Any] = await offload.run(len(text), jsonio.loads_object, text, "the body")
+    return found
+
+
+def require_short(texts: list[str], field: str) -> None:
+    """Refuse texts that are too long to be texts of documents.
+
+    Raises:
+        InvalidRequest: A text is too long.
+    """
+    for place, one in enumerate(texts):
+        if len(one) > MAX_CHARACTERS:
+            raise InvalidRequest(
+                f"[{field}] {place} has {len(one)} characters: send at most {MAX_CHARACTERS} of a text"
+            )

@@ -1,0 +1,81 @@
+"""The endpoint for embeddings: OpenAI's form, the vectors of ingest and of searches, bounds."""
+
+import base64
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from es_ttc.encoders.base import Encoder, Encodings, Role
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.serving.client import Reply, call
+
+NOWHERE = "http://127.0.0.1:9"
+TEXTS = ["Our trout swims.", "Which cat drinks milk?"]
+
+
+class WithRoles:
+    """An encoder whose queries have other vectors than documents, as with prompts."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self.identity, self.backend = encoder.identity, encoder.backend
+
+    def encode(self, texts: Any, *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024) -> Encodings:
+        found = self._encoder.encode(texts, role=role, tokens=tokens, max_tokens=max_tokens)
+        return found if role == "document" else replace(found, pooled=-found.pooled)
+
+
+@pytest.fixture(scope="module")
+def gateway(encoder: Encoder) -> Iterator[str]:
+    """A gateway whose engine is not there: nothing of it is needed."""
+    models = {"text-embedding-3-small": "minilm"}
+    options = GatewaySettings(engine=NOWHERE, port=0, embedding_models=models, rerank_timeout_ms=60_000)
+    with running_gateway(options, load=lambda _name, _folder: WithRoles(encoder)) as url:  # type: ignore[arg-type,return-value]
+        yield url
+
+
+def embed(url: str, **body: Any) -> Reply:
+    return call(url, "POST", "/_ttc/v1/embeddings", {"model": "minilm", "input": TEXTS} | body)
+
+
+def vectors_of(reply: Reply) -> np.ndarray[Any, Any]:
+    assert reply.status == 200, reply.body
+    body = reply.json()
+    assert (body["object"], [one["index"] for one in body["data"]]) == ("list", list(range(len(body["data"]))))
+    return np.array([one["embedding"] for one in body["data"]], np.float32)
+
+
+def test_vectors_are_those_of_ingest_and_of_queries(gateway: str, encoder: Encoder) -> None:
+    expected = encoder.encode(TEXTS, tokens=False).pooled
+    np.testing.assert_allclose(vectors_of(embed(gateway)), expected, atol=1e-6)
+    for query in ("query", "search_query"):
+        np.testing.assert_allclose(vectors_of(embed(gateway, input_type=query)), -expected, atol=1e-6)
+    one = vectors_of(embed(gateway, input=TEXTS[1], model="text-embedding-3-small", user="me"))
+    np.testing.assert_allclose(one, expected[1:], atol=1e-6)
+    shown = embed(gateway, encoding_format="base64", dimensions=encoder.identity.dims).json()["data"]
+    raw = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in shown]
+    np.testing.assert_allclose(raw, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "minilmm"}, "did you mean [minilm]?"),
+        ({"input": []}, "[embeddings.input] holds 0 texts"),
+        ({"input": ["x"] * 2049}, "holds 2049 texts"),
+        ({"input": [[1, 2]]}, "[embeddings.input"),
+        ({"input": ["fine", " "]}, "[embeddings.input] 1 has no token"),
+        ({"input": "x" * 100_001}, "0 has 100001 characters"),
+        ({"dimensions": 7}, "have 384"),
+        ({"encoding_format": "hex"}, "[embeddings.encoding_format]"),
+        ({"input_type": "title"}, "[embeddings.input_type]"),
+        ({"inputs": "x"}, "did you mean [input]?"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_400_in_the_engines_shape(gateway: str, changes: dict[str, Any], words: str) -> None:
+    reply = embed(gateway, **changes)
+    assert (reply.status, words in reply.reason) == (400, True), reply.body
