@@ -188,6 +188,11 @@ class GatewaySettings(Settings):
         description="Timeout of a request to `/_ttc/rerank` or `/_ttc/v1/embeddings`, in ms; its texts are encoded at "
         "that time.",
     )
+    model_token: SecretStr | None = Field(
+        None,
+        description="Bearer token that requests to `/_ttc/rerank` and `/_ttc/v1/embeddings` must carry. Without it "
+        "anyone who reaches the gateway can have texts scored and encoded.",
+    )
     rerank_models: dict[str, str] = Field(
         default_factory=dict,
         description="Model names that clients send to `/_ttc/rerank`, and the methods that they mean, e.g. "

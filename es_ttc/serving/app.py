@@ -185,6 +185,7 @@ def _status_endpoints(settings: GatewaySettings, services: Services) -> StatusEn
         settings.rerank_models,
         services.metrics,
         services.offload,
+        token=settings.model_token,
         max_body=max_body,
         max_documents=max_documents,
         timeout_ms=settings.rerank_timeout_ms,
@@ -194,6 +195,7 @@ def _status_endpoints(settings: GatewaySettings, services: Services) -> StatusEn
         settings.embedding_models,
         services.metrics,
         services.offload,
+        token=settings.model_token,
         max_body=max_body,
         timeout_ms=settings.rerank_timeout_ms,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import SecretStr
 
 from es_ttc.encoders.base import Encoder, Encodings, Role
 from es_ttc.serving.server import running_gateway
@@ -79,3 +80,18 @@ def test_vectors_are_those_of_ingest_and_of_queries(gateway: str, encoder: Encod
 def test_what_cannot_be_meant_is_a_400_in_the_engines_shape(gateway: str, changes: dict[str, Any], words: str) -> None:
     reply = embed(gateway, **changes)
     assert (reply.status, words in reply.reason) == (400, True), reply.body
+
+
+def test_a_token_protects_both_endpoints(encoder: Encoder) -> None:
+    options = GatewaySettings(engine=NOWHERE, port=0, model_token=SecretStr("secret"), rerank_timeout_ms=60_000)
+    requests: list[tuple[str, dict[str, Any]]] = [
+        ("/_ttc/v1/embeddings", {"model": "minilm", "input": TEXTS}),
+        ("/_ttc/v2/rerank", {"query": "milk", "documents": TEXTS}),
+        ("/_ttc/rerank", {"query": "milk", "texts": TEXTS}),
+    ]
+    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+        for path, body in requests:
+            for wrong in ({}, {"authorization": "Bearer other"}, {"authorization": "secret"}):
+                reply = call(url, "POST", path, body, wrong)
+                assert (reply.status, "model_token" in reply.reason) == (401, True), reply.body
+            assert call(url, "POST", path, body, {"authorization": "Bearer secret"}).status == 200

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from starlette.requests import Request
 
 from es_ttc.common.validation import did_you_mean, validated
@@ -58,6 +58,7 @@ class EmbeddingsService:
         models: Names that clients use, and the encoders that they mean.
         metrics: Receives every request.
         offload: Decodes long requests.
+        token: Bearer token that requests must carry; None for none.
         max_body: Maximum size of a body, in bytes.
         timeout_ms: Timeout of a request.
     """
@@ -69,12 +70,14 @@ class EmbeddingsService:
         metrics: Metrics,
         offload: Offload,
         *,
+        token: SecretStr | None,
         max_body: int,
         timeout_ms: float,
     ) -> None:
         self._encoders = encoders
         self._models = models
         self._offload = offload
+        self._token = token
         self._max_body = max_body
         self._timeout_ms = timeout_ms
         self._requests = EndpointRunner(_KIND, metrics, _AT_ONCE)
@@ -84,7 +87,9 @@ class EmbeddingsService:
         return await self._requests.answered(self._embed(request))
 
     async def _embed(self, request: Request) -> dict[str, object]:
-        parsed = validated(EmbeddingsRequest, await read_body(request, self._offload, self._max_body), _KIND)
+        parsed = validated(
+            EmbeddingsRequest, await read_body(request, self._token, self._offload, self._max_body), _KIND
+        )
         texts = parsed.texts
         if not 1 <= len(texts) <= MOST_TEXTS:
             raise InvalidRequest(f"[{_KIND}.input] holds {len(texts)} texts: send 1 to {MOST_TEXTS}")

@@ -1,6 +1,5 @@
 """Frames of the sidecar protocol: authentication and parsing, for both of its endpoints."""
 
-import hmac
 import io
 from typing import TypeVar
 
@@ -9,6 +8,7 @@ from pydantic import BaseModel, SecretStr
 
 from es_ttc.common.validation import Fault, read_object, sentence
 from es_ttc.errors import EsTtcError, NotSignedIn
+from es_ttc.serving.admin.bearer import carries
 
 PROTOCOL_VERSION = 1
 MEDIA_TYPE = "application/cbor"
@@ -39,8 +39,7 @@ def require_token(authorization: str, token: SecretStr | None) -> None:
     """
     if token is None:
         raise NotSignedIn("this gateway serves no engines: start it with a sidecar_token (ES_TTC_SIDECAR_TOKEN)")
-    expected = f"Bearer {token.get_secret_value()}".encode()
-    if not hmac.compare_digest(authorization.encode(errors="replace"), expected):
+    if not carries(authorization, token):
         raise NotSignedIn("the token is missing or wrong: give the engine's node the gateway's sidecar_token")
 
 

@@ -1,10 +1,12 @@
-"""The body of a request to the gateway as a model server: read within limits, decompressed, decoded."""
+"""The body of a request to the gateway as a model server: authenticated, read within limits, decoded."""
 
 from typing import Any
 
+from pydantic import SecretStr
 from starlette.requests import Request
 
-from es_ttc.errors import InvalidRequest
+from es_ttc.errors import InvalidRequest, NotSignedIn
+from es_ttc.serving.admin.bearer import carries
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.limits import decompressed
 from es_ttc.serving.http.raw_request import RawRequest
@@ -14,18 +16,22 @@ MAX_CHARACTERS = 100_000
 """Of a text; far more than the encoder's token limit."""
 
 
-async def read_body(request: Request, offload: Offload, max_body: int) -> dict[str, Any]:
+async def read_body(request: Request, token: SecretStr | None, offload: Offload, max_body: int) -> dict[str, Any]:
     """Return the JSON object in a body.
 
     Args:
         request: The request.
+        token: Bearer token that it must carry; None for none.
         offload: Decodes long bodies.
         max_body: Maximum size of a body, in bytes, also when it is decompressed.
 
     Raises:
+        NotSignedIn: It does not carry the token.
         InvalidRequest: The body is no JSON object, or its encoding is unknown.
         RequestTooLarge: It is too large.
     """
+    if token is not None and not carries(request.headers.get("authorization", ""), token):
+        raise NotSignedIn("the token is missing or wrong: send `Authorization: Bearer`, and the gateway's model_token")
     incoming = RawRequest(request.scope, request.receive)
     body = await incoming.read(max_body)
     encoding = incoming.header(b"content-encoding")

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from pydantic import SecretStr
 from starlette.requests import Request
 
 from es_ttc.encoders.base import Encodings
@@ -41,6 +42,7 @@ class RerankService:
         models: Names that clients use, and the methods that they mean.
         metrics: Receives every request.
         offload: Decodes long requests.
+        token: Bearer token that requests must carry; None for none.
         max_body: Maximum size of a body, in bytes.
         max_documents: Maximum number of texts in a request.
         timeout_ms: Timeout of a request.
@@ -54,6 +56,7 @@ class RerankService:
         metrics: Metrics,
         offload: Offload,
         *,
+        token: SecretStr | None,
         max_body: int,
         max_documents: int,
         timeout_ms: float,
@@ -62,6 +65,7 @@ class RerankService:
         self._scorer = scorer
         self._models = models
         self._offload = offload
+        self._token = token
         self._max_body = max_body
         self._max_documents = max_documents
         self._timeout_ms = timeout_ms
@@ -92,7 +96,7 @@ class RerankService:
         return asked.answer(scores)
 
     async def _read(self, request: Request) -> RerankRequest | TextsRequest:
-        asked = parsed(await read_body(request, self._offload, self._max_body))
+        asked = parsed(await read_body(request, self._token, self._offload, self._max_body))
         if len(asked.passages) > self._max_documents:
             raise InvalidRequest(
                 f"[{KIND}.{asked.field}] holds {len(asked.passages)} texts: send at most [{self._max_documents}], the "
