@@ -28,6 +28,7 @@ from es_ttc.errors import NodeError
 
 FOLDERS = ("lib/", "modules/")
 CONNECTIONS = 6
+_OLDEST_JAVA = 17
 TRANSIENT = (requests.RequestException, RemoteZipError, BadZipFile, OSError)
 JVM_OPTIONS = """\
 -Djava.io.tmpdir=${ES_TMPDIR}
@@ -41,10 +42,14 @@ class Carrier:
     Attributes:
         release: Its version.
         tree_sha256: Checksum of the Elasticsearch in it; see :func:`tree_sha256`.
+        newest_java: The newest Java that runs it; None without a limit.
+        empty_folders: Folders that it requires and that the archive lacks.
     """
 
     release: str
     tree_sha256: str
+    newest_java: int | None = None
+    empty_folders: tuple[str, ...] = ()
 
     @property
     def artifact(self) -> Artifact:
@@ -60,6 +65,12 @@ class Carrier:
 CARRIERS: Mapping[str, Carrier] = {
     "9.4.3": Carrier("26.9.0.129388", "905107577dadcac8e513f249f7e21f02d18ae6ce0ae3f67960510c339f3911b9"),
     "8.19.13": Carrier("26.6.0.123539", "a5fd6fb7ed47aca40ad69c6ea56337aba741d057c52b6f8b3c8e2349edd9516a"),
+    "8.14.1": Carrier(
+        "10.7.0.96327",
+        "31f600a7e56a5f4cf11028922fda7292b14b642927f318a5f13caac31d548b89",
+        newest_java=22,
+        empty_folders=("bin", "plugins"),
+    ),
 }
 """By version of Elasticsearch, the default first."""
 DEFAULT_VERSION = next(iter(CARRIERS))
@@ -82,7 +93,8 @@ class ElasticsearchDistribution:
 
     def java(self) -> Java:
         """Return a full JDK: the node links a runtime of its own from it."""
-        return java.find(jdk=True)
+        newest = self._carrier.newest_java
+        return java.find(jdk=True) if newest is None else java.find(jdk=True, oldest=_OLDEST_JAVA, newest=newest)
 
     def install(self, base: Path, on_progress: ProgressCallback) -> Path:
         """Return the home, downloading it unless it stands there undamaged.
@@ -98,6 +110,8 @@ class ElasticsearchDistribution:
             remove([home])
             with staging_folder(home) as staging:
                 _download(self._carrier, staging, on_progress)
+                for name in self._carrier.empty_folders:
+                    make_folder(staging / name)
                 if (found := tree_sha256(staging)) != pinned:
                     raise NodeError(f"the fetched Elasticsearch has SHA-256 {found}, pinned is {pinned}")
                 publish(staging, home)

@@ -51,6 +51,9 @@ def read_request(keys: Sequence[DocumentKey], features: Sequence[Feature]) -> di
 
     It is a search and not an `_mget`, because hits of a window have no ids; it is as fast.
     """
+    request = reader_for(keys).request(features)
+    if asked := request.get("docvalue_fields"):
+        request["docvalue_fields"] = [HASH, *asked]  # older engines cannot add the collapsed field to a list without it
     return {
         "query": {
             "bool": {
@@ -64,7 +67,7 @@ def read_request(keys: Sequence[DocumentKey], features: Sequence[Feature]) -> di
         "collapse": {"field": HASH},
         "size": len(keys),
         "track_total_hits": False,
-        **reader_for(keys).request(features),
+        **request,
     }
 
 
