@@ -49,6 +49,15 @@ class EngineSettings(_Sources):
     api_key_file: Path | None = Field(None, description="File that contains the API key.")
     bearer_token: SecretStr | None = Field(None, description="Bearer token.")
     bearer_token_file: Path | None = Field(None, description="File that contains the bearer token.")
+    aws_region: str | None = Field(
+        None,
+        pattern="^[a-z]+(-[a-z0-9]+)+$",
+        description="Region of an Amazon OpenSearch domain, e.g. eu-central-1. Requests are then signed for IAM, with "
+        "credentials that botocore finds (environment, profile, role).",
+    )
+    aws_service: Literal["es", "aoss"] = Field(
+        "es", description="Service that requests are signed for: es for a domain, aoss for OpenSearch Serverless."
+    )
     ca_certs: Path | None = Field(None, description="File with the CA certificates of the engine's certificate.")
     verify_certs: bool = Field(True, description="Whether the engine's certificate is checked.")
     request_timeout: float = Field(30.0, gt=0, description="Timeout of a request to the engine, in seconds.")
@@ -301,6 +310,11 @@ class GatewaySettings(Settings):
     )
     send_timeout: float = Field(
         60.0, gt=0, description="Maximum time for which a client may read nothing of its response, in seconds."
+    )
+    aws_sign_callers: bool = Field(
+        False,
+        description="Sign callers' requests with the gateway's own AWS credentials, in place of the callers' "
+        "credentials. Whoever reaches the gateway then has the gateway's rights.",
     )
     translate_media_types: bool = Field(
         True,

@@ -9,6 +9,7 @@ from es_ttc.engine.opensearch import OpenSearchEngine
 from es_ttc.engine.plain import engine_info
 from es_ttc.engine.protocol import Engine
 from es_ttc.engine.versions import Product, identify
+from es_ttc.errors import ConfigurationError, EngineError
 from es_ttc.settings import EngineSettings
 
 _ADAPTERS: Mapping[Product, type[ClientEngine]] = {"opensearch": OpenSearchEngine, "elasticsearch": ElasticsearchEngine}
@@ -18,14 +19,34 @@ async def connect(settings: EngineSettings) -> Engine:
     """Detect the engine's product and return its adapter; the caller closes it.
 
     Raises:
-        ConfigurationError: The address is not a URL.
+        ConfigurationError: The address is not a URL, or the settings are not for this product.
         UnsupportedEngine: The engine is too old.
         EngineError: It returned an error, or it is neither of the two products.
         EngineUnavailable: It cannot be reached.
     """
-    info = await engine_info(settings)
     url = ",".join(address.url for address in engine_addresses(settings))
+    try:
+        info = await engine_info(settings)
+    except EngineError as error:
+        raise _with_missing_right(error) from error
     version = identify(info, url)
     if (refusal := version.refusal(f"[{url}]")) is not None:
         raise refusal
+    if settings.aws_region is not None and version.product == "elasticsearch":
+        raise ConfigurationError(
+            f"[aws_region] is for Amazon OpenSearch Service, and [{url}] runs {version}: leave it out, and set "
+            "[api_key] or [username]"
+        )
     return _ADAPTERS[version.product](settings, info)
+
+
+def _with_missing_right(error: EngineError) -> EngineError:
+    """Return an error that names the right to read the version, if the user may lack it."""
+    if error.upstream_status != 403:
+        return error
+    return EngineError(
+        f"{error}; es-ttc reads the engine's version there: the user needs the cluster privilege [monitor] "
+        "(Elasticsearch) or [cluster:monitor/main] (OpenSearch)",
+        upstream_status=403,
+        upstream=error.upstream,
+    )

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 import aiohttp
 import opensearchpy
 from opensearchpy import AsyncOpenSearch
 
 from es_ttc.common import exact_numbers
+from es_ttc.engine.addresses import engine_addresses
+from es_ttc.engine.aws import signer_of
 from es_ttc.engine.client import CONNECTIONS, ClientEngine, Detected, PointInTimeApi, exact, tls_options
 from es_ttc.engine.exchange import Answer, Unreachable
 from es_ttc.engine.http import TLS_ERRORS, service_headers
@@ -50,6 +53,8 @@ class OpenSearchEngine(ClientEngine):
             max_retries=0,
             serializer=_Serializer(),
         )
+        self._address = engine_addresses(settings)[0]
+        self._signer = signer_of(settings)
 
     async def close(self) -> None:
         """Close connections."""
@@ -61,9 +66,13 @@ class OpenSearchEngine(ClientEngine):
     async def _exchange(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str, seconds: float
     ) -> Answer:
+        headers = {"content-type": content_type}
+        if self._signer is not None:  # for the URL that the client will send
+            url = self._address.target(path.encode(), urlencode(params).encode())
+            headers |= await self._signer.headers(method, url, body)
         try:
             answer = await self._client.transport.perform_request(
-                method, path, params=dict(params), body=body, headers={"content-type": content_type}, timeout=seconds
+                method, path, params=dict(params), body=body, headers=headers, timeout=seconds
             )
         except opensearchpy.ConnectionTimeout as error:
             raise Unreachable(f"no answer within {seconds:g} seconds", may_repeat=False) from error

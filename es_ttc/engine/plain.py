@@ -6,6 +6,7 @@ import aiohttp
 import orjson
 
 from es_ttc.engine.addresses import NodePool, engine_addresses
+from es_ttc.engine.aws import signer_of
 from es_ttc.engine.exchange import Answer, Unreachable, answer_of, not_json
 from es_ttc.engine.http import TLS_ERRORS, open_session, service_headers
 from es_ttc.settings import EngineSettings
@@ -22,15 +23,16 @@ async def engine_info(settings: EngineSettings) -> Any:
     nodes = NodePool(engine_addresses(settings))
     engine = "the engine at " + ",".join(address.url for address in nodes.addresses)
     headers = {"accept": "application/json", "accept-encoding": "identity", **service_headers(settings)}
+    signer = signer_of(settings)
     seconds = settings.request_timeout
     timeout = aiohttp.ClientTimeout(total=seconds)
 
     async def send() -> Answer:
         node = nodes.order()[0]
+        url = node.target(b"/", b"")
+        signed = {} if signer is None else await signer.headers("GET", url, None)
         try:
-            async with session.get(
-                node.target(b"/", b""), headers=headers, allow_redirects=False, timeout=timeout
-            ) as response:
+            async with session.get(url, headers=headers | signed, allow_redirects=False, timeout=timeout) as response:
                 status, raw = response.status, await response.read()
         except TimeoutError as error:
             raise Unreachable(f"no answer within {seconds:g} seconds", may_repeat=False) from error

@@ -35,6 +35,8 @@ from es_ttc.serving.features.store import FeatureServices, FeatureStore
 from es_ttc.serving.http.body_memory import BodyMemory
 from es_ttc.serving.http.caller import Caller, ClientDisconnected
 from es_ttc.serving.http.limits import request_limits
+from es_ttc.serving.http.media_types import MediaTypes
+from es_ttc.serving.http.proxy import PassThrough
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.knn.retrieval import RetrievalService
@@ -93,7 +95,7 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     jobs = JobEndpoints(JobsApi(services.upstream, settings, services.metrics))
     own = Starlette(routes=routes(status, jobs), exception_handlers={HTTPException: not_found}, lifespan=lifespan)
     memory = BodyMemory(settings.max_bodies_mb * 2**20)
-    engine = EngineApp(services.upstream, searches, services.metrics, memory, settings.max_concurrent_requests)
+    engine = EngineApp(services.pass_through, searches, services.metrics, memory, settings.max_concurrent_requests)
     return _PathDispatch(own, engine, memory)
 
 
@@ -109,6 +111,9 @@ class Services:
         threads = settings.scoring_threads
         self.metrics = Metrics()
         self.upstream = Upstream(settings)
+        media_types = MediaTypes(self.upstream, translate=settings.translate_media_types)
+        self.searches = EngineSearches(self.upstream, media_types)
+        self.pass_through = PassThrough(self.upstream, media_types, max_body=settings.max_body_mb * 2**20)
         self.offload = Offload()
         self.encoding = BoundedPool("encoding", threads=_ENCODING_THREADS, queue=_ENCODING_THREADS * _QUEUE_A_THREAD)
         self.scoring = BoundedPool("scoring", threads=threads, queue=threads * _QUEUE_A_THREAD)
@@ -162,7 +167,7 @@ def search_pipeline(settings: GatewaySettings, services: Services) -> SearchPipe
         default_timeout_ms=timeout_ms,
         max_window=max_window,
     )
-    nearest = NearestDocuments(services.with_features)
+    nearest = NearestDocuments(services.with_features, services.searches)
     rescorers = WindowRescorers(services.scorer, nearest, timeout_ms, tuned, metrics)
     strategies = AdaptiveReranking(
         upstream, services.scorer, services.attached, services.rerankers, metrics, timeout_ms
@@ -173,8 +178,10 @@ def search_pipeline(settings: GatewaySettings, services: Services) -> SearchPipe
         RescoreStage(rescorers, strategies, services.attached, accepted, limits, offload, max_window=max_window),
     )
     reader = RequestReader(limits, offload, max_body=settings.max_body_mb * 2**20)
-    templates = Templates(EngineSearches(upstream), limits, offload)
-    return SearchPipeline(upstream, reader, templates, stages, accepted, offload)
+    templates = Templates(services.searches, limits, offload)
+    return SearchPipeline(
+        upstream, services.searches, services.pass_through, reader, templates, stages, accepted, offload
+    )
 
 
 def _status_endpoints(settings: GatewaySettings, services: Services) -> StatusEndpoints:

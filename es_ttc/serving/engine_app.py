@@ -12,9 +12,8 @@ from es_ttc.errors import EsTtcError, TooManyRequests
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.body_memory import BodyMemory
 from es_ttc.serving.http.caller import ClientDisconnected
-from es_ttc.serving.http.proxy import end_answer, forward, json_headers, start_answer
+from es_ttc.serving.http.proxy import PassThrough, end_answer, json_headers, start_answer
 from es_ttc.serving.http.raw_request import RawRequest
-from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log, request_id
 from es_ttc.serving.metrics import GONE, Metrics
 from es_ttc.serving.search.pipeline import SearchPipeline
@@ -30,7 +29,7 @@ class EngineApp:
     """The ASGI application for all requests except those to the gateway's own endpoints.
 
     Args:
-        upstream: The engine.
+        pass_through: Forwards all requests that are no searches.
         searches: Answers `_search`, `_msearch` and their templates.
         metrics: Receives every request.
         memory: Counts the bodies of requests.
@@ -38,9 +37,9 @@ class EngineApp:
     """
 
     def __init__(
-        self, upstream: Upstream, searches: SearchPipeline, metrics: Metrics, memory: BodyMemory, limit: int
+        self, pass_through: PassThrough, searches: SearchPipeline, metrics: Metrics, memory: BodyMemory, limit: int
     ) -> None:
-        self._upstream = upstream
+        self._pass_through = pass_through
         self._searches = searches
         self._metrics = metrics
         self._memory = memory
@@ -112,7 +111,7 @@ class EngineApp:
             case [("_search" | "_msearch") as api, "template"]:
                 return await self._searches.answer(incoming, Api(api), answer, is_template=True)
             case _:
-                return Outcome("passthrough", await forward(self._upstream, incoming, answer))
+                return Outcome("passthrough", await self._pass_through.forward(incoming, answer))
 
 
 class InFlightLimit:

@@ -33,25 +33,36 @@ class Negotiated:
     response_headers: RawHeaders
 
 
-async def negotiated(upstream: Upstream, headers: RawHeaders) -> Negotiated:
-    """Replace media types that the engine does not accept.
+class MediaTypes:
+    """Replaces media types that the engine does not accept.
 
     Args:
         upstream: The engine.
-        headers: The headers of a request, names in lower case.
-
-    Raises:
-        EngineUnavailable: The engine does not answer.
+        translate: Whether types for a newer Elasticsearch are replaced by those of the engine's version.
     """
-    if not asks_vendor_type(headers):
-        return Negotiated(headers, [])
-    if await upstream.product() == "opensearch":
-        return Negotiated(plain_types(headers), [PRODUCT_HEADER])
-    version = await upstream.version(headers) if upstream.translates else None
-    if version is None or _compatible_with(headers) <= version.numbers[0]:
-        return Negotiated(headers, [])
-    major = version.numbers[0]
-    return Negotiated(older_types(headers, major), [(COMPATIBLE_HEADER, b"%d" % major)])
+
+    def __init__(self, upstream: Upstream, *, translate: bool) -> None:
+        self._upstream = upstream
+        self._translate = translate
+
+    async def negotiated(self, headers: RawHeaders) -> Negotiated:
+        """Return headers with media types that the engine accepts.
+
+        Args:
+            headers: The headers of a request, names in lower case.
+
+        Raises:
+            EngineUnavailable: The engine does not answer.
+        """
+        if not asks_vendor_type(headers):
+            return Negotiated(headers, [])
+        if await self._upstream.product() == "opensearch":
+            return Negotiated(plain_types(headers), [PRODUCT_HEADER])
+        version = await self._upstream.version(headers) if self._translate else None
+        if version is None or _compatible_with(headers) <= version.numbers[0]:
+            return Negotiated(headers, [])
+        major = version.numbers[0]
+        return Negotiated(older_types(headers, major), [(COMPATIBLE_HEADER, b"%d" % major)])
 
 
 def asks_vendor_type(headers: RawHeaders) -> bool:

@@ -5,34 +5,58 @@ from collections.abc import AsyncIterator
 from starlette.types import Send
 
 from es_ttc.serving.http.caller import RawHeaders, end_to_end, forwarded
-from es_ttc.serving.http.media_types import PRODUCT_HEADER, asks_vendor_type, negotiated
+from es_ttc.serving.http.media_types import PRODUCT_HEADER, MediaTypes, asks_vendor_type
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
 
 
-async def forward(upstream: Upstream, incoming: RawRequest, send: Send, *, body: bytes | None = None) -> int:
-    """Forward one request and return the status of the response.
+class PassThrough:
+    """Forwards requests.
 
     Args:
         upstream: The engine.
-        incoming: The request.
-        send: Sends the response.
-        body: A body in place of the request's own, which is streamed if it was not read completely.
+        media_types: Replaces media types that it does not accept.
+        max_body: Maximum size of a body that is read completely, in bytes: only to sign it.
     """
-    types = await negotiated(upstream, forwarded(incoming.headers))
-    data: bytes | AsyncIterator[bytes] | None = body
-    if body is None and incoming.has_body:
-        whole = incoming.whole_body
-        data = incoming.chunks() if whole is None else whole
-    path, query_string = incoming.raw_path, incoming.query_string
-    async with upstream.send(incoming.method, path, query_string, types.headers, data) as response:
-        await start_answer(send, response.status, [*end_to_end(response.raw_headers), *types.response_headers])
-        chunk = await response.content.readany()
-        while chunk and not response.content.at_eof():
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    def __init__(self, upstream: Upstream, media_types: MediaTypes, *, max_body: int) -> None:
+        self._upstream = upstream
+        self._media_types = media_types
+        self._max_body = max_body
+
+    async def forward(self, incoming: RawRequest, send: Send, *, body: bytes | None = None) -> int:
+        """Forward one request and return the status of the response.
+
+        Args:
+            incoming: The request.
+            send: Sends the response.
+            body: A body in place of the request's own, which is streamed if it was not read completely.
+
+        Raises:
+            RequestTooLarge: The request is to be signed, and its body is too long.
+        """
+        types = await self._media_types.negotiated(forwarded(incoming.headers))
+        data: bytes | AsyncIterator[bytes] | None = body
+        if body is None and incoming.has_body:
+            data = await self._body_of(incoming, types.headers)
+        path, query_string = incoming.raw_path, incoming.query_string
+        async with self._upstream.send(incoming.method, path, query_string, types.headers, data) as response:
+            await start_answer(send, response.status, [*end_to_end(response.raw_headers), *types.response_headers])
             chunk = await response.content.readany()
-        await end_answer(incoming, send, chunk)
-        return response.status
+            while chunk and not response.content.at_eof():
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                chunk = await response.content.readany()
+            await end_answer(incoming, send, chunk)
+            return response.status
+
+    async def _body_of(self, incoming: RawRequest, headers: RawHeaders) -> bytes | AsyncIterator[bytes]:
+        """Return a request's body, as a stream if it was not read completely and is not signed."""
+        if incoming.whole_body is not None:
+            return incoming.whole_body
+        signer = self._upstream.signer
+        if signer is None or not signer.signs(headers):
+            return incoming.chunks()
+        return await incoming.read(self._max_body)
 
 
 def json_headers(incoming_headers: RawHeaders, body: bytes) -> RawHeaders:

@@ -15,6 +15,7 @@ from es_ttc.engine.versions import EngineVersion, Product, identify
 from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import ClientDisconnected, RawHeaders, callers
+from es_ttc.serving.http.signing import gateway_signer
 from es_ttc.serving.logs import log
 from es_ttc.settings import GatewaySettings
 
@@ -38,13 +39,13 @@ class Upstream:
 
     Attributes:
         url: The engine's addresses without credentials, for messages.
-        translates: Whether media types for a newer Elasticsearch are replaced by those of the engine's version.
+        signer: Signs requests for AWS; None if none is signed.
     """
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._nodes = NodePool(engine_addresses(settings))
         self.url = ", ".join(address.url for address in self._nodes.addresses)
-        self.translates = settings.translate_media_types
+        self.signer = gateway_signer(settings)
         self._settings = settings
         self._timeout = request_timeout(settings)
         self._session: aiohttp.ClientSession | None = None
@@ -91,6 +92,8 @@ class Upstream:
         """
         if self._session is None:
             raise RuntimeError("the upstream is not open")
+        if self.signer is not None and self.signer.signs(headers) and isinstance(data, AsyncIterator):
+            raise TypeError("only a whole body can be signed")
         try:
             async with await self._answer(
                 self._session, method, raw_path, query_string, headers, data, ours=ours
@@ -126,11 +129,14 @@ class Upstream:
         again = _changes_nothing(method, raw_path) and (data is None or isinstance(data, bytes))
         for node in nodes:
             last = node is nodes[-1]
+            url, sent = node.target(raw_path, query_string), headers
+            if self.signer is not None and not isinstance(data, AsyncIterator):
+                url, sent = await self.signer.signed(method, url, headers, data)
             try:
                 response = await session.request(
                     method,
-                    node.target(raw_path, query_string),
-                    headers=_as_text(headers),
+                    url,
+                    headers=_as_text(sent),
                     data=data,
                     allow_redirects=False,
                     timeout=self._timeout if ours else None,
@@ -164,8 +170,7 @@ class Upstream:
             EngineUnavailable: The engine does not answer.
         """
         if self._product is None:
-            async with self.send("GET", b"/", b"", self.service_headers(), None, ours=True) as response:
-                await response.read()
+            await self._look(self.service_headers())
         return self._product or "opensearch"
 
     async def version(self, headers: RawHeaders) -> EngineVersion | None:
@@ -178,29 +183,35 @@ class Upstream:
             EngineUnavailable: The engine does not answer.
         """
         known = self._version is not None and not self._version.too_old
-        if known or time.monotonic() < self._ask_version:
-            return self._version
-        accepted: RawHeaders = [*callers(headers), (b"accept", b"application/json"), (b"accept-encoding", b"identity")]
-        async with self.send("GET", b"/", b"", accepted, None, ours=True) as response:
-            raw = await response.read()
+        if not known and time.monotonic() >= self._ask_version:
+            await self._look([*callers(headers), (b"accept", b"application/json"), (b"accept-encoding", b"identity")])
             self._ask_version = time.monotonic() + _VERSION_SECONDS
-            if response.status == 200:
-                self._version = _version_in(raw, self.url)
         return self._version
+
+    async def _look(self, headers: RawHeaders) -> int:
+        """Read product and version from ``GET /``, as far as the engine tells them, and return the status.
+
+        Raises:
+            EngineUnavailable: The engine does not answer.
+        """
+        async with self.send("GET", b"/", b"", headers, None, ours=True) as response:
+            raw = await response.read()
+            if response.status == 200 and (found := _version_in(raw, self.url)) is not None:
+                self._version, self._product = found, found.product
+            return response.status
 
     def service_headers(self) -> RawHeaders:
         """Return the headers of calls without a caller: readiness, the product."""
+        if self.signer is not None:
+            return [(b"accept", b"application/json"), (b"authorization", self.signer.mark)]
         headers = {"accept": "application/json", **service_headers(self._settings)}
         return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
     async def reachable(self, seconds: float) -> bool:
         """Return whether the engine answers within a number of seconds, with any status."""
         try:
-            async with (
-                asyncio.timeout(seconds),
-                self.send("GET", b"/", b"", self.service_headers(), None, ours=True) as response,
-            ):
-                return response.status < 500
+            async with asyncio.timeout(seconds):
+                return await self._look(self.service_headers()) < 500
         except (EngineUnavailable, TimeoutError):
             return False
 

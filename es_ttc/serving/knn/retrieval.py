@@ -264,10 +264,14 @@ class RetrievalService:
             self._services.encoders.begin(clause.texts, tokens=tokens) if clause.texts and request.accepted else None
         )
         try:
-            indices = await searched_indices_of(client, clause.filters, shared_parts(request.body), product)
+            indices = await searched_indices_of(
+                client,
+                clause.filters,
+                shared_parts(request.body),
+                unsearchable=product == "opensearch" and VECTOR in _searched_fields(clause, method),
+            )
             await self._require_fields(request, method, indices)
-            if VECTOR in _searched_fields(clause, method):
-                indices.require_searchable()
+            indices.require_searchable()
             if indices.encoder is None:
                 return indices, None
             if clause.vector is not None:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from es_ttc.engine.versions import Product
 from es_ttc.errors import EncoderMismatch, MissingFeature
 from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.fields import READY
@@ -89,8 +88,21 @@ class SearchedIndices:
             )
 
 
+def count_request(shared: Body, *, unsearchable: bool) -> Body:
+    """Return the search that counts documents by encoder and by index.
+
+    Args:
+        shared: Parts of the caller's body that the filters may depend on.
+        unsearchable: Whether it also counts documents whose pooled vector kNN cannot search.
+    """
+    aggregations: Body = {"encoders": _BY_ENCODER, "indices": _BY_INDEX}
+    if unsearchable:
+        aggregations["unsearchable"] = _UNSEARCHABLE
+    return {**shared, **_COUNT, "aggs": aggregations}
+
+
 async def searched_indices_of(
-    client: SearchClient, filters: Sequence[Any], shared: Body, product: Product
+    client: SearchClient, filters: Sequence[Any], shared: Body, *, unsearchable: bool
 ) -> SearchedIndices:
     """Return the indices that a clause searches.
 
@@ -98,18 +110,15 @@ async def searched_indices_of(
         client: Sends searches.
         filters: The clause's filters.
         shared: Parts of the caller's body that the filters may depend on.
-        product: The engine's product.
+        unsearchable: Whether to find indices whose pooled vectors kNN cannot search.
 
     Raises:
         EncoderMismatch: The documents have vectors of several encoders.
         EngineError: The engine failed.
     """
-    aggregations: Body = {"encoders": _BY_ENCODER, "indices": _BY_INDEX}
-    if product == "opensearch":
-        aggregations["unsearchable"] = _UNSEARCHABLE
-    [answer] = await client.search([{**shared, **_COUNT, "aggs": aggregations}])
+    [answer] = await client.search([count_request(shared, unsearchable=unsearchable)])
     encoders = _encoders(answer)
-    unsearchable = [*_counts_by_index(answer["aggregations"]["unsearchable"])] if product == "opensearch" else []
+    useless = [*_counts_by_index(answer["aggregations"]["unsearchable"])] if unsearchable else []
     if len(encoders) > 1:
         both = {"encoders": _BY_ENCODER, "indices": _BY_BOTH}
         [answer] = await client.search([{**shared, **_COUNT, "aggs": both}])
@@ -125,7 +134,7 @@ async def searched_indices_of(
             f"the searched documents have vectors of two encoders, [{encoders[0]}] and [{encoders[1]}]: search one of "
             "them at a time, or ingest one of them again"
         )
-    return SearchedIndices(encoders[0] if encoders else None, own, sides, unsearchable)
+    return SearchedIndices(encoders[0] if encoders else None, own, sides, useless)
 
 
 async def _sides(

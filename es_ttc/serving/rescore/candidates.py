@@ -79,11 +79,12 @@ class NearestDocuments:
 
     Args:
         services: The engine, the features, the encoders.
+        engine: Sends searches with the caller's headers.
     """
 
-    def __init__(self, services: FeatureServices) -> None:
+    def __init__(self, services: FeatureServices, engine: EngineSearches) -> None:
         self._services = services
-        self.engine = EngineSearches(services.upstream)
+        self.engine = engine
         self._own: ExpiringCache[str, str] = ExpiringCache(_MOST_REMEMBERED, _REMEMBERED_SECONDS)
         """By target, the encoder of documents that contain their own vectors."""
 
@@ -176,7 +177,8 @@ class NearestDocuments:
     async def _searched_indices(self, search: "CandidateSearch") -> SearchedIndices:
         async with self._client(search) as client:
             product = await self._services.upstream.product()
-            indices = await searched_indices_of(client, search.filters, search.shared, product)
+            unsearchable = product == "opensearch"
+            indices = await searched_indices_of(client, search.filters, search.shared, unsearchable=unsearchable)
             indices.require_searchable()
             return indices
 

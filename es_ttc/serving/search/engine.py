@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders, end_to_end, forwarded
-from es_ttc.serving.http.media_types import PRODUCT_HEADER, asks_vendor_type, negotiated
+from es_ttc.serving.http.media_types import PRODUCT_HEADER, MediaTypes, asks_vendor_type
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.search.request import SearchItem, SearchRequest
@@ -81,10 +81,12 @@ class EngineSearches:
 
     Args:
         upstream: The engine.
+        media_types: Replaces media types that it does not accept.
     """
 
-    def __init__(self, upstream: Upstream) -> None:
+    def __init__(self, upstream: Upstream, media_types: MediaTypes) -> None:
         self._upstream = upstream
+        self._media_types = media_types
 
     async def first_pass(self, request: SearchRequest) -> FirstPass:
         """Return the engine's responses to all searches that have no error.
@@ -152,7 +154,7 @@ class EngineSearches:
             content_type: The body's type if the caller's own request has no body or no type.
         """
         unframed = [(name, value) for name, value in forwarded(incoming.headers) if name not in _FRAMING]
-        types = await negotiated(self._upstream, unframed)
+        types = await self._media_types.negotiated(unframed)
         headers = types.headers
         if not incoming.has_body or not incoming.header(b"content-type"):
             headers = [(name, value) for name, value in headers if name != b"content-type"]

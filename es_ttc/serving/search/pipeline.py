@@ -9,8 +9,9 @@ from starlette.types import Send
 
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.http.caller import RawHeaders
-from es_ttc.serving.http.proxy import forward
+from es_ttc.serving.http.proxy import PassThrough
 from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.signing import require_changeable
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
@@ -37,6 +38,8 @@ class SearchPipeline:
 
     Args:
         upstream: The engine.
+        engine: Sends its searches.
+        pass_through: Forwards requests without a section.
         reader: Decodes requests.
         templates: Renders templates.
         stages: The stages, in order; their completions run in the reverse order.
@@ -47,6 +50,8 @@ class SearchPipeline:
     def __init__(
         self,
         upstream: Upstream,
+        engine: EngineSearches,
+        pass_through: PassThrough,
         reader: RequestReader,
         templates: Templates,
         stages: Sequence[Stage],
@@ -54,7 +59,8 @@ class SearchPipeline:
         offload: Offload,
     ) -> None:
         self._upstream = upstream
-        self._engine = EngineSearches(upstream)
+        self._engine = engine
+        self._pass_through = pass_through
         self._reader = reader
         self._templates = templates
         self._stages = stages
@@ -74,7 +80,7 @@ class SearchPipeline:
             return Outcome(api.kind, answer.status)
 
     async def _passed_through(self, incoming: RawRequest, send: Send) -> Outcome:
-        status = await forward(self._upstream, incoming, send, body=incoming.whole_body)
+        status = await self._pass_through.forward(incoming, send, body=incoming.whole_body)
         return Outcome("passthrough", status)
 
     async def _answer(self, request: SearchRequest, send: Send) -> Outcome:
@@ -93,6 +99,7 @@ class SearchPipeline:
             return await self._passed_through(request.incoming, send)
         if unsupported is not None:
             raise unsupported
+        require_changeable(request.incoming.headers, self._upstream.signer)
         request.require_json()
         for item in request.items if request.is_template else ():
             item.path = request.path if item.is_ours else item.path
