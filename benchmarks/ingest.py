@@ -71,7 +71,9 @@ async def fill(
 
 async def size(engine: Engine, filled: Ingested) -> int:
     """Return the bytes of an index's primary shards."""
-    return (await contents(engine, filled.index, filled.spec)).bytes
+    found = (await contents(engine, filled.index, filled.spec)).bytes
+    assert found is not None
+    return found
 
 
 async def merge(engine: Engine, filled: Ingested) -> None:

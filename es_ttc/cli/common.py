@@ -85,6 +85,11 @@ def confirm(doing: str, question: str, *, as_json: bool, announced: Iterable[str
     click.confirm(question, abort=True, err=True)
 
 
+def mebibytes(size: int | None) -> str:
+    """Return a size for a person; an engine need not tell it."""
+    return "size not told to this user" if size is None else f"{size / 2**20:,.1f} MiB"
+
+
 def print_json(data: Any) -> None:
     """Print one JSON object on standard output; numeric keys become text."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS

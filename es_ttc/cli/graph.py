@@ -13,6 +13,7 @@ from es_ttc.cli.common import (
     engine_flag,
     given,
     json_flag,
+    mebibytes,
     print_json,
     progress_bar,
     stop_on_sigterm,
@@ -244,7 +245,7 @@ def _lines(found: "GraphReport") -> list[str]:
         else "up to date"
     )
     lines = [
-        f"graph of    {found.index}, in {found.graph} ({found.bytes / 2**20:,.1f} MiB)",
+        f"graph of    {found.index}, in {found.graph} ({mebibytes(found.bytes)})",
         f"made        by {found.meta.builder}, degree {params.degree}, {params.candidates} candidates, "
         f"alpha {params.alpha:g}, of {found.meta.encoder}",
         f"documents   {figures.documents:,}, edges {figures.edges:,}",

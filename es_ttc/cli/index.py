@@ -17,6 +17,7 @@ from es_ttc.cli.common import (
     engine_flag,
     given,
     json_flag,
+    mebibytes,
     print_json,
     progress_bar,
     stderr,
@@ -291,7 +292,7 @@ def _report(found: dict[str, Any]) -> Table:
         "by state": states,
         "lacking features": f"{found['lacking']:,}",
         "of another encoder": f"{found['other_encoder']:,}",
-        "on disk": f"{found['bytes'] / 2**20:,.1f} MiB",
+        "on disk": mebibytes(found["bytes"]),
     }
     if found["side_index"]:
         rows["side index"] = found["side_index"]

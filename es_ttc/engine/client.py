@@ -14,7 +14,14 @@ import orjson
 from es_ttc.engine.addresses import engine_addresses
 from es_ttc.engine.exchange import Answer, answer_of, not_json, reason_of
 from es_ttc.engine.protocol import BulkItem, Capabilities
-from es_ttc.engine.versions import SHARD_DOC_SORT, Product, version_numbers
+from es_ttc.engine.versions import (
+    NOT_OFFERED,
+    SERVERLESS_MANAGED_SETTINGS,
+    SERVERLESS_REFUSAL,
+    SHARD_DOC_SORT,
+    Product,
+    identify,
+)
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.settings import EngineSettings
 
@@ -114,17 +121,18 @@ class ClientEngine(ABC):
             if self._capabilities is None:
                 if self._info is None:
                     self._info = await self.request("GET", "/")
-                version, nodes = version_numbers(self._info), await self._nodes()
+                version, nodes = identify(self._info, self.url), await self._nodes()
                 detected = await self._detect(nodes)
                 self._capabilities = Capabilities(
                     product=self.product,
-                    version=version,
+                    version=version.numbers,
                     vectors=detected.vectors,
                     knn_engine=detected.knn_engine,
                     licence=detected.licence,
                     max_dims=detected.max_dims,
                     max_content_length=max_content_length(nodes),
                     nodes=data_nodes(nodes),
+                    serverless=version.serverless,
                 )
             return self._capabilities
 
@@ -156,8 +164,14 @@ class ClientEngine(ABC):
         return answer.status == 200
 
     async def create_index(self, name: str, body: Mapping[str, Any]) -> None:
-        """Create an index from settings, mappings and aliases."""
-        await self.request("PUT", f"/{path_of_one(name)}", body=body)
+        """Create an index from settings, mappings and aliases, without settings that the service chooses itself."""
+        path = f"/{path_of_one(name)}"
+        try:
+            await self.request("PUT", path, body=body)
+        except EngineError as error:
+            if error.upstream_status != 400 or SERVERLESS_REFUSAL not in str(error):
+                raise
+            await self.request("PUT", path, body=_without_managed_settings(body))
 
     async def delete_index(self, name: str) -> None:
         """Delete one index.
@@ -257,7 +271,7 @@ class ClientEngine(ABC):
         try:
             answer = await self.request("GET", "/_nodes/http,plugins", params={"filter_path": path})
         except EngineError as error:
-            if error.upstream_status not in (401, 403):
+            if error.upstream_status not in NOT_OFFERED:
                 raise
             logger.warning("the engine does not show its nodes to this user: its usual limits are assumed")
             return {}
@@ -296,6 +310,15 @@ def tls_options(settings: EngineSettings, urls: Sequence[str]) -> dict[str, Any]
         return {}
     authority = {} if settings.ca_certs is None else {"ca_certs": str(settings.ca_certs)}
     return {"verify_certs": settings.verify_certs, "ssl_show_warn": False, **authority}
+
+
+def _without_managed_settings(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the body of a new index without the settings that Elasticsearch Serverless chooses itself."""
+    settings = body.get("settings", {})
+    index = {
+        name: value for name, value in settings.get("index", {}).items() if name not in SERVERLESS_MANAGED_SETTINGS
+    }
+    return {**body, "settings": {**settings, "index": index}}
 
 
 def data_nodes(nodes: Mapping[str, Any]) -> int:

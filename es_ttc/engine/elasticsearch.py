@@ -17,7 +17,7 @@ from es_ttc.common import exact_numbers
 from es_ttc.engine.client import CONNECTIONS, JSON, ClientEngine, Detected, PointInTimeApi, exact, tls_options
 from es_ttc.engine.exchange import Answer, Unreachable
 from es_ttc.engine.http import service_headers
-from es_ttc.engine.versions import Product
+from es_ttc.engine.versions import NOT_OFFERED, Product
 from es_ttc.errors import EngineError
 from es_ttc.settings import EngineSettings
 
@@ -91,7 +91,7 @@ class ElasticsearchEngine(ClientEngine):
         try:
             answer = await self.request("GET", "/_license")
         except EngineError as error:
-            if error.upstream_status not in (400, 401, 403, 404):
+            if error.upstream_status not in NOT_OFFERED | {400}:
                 raise
             return "unknown"
         return str(answer["license"]["type"])

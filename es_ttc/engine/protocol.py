@@ -21,6 +21,7 @@ class Capabilities:
         max_dims: Maximum number of components of a vector.
         max_content_length: Maximum size of an HTTP body, in bytes.
         nodes: Number of data nodes.
+        serverless: Whether it is Elasticsearch Serverless.
     """
 
     product: Product
@@ -31,11 +32,12 @@ class Capabilities:
     max_dims: int
     max_content_length: int
     nodes: int
+    serverless: bool = False
 
     @property
     def engine(self) -> EngineVersion:
         """Product and version."""
-        return EngineVersion(self.product, self.version)
+        return EngineVersion(self.product, self.version, self.serverless)
 
     def has(self, feature: VersionedFeature) -> bool:
         """Return whether its version has a feature."""

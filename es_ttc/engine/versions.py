@@ -57,6 +57,19 @@ VECTORS_OUTSIDE_SOURCE = VersionedFeature(
 FEATURES = (SHARD_DOC_SORT, RANK_VECTORS, VECTORS_OUTSIDE_SOURCE)
 
 
+SERVERLESS_MANAGED_SETTINGS = frozenset(
+    {
+        "number_of_shards", "number_of_routing_shards", "routing_partition_size", "number_of_replicas",
+        "auto_expand_replicas",
+    }
+)  # fmt: skip
+"""Settings below ``index`` that Elasticsearch Serverless refuses: it chooses shards and copies itself."""
+SERVERLESS_REFUSAL = "not available when running in serverless mode"
+"""Part of the message by which it refuses them."""
+NOT_OFFERED = frozenset({401, 403, 404, 410})
+"""Statuses of an interface that this user may not use, or that the service does not have (410 on Serverless)."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineVersion:
     """A product and its version.
@@ -64,28 +77,36 @@ class EngineVersion:
     Attributes:
         product: The product.
         numbers: The version's numbers, e.g. ``(3, 5, 0)``.
+        serverless: Whether it is Elasticsearch Serverless, which is newer than any version and tells old numbers.
     """
 
     product: Product
     numbers: Version
+    serverless: bool = False
 
     def __str__(self) -> str:
+        if self.serverless:
+            return f"{NAMES[self.product]} Serverless"
         return f"{NAMES[self.product]} {dotted(self.numbers)}"
 
     def has(self, feature: VersionedFeature) -> bool:
         """Return whether this version has a feature."""
         since = feature.since.get(self.product)
-        return since is not None and self.numbers >= since
+        return since is not None and (self.serverless or self.numbers >= since)
+
+    def accepts_media_types_of(self, major: int) -> bool:
+        """Return whether it accepts media types that are compatible with a major version of Elasticsearch."""
+        return self.serverless or major <= self.numbers[0]
 
     @property
     def too_old(self) -> bool:
         """Whether es-ttc does not work with it."""
-        return self.numbers < OLDEST[self.product]
+        return not self.serverless and self.numbers < OLDEST[self.product]
 
     @property
     def unmaintained(self) -> bool:
         """Whether its vendor does not maintain it any more."""
-        return self.numbers < MAINTAINED[self.product]
+        return not self.serverless and self.numbers < MAINTAINED[self.product]
 
     def refusal(self, engine: str) -> UnsupportedEngine | None:
         """Return the error for a version that es-ttc does not work with; None for any other.
@@ -112,7 +133,7 @@ def identify(info: Any, url: str) -> EngineVersion:
     if version.get("distribution") == "opensearch":
         return EngineVersion("opensearch", version_numbers(info))
     if isinstance(info, Mapping) and info.get("tagline") == "You Know, for Search":
-        return EngineVersion("elasticsearch", version_numbers(info))
+        return EngineVersion("elasticsearch", version_numbers(info), version.get("build_flavor") == "serverless")
     raise EngineError(
         f"[{url}] is neither Elasticsearch nor OpenSearch: give the address of an engine, {oldest_versions()} or newer"
     )

@@ -72,7 +72,8 @@ class StatusEndpoints:
         with suppress(EngineUnavailable):
             engine = {"product": await self._upstream.product()}
             if (version := await self._upstream.version(request.headers.raw)) is not None:
-                engine |= {"version": dotted(version.numbers), "supported": not version.too_old}
+                told = "serverless" if version.serverless else dotted(version.numbers)
+                engine |= {"version": told, "supported": not version.too_old}
         return json_response(
             request,
             {

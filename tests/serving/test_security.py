@@ -12,15 +12,19 @@ from typing import Any
 
 import orjson
 import pytest
+from pydantic import SecretStr
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.node import process
 from es_ttc.engine.node.spec import NodeSpec
-from es_ttc.errors import ConfigurationError
+from es_ttc.errors import ConfigurationError, EngineError
 from es_ttc.index.attach import attach_beside
-from es_ttc.index.attach.source import sources_of
+from es_ttc.index.attach.source import settled_writes, sources_of
+from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
+from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.enrichment import add_enrichment
+from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import build_graph
@@ -367,3 +371,57 @@ async def _attach_shop(url: str, encoder: Encoder) -> None:
         await attach_beside(engine, source, spec, encoder)
     finally:
         await engine.close()
+
+
+async def test_commands_need_no_rights_on_the_cluster_but_to_read_its_version(
+    secured: Behind, encoder: Encoder
+) -> None:
+    indices = [{"names": ["rights*", "ttc-*"], "privileges": ["all"]}]
+    users = {"blind": [], "sees_version": ["cluster:monitor/main"]}
+    for user, cluster in users.items():
+        settle(secured.engine, f"/_security/role/{user}", {"cluster": cluster, "indices": indices})
+        settle(secured.engine, f"/_security/user/{user}", {"password": PASSWORD, "roles": [user]})
+    with pytest.raises(EngineError, match=r"403: .* the user needs the cluster privilege \[monitor\]"):
+        await connect(EngineSettings(engine=secured.engine, username="blind", password=SecretStr(PASSWORD)))
+    own = EngineSettings(engine=secured.engine, username="sees_version", password=SecretStr(PASSWORD))
+    engine = await connect(own)
+    try:
+        found = await engine.capabilities()
+        assert (found.licence, found.nodes, found.max_content_length) == ("unknown", 1, 100 * 2**20)
+        await create_index(engine, "rights-own", secured.spec, IndexOptions(shards=1, replicas=0))
+        await ingest(engine, "rights-own", Inputs([Documents(corpus())]), encoder, dead_letters=DeadLetterList())
+        assert (await contents(engine, "rights-own", secured.spec)).states["ready"] > 50
+        await engine.create_index("rights-shop", {"mappings": {"properties": {"text": {"type": "text"}}}})
+        await engine.bulk("rights-shop", [b'{"index":{"_id":"1"}}', b'{"text":"a cat that drinks milk"}'])
+        [source] = await sources_of(engine, "rights-shop")
+        attached = IndexSpec(encoder.identity, text_fields=("text",), codec="float16", max_tokens=64)
+        await attach_beside(engine, source, attached, encoder)
+        with running_gateway(
+            GatewaySettings(engine=secured.engine, port=0, default_timeout_ms=20_000),
+            load=lambda _name, _folder: encoder,
+        ) as gateway:
+            for index in ("rights-own", "rights-shop"):
+                reply = call(
+                    gateway,
+                    "POST",
+                    f"/{index}/_search",
+                    {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": {"query_text": "a cat"}}},
+                    basic("sees_version", PASSWORD),
+                )
+                assert reply.json()["ttc"]["applied"] is True, reply.body
+        # Who may not see statistics is told which right is missing; sizes are left out.
+        settle(
+            secured.engine,
+            "/_security/role/sees_version",
+            {
+                "cluster": users["sees_version"],
+                "indices": [indices[0] | {"privileges": ["read", "view_index_metadata"]}],
+            },
+        )
+        assert (await contents(engine, "rights-own", secured.spec)).bytes is None
+        with pytest.raises(EngineError, match=r"the user needs the index privilege \[monitor\]"):
+            await settled_writes(engine, source)
+    finally:
+        await engine.close()
+        for index in ("rights-own", "rights-shop", "ttc-side-rights-shop"):
+            call(secured.engine, "DELETE", f"/{index}", headers=ADMIN)

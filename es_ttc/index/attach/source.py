@@ -95,10 +95,20 @@ async def settled_writes(engine: Engine, source: Index) -> dict[int, int]:
 
     Raises:
         EngineUnavailable: A shard has no active primary.
+        EngineError: The engine does not offer its statistics, or not to this user.
     """
     path = "indices.*.shards.*.seq_no.global_checkpoint,indices.*.shards.*.routing.primary"
     params = {"level": "shards", "filter_path": path}
-    answer = await engine.request("GET", f"/{source.index}/_stats", params=params)
+    try:
+        answer = await engine.request("GET", f"/{source.index}/_stats", params=params)
+    except EngineError as error:
+        if error.upstream_status not in (403, 410):
+            raise
+        raise EngineError(
+            f"{error}; es-ttc reads there which writes are complete: the user needs the index privilege [monitor] "
+            "(Elasticsearch) or [indices:monitor/stats] (OpenSearch), and Elasticsearch Serverless does not offer it",
+            upstream_status=error.upstream_status,
+        ) from error
     copies: Mapping[str, Sequence[Any]] = answer.get("indices", {}).get(source.index, {}).get("shards", {})
     found = {
         int(shard): int(copy["seq_no"]["global_checkpoint"])

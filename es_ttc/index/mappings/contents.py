@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from es_ttc.engine.protocol import Engine
+from es_ttc.engine.versions import NOT_OFFERED
+from es_ttc.errors import EngineError
 from es_ttc.index.mappings.spec import ENCODER, STATE, IndexSpec
 
 
@@ -16,14 +18,14 @@ class IndexCounts:
         states: Documents by the value of ``ttc.state``.
         lacking: Documents without ``ttc.state``: written by other clients, or updated since they were ingested.
         other_encoder: Documents with features of another encoder than the index's.
-        bytes: Size of the primary shards on disk.
+        bytes: Size of the primary shards on disk; None if the engine does not tell this user.
     """
 
     documents: int
     states: dict[str, int]
     lacking: int
     other_encoder: int
-    bytes: int
+    bytes: int | None
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form."""
@@ -44,11 +46,22 @@ async def contents(engine: Engine, index: str, spec: IndexSpec) -> IndexCounts:
     }
     answer = await engine.search(index, body)
     found = answer["aggregations"]
-    sizes = await engine.request("GET", f"/{index}/_stats/store")
     return IndexCounts(
         documents=answer["hits"]["total"]["value"],
         states={bucket["key"]: bucket["doc_count"] for bucket in found["states"]["buckets"]},
         lacking=found["lacking"]["doc_count"],
         other_encoder=found["others"]["doc_count"],
-        bytes=sizes["_all"]["primaries"]["store"]["size_in_bytes"],
+        bytes=await stored_bytes(engine, index),
     )
+
+
+async def stored_bytes(engine: Engine, index: str) -> int | None:
+    """Return the size of an index's primary shards on disk; None if the engine does not tell this user."""
+    try:
+        sizes = await engine.request("GET", f"/{index}/_stats/store")
+    except EngineError as error:
+        if error.upstream_status not in NOT_OFFERED:
+            raise
+        return None
+    size: int = sizes["_all"]["primaries"]["store"]["size_in_bytes"]
+    return size

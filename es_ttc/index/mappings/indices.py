@@ -39,7 +39,7 @@ class Index:
     def of(cls, name: str, described: Mapping[str, Any]) -> Self:
         """Return the index in the engine's response."""
         settings = described["settings"]
-        shards = int(settings["index.number_of_shards"])
+        shards = int(settings.get("index.number_of_shards", 1))  # Serverless does not tell
         return cls(
             name, settings["index.uuid"], shards, settings, described["mappings"], frozenset(described["aliases"])
         )

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError
 from es_ttc.index.attach.source import count_between, settled_writes
+from es_ttc.index.mappings.contents import stored_bytes
 from es_ttc.index.mappings.graph import GraphMeta
 from es_ttc.reranking.graph import ABSENT, GraphStatistics, NeighbourGraph, statistics
 from es_ttc.reranking.graph.statistics import reachable
@@ -48,7 +49,7 @@ class GraphReport:
         index: The index whose graph it is.
         graph: Name of the graph's own index.
         meta: The graph's metadata.
-        bytes: Its size on disk.
+        bytes: Its size on disk; None if the engine does not tell this user.
         figures: Degrees and components.
         degrees: Number of documents by number of neighbours.
         in_degrees: Number of documents by number of documents that link to them.
@@ -62,7 +63,7 @@ class GraphReport:
     index: str
     graph: str
     meta: GraphMeta
-    bytes: int
+    bytes: int | None
     figures: GraphStatistics
     degrees: Mapping[int, int]
     in_degrees: Mapping[int, int]
@@ -105,13 +106,12 @@ async def show_graph(engine: Engine, name: str, *, seeds: int = 20, picture: Pat
     await engine.refresh(graph)
     found = [node async for page in pages(engine, graph, vectors=picture is not None) for node in page]
     loaded = _loaded(found)
-    sizes = await engine.request("GET", f"/{graph}/_stats/store")
     in_degrees = np.bincount(loaded.graph.table[loaded.graph.table != ABSENT], minlength=len(found))
     shown = GraphReport(
         index=corpus.source,
         graph=graph,
         meta=meta,
-        bytes=sizes["_all"]["primaries"]["store"]["size_in_bytes"],
+        bytes=await stored_bytes(engine, graph),
         figures=statistics(loaded.graph),
         degrees=_counted(loaded.graph.degrees),
         in_degrees=_counted(in_degrees),

@@ -59,7 +59,7 @@ class MediaTypes:
         if await self._upstream.product() == "opensearch":
             return Negotiated(plain_types(headers), [PRODUCT_HEADER])
         version = await self._upstream.version(headers) if self._translate else None
-        if version is None or _compatible_with(headers) <= version.numbers[0]:
+        if version is None or version.accepts_media_types_of(_compatible_with(headers)):
             return Negotiated(headers, [])
         major = version.numbers[0]
         return Negotiated(older_types(headers, major), [(COMPATIBLE_HEADER, b"%d" % major)])
