@@ -73,6 +73,47 @@ def retrievers_page() -> str:
     return "\n".join(parts)
 
 
+_RIGHTS = """\
+## Rights
+
+| who | right on the cluster | rights on indices |
+| --- | --- | --- |
+| callers of the gateway | none; media types of newer clients are translated for those who may read the version \
+(`cluster:monitor/main`) | `read`, `view_index_metadata`, also on `ttc-side-*` where features are attached (or \
+`side_credentials: gateway`) |
+| every command | `cluster:monitor/main` (in Elasticsearch's `monitor`) | |
+| `index create`, `ingest` | | `create_index`, `write`, `read`, `view_index_metadata`, `maintenance` (refresh) |
+| `attach`, `fill`, `graph build` | | the same and `monitor` (shard statistics), on the index; `all` on `ttc-*` |
+| `attach --in-index`, `index pipeline` | `manage_ingest_pipelines` | `manage` |
+| `evaluate --engine` | | `all` on `es-ttc-evaluate-*` |
+| `jobs`, `worker` | | `write` on the index; `all` on `ttc-jobs*` |
+
+The names are Elasticsearch's. A missing right ends a command with the engine's own sentence, which names the privilege.
+Without the right to see them, the licence is `unknown`, sizes on disk are left out, one data node and a body of 100
+MiB are assumed, and the gateway reads features in parts of a fixed size.
+"""
+_SERVERLESS = f"""\
+## Elasticsearch Serverless
+
+Serverless tells an old version number; it is recognised by `build_flavor`, and taken for newer than any version.
+Elasticsearch's own code marks what Serverless offers (`ServerlessScope`, `ServerlessPublic`; read from 9.4.3):
+
+| request | used for | Serverless | es-ttc there |
+| --- | --- | --- | --- |
+| `GET /` | product and version | yes | |
+| `_search`, `_msearch`, `_count`, `_mget`, `_field_caps`, points in time, `_analyze` | searches | yes | |
+| `_bulk`, `_doc`, `_refresh` | writes | yes | |
+| creating and deleting indices, `_mapping`, `_settings`, `_aliases` | indices | yes | |
+| `_ingest/pipeline` | `attach --in-index`, `index pipeline` | yes | |
+| `_license` | whether `rank_vectors` may be used | yes | |
+| `_nodes/http,plugins` | greatest body, number of nodes | no | 100 MiB, 1 node |
+| `_nodes/stats/jvm` | how much is read at a time | no | 32 MiB, or `feature_reads_mb` |
+| `INDEX/_stats/store` | sizes in `index show`, `graph show` | no | left out |
+| `INDEX/_stats?level=shards` | which writes are complete | no | `attach`, `fill`, `graph build` end with a sentence |
+| `{"`, `".join(sorted(versions.SERVERLESS_MANAGED_SETTINGS))}` | shape of new indices | no | left out |
+"""
+
+
 def engines_page() -> str:
     """Return the page of supported engine versions and their differences."""
     oldest = {product: dotted(numbers) for product, numbers in versions.OLDEST.items()}
@@ -106,6 +147,8 @@ def engines_page() -> str:
             "Enterprise), and the greatest HTTP body. A user who may not see nodes or licence gets the usual limits.\n",
             "es-ttc speaks to Elasticsearch through elasticsearch-py 8.19 or newer, whatever the engine's version, and "
             "to OpenSearch through opensearch-py.\n",
+            _RIGHTS,
+            _SERVERLESS,
         ]
     )
 

@@ -1,11 +1,13 @@
-"""An index with features survives an upgrade of its engine: rankings stay, and writing goes on. `make test-engines`.
+"""Indices and jobs survive an upgrade of their engine: rankings stay, writing and jobs go on. `make test-engines`.
 
 The file is no `test_*.py`: the older engines need a Java or a download that `make test` does not.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,9 @@ from es_ttc.engine.connect import connect
 from es_ttc.engine.node import process
 from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
+from es_ttc.enrichment.jobs import service
+from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
+from es_ttc.enrichment.jobs.service import JobRequest, JobStatus
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.serving.server import running_gateway
@@ -24,6 +29,8 @@ from tests.attach.conftest import corpus as shop_corpus
 from tests.serving.client import search
 from tests.serving.conftest import make_index
 from tests.support.elasticsearch import ElasticsearchDistribution
+from tests.support.jobs import Workplace, census, model_process, worker_at
+from tests.support.jobs import make_index as make_enriched
 from tests.support.shared_nodes import started
 
 Ranking = dict[str, float]
@@ -32,7 +39,11 @@ UPGRADES: dict[str, tuple[Callable[[], Distribution], Callable[[], Distribution]
     "opensearch": (lambda: OpenSearchDistribution(version="2.19.1"), OpenSearchDistribution),
     "elasticsearch": (lambda: ElasticsearchDistribution(version="8.19.13"), ElasticsearchDistribution),
 }
-OWN, ATTACHED = "upgraded", "upgraded-shop"
+OWN, ATTACHED, ENRICHED = "upgraded", "upgraded-shop", "upgraded-corpus"
+REQUEST_SECONDS = 120.0
+WORK_SECONDS = 600.0
+"""Generous: a new node on a busy machine is slow, and these checks are about what it does."""
+COUNT = 60
 MILK = "a cat that drinks milk"
 TTC: dict[str, Any] = {"query_text": MILK, "on_error": "fail"}
 KNN: dict[str, Any] = {"field": "ttc.vector", "query_text": MILK, "k": 10}
@@ -60,8 +71,12 @@ def running(product: str, distribution: Distribution) -> AbstractContextManager[
     return started(distribution, name=name_of(product), keep_data=True)
 
 
+def settings_of(url: str) -> EngineSettings:
+    return EngineSettings(engine=url, request_timeout=REQUEST_SECONDS)
+
+
 async def attach_shop(url: str, encoder: Encoder) -> None:
-    engine = await connect(EngineSettings(engine=url))
+    engine = await connect(settings_of(url))
     try:
         await engine.create_index(ATTACHED, {"settings": SETTINGS, "mappings": MAPPING})
         await put(engine, ATTACHED, shop_corpus())
@@ -72,7 +87,7 @@ async def attach_shop(url: str, encoder: Encoder) -> None:
 
 
 async def write_and_fill(url: str, encoder: Encoder) -> None:
-    engine = await connect(EngineSettings(engine=url))
+    engine = await connect(settings_of(url))
     try:
         await put(engine, ATTACHED, {"new": {"title": "The cat", "body": "Another cat that drinks milk."}})
         await fill_attached(engine, ATTACHED, encoder)
@@ -81,7 +96,7 @@ async def write_and_fill(url: str, encoder: Encoder) -> None:
 
 
 def rankings(url: str, encoder: Encoder) -> dict[str, Ranking]:
-    settings = GatewaySettings(engine=url, port=0, default_timeout_ms=20_000)
+    settings = GatewaySettings(engine=url, port=0, default_timeout_ms=50_000, request_timeout=REQUEST_SECONDS)
     found = {}
     with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
         for name, (index, body) in SEARCHES.items():
@@ -106,3 +121,60 @@ def test_rankings_stay_and_writing_goes_on(product: str, encoder: Encoder) -> No
         assert list(after[name]) == list(ranking), name
         assert after[name] == pytest.approx(ranking, abs=1e-4), name
     assert "new" in then["attached knn"]
+
+
+async def submitted(place: Workplace) -> str:
+    """Make an index of documents, and submit a job that enriches them."""
+    engine = await connect(settings_of(place.engine))
+    try:
+        await make_enriched(engine, place.index, COUNT)
+        request = JobRequest(index=place.index, tau=0.5, lanes=2)
+        return (await service.submit(engine, place.settings, request)).job.id
+    finally:
+        await engine.close()
+
+
+async def worked_until(place: Workplace, job: str, enough: Callable[[JobStatus], bool]) -> JobStatus:
+    """Wait for a job's progress."""
+    engine = await connect(settings_of(place.engine))
+    try:
+        deadline = time.monotonic() + WORK_SECONDS
+        while not enough(shown := await service.shown(engine, place.settings, job)):
+            assert time.monotonic() < deadline, shown
+            await asyncio.sleep(0.3)
+        return shown
+    finally:
+        await engine.close()
+
+
+async def enriched(place: Workplace, job: str) -> None:
+    """Check that every document is enriched, and counted, exactly once."""
+    engine = await connect(settings_of(place.engine))
+    try:
+        found = await census(engine, place, job)
+        assert (found.documents, found.enriched, found.once, found.notes, found.doubled) == (*[COUNT] * 4, 0)
+    finally:
+        await engine.close()
+
+
+def test_a_job_that_is_half_done_goes_on(product: str, tmp_path: Path) -> None:
+    older, newer = UPGRADES[product]
+    with model_process(tmp_path, seconds=0.5) as (model, _, asked), EmbeddedRedis() as redis:
+
+        def place_at(url: str) -> Workplace:
+            return Workplace(url, ENRICHED, model, tmp_path, redis.url)
+
+        with running(product, older()) as node:
+            job = asyncio.run(submitted(place_at(node.url)))
+            with worker_at(place_at(node.url)) as worker:
+                asyncio.run(worked_until(place_at(node.url), job, lambda shown: shown.progress.done >= COUNT // 6))
+                worker.kill()
+            half = asyncio.run(worked_until(place_at(node.url), job, lambda _: True))
+            assert (half.state, half.progress.done < COUNT) == ("running", True)
+        before = len(asked.read_text().split())
+        with running(product, newer()) as node:
+            with worker_at(place_at(node.url)):
+                ended = asyncio.run(worked_until(place_at(node.url), job, lambda shown: shown.state != "running"))
+            assert (ended.state, ended.progress.done, ended.progress.failed) == ("completed", COUNT, 0)
+            asyncio.run(enriched(place_at(node.url), job))
+        assert len(asked.read_text().split()) - before < COUNT  # what was answered before is not asked again

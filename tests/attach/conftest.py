@@ -28,6 +28,8 @@ MAPPING = {
     "dynamic": False,
     "properties": {"title": {"type": "text"}, "body": {"type": "text"}, "price": {"type": "integer"}},
 }
+INSIDE = [pytest.param(False, id="beside"), pytest.param(True, id="inside", marks=pytest.mark.processors)]
+"""Where features are: beside the index, or inside it, where a pipeline of processors marks changed documents."""
 SETTINGS = {"index": {"number_of_shards": 2, "number_of_replicas": 0}}
 
 

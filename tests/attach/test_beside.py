@@ -10,15 +10,15 @@ from es_ttc.index.attach import fill_attached
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
-from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, update
+from tests.attach.conftest import INSIDE, MAPPING, SETTINGS, attach, corpus, put, update
 from tests.serving.client import Reply, search
 
 CATS = "which cat drinks milk?"
 
 
-@pytest.fixture(params=["beside", "inside"])
+@pytest.fixture(params=INSIDE)
 def inside(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param == "inside")
+    return bool(request.param)
 
 
 def ask(gateway: str, index: str, method: str = "spectral", size: int = 40, **body: Any) -> Reply:

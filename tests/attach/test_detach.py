@@ -42,6 +42,7 @@ async def test_a_side_index_is_gone_without_a_trace(
     assert not (await traces_of(engine, shop))[0].any
 
 
+@pytest.mark.processors
 @pytest.mark.parametrize("former", [None, "of their own"])
 async def test_of_features_inside_only_the_empty_fields_stay(
     engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder, former: str | None

@@ -22,6 +22,7 @@ from tests.support.llm import scripted_model
 CATS = [f"d{number}" for number in range(4)]
 
 
+@pytest.mark.processors
 async def test_features_inside_carry_enrichment_too(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path
 ) -> None:

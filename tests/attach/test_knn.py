@@ -178,6 +178,7 @@ async def test_vectors_of_another_text_do_not_rank(
     assert scores(reply)["d2"] < before["d2"]
 
 
+@pytest.mark.processors
 async def test_vectors_inside_that_are_of_another_text_do_not_rank(
     engine: Engine, index_name: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
@@ -196,6 +197,7 @@ async def test_vectors_inside_that_are_of_another_text_do_not_rank(
         assert reply.json()["ttc"]["stale"] == 1
 
 
+@pytest.mark.processors
 async def test_vectors_that_the_engine_cannot_search_are_an_error_not_an_empty_page(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:

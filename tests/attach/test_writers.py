@@ -19,7 +19,7 @@ from es_ttc.index.ingest import compose, content_hash
 from es_ttc.index.mappings.attached import ID, REASON
 from es_ttc.index.mappings.spec import HASH, STATE, IndexSpec
 from es_ttc.settings import EngineSettings
-from tests.attach.conftest import ANIMALS, DEEDS, attach, put
+from tests.attach.conftest import ANIMALS, DEEDS, INSIDE, attach, put
 from tests.support.encoders import Watched
 
 
@@ -42,7 +42,7 @@ async def expected(engine: Engine, index: str, spec: IndexSpec) -> dict[str, str
     return found
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["beside", "inside"])
+@pytest.mark.parametrize("inside", INSIDE)
 async def test_every_document_ends_with_the_features_of_its_own_text(
     engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder, inside: bool
 ) -> None:
@@ -93,7 +93,7 @@ async def test_every_document_ends_with_the_features_of_its_own_text(
         assert {name: kept[identifier][name] for name in document} == document
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["beside", "inside"])
+@pytest.mark.parametrize("inside", INSIDE)
 async def test_a_document_that_changes_while_it_is_encoded_keeps_its_own_write(
     engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder, inside: bool
 ) -> None:
@@ -138,7 +138,7 @@ async def test_two_fills_at_once_never_put_older_features_over_newer_ones(
     assert await hashes(engine, side) == await expected(engine, shop, spec)
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["beside", "inside"])
+@pytest.mark.parametrize("inside", INSIDE)
 async def test_what_cannot_be_encoded_is_marked_with_the_reason_and_left_alone(
     engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder, inside: bool
 ) -> None:

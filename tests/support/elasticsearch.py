@@ -65,14 +65,14 @@ class Carrier:
 CARRIERS: Mapping[str, Carrier] = {
     "9.4.3": Carrier("26.9.0.129388", "905107577dadcac8e513f249f7e21f02d18ae6ce0ae3f67960510c339f3911b9"),
     "8.19.13": Carrier("26.6.0.123539", "a5fd6fb7ed47aca40ad69c6ea56337aba741d057c52b6f8b3c8e2349edd9516a"),
-    "8.14.1": Carrier(
-        "10.7.0.96327",
-        "31f600a7e56a5f4cf11028922fda7292b14b642927f318a5f13caac31d548b89",
+    "8.13.4": Carrier(
+        "10.6.0.92116",
+        "9ede182ef8edd075f9e3f1864ae3b03299e4de831035291c7cf3e40ae9e524c0",
         newest_java=22,
         empty_folders=("bin", "plugins"),
     ),
 }
-"""By version of Elasticsearch, the default first."""
+"""By version of Elasticsearch, the default first. 8.13.4 has no module ingest-common, and so no processors."""
 DEFAULT_VERSION = next(iter(CARRIERS))
 
 

@@ -30,6 +30,9 @@ PRODUCTS: Mapping[str, Callable[[], Distribution]] = {
 LOOK_SECONDS = 0.1
 LONGEST_SECONDS = 900.0
 """Until a node is given up: the first start on a machine downloads it."""
+LICENCE_SECONDS = 300.0
+START_SECONDS = 600.0
+"""Generous: on a busy machine a node needs minutes."""
 _CANNOT = "cannot: "
 
 
@@ -104,7 +107,7 @@ def address(folder: Path, product: str) -> str:
 
 def await_licence(url: str) -> None:
     """Wait for the licence, which a new cluster of Elasticsearch gives itself only after it answers."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LICENCE_SECONDS
     while time.monotonic() < deadline:
         try:
             urllib.request.urlopen(f"{url}/_license", timeout=60).close()
@@ -128,6 +131,7 @@ def started(distribution: Distribution, *, name: str = "", keep_data: bool = Fal
         owned=True,
         short_lived=True,
         keep_data=keep_data,
+        timeout=START_SECONDS,
     )
     with process.start(spec, distribution=distribution) as node:
         if distribution.product == "elasticsearch":
