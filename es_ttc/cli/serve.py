@@ -103,6 +103,13 @@ def serve(
                 highlight=False,
                 soft_wrap=True,
             )
+        if settings.aws_sign_callers:
+            stderr.print(
+                "es-ttc: callers' requests are signed with the gateway's AWS credentials: whoever reaches "
+                f"{url} has their rights",
+                highlight=False,
+                soft_wrap=True,
+            )
         if version is not None and version.too_old:
             stderr.print(
                 f"es-ttc: the engine runs {version}, which is too old: requests are forwarded unchanged, and searches "

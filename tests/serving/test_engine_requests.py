@@ -95,3 +95,23 @@ async def test_no_answer_is_an_unavailable_engine() -> None:
     async with Upstream(GatewaySettings(engine="http://127.0.0.1:1")) as upstream:
         with pytest.raises(EngineUnavailable):
             await EngineRequests(upstream).as_gateway().read("GET", b"/", failing="it failed")
+
+
+async def test_product_and_version_take_one_request_together() -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        asked.append(request.path)
+        return web.json_response({"version": {"number": "9.4.3"}, "tagline": "You Know, for Search"})
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with Upstream(GatewaySettings(engine=f"http://127.0.0.1:{runner.addresses[0][1]}")) as upstream:
+            assert await upstream.reachable(5)
+            assert await upstream.product() == "elasticsearch"
+            assert str(await upstream.version([])) == "Elasticsearch 9.4.3"
+    finally:
+        await runner.cleanup()
+    assert asked == ["/"]
