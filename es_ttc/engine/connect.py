@@ -8,8 +8,8 @@ from es_ttc.engine.elasticsearch import ElasticsearchEngine
 from es_ttc.engine.opensearch import OpenSearchEngine
 from es_ttc.engine.plain import engine_info
 from es_ttc.engine.protocol import Engine
-from es_ttc.engine.versions import Product, identify
-from es_ttc.errors import ConfigurationError, EngineError
+from es_ttc.engine.versions import Product, identify, neither
+from es_ttc.errors import ConfigurationError, EngineError, EngineUnavailable
 from es_ttc.settings import EngineSettings
 
 _ADAPTERS: Mapping[Product, type[ClientEngine]] = {"opensearch": OpenSearchEngine, "elasticsearch": ElasticsearchEngine}
@@ -28,7 +28,7 @@ async def connect(settings: EngineSettings) -> Engine:
     try:
         info = await engine_info(settings)
     except EngineError as error:
-        raise _with_missing_right(error) from error
+        raise _explained(error, url) from error
     version = identify(info, url)
     if (refusal := version.refusal(f"[{url}]")) is not None:
         raise refusal
@@ -40,13 +40,16 @@ async def connect(settings: EngineSettings) -> Engine:
     return _ADAPTERS[version.product](settings, info)
 
 
-def _with_missing_right(error: EngineError) -> EngineError:
-    """Return an error that names the right to read the version, if the user may lack it."""
-    if error.upstream_status != 403:
+def _explained(error: EngineError, url: str) -> EngineError:
+    """Return the error for a refused ``GET /``: a missing right, or another program's answer."""
+    status = error.upstream_status
+    if status == 403:
+        return EngineError(
+            f"{error}; es-ttc reads the engine's version there: the user needs the cluster privilege [monitor] "
+            "(Elasticsearch) or [cluster:monitor/main] (OpenSearch)",
+            upstream_status=403,
+            upstream=error.upstream,
+        )
+    if isinstance(error, EngineUnavailable) or status == 401 or (status or 0) >= 500:
         return error
-    return EngineError(
-        f"{error}; es-ttc reads the engine's version there: the user needs the cluster privilege [monitor] "
-        "(Elasticsearch) or [cluster:monitor/main] (OpenSearch)",
-        upstream_status=403,
-        upstream=error.upstream,
-    )
+    return neither(url, "with something that is not JSON" if status is None else f"with {status}")

@@ -66,6 +66,8 @@ SERVERLESS_MANAGED_SETTINGS = frozenset(
 """Settings below ``index`` that Elasticsearch Serverless refuses: it chooses shards and copies itself."""
 SERVERLESS_REFUSAL = "not available when running in serverless mode"
 """Part of the message by which it refuses them."""
+_SHOWN = 80
+"""Characters of another program's answer in a message."""
 NOT_OFFERED = frozenset({401, 403, 404, 410})
 """Statuses of an interface that this user may not use, or that the service does not have (410 on Serverless)."""
 
@@ -134,8 +136,19 @@ def identify(info: Any, url: str) -> EngineVersion:
         return EngineVersion("opensearch", version_numbers(info))
     if isinstance(info, Mapping) and info.get("tagline") == "You Know, for Search":
         return EngineVersion("elasticsearch", version_numbers(info), version.get("build_flavor") == "serverless")
-    raise EngineError(
-        f"[{url}] is neither Elasticsearch nor OpenSearch: give the address of an engine, {oldest_versions()} or newer"
+    raise neither(url, f"with [{ascii(info)[:_SHOWN]}]")
+
+
+def neither(url: str, answered: str) -> EngineError:
+    """Return the error for an address where another program answers.
+
+    Args:
+        url: The address.
+        answered: How it answers ``GET /``, for the message.
+    """
+    return EngineError(
+        f"[{url}] is neither Elasticsearch nor OpenSearch: it answers GET / {answered}; give the address of an engine, "
+        f"{oldest_versions()} or newer"
     )
 
 

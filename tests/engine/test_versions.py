@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from es_ttc.engine import versions
+from es_ttc.engine.connect import connect
 from es_ttc.engine.versions import (
     RANK_VECTORS,
     SHARD_DOC_SORT,
@@ -14,6 +16,7 @@ from es_ttc.engine.versions import (
     identify,
 )
 from es_ttc.errors import EngineError, UnsupportedEngine
+from es_ttc.settings import EngineSettings
 
 
 def info_of(product: str, number: str) -> dict[str, Any]:
@@ -78,3 +81,41 @@ def test_products_differ() -> None:
     assert EngineVersion("elasticsearch", (8, 13, 4)).has(SHARD_DOC_SORT)
     assert not EngineVersion("opensearch", (3, 2, 0)).has(SHARD_DOC_SORT)
     assert not EngineVersion("opensearch", (9, 0, 0)).has(RANK_VECTORS)
+
+
+@pytest.mark.parametrize(
+    ("response", "found"),
+    [
+        ((200, "text/html", "<html>"), "with something that is not JSON"),
+        ((404, "text/html", "<html>"), "with 404"),
+        ((301, "text/html", ""), "with 301"),
+        ((200, "application/json", '{"name": "other", "version": {"number": "8"}}'), "with [{'name': 'other', 'vers"),
+        ((200, "application/json", "[]"), "with [[]]"),
+    ],
+)
+async def test_another_program_is_named_by_what_it_answers(response: tuple[int, str, str], found: str) -> None:
+    status, kind, text = response
+
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response(status=status, content_type=kind, text=text)
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        with pytest.raises(EngineError) as refused:
+            await connect(EngineSettings(engine=url))
+    finally:
+        await runner.cleanup()
+    assert str(refused.value).startswith(f"[{url}] is neither Elasticsearch nor OpenSearch: it answers GET / {found}")
+    assert str(refused.value).endswith("give the address of an engine, OpenSearch 2.19 or Elasticsearch 8.13 or newer")
+
+
+def test_serverless_is_known_by_its_flavor_and_newer_than_its_number() -> None:
+    info = {"version": {"number": "8.11.0", "build_flavor": "serverless"}, "tagline": "You Know, for Search"}
+    found = identify(info, "http://engine")
+    assert (str(found), found.too_old, found.unmaintained) == ("Elasticsearch Serverless", False, False)
+    assert found.has(RANK_VECTORS)
+    assert found.accepts_media_types_of(9)
+    assert not EngineVersion("elasticsearch", (8, 19, 13)).accepts_media_types_of(9)
