@@ -10,6 +10,7 @@ engine caches such requests until the index changes; so they are measured with a
 import argparse
 import asyncio
 import logging
+import os
 import statistics
 import time
 import uuid
@@ -116,7 +117,10 @@ async def run(url: str, documents: int, repeat: int, encoder: Encoder) -> None:
     finally:
         await engine.delete_index(name)
         await engine.close()
-    data = f"{documents:,} random vectors, {encoder.identity.dims} dimensions, one shard; {repeat} rounds"
+    load = os.getloadavg()[0]
+    data = (
+        f"{documents:,} random vectors, {encoder.identity.dims} dimensions, one shard; {repeat} rounds, load {load:.0f}"
+    )
     print(heading(f"Counting vectors that kNN cannot search, {found.engine}", data=data))
     columns = ("request", "ms without", "ms with", "median difference, ms", "whole search, ms", "share")
     print(table(columns, rows))

@@ -194,6 +194,10 @@ def test_the_identity_changes_nothing(
     target = f"/{places[place]}/_search?{urlencode(url)}"
     direct = call(behind.engine, "POST", target, body | {"rescore": native} if as_native else body)
     through = call(behind.gateway, "POST", target, body | {"rescore": item})
+    if (
+        through.status == 200
+    ):  # an older engine fails to collapse beside doc values of other fields; the gateway does not
+        assume(b"unsupported_operation_exception" not in direct.body)
     assert through.status == direct.status, (through.body, direct.body)
     assert comparable(through) == comparable(direct)
 
