@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import platformdirs
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -33,6 +33,29 @@ class _Sources(BaseSettings):
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
 
+def wrong_setting(error: ValidationError) -> str | None:
+    """Return one sentence about a setting that is wrong; None for an error that is not about settings.
+
+    Args:
+        error: The error of the settings' constructor.
+    """
+    kinds = {kind.__name__: kind for kind in _all_kinds(_Sources)}
+    if error.title not in kinds:
+        return None
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    problem = first["msg"][:1].lower() + first["msg"][1:]
+    field = kinds[error.title].model_fields.get(name)
+    secret = field is None or "Secret" in str(field.annotation) or not field.repr
+    got = "" if secret else f", got [{first['input']}]"
+    variable = f"ES_TTC_{name.upper()}"
+    return f"[{name}] is wrong{got}: {problem}; set it by a flag, by {variable}, or in es-ttc.toml"
+
+
+def _all_kinds(kind: type[BaseSettings]) -> list[type[BaseSettings]]:
+    return [kind, *(one for below in kind.__subclasses__() for one in _all_kinds(below))]
+
+
 class EngineSettings(_Sources):
     """The engine's address and credentials, as the engines' own clients take them."""
 
@@ -51,7 +74,7 @@ class EngineSettings(_Sources):
     bearer_token_file: Path | None = Field(None, description="File that contains the bearer token.")
     aws_region: str | None = Field(
         None,
-        pattern="^[a-z]+(-[a-z0-9]+)+$",
+        pattern=r"^[a-z]+(-[a-z0-9]+)+$",
         description="Region of an Amazon OpenSearch domain, e.g. eu-central-1. Requests are then signed for IAM, with "
         "credentials that botocore finds (environment, profile, role).",
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 import stamina
+from pydantic import ValidationError
 
 from es_ttc import __version__
 from es_ttc.cli.attach import attach, detach, fill
@@ -28,6 +29,7 @@ from es_ttc.cli.worker import worker
 from es_ttc.common.process_arguments import hide_credentials
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.logs import configure_logs
+from es_ttc.settings import wrong_setting
 
 
 @click.group(
@@ -107,6 +109,8 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, ValidationError) and (problem := wrong_setting(error)) is not None:
+            return _fail(problem, 1)
         return _fail(f"unexpected {type(error).__name__}: {error} (run `es-ttc --debug ...` for the traceback)", 1)
     return outcome if isinstance(outcome, int) else 0
 

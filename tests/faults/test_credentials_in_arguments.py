@@ -96,3 +96,21 @@ def test_a_file_without_a_secret_is_one_sentence(
     error = capsys.readouterr().err
     assert f"[password_file] {says}, got [{file}]" in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("AWS_REGION", "EU Central", "[aws_region] is wrong, got [EU Central]: string should match pattern"),
+        ("AWS_SERVICE", "s3", "[aws_service] is wrong, got [s3]: input should be 'es' or 'aoss'"),
+        ("REQUEST_TIMEOUT", "soon", "[request_timeout] is wrong, got [soon]: input should be a valid number"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(
+    name: str, value: str, problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(f"ES_TTC_{name}", value)
+    assert run(["jobs", "list"]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"es-ttc: {problem}")
+    assert printed.endswith(f"; set it by a flag, by ES_TTC_{name}, or in es-ttc.toml\n")
