@@ -166,12 +166,22 @@ def enrichment(name: str, analyzer: str | None, engine: str | None, as_json: boo
 
 @index.command(
     epilog=examples(
-        "es-ttc index pipeline articles",
+        "es-ttc index pipeline articles --encode later",
+        "es-ttc index pipeline articles --encode now --enrich",
         "es-ttc index pipeline articles --wait --on-error fail",
     ),
 )
 @click.argument("name")
-@click.option("--wait", is_flag=True, help="Encode documents before they are indexed. Default: only stamp them.")
+@click.option(
+    "--encode",
+    type=click.Choice(["now", "later"]),
+    help="Encode the documents that any client writes, without a plugin. later: `es-ttc worker` does it, within "
+    "seconds. now: the gateway does it for writes that pass through it, and workers for all others.",
+)
+@click.option("--enrich", is_flag=True, help="Also enrich them by a language model, with --encode.")
+@click.option(
+    "--wait", is_flag=True, help="With the plugin: encode documents before they are indexed. Default: only stamp them."
+)
 @click.option(
     "--on-error",
     type=click.Choice(["pending", "fail"]),
@@ -180,20 +190,45 @@ def enrichment(name: str, analyzer: str | None, engine: str | None, as_json: boo
     help="Treatment of a document that cannot be encoded, with --wait: index it as pending, or refuse it.",
 )
 @click.option("--timeout", default="30s", show_default=True, help="Time limit for the gateway, with --wait.")
-@click.option("--remove", is_flag=True, help="Remove the pipeline.")
+@click.option("--remove", is_flag=True, help="Remove the pipeline, and cancel its jobs.")
 @engine_flag
 @json_flag
 def pipeline(
-    name: str, wait: bool, on_error: Any, timeout: str, remove: bool, engine: str | None, as_json: bool
+    name: str,
+    encode: Any,
+    enrich: bool,
+    wait: bool,
+    on_error: Any,
+    timeout: str,
+    remove: bool,
+    engine: str | None,
+    as_json: bool,
 ) -> None:
-    """Run the plugin's ingest processor on all writes to the index NAME."""
+    """Encode and enrich the documents that any client writes to the index NAME.
+
+    With --encode, the command adds an ingest pipeline of the engine's own processors to NAME, and jobs for `es-ttc
+    worker`. NAME is an index made by es-ttc, or one with attached features. Run it again to change the options.
+
+    Without --encode, it runs the plugin's ingest processor on all writes.
+    """
     settings = Settings(**given(engine=engine))
+    if encode is not None and (wait or remove):
+        raise click.UsageError("--encode goes with --enrich only: leave out --wait and --remove")
+    if enrich and encode is None:
+        raise click.UsageError("--enrich needs --encode: give `--encode later --enrich`")
     if remove:
         removed = asyncio.run(_remove_pipeline(settings, name))
         if as_json:
             print_json({"index": name, "removed": removed})
         else:
-            click.echo(f"index [{name}] has no ingest processor" + (" any more" if removed else ""))
+            click.echo(f"index [{name}] has no pipeline of es-ttc" + (" any more" if removed else ""))
+        return
+    if encode is not None:
+        followed = asyncio.run(_follow(settings, name, encode, enrich=enrich))
+        if as_json:
+            print_json({"indices": followed})
+        else:
+            click.echo("\n".join(_followed_sentence(each) for each in followed))
         return
     from es_ttc.index.mappings.ingest_pipeline import EncodeMode
 
@@ -213,10 +248,30 @@ async def _add_pipeline(settings: Settings, name: str, waiting: "EncodeMode | No
 
 
 async def _remove_pipeline(settings: Settings, name: str) -> bool:
+    from es_ttc.enrichment.jobs.following import unfollow
     from es_ttc.index.mappings.ingest_pipeline import remove_pipeline
 
     async with connected(settings) as engine:
-        return await remove_pipeline(engine, name)
+        return await unfollow(engine, settings.jobs_index, name) or await remove_pipeline(engine, name)
+
+
+async def _follow(settings: Settings, name: str, encode: Any, *, enrich: bool) -> list[dict[str, Any]]:
+    from es_ttc.enrichment.jobs.following import follow
+
+    async with connected(settings) as engine:
+        return [each.as_dict() for each in await follow(engine, settings, name, encode, enrich=enrich)]
+
+
+def _followed_sentence(followed: dict[str, Any]) -> str:
+    lines = [f"documents written to [{followed['index']}] are encoded by job {followed['encoding']['id']}"]
+    if followed["pipeline"]:
+        lines[0] += f" (pipeline [{followed['pipeline']}])"
+    if followed["enrichment"]:
+        lines.append(f"and enriched by job {followed['enrichment']['id']}")
+        if followed["enrichment"]["reason"]:
+            lines[-1] += f", which is {followed['enrichment']['state']}: {followed['enrichment']['reason']}"
+    lines.append("`es-ttc worker` does the work; `es-ttc jobs list` shows it")
+    return "\n".join(lines)
 
 
 async def _add_enrichment(settings: Settings, name: str, analyzer: str | None) -> "EnrichmentTarget":
@@ -264,6 +319,7 @@ async def _show(settings: Settings, name: str) -> dict[str, Any]:
 
 
 async def _delete(settings: Settings, name: str) -> None:
+    from es_ttc.enrichment.jobs.following import forget
     from es_ttc.index.mappings.index import resolve_index
     from es_ttc.index.mappings.ingest_pipeline import delete_pipeline
     from es_ttc.reranking.index_graph import delete_graphs
@@ -273,6 +329,7 @@ async def _delete(settings: Settings, name: str) -> None:
         await delete_graphs(engine, concrete)
         await engine.delete_index(concrete)
         await delete_pipeline(engine, concrete)
+        await forget(engine, settings.jobs_index, concrete)
 
 
 def _report(found: dict[str, Any]) -> Table:

@@ -1,8 +1,10 @@
-"""The Celery application: two tasks, and the schedule that sends them.
+"""The Celery application: its tasks, and the schedule that sends them.
 
 Every worker runs ``sweep`` every few seconds: it finds the partitions of jobs without a lease in the engine, and sends
 a ``turn`` for each. So no message is essential: after a Redis was emptied, or a worker was killed, the next sweep sends
 the messages again. Duplicate messages do no harm, because a turn needs the partition's lease.
+
+Jobs that encode have a queue and a program of their own (:mod:`es_ttc.enrichment.jobs.encoding_app`).
 """
 
 import asyncio
@@ -48,38 +50,10 @@ def make_app(settings: Settings, broker: str, redis: str) -> Celery:
         redis: Address of Redis for its client.
     """
     app = Celery("es-ttc", broker=broker, set_as_current=False)
-    queue = f"es-ttc-{settings.jobs_index}"
     longest = settings.jobs_turn_seconds + 2 * settings.llm_timeout * settings.llm_attempts + _SPARE_SECONDS
     longest += _LOADING_SECONDS if settings.llm_offline is not None else 0.0
-    app.conf.update(
-        task_default_queue=queue,
-        task_serializer="json",
-        accept_content=["json"],
-        task_ignore_result=True,
-        task_acks_late=True,
-        task_reject_on_worker_lost=True,
-        task_soft_time_limit=longest,
-        task_time_limit=longest + _SPARE_SECONDS,
-        worker_prefetch_multiplier=1,
-        worker_hijack_root_logger=False,
-        worker_cancel_long_running_tasks_on_connection_loss=False,
-        broker_connection_retry_on_startup=True,
-        broker_connection_max_retries=None,
-        broker_transport_options={
-            "visibility_timeout": longest + 2 * _SPARE_SECONDS,
-            "priority_steps": list(range(_PRIORITIES)),
-            "queue_order_strategy": "priority",
-            "socket_timeout": 10,
-            "socket_connect_timeout": 5,
-        },
-        beat_schedule={
-            "sweep": {
-                "task": SWEEP,
-                "schedule": settings.jobs_sweep_seconds,
-                "options": {"expires": 2 * settings.jobs_sweep_seconds + 1, "priority": 0, "retry": False},
-            }
-        },
-    )
+    configure(app, settings, f"es-ttc-{settings.jobs_index}", SWEEP, longest=longest)
+    app.conf.update(task_soft_time_limit=longest, task_time_limit=longest + _SPARE_SECONDS)
 
     def turn(job: str, partition: int, priority: int) -> str:
         """Work on one partition of a job for a while."""
@@ -103,6 +77,45 @@ def make_app(settings: Settings, broker: str, redis: str) -> Celery:
     return app
 
 
+def configure(app: Celery, settings: Settings, queue: str, sweep: str, *, longest: float) -> None:
+    """Configure an application with one queue and one scheduled task.
+
+    Args:
+        app: The application.
+        settings: The interval of the sweep.
+        queue: Name of its queue.
+        sweep: The scheduled task.
+        longest: Maximum duration of a task, in seconds; afterwards its message is delivered again.
+    """
+    app.conf.update(
+        task_default_queue=queue,
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        worker_prefetch_multiplier=1,
+        worker_hijack_root_logger=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options={
+            "visibility_timeout": longest + 2 * _SPARE_SECONDS,
+            "priority_steps": list(range(_PRIORITIES)),
+            "queue_order_strategy": "priority",
+            "socket_timeout": 10,
+            "socket_connect_timeout": 5,
+        },
+        beat_schedule={
+            "sweep": {
+                "task": sweep,
+                "schedule": settings.jobs_sweep_seconds,
+                "options": {"expires": 2 * settings.jobs_sweep_seconds + 1, "priority": 0, "retry": False},
+            }
+        },
+    )
+
+
 def priority_of(priority: int) -> int:
     """Return Redis's priority of a message, where 0 is the first: sweeps, then jobs of priority 9 to 0."""
     return max(1, min(_PRIORITIES - 1, _PRIORITIES - 1 - priority))
@@ -117,8 +130,19 @@ def run_worker(settings: Settings, broker: str, redis: str, *, processes: int) -
         redis: Address of Redis for its client.
         processes: Number of concurrent turns.
     """
-    asyncio.run(_prepare(settings))
+    asyncio.run(prepare(settings))
     app = make_app(settings, broker, redis)
+    return run_until_stopped(app, settings, concurrency=processes, pool="prefork", optimization="fair")
+
+
+def run_until_stopped(app: Celery, settings: Settings, **options: Any) -> int:
+    """Run a worker of an application with its schedule until it is stopped; return the exit status.
+
+    Args:
+        app: The application.
+        settings: The interval of the schedule.
+        options: Options of Celery's worker.
+    """
     # In memory: the default scheduler stores a shelf, which is a pickle, in the working folder.
     beat = EmbeddedService(
         app, max_interval=settings.jobs_sweep_seconds, scheduler_cls="celery.beat:Scheduler", thread=True
@@ -129,8 +153,8 @@ def run_worker(settings: Settings, broker: str, redis: str, *, processes: int) -
 
     signals.worker_ready.connect(begin, weak=False)
     worker = app.Worker(
-        concurrency=processes, pool="prefork", loglevel=logging.getLogger().getEffectiveLevel(), without_mingle=True,
-        without_gossip=True, quiet=True, optimization="fair",
+        loglevel=logging.getLogger().getEffectiveLevel(), without_mingle=True, without_gossip=True, quiet=True,
+        **options,
     )  # fmt: skip
     try:
         worker.start()
@@ -140,7 +164,8 @@ def run_worker(settings: Settings, broker: str, redis: str, *, processes: int) -
     return int(worker.exitcode or 0)
 
 
-async def _prepare(settings: Settings) -> None:
+async def prepare(settings: Settings) -> None:
+    """Create the indices of the job records, if there are none."""
     engine = await connect(settings)
     try:
         await JobStore(engine, settings.jobs_index).prepare()

@@ -78,7 +78,7 @@ class Documents:
         self._reader: DocumentRewriter | DocumentUpdater = (
             DocumentUpdater(engine, target.index, target.spec.text_fields)
             if target.attached
-            else DocumentRewriter(engine, target.index, target.spec)
+            else DocumentRewriter(engine, target.index, target.spec, target.key)
         )
 
     async def pending(self, job: Job) -> int:
