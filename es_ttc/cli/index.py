@@ -179,6 +179,14 @@ def enrichment(name: str, analyzer: str | None, engine: str | None, as_json: boo
     "seconds. now: the gateway does it for writes that pass through it, and workers for all others.",
 )
 @click.option("--enrich", is_flag=True, help="Also enrich them by a language model, with --encode.")
+@click.option("--prompt", metavar="NAME|FILE", help="Prompt of the model, with --enrich, as for `es-ttc jobs submit`.")
+@click.option("--budget-tokens", type=click.IntRange(1), help="Budget in tokens, with --enrich.")
+@click.option(
+    "--refresh",
+    type=click.FloatRange(0, 100, min_open=True),
+    help="Growth of the index, as a share, after which the model's stored proposals are filtered again by document "
+    "frequency, with --enrich. Default: 0.5.",
+)
 @click.option(
     "--wait", is_flag=True, help="With the plugin: encode documents before they are indexed. Default: only stamp them."
 )
@@ -197,6 +205,9 @@ def pipeline(
     name: str,
     encode: Any,
     enrich: bool,
+    prompt: str | None,
+    budget_tokens: int | None,
+    refresh: float | None,
     wait: bool,
     on_error: Any,
     timeout: str,
@@ -216,6 +227,8 @@ def pipeline(
         raise click.UsageError("--encode goes with --enrich only: leave out --wait and --remove")
     if enrich and encode is None:
         raise click.UsageError("--enrich needs --encode: give `--encode later --enrich`")
+    if (prompt, budget_tokens, refresh) != (None, None, None) and not enrich:
+        raise click.UsageError("--prompt, --budget-tokens and --refresh go with --enrich: add it, or leave them out")
     if remove:
         removed = asyncio.run(_remove_pipeline(settings, name))
         if as_json:
@@ -224,7 +237,8 @@ def pipeline(
             click.echo(f"index [{name}] has no pipeline of es-ttc" + (" any more" if removed else ""))
         return
     if encode is not None:
-        followed = asyncio.run(_follow(settings, name, encode, enrich=enrich))
+        options = given(prompt=prompt, refresh=refresh) | {"budget_tokens": budget_tokens} if enrich else None
+        followed = asyncio.run(_follow(settings, name, encode, options))
         if as_json:
             print_json({"indices": followed})
         else:
@@ -255,11 +269,18 @@ async def _remove_pipeline(settings: Settings, name: str) -> bool:
         return await unfollow(engine, settings.jobs_index, name) or await remove_pipeline(engine, name)
 
 
-async def _follow(settings: Settings, name: str, encode: Any, *, enrich: bool) -> list[dict[str, Any]]:
-    from es_ttc.enrichment.jobs.following import follow
+async def _follow(
+    settings: Settings, name: str, encode: Any, enrichment: dict[str, Any] | None
+) -> list[dict[str, Any]]:
+    from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow
+    from es_ttc.enrichment.jobs.record import Budget
 
+    options = None
+    if enrichment is not None:
+        budget = Budget(tokens=enrichment.pop("budget_tokens"), cost=None)
+        options = EnrichmentOptions(budget=budget, **enrichment)
     async with connected(settings) as engine:
-        return [each.as_dict() for each in await follow(engine, settings, name, encode, enrich=enrich)]
+        return [each.as_dict() for each in await follow(engine, settings, name, encode, options)]
 
 
 def _followed_sentence(followed: dict[str, Any]) -> str:

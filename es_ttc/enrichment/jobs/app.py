@@ -17,12 +17,16 @@ from celery import Celery, signals
 from celery.beat import EmbeddedService
 
 from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.documents import Documents
 from es_ttc.enrichment.jobs.partition_run import TurnEnd, connected_redis, finish, pause, take_turn
 from es_ttc.enrichment.jobs.record import Job, JobState
 from es_ttc.enrichment.jobs.store import JobStore
-from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError
+from es_ttc.enrichment.proposals.plan import Plan
+from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError, InvalidRequest
+from es_ttc.index.attach.source import positions
 from es_ttc.index.mappings.enrichment import enrichable
+from es_ttc.index.mappings.indices import index_behind
 from es_ttc.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -32,6 +36,7 @@ TURN = "es_ttc.turn"
 _PRIORITIES = 10
 _QUEUED_SECONDS = 60
 """Time after which a lost message is sent again."""
+_IDLE_SECONDS = 3600
 _SPARE_SECONDS = 60.0
 _LOADING_SECONDS = 1800.0
 """Maximum time in which a worker with its own model may load or download it."""
@@ -203,14 +208,14 @@ async def _sweep(settings: Settings, url: str) -> list[tuple[str, int, int]]:
             return []
         begun = time.monotonic()
         try:
-            waiting = await _all_waiting(settings)
+            waiting = await _all_waiting(settings, redis)
             return [each for each in waiting if await redis.set(_queued(*each[:2]), 1, nx=True, ex=_QUEUED_SECONDS)]
         finally:
             pause = settings.jobs_sweep_seconds / 2 + _SWEEP_SHARE * (time.monotonic() - begun)
             await redis.set(swept, 1, px=max(1, round(1000 * pause)))
 
 
-async def _all_waiting(settings: Settings) -> list[tuple[str, int, int]]:
+async def _all_waiting(settings: Settings, redis: Any) -> list[tuple[str, int, int]]:
     try:
         engine = await connect(settings)
     except EsTtcError as error:
@@ -221,7 +226,8 @@ async def _all_waiting(settings: Settings) -> list[tuple[str, int, int]]:
         store = JobStore(engine, settings.jobs_index)
         for job in await store.listed(status=[JobState.RUNNING], most=1000):
             try:
-                waiting += [(job.id, partition, job.priority) for partition in await _waiting(store, settings, job)]
+                partitions = await _waiting(store, settings, redis, job)
+                waiting += [(job.id, partition, job.priority) for partition in partitions]
             except EngineUnavailable:
                 raise
             except EsTtcError as error:  # its index was deleted, or lost its field
@@ -233,8 +239,10 @@ async def _all_waiting(settings: Settings) -> list[tuple[str, int, int]]:
     return waiting
 
 
-async def _waiting(store: JobStore, settings: Settings, job: Job) -> list[int]:
+async def _waiting(store: JobStore, settings: Settings, redis: Any, job: Job) -> list[int]:
     """Return the partitions of a job that need a worker; end the job if nothing is left to do."""
+    if job.continuous:
+        return await _waiting_of_continuous(store, redis, job)
     if await store.turn_of(job) is not None:
         return []
     documents = Documents(store.engine, await enrichable(store.engine, job.index))
@@ -242,6 +250,48 @@ async def _waiting(store: JobStore, settings: Settings, job: Job) -> list[int]:
         await finish(store.engine, settings, job.id)
         return []
     return await store.free_lanes(job)
+
+
+async def _waiting_of_continuous(store: JobStore, redis: Any, job: Job) -> list[int]:
+    """Return the partitions of a continuous job that need a worker.
+
+    While the index's sequence numbers stand where nothing was pending, the index is not searched.
+    """
+    reached = f"{await _position(store.engine, job.index)} {job.plan.key} {job.retried}"
+    seen = await redis.get(_idle(job))
+    if seen is not None and seen.decode() == reached:
+        return []
+    if await store.turn_of(job) is not None:
+        return []
+    documents = Documents(store.engine, await enrichable(store.engine, job.index))
+    await documents.refresh()
+    if (await store.progress(job, documents.pending)).pending:
+        return await store.free_lanes(job)
+    total = await store.engine.count(job.index)
+    if job.filtered == 0 or job.refresh_due(total):
+        await store.change(job.id, lambda record: _refreshed(record, total))
+    else:
+        await redis.set(_idle(job), reached, ex=_IDLE_SECONDS)
+    return []
+
+
+def _refreshed(job: Job, documents: int) -> Job:
+    """Return a job whose stored proposals are filtered again; the first time only the number of documents is noted."""
+    if job.filtered == 0:
+        return job.model_copy(update={"filtered": documents})
+    plan = job.plan.model_copy(update={"refreshed": job.plan.refreshed + 1})
+    return job.model_copy(update={"filtered": documents, "plan": Plan.model_validate(plan.model_dump())})
+
+
+async def _position(engine: Engine, index: str) -> str:
+    source = await index_behind(engine, index)
+    if source is None:
+        raise InvalidRequest(f"there is no index [{index}] in the engine at {engine.url}")
+    return f"{source.uuid} {sorted((await positions(engine, source)).items())}"
+
+
+def _idle(job: Job) -> str:
+    return f"ttc:idle:{job.id}"
 
 
 def _queued(job: str, partition: int) -> str:

@@ -56,10 +56,12 @@ class LoadedEncoders:
 
     Args:
         settings: The names of the encoders.
+        load: Loads one for an index by its name.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, load: Callable[[EncoderIdentity, str], Encoder] | None = None) -> None:
         self._settings = settings
+        self._load_one = load or (lambda identity, name: load_encoder_for(identity, name, cache_dir=settings.cache_dir))
         self._loaded: dict[str, Encoder] = {}
         self._loading = threading.Lock()
 
@@ -78,7 +80,7 @@ class LoadedEncoders:
     def _load(self, identity: EncoderIdentity) -> Encoder:
         names = (self._settings.encoder, *self._settings.encoders)
         for name in names:
-            encoder = load_encoder_for(identity, name, cache_dir=self._settings.cache_dir)
+            encoder = self._load_one(identity, name)
             if encoder.identity.key == identity.key:
                 return encoder
         raise EncoderMismatch(
