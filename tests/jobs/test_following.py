@@ -4,10 +4,12 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from es_ttc.cli.app import run
@@ -17,7 +19,14 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import commands
 from es_ttc.enrichment.jobs.encoding_record import encoding_job_id
 from es_ttc.enrichment.jobs.encoding_run import LoadedEncoders, take_encoding_turn
+from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow, unfollow
+from es_ttc.enrichment.jobs.partition_run import TurnEnd
+from es_ttc.enrichment.jobs.service import JobStatus
+from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest
+from es_ttc.index.attach import attach_beside, attach_inside
+from es_ttc.index.attach.source import sources_of
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
+from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.server import running_gateway
@@ -65,9 +74,10 @@ async def pipelines(engine: Engine, index_name: str) -> AsyncIterator[Callable[.
         return f"{index_name}-{name}"
 
     yield make
-    await engine.request("PUT", f"/{index_name}*/_settings", body={"index.final_pipeline": "_none"})
-    await engine.request("PUT", f"/{index_name}*/_settings", body={"index.default_pipeline": "_none"})
-    await engine.request("DELETE", f"/_ingest/pipeline/*{index_name}*")
+    for setting in ("final_pipeline", "default_pipeline"):
+        await engine.request("PUT", f"/{index_name}*/_settings", body={f"index.{setting}": "_none"})
+    with suppress(EngineError):  # there may be none
+        await engine.request("DELETE", f"/_ingest/pipeline/*{index_name}*")
 
 
 def settings_for(engine: Engine, index: str, **more: Any) -> Settings:
@@ -192,3 +202,272 @@ async def test_what_a_client_writes_is_found_by_every_method(
             assert await versions(engine, index_name) == first | {"d99": (6, "ready")}
             assert worker.process.poll() is None
         assert len(asked.read_text().split()) == 101
+
+
+async def features_fit(engine: Engine, index: str, spec: IndexSpec) -> set[str]:
+    """Return the documents whose content hash is that of their present text."""
+    await engine.refresh(index)
+    hits = (await engine.search(index, {"size": 1000, "docvalue_fields": ["ttc.hash"]}))["hits"]["hits"]
+    fitting = set()
+    for hit in hits:
+        text, spans = compose(hit["_source"], spec.text_fields)
+        if hit.get("fields", {}).get("ttc.hash") == [content_hash(text, spans, spec)]:
+            fitting.add(hit["_id"])
+    return fitting
+
+
+async def test_every_kind_of_write_is_encoded_once(
+    engine: Engine,
+    index_name: str,
+    gateway: str,
+    spec: IndexSpec,
+    encoder: Encoder,
+    pipelines: Callable[..., Any],
+) -> None:
+    """Whole documents, partial updates, scripts and copies, behind pipelines of the user's own."""
+    await create_index(engine, index_name, spec, IndexOptions(shards=2, replicas=0))
+    stamped = {"set": {"field": "seen", "value": "by the default pipeline"}}
+    default = await pipelines("default", stamped)
+    final = await pipelines("final", {"append": {"field": "text", "value": ["At the end."]}})
+    asked = await pipelines("asked", {"set": {"field": "title", "value": "By a pipeline"}})
+    await engine.request(
+        "PUT",
+        f"/{index_name}/_settings",
+        body={"index.default_pipeline": default, "index.final_pipeline": final},
+    )
+    settings = settings_for(engine, index_name)
+    [followed] = await follow(engine, settings, index_name, "later")
+    [again] = await follow(engine, settings, index_name, "now")  # the key and the user's pipeline stay
+    assert again.index.options.key == followed.index.options.key != ""
+    url, forged = engine.url, {"state": "ready", "hash": "0" * 32, "encoder": spec.encoder.key, "key": "0" * 32}
+
+    def write(method: str, path: str, body: Any) -> None:
+        data = b"".join(orjson.dumps(line) + b"\n" for line in body) if isinstance(body, list) else orjson.dumps(body)
+        kind = "application/x-ndjson" if isinstance(body, list) else "application/json"
+        reply = call(url, method, f"/{index_name}{path}", data, {"content-type": kind})
+        assert reply.status in (200, 201), reply.body
+        assert not reply.json().get("errors"), reply.body
+
+    def text(name: str) -> dict[str, Any]:
+        return {"title": name, "text": f"About {name}."}
+
+    async with following(engine, settings, index_name, encoder):
+        write("PUT", "/_doc/doc", text("doc"))
+        write("PUT", "/_create/create", text("create"))
+        write("PUT", "/_doc/asked?pipeline=" + asked, text("asked"))
+        write("PUT", "/_doc/none?pipeline=_none", text("none"))
+        write("PUT", "/_doc/forged", text("forged") | {"ttc": forged, "ttc.state": "ready"})
+        write("PUT", "/_doc/odd", text("odd") | {"ttc": [forged, 7]})
+        write("PUT", "/_doc/empty?pipeline=_none", {"price": 1})
+        names = ("update", "script", "bulk update", "bulk upsert", "by query")
+        write("POST", "/_bulk", [line for name in names for line in ({"index": {"_id": name}}, text(name))])
+        before = await settled(engine, settings, index_name)
+        assert before.pop("empty") in ((2, "ready"), (2, "empty"))  # the user's final pipeline gives it a text
+        assert before == dict.fromkeys(before, (2, "ready"))
+        write("POST", "/_update/update", {"doc": {"text": "Changed."}})
+        write("POST", "/_update/script", {"script": "ctx._source.text = 'Changed.'"})
+        write("POST", "/_update/upsert", {"doc": text("upsert"), "doc_as_upsert": True})
+        write(
+            "POST",
+            "/_bulk",
+            [
+                {"update": {"_id": "bulk update"}},
+                {"doc": {"text": "Changed."}},
+                {"update": {"_id": "bulk upsert"}},
+                {"doc": {"text": "Changed."}, "doc_as_upsert": True},
+                {"update": {"_id": "bulk script"}},
+                {"script": "ctx._source.text = 'Changed.'", "upsert": text("bulk script")},
+            ],
+        )
+        query = {"query": {"ids": {"values": ["by query"]}}, "script": "ctx._source.text = 'Changed.'"}
+        write("POST", "/_update_by_query?refresh=true", query)
+        assert call(url, "DELETE", f"/{index_name}/_doc/create").status == 200
+        after = await settled(engine, settings, index_name)
+        changed = ("update", "script", "bulk update", "bulk upsert", "by query")
+        expected = {name: (2, "ready") for name in before if name != "create"} | dict.fromkeys(changed, (4, "ready"))
+        expected |= {"upsert": (2, "ready"), "bulk script": (2, "ready")}
+        assert {name: found for name, found in after.items() if name != "empty"} == expected
+        copied = f"{index_name}-copy"
+        await create_index(engine, copied, spec, IndexOptions(shards=1, replicas=0))
+        await follow(engine, settings, copied, "later")
+        body = {"source": {"index": index_name}, "dest": {"index": copied}}
+        await engine.request("POST", "/_reindex", params={"refresh": "true"}, body=body)
+        async with following(engine, settings, copied, encoder):
+            assert set((await settled(engine, settings, copied)).values()) <= {(2, "ready"), (2, "empty")}
+        assert await features_fit(engine, copied, spec) == after.keys()
+    assert await features_fit(engine, index_name, spec) == after.keys()
+    sources = {hit["_id"]: hit["_source"] for hit in (await engine.search(index_name, {"size": 99}))["hits"]["hits"]}
+    assert sources["asked"] == {"title": "By a pipeline", "text": ["About asked.", "At the end."]}
+    assert sources["doc"]["seen"] == "by the default pipeline"
+    assert "seen" not in sources["none"]
+    scored = ask(gateway, index_name, "changed", "blend").json()["ttc"]["scored"]
+    assert scored == len(after) - (after["empty"][1] == "empty")
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["in-index", "side index"])
+async def test_attached_indices_are_followed_too(
+    engine: Engine,
+    index_name: str,
+    gateway: str,
+    spec: IndexSpec,
+    encoder: Encoder,
+    pipelines: Callable[..., Any],
+    inside: bool,
+) -> None:
+    """An index that people already use: changed and deleted documents, and the way back."""
+    final = await pipelines("final", {"set": {"field": "seen", "value": True}})
+    properties = {name: {"type": "text"} for name in spec.text_fields}
+    body = {
+        "settings": {"number_of_shards": 2, "number_of_replicas": 0, "index.final_pipeline": final},
+        "mappings": {"properties": properties},
+    }
+    await engine.create_index(index_name, body)
+    url, settings = engine.url, settings_for(engine, index_name)
+    for name in ("same", "changed", "gone", "price"):
+        call(url, "PUT", f"/{index_name}/_doc/{name}", {"title": name, "text": f"About {name}."})
+    [source] = await sources_of(engine, index_name)
+    await (attach_inside if inside else attach_beside)(engine, source, spec, encoder)
+    [followed] = await follow(engine, settings, index_name, "later")
+    assert (followed.index.pipeline is not None) is (followed.index.options.key != "") is inside
+    job = encoding_job_id(index_name)
+    async with following(engine, settings, index_name, encoder):
+        await settled(engine, settings, index_name)
+        first = await versions(engine, index_name)
+        forged = {"ttc": {"state": "ready", "key": "0" * 32}} if inside else {}
+        call(url, "PUT", f"/{index_name}/_doc/new", {"title": "An owl", "text": "It hunts."} | forged)
+        lines = [{"update": {"_id": "changed"}}, {"doc": {"text": "A trout swims."}}]
+        assert call(url, "POST", f"/{index_name}/_bulk", b"".join(orjson.dumps(each) + b"\n" for each in lines)
+                    , {"content-type": "application/x-ndjson"}).status == 200  # fmt: skip
+        call(url, "POST", f"/{index_name}/_update/price", {"doc": {"price": 3}})
+        call(url, "DELETE", f"/{index_name}/_doc/gone")
+        after = await settled(engine, settings, index_name)
+    added = 1 if inside else 0  # features in the documents are one more write
+    assert after["same"] == first["same"]
+    assert after["new"][0] == 1 + added
+    assert after["changed"][0] == first["changed"][0] + 1 + added
+    reply = ask(gateway, index_name, "a fish", "spectral")
+    assert (reply.ids[0], reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == ("changed", 4, None)
+    shown = await commands.shown(engine, settings, job)
+    assert shown.progress.done == 2 + inside  # a write of a price drops in-index features
+    if not inside:
+        [side] = await engine.mapping(f"ttc-side-{index_name}")
+        assert await engine.count(side, {"exists": {"field": "ttc.id"}}) == 4
+        assert shown.as_dict()["progress"]["removed"] == 1
+    assert await unfollow(engine, settings.jobs_index, index_name)
+    assert not await unfollow(engine, settings.jobs_index, index_name)
+    assert (await commands.shown(engine, settings, job)).state == "cancelled"
+    [source] = await sources_of(engine, index_name)
+    assert source.settings["index.final_pipeline"] == (f"ttc-stamp-{index_name}" if inside else final)
+
+
+@on_one_engine
+async def test_pause_resume_cancel_and_two_workers(
+    engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, pipelines: Callable[..., Any]
+) -> None:
+    await create_index(engine, index_name, spec, IndexOptions(shards=1, replicas=0))
+    settings = settings_for(engine, index_name)
+    final = await pipelines("final", {"set": {"field": "seen", "value": True}})
+    await engine.request("PUT", f"/{index_name}/_settings", body={"index.final_pipeline": final})
+    await follow(engine, settings, index_name, "later")
+    job = encoding_job_id(index_name)
+    encoders = LoadedEncoders(settings, lambda _identity, _name: encoder)
+
+    async def turn() -> TurnEnd:
+        return await take_encoding_turn(engine, settings, encoders, job, lambda: False)
+
+    for number in range(5):
+        call(engine.url, "PUT", f"/{index_name}/_doc/d{number}", document(number))
+    await commands.pause(engine, settings, job)
+    assert await turn() is TurnEnd.NOT_DUE
+    await engine.refresh(index_name)
+    assert (await commands.shown(engine, settings, job)).progress.pending == 5
+    with pytest.raises(InvalidRequest, match="costs no tokens"):
+        await commands.resume(engine, settings, job, tokens=5)
+    with pytest.raises(InvalidRequest, match="es-ttc fill"):
+        await commands.retry(engine, settings, job)
+    assert (await commands.resume(engine, settings, job)).state == "running"
+    async with following(engine, settings, index_name, encoder):
+        await settled(engine, settings, index_name)
+        assert await turn() is TurnEnd.NOT_DUE  # the other one has the lease
+        queries = await searches(engine, index_name)
+        await asyncio.sleep(1)
+        assert await searches(engine, index_name) == queries  # nothing is written, and nothing is searched
+        await commands.pause(engine, settings, job)
+        call(engine.url, "PUT", f"/{index_name}/_doc/late", document(9))
+        await asyncio.sleep(2.5)
+        call(engine.url, "PUT", f"/{index_name}/_doc/later", document(10))
+        await asyncio.sleep(0.5)
+        assert (await versions(engine, index_name))["later"] == (1, "pending")
+    assert [each.job.id for each in await commands.listed(engine, settings)] == [job]
+    assert (await commands.cancel(engine, settings, job)).state == "cancelled"
+    with pytest.raises(InvalidRequest, match=f"es-ttc index pipeline {index_name} --encode later"):
+        await commands.resume(engine, settings, job)
+    await follow(engine, settings, index_name, "later")  # made again
+    async with following(engine, settings, index_name, encoder):
+        found = await settled(engine, settings, index_name)
+    assert set(found.values()) == {(2, "ready")}
+    await unfollow(engine, settings.jobs_index, index_name)
+    [source] = await sources_of(engine, index_name)
+    assert source.settings["index.final_pipeline"] == final
+    assert await pipelines_of(engine, index_name) == {final}
+
+
+async def searches(engine: Engine, index: str) -> int:
+    """Return the number of queries that an index has served."""
+    answer = await engine.request("GET", f"/{index}/_stats/search")
+    return int(answer["indices"][index]["total"]["search"]["query_total"])
+
+
+async def pipelines_of(engine: Engine, index: str) -> set[str]:
+    """Return the names of the ingest pipelines with an index's name in theirs."""
+    return set(await engine.request("GET", f"/_ingest/pipeline/*{index}*"))
+
+
+@on_one_engine
+async def test_without_a_model_the_job_that_enriches_waits_and_says_why(
+    engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path, pipelines: Callable[..., Any]
+) -> None:
+    await create_index(engine, index_name, spec, IndexOptions(shards=1, replicas=0))
+    settings = settings_for(engine, index_name)
+    [made] = await follow(engine, settings, index_name, "later", EnrichmentOptions())
+    assert made.enrichment is not None
+    job = made.enrichment.job
+    assert (made.enrichment.state, job.id) == ("paused", f"enrich-{index_name}")
+    assert job.reason == (
+        "no language model is configured: set ES_TTC_LLM_URL (llm_url) to an OpenAI-compatible endpoint such as "
+        f"http://127.0.0.1:8000/v1; then `es-ttc jobs resume {job.id}`"
+    )
+    with pytest.raises(ConfigurationError, match="no language model is configured"):
+        await commands.resume(engine, settings, job.id)
+    with model_process(tmp_path) as (model, _, __):
+        place = Workplace(engine.url, index_name, model, tmp_path)
+        resumed = await commands.resume(engine, place.settings, job.id, tokens=1000)
+        assert isinstance(resumed, JobStatus)
+        assert (resumed.state, resumed.job.plan.model, resumed.job.plan.prompt) == ("idle", "scripted", "base")
+        [again] = await follow(engine, place.settings, index_name, "later", EnrichmentOptions(refresh=2.0))
+        assert again.enrichment is not None
+        assert (again.enrichment.job.budget.tokens, again.enrichment.job.refresh) == (1000, 2.0)
+    [without] = await follow(engine, settings, index_name, "later")
+    assert without.enrichment is None
+    assert (await commands.shown(engine, settings, job.id)).state == "cancelled"
+    await unfollow(engine, settings.jobs_index, index_name)
+
+
+async def test_what_cannot_be_followed_is_refused_and_left_as_it_was(
+    engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    settings = settings_for(engine, index_name)
+    with pytest.raises(InvalidRequest, match=f"there is no index \\[{index_name}\\]"):
+        await follow(engine, settings, index_name, "later")
+    await engine.create_index(index_name, {"mappings": {"properties": {"text": {"type": "text"}}}})
+    with pytest.raises(InvalidRequest, match="es-ttc attach"):
+        await follow(engine, settings, index_name, "later")
+    [source] = await sources_of(engine, index_name)
+    await attach_beside(engine, source, replace(spec, text_fields=("text",)), encoder)
+    with pytest.raises(InvalidRequest, match=r"leave out --enrich, or attach with --in-index"):
+        await follow(engine, settings, index_name, "later", EnrichmentOptions())
+    [side] = (await engine.mapping(f"ttc-side-{index_name}")).values()
+    assert "writes" not in side["_meta"]["ttc"]
+    assert not await engine.exists(settings.jobs_index)
+    for side_name in await engine.mapping(f"ttc-side-{index_name}"):
+        await engine.delete_index(side_name)
