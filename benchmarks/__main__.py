@@ -16,7 +16,7 @@ WITH_ENGINE = frozenset(
     {
         "blend_speed", "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill", "knn_retrieval", "loop_hold",
         "neighbour_graph",
-        "sira", "storage",
+        "sira", "storage", "write_latency",
     }
 )  # fmt: skip
 
