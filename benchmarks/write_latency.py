@@ -9,6 +9,7 @@ processes at random moments while documents are written, changed and deleted.
 import argparse
 import asyncio
 import json
+import logging
 import os
 import random
 import signal
@@ -41,6 +42,7 @@ from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.ingest.encode import encode_texts
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.serving.logs import configure_logs
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 
@@ -311,6 +313,7 @@ async def run(arguments: argparse.Namespace, folder: Path) -> None:
     gateway = GatewaySettings(engine=arguments.engine, port=0, default_timeout_ms=20_000)
     try:
         with running_gateway(gateway, load=lambda _name, _folder: encoder) as url:
+            configure_logs("json", logging.CRITICAL)
             site = Site(arguments.engine.rstrip("/"), url, name, spec, settings)
             await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
             await follow(engine, settings, name, "later")
