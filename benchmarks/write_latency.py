@@ -22,7 +22,7 @@ import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -312,7 +312,7 @@ async def run(arguments: argparse.Namespace, folder: Path) -> None:
     engine = await connect(EngineSettings(engine=arguments.engine))
     gateway = GatewaySettings(engine=arguments.engine, port=0, default_timeout_ms=20_000)
     try:
-        with running_gateway(gateway, load=lambda _name, _folder: encoder) as url:
+        with redirect_stdout(sys.stderr), running_gateway(gateway, load=lambda _name, _folder: encoder) as url:
             configure_logs("json", logging.CRITICAL)
             site = Site(arguments.engine.rstrip("/"), url, name, spec, settings)
             await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
@@ -323,7 +323,7 @@ async def run(arguments: argparse.Namespace, folder: Path) -> None:
             await engine.delete_index(index)
         await engine.request("DELETE", f"/_ingest/pipeline/ttc-writes-{name}")
         await engine.close()
-    product = (await capabilities(arguments.engine)).replace("\n", " ")
+    product = await capabilities(arguments.engine)
     about = f"made-up texts of {arguments.words} words, seed {arguments.seed}, encoder {settings.encoder}, {product}"
     print(heading("From a write to a search that finds it", data=about, packages=("celery", "redis", "onnxruntime")))
     print(table(["what", "value"], rows))
@@ -333,7 +333,7 @@ async def capabilities(url: str) -> str:
     engine = await connect(EngineSettings(engine=url))
     try:
         found = await engine.capabilities()
-        return f"{found.product} {found.version}"
+        return f"{found.product} {'.'.join(map(str, found.version))}"
     finally:
         await engine.close()
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from es_ttc.index.mappings.index import IndexOptions
     from es_ttc.index.mappings.ingest_pipeline import EncodeMode
     from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
+    from es_ttc.index.mappings.write_options import WriteOptions
     from es_ttc.vectors.residual import Bits
 
 
@@ -284,7 +285,8 @@ async def _follow(
 
 
 def _followed_sentence(followed: dict[str, Any]) -> str:
-    lines = [f"documents written to [{followed['index']}] are encoded by job {followed['encoding']['id']}"]
+    first = "by the gateway, if they pass through it, and else by" if followed["encode"] == "now" else "by"
+    lines = [f"documents written to [{followed['index']}] are encoded {first} job {followed['encoding']['id']}"]
     if followed["pipeline"]:
         lines[0] += f" (pipeline [{followed['pipeline']}])"
     if followed["enrichment"]:
@@ -326,6 +328,7 @@ async def _create(settings: Settings, name: str, spec: "IndexSpec", options: "In
 async def _show(settings: Settings, name: str) -> dict[str, Any]:
     from es_ttc.index.attach.feature_locations import contents_of, failures, feature_location
     from es_ttc.index.mappings.contents import contents
+    from es_ttc.index.mappings.write_options import WriteOptions
 
     async with connected(settings) as engine:
         held = await feature_location(engine, name)
@@ -333,10 +336,15 @@ async def _show(settings: Settings, name: str) -> dict[str, Any]:
         return {
             "index": held.source.index,
             "side_index": held.index if held.side else None,
+            "writes": _writes(WriteOptions.of(held.holder.mapping)),
             "spec": held.spec.as_shown(),
             **counts.as_dict(),
             "failures": await failures(engine, held.index) if counts.states.get("failed") else {},
         }
+
+
+def _writes(options: "WriteOptions | None") -> dict[str, Any] | None:
+    return None if options is None else {"encode": options.encode, "enrich": options.enrich}
 
 
 async def _delete(settings: Settings, name: str) -> None:
@@ -373,6 +381,9 @@ def _report(found: dict[str, Any]) -> Table:
     }
     if found["side_index"]:
         rows["side index"] = found["side_index"]
+    if found["writes"]:
+        enriched = " and enriched" if found["writes"]["enrich"] else ""
+        rows["writes of clients"] = f"encoded {found['writes']['encode']}{enriched}"
     for identifier, reason in found["failures"].items():
         rows[f"failed: {identifier}"] = reason
     table = Table.grid(padding=(0, 2, 0, 0))

@@ -1,6 +1,7 @@
 """`es-ttc jobs`: enrichment of a corpus by a language model, as jobs that workers process."""
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from es_ttc.engine.protocol import Engine
     from es_ttc.enrichment.jobs.commands import AnyStatus
     from es_ttc.enrichment.jobs.encoding_service import EncodingStatus
+    from es_ttc.enrichment.jobs.record import Job
     from es_ttc.enrichment.jobs.service import DryRun, JobRequest, JobStatus, SampledDocument
 
 _STATES = ("running", "paused", "completed", "cancelled")
@@ -351,7 +353,7 @@ def _enrichment_details(status: "JobStatus") -> Group:
         "state": state,
         "why": job.reason,
         "trouble": progress.trouble,
-        "model": f"{job.plan.model}, by {job.plan.api}",
+        "model": f"{job.plan.model}, by {job.plan.api}" if job.plan.model else "none yet",
         "prompt": f"{job.plan.prompt}, version {job.plan.template.version}",
         "similarity": "" if job.plan.min_similarity is None else f"{job.plan.min_similarity:g} at least",
         "tau": f"{job.plan.tau:g}, up to {job.plan.most} phrases of {job.plan.most_words} words",
@@ -361,6 +363,7 @@ def _enrichment_details(status: "JobStatus") -> Group:
         "tried again": f"{progress.deferred:,} in a while" if progress.deferred and not job.status.over else "",
         "without text": f"{progress.skipped:,}" if progress.skipped else "",
         "pending": f"{progress.pending:,}",
+        "filtered": _filtered(job),
         "tokens": f"{progress.read:,} read, {progress.written:,} written" + _of_budget(status),
         "cost": f"{progress.cost:,.2f}" if progress.cost else "",
         "rate": f"{progress.rate:.2f} documents a second" if progress.rate and status.state == "running" else "",
@@ -377,6 +380,14 @@ def _enrichment_details(status: "JobStatus") -> Group:
             Text(f"{error['documents']:,} documents, such as\n" + "\n".join(sorted(samples))),
         )
     return Group(table)
+
+
+def _filtered(job: "Job") -> str:
+    """Return when the proposals of all documents are filtered again, because the corpus has grown."""
+    if job.refresh is None or not job.filtered:
+        return ""
+    times = f" ({job.plan.refreshed} times so far)" if job.plan.refreshed else ""
+    return f"at {job.filtered:,} documents, again at {math.ceil(job.filtered * (1 + job.refresh)):,}{times}"
 
 
 def _of_budget(status: "JobStatus") -> str:

@@ -11,22 +11,28 @@ from typing import Any
 
 import orjson
 import pytest
+from redis.asyncio import Redis
 
 from es_ttc.cli.app import run
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs import commands
+from es_ttc.enrichment.jobs import commands, service
+from es_ttc.enrichment.jobs.app import waiting_of_continuous
 from es_ttc.enrichment.jobs.encoding_record import encoding_job_id
 from es_ttc.enrichment.jobs.encoding_run import LoadedEncoders, take_encoding_turn
 from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow, unfollow
-from es_ttc.enrichment.jobs.partition_run import TurnEnd
+from es_ttc.enrichment.jobs.partition_run import TurnEnd, take_turn
+from es_ttc.enrichment.jobs.record import Job
+from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
 from es_ttc.enrichment.jobs.service import JobStatus
+from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest
 from es_ttc.index.attach import attach_beside, attach_inside
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.ingest.compose import compose, content_hash
+from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.server import running_gateway
@@ -34,6 +40,7 @@ from es_ttc.settings import GatewaySettings, Settings
 from tests.serving.client import Reply, call, search
 from tests.support.jobs import Workplace, document, model_process, worker_at
 from tests.support.kept import Kept
+from tests.support.llm import scripted_model
 
 on_one_engine = pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
 """For what does not depend on the product."""
@@ -450,6 +457,64 @@ async def test_without_a_model_the_job_that_enriches_waits_and_says_why(
     [without] = await follow(engine, settings, index_name, "later")
     assert without.enrichment is None
     assert (await commands.shown(engine, settings, job.id)).state == "cancelled"
+    await unfollow(engine, settings.jobs_index, index_name)
+
+
+@on_one_engine
+@pytest.mark.usefixtures("pipelines")
+async def test_proposals_are_filtered_again_when_the_corpus_has_grown(
+    engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path
+) -> None:
+    """A phrase that was rare becomes frequent; the model is not asked again. Afterwards nothing is searched."""
+    await create_index(engine, index_name, spec, IndexOptions(shards=1, replicas=0))
+
+    async def write(first: int, count: int, text: str) -> None:
+        documents = [{"_id": f"d{number}", "title": f"Report {number}", "text": text} for number in range(first, count)]
+        await ingest(engine, index_name, Inputs([Documents(documents)]), encoder, dead_letters=DeadLetterList())
+
+    await write(0, 3, "The river rises.")
+    await write(3, 4, "There is snow.")
+    async with scripted_model(lambda _: "snow, flood") as model:
+        with EmbeddedRedis() as own:
+            redis = Redis.from_url(own.url)
+            settings = Workplace(engine.url, index_name, model.url, tmp_path).settings
+            await follow(engine, settings, index_name, "later")
+            await add_enrichment(engine, index_name)
+            request = EnrichmentOptions(refresh=0.5).request(index_name)
+            request = request.model_copy(update={"tau": 0.3, "lanes": 1})
+            made = await service.submit_continuous(engine, settings, request, f"enrich-{index_name}", frozenset())
+            store = JobStore(engine, settings.jobs_index)
+
+            async def sweep() -> Job:
+                """Do what the sweeps of workers do, until none finds anything to do."""
+                for _ in range(5):
+                    job = await store.get(made.job.id)
+                    while await waiting_of_continuous(store, redis, job):
+                        assert await take_turn(engine, settings, None, job.id, 0) is TurnEnd.NOTHING_LEFT
+                return await store.get(made.job.id)
+
+            async def phrases() -> dict[str, list[str]]:
+                await engine.refresh(index_name)
+                body = {"size": 100, "_source": False, "stored_fields": ["ttc.enrichment"]}
+                hits = (await engine.search(index_name, body))["hits"]["hits"]
+                return {hit["_id"]: hit.get("fields", {}).get("ttc.enrichment", []) for hit in hits}
+
+            first = await sweep()
+            assert (first.filtered, first.plan.refreshed, len(model.asked)) == (4, 0, 4)
+            assert await phrases() == {**dict.fromkeys(("d0", "d1", "d2"), ["snow", "flood"]), "d3": ["flood"]}
+            queries = await searches(engine, index_name)
+            assert not await waiting_of_continuous(store, redis, first)
+            assert await searches(engine, index_name) == queries
+            await write(4, 5, "There is snow.")
+            assert (await sweep()).plan.refreshed == 0  # 5 documents are not yet half as many again
+            await write(5, 6, "There is snow.")
+            grown = await sweep()
+            assert (grown.filtered, grown.plan.refreshed, len(model.asked)) == (6, 1, 6)
+            assert await phrases() == {f"d{number}": ["flood"] for number in range(6)}
+            assert await engine.count(index_name, {"term": {"ttc.enriched": grown.plan.key}}) == 6
+            shown = await service.shown(engine, settings, grown.id)
+            assert (shown.state, shown.progress.done, shown.progress.pending) == ("idle", 6, 0)
+            await redis.aclose()
     await unfollow(engine, settings.jobs_index, index_name)
 
 

@@ -242,7 +242,7 @@ async def _all_waiting(settings: Settings, redis: Any) -> list[tuple[str, int, i
 async def _waiting(store: JobStore, settings: Settings, redis: Any, job: Job) -> list[int]:
     """Return the partitions of a job that need a worker; end the job if nothing is left to do."""
     if job.continuous:
-        return await _waiting_of_continuous(store, redis, job)
+        return await waiting_of_continuous(store, redis, job)
     if await store.turn_of(job) is not None:
         return []
     documents = Documents(store.engine, await enrichable(store.engine, job.index))
@@ -252,7 +252,7 @@ async def _waiting(store: JobStore, settings: Settings, redis: Any, job: Job) ->
     return await store.free_lanes(job)
 
 
-async def _waiting_of_continuous(store: JobStore, redis: Any, job: Job) -> list[int]:
+async def waiting_of_continuous(store: JobStore, redis: Any, job: Job) -> list[int]:
     """Return the partitions of a continuous job that need a worker.
 
     While the index's sequence numbers stand where nothing was pending, the index is not searched.

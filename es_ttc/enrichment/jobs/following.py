@@ -1,6 +1,5 @@
 """Follow the writes to an index: its pipeline, and the jobs that encode and enrich what is written."""
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,11 +156,21 @@ def enrichment_job_id(index: str) -> str:
 
 
 async def _cancel_enrichment(engine: Engine, jobs_index: str, index: str) -> None:
-    def cancelled(job: Job) -> Job | None:
-        if job.status.over:
-            return None
-        return job.model_copy(update={"status": JobState.CANCELLED, "reason": "", "ended": now()})
+    """Cancel the job that enriches an index, if there is one; its counts are kept with it, as the index may be gone."""
+    if not await engine.exists(jobs_index):
+        return
+    store = JobStore(engine, jobs_index)
+    try:
+        job = await store.get(enrichment_job_id(index))
+    except UnknownJob:
+        return
+    if job.status.over:
+        return
+    ended = {"status": JobState.CANCELLED, "reason": "", "ended": now()}
+    counts = await store.progress(job.model_copy(update=ended), _none_pending)
+    final = counts.model_dump(mode="json", exclude={"trouble", "remaining"})
+    await store.change(job.id, lambda record: record.model_copy(update={**ended, "final": final}))
 
-    if await engine.exists(jobs_index):
-        with suppress(UnknownJob):
-            await JobStore(engine, jobs_index).change(enrichment_job_id(index), cancelled)
+
+async def _none_pending(_: Job) -> int:
+    return 0
