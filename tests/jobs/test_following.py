@@ -21,6 +21,7 @@ from es_ttc.enrichment.jobs import commands, service
 from es_ttc.enrichment.jobs.app import waiting_of_continuous
 from es_ttc.enrichment.jobs.encoding_record import encoding_job_id
 from es_ttc.enrichment.jobs.encoding_run import LoadedEncoders, take_encoding_turn
+from es_ttc.enrichment.jobs.encoding_service import start_next
 from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow, unfollow
 from es_ttc.enrichment.jobs.partition_run import TurnEnd, take_turn
 from es_ttc.enrichment.jobs.record import Job
@@ -501,7 +502,7 @@ async def test_proposals_are_filtered_again_when_the_corpus_has_grown(
 
             first = await sweep()
             assert (first.filtered, first.plan.refreshed, len(model.asked)) == (4, 0, 4)
-            assert await phrases() == {**dict.fromkeys(("d0", "d1", "d2"), ["snow", "flood"]), "d3": ["flood"]}
+            assert await phrases() == {"d3": ["flood"], **{f"d{number}": ["snow", "flood"] for number in range(3)}}
             queries = await searches(engine, index_name)
             assert not await waiting_of_continuous(store, redis, first)
             assert await searches(engine, index_name) == queries
@@ -536,3 +537,64 @@ async def test_what_cannot_be_followed_is_refused_and_left_as_it_was(
     assert not await engine.exists(settings.jobs_index)
     for side_name in await engine.mapping(f"ttc-side-{index_name}"):
         await engine.delete_index(side_name)
+
+
+async def test_the_next_index_is_followed_too(
+    engine: Engine, index_name: str, gateway: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    """After a rollover the new index gets a side index like the one before; a deleted one ends its job.
+
+    On OpenSearch it is a data stream; the Elasticsearch of the tests has none, so there it is an alias.
+    """
+    streams = (await engine.capabilities()).product == "opensearch"
+    name = f"{index_name}-stream"
+    properties = {**{field: {"type": "text"} for field in spec.text_fields}, "@timestamp": {"type": "date"}}
+    template = {
+        "index_patterns": [name, f"{name}-0*"],
+        **({"data_stream": {}} if streams else {}),
+        "priority": 500,
+        "template": {"settings": {"number_of_replicas": 0}, "mappings": {"properties": properties}},
+    }
+    settings = settings_for(engine, index_name)
+    await engine.request("PUT", f"/_index_template/{name}", body=template)
+    try:
+        if streams:
+            await engine.request("PUT", f"/_data_stream/{name}")
+        else:
+            await engine.create_index(f"{name}-000001", {"aliases": {name: {"is_write_index": True}}})
+
+        def add(title: str) -> None:
+            body = {"@timestamp": "2026-11-23T00:00:00Z", "title": title, "text": f"About {title}."}
+            assert call(engine.url, "POST", f"/{name}/_doc?refresh=true", body).status == 201
+
+        add("an owl")
+        [first] = await sources_of(engine, name)
+        await attach_beside(engine, first, spec, encoder)
+        [followed] = await follow(engine, settings, name, "later")
+        assert (followed.encoding.job.index, followed.encoding.job.name) == (first.index, name)
+        await engine.request("POST", f"/{name}/_rollover")
+        add("a trout")
+        store = JobStore(engine, settings.jobs_index)
+        jobs = await start_next(store, await store.encodings(status=["running"]))
+        assert len(jobs) == 2
+        [second] = {job.index for job in jobs} - {first.index}
+        async with following(engine, settings, second, encoder):
+            await settled(engine, settings, second)
+        reply = ask(gateway, name, "a fish", "spectral")
+        assert reply.json()["ttc"]["scored"] == 2
+        assert reply.json()["hits"]["hits"][0]["_source"]["title"] == "a trout"
+        await engine.delete_index(first.index)
+        assert [job.index for job in await start_next(store, jobs)] == [second]
+        assert (await commands.shown(engine, settings, encoding_job_id(first.index))).state == "cancelled"
+    finally:
+        if streams:
+            await engine.request("DELETE", f"/_data_stream/{name}")
+        await engine.request("DELETE", f"/_index_template/{name}")
+        await remove_traces_like(engine, name)
+
+
+async def remove_traces_like(engine: Engine, name: str) -> None:
+    """Delete the side indices of a data stream's indices."""
+    everywhere = {"expand_wildcards": "all", "ignore_unavailable": "true", "allow_no_indices": "true"}
+    for found in await engine.request("GET", f"/ttc-*{name}*", params=everywhere):
+        await engine.delete_index(found)

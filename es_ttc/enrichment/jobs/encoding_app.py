@@ -19,6 +19,7 @@ from celery import Celery, signals
 from es_ttc.engine.connect import connect
 from es_ttc.enrichment.jobs.app import configure, prepare, run_until_stopped
 from es_ttc.enrichment.jobs.encoding_run import LoadedEncoders, take_encoding_turn
+from es_ttc.enrichment.jobs.encoding_service import start_next
 from es_ttc.enrichment.jobs.partition_run import TurnEnd, connected_redis
 from es_ttc.enrichment.jobs.record import JobState
 from es_ttc.enrichment.jobs.store import JobStore
@@ -181,7 +182,8 @@ async def _sweep(settings: Settings, url: str) -> list[str]:
         return []
     try:
         store = JobStore(engine, settings.jobs_index)
-        free = await store.free_encodings(await store.encodings(status=[JobState.RUNNING]))
+        running = await start_next(store, await store.encodings(status=[JobState.RUNNING]))
+        free = await store.free_encodings(running)
     except EsTtcError as error:
         logger.warning("a sweep ended early: %s", error)
         return []

@@ -15,6 +15,8 @@ class EncodingJob(BaseModel):
     Attributes:
         id: Its id, which follows from the index.
         index: The index.
+        name: The alias or data stream by which the index was named: the next index behind it is followed too. Empty
+            for an index that was named itself.
         status: Its state; it is never completed.
         reason: Why it paused automatically; else empty.
         created: When it was made.
@@ -25,6 +27,7 @@ class EncodingJob(BaseModel):
 
     id: str
     index: str
+    name: str = ""
     status: JobState = JobState.RUNNING
     reason: str = ""
     created: datetime = Field(default_factory=lambda: now())

@@ -23,14 +23,18 @@ from es_ttc.enrichment.jobs.partition_run import TurnEnd
 from es_ttc.enrichment.jobs.record import JobState
 from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
 from es_ttc.errors import ConfigurationError, EncoderMismatch, EngineError, EngineUnavailable, EsTtcError
-from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location, target_of
+from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location, found_behind, target_of
 from es_ttc.index.attach.fill import FillResult, fill
+from es_ttc.index.attach.followed_writes import follow_writes
+from es_ttc.index.attach.in_index import attach_inside
+from es_ttc.index.attach.side_index import attach_beside
 from es_ttc.index.attach.source import Checkpoint, DocumentVersion, positions
 from es_ttc.index.attach.source_checks import require_readable, require_updatable
 from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, Target, WriteResult
 from es_ttc.index.mappings.attached import CHECKPOINT
 from es_ttc.index.mappings.encoder import load_encoder_for
 from es_ttc.index.mappings.spec import STATE, IndexSpec
+from es_ttc.index.mappings.write_options import WriteOptions
 from es_ttc.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -204,6 +208,8 @@ class _EncodingRun:
 
     async def _held(self) -> FeatureLocation:
         """Read the index and where its features are stored; begin again if either is another one than before."""
+        if self.job.name:
+            await self._follow_like_the_others()
         held = await feature_location(self.store.engine, self.job.index)
         if (self.record.source, self.record.holder) != (held.source.uuid, held.index):
             again = {"source": held.source.uuid, "holder": held.index, "shards": {}}
@@ -213,6 +219,24 @@ class _EncodingRun:
         await require_readable(self.store.engine, held.source, held.spec.text_fields)
         self.present = time.monotonic()
         return held
+
+    async def _follow_like_the_others(self) -> None:
+        """Attach features to a new index behind an alias or a data stream, as to the indices before it."""
+        engine = self.store.engine
+        found = await found_behind(engine, self.job.name)
+        own = next(((source, held) for source, held in found if source.index == self.job.index), None)
+        pattern = next((held for source, held in found if held is not None and source.index != self.job.index), None)
+        if own is None or pattern is None:
+            return
+        source, held = own
+        options = WriteOptions.of(pattern.holder.mapping)
+        if held is None:
+            encoder = await asyncio.to_thread(self.encoders.of, pattern.spec.encoder)
+            attach = attach_beside if pattern.side else attach_inside
+            await attach(engine, source, pattern.spec, encoder)
+            held = await feature_location(engine, self.job.index)
+        if options is not None and WriteOptions.of(held.holder.mapping) is None:
+            await follow_writes(engine, held, options.encode, enrich=False)
 
     async def require_same(self, held: FeatureLocation) -> None:
         """Check every few seconds that the features are still in the same index: engines create a deleted one again.

@@ -1,5 +1,6 @@
 """Commands for jobs that encode: make, list, show, pause, resume, cancel. They use only the engine."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from es_ttc.index.attach.feature_locations import FeatureLocation, feature_locat
 from es_ttc.index.attach.source import count_between, positions
 from es_ttc.index.mappings.attached import FAILED
 from es_ttc.index.mappings.fields import EMPTY, READY
+from es_ttc.index.mappings.indices import indices_behind
 from es_ttc.index.mappings.spec import STATE
 
 
@@ -50,15 +52,24 @@ class EncodingStatus:
         }
 
 
-async def start_encoding(engine: Engine, jobs_index: str, index: str) -> EncodingStatus:
-    """Make the job that encodes an index; one that is paused or cancelled runs again."""
+async def start_encoding(engine: Engine, jobs_index: str, index: str, name: str = "") -> EncodingStatus:
+    """Make the job that encodes an index; one that is paused or cancelled runs again.
+
+    Args:
+        engine: The engine.
+        jobs_index: The index of the job records.
+        index: The index.
+        name: The alias or data stream whose next indices are followed too; empty for none.
+    """
     store = JobStore(engine, jobs_index)
     await store.prepare()
-    job = EncodingJob(id=encoding_job_id(index), index=index)
+    job = EncodingJob(id=encoding_job_id(index), index=index, name=name)
     try:
         await store.create(job)
     except VersionConflict:
-        job = await store.change_encoding(job.id, _running)
+        job = await store.change_encoding(
+            job.id, lambda present: _running(present).model_copy(update={"name": name or present.name})
+        )
     return await encoding_status(store, job)
 
 
@@ -131,6 +142,36 @@ async def _pending(engine: Engine, held: FeatureLocation, record: EncodingRecord
         )
     done = {"terms": {STATE: [READY, EMPTY, FAILED]}}
     return await engine.count(held.source.index, {"bool": {"must_not": [done]}})
+
+
+async def start_next(store: JobStore, jobs: Sequence[EncodingJob]) -> list[EncodingJob]:
+    """Make jobs for the indices that were added behind an alias or a data stream, and end those of deleted ones.
+
+    Args:
+        store: The records.
+        jobs: The running jobs.
+
+    Returns:
+        The running jobs.
+    """
+    running = {job.index: job for job in jobs}
+    for name in sorted({job.name for job in jobs if job.name}):
+        behind = {index.index for index in await indices_behind(store.engine, name)}
+        if not behind:
+            continue  # the name is gone: the jobs say so
+        for index in sorted(behind - running.keys()):
+            job = EncodingJob(id=encoding_job_id(index), index=index, name=name)
+            try:
+                await store.create(job)
+            except VersionConflict:
+                continue  # it was paused or cancelled
+            running[index] = job
+        for job in jobs:
+            if job.name == name and job.index not in behind and not await store.engine.exists(job.index):
+                await store.change_encoding(job.id, _cancelled)
+                await store.forget_encoded(job.id)
+                del running[job.index]
+    return list(running.values())
 
 
 def _running(job: EncodingJob) -> EncodingJob:

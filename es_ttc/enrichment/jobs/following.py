@@ -8,7 +8,7 @@ from es_ttc.enrichment.jobs.encoding_service import EncodingStatus, start_encodi
 from es_ttc.enrichment.jobs.record import Budget, Job, JobState, now
 from es_ttc.enrichment.jobs.service import JobRequest, JobStatus, submit_continuous
 from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
-from es_ttc.errors import InvalidRequest
+from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.attach.feature_locations import feature_locations
 from es_ttc.index.attach.followed_writes import FollowedIndex, delete_pipeline, follow_writes, unfollow_writes
 from es_ttc.index.mappings.attached import FAILED
@@ -117,7 +117,9 @@ async def follow(
     found = []
     for held in locations:
         followed = await follow_writes(engine, held, encode, enrich=enrichment is not None)
-        encoding = await start_encoding(engine, settings.jobs_index, followed.index)
+        encoding = await start_encoding(
+            engine, settings.jobs_index, followed.index, "" if name == followed.index else name
+        )
         enriching = None
         if enrichment is not None:
             enriching = await submit_continuous(
@@ -144,9 +146,16 @@ async def unfollow(engine: Engine, jobs_index: str, name: str) -> bool:
 
 
 async def forget(engine: Engine, jobs_index: str, index: str) -> None:
-    """Remove the jobs and the pipeline of an index that was deleted."""
-    await stop_encoding(engine, jobs_index, index)
-    await _cancel_enrichment(engine, jobs_index, index)
+    """Cancel the jobs and delete the pipeline of an index that was deleted, or whose features were removed.
+
+    An account that may not read the jobs has none: then they pause by themselves, with the reason.
+    """
+    try:
+        await stop_encoding(engine, jobs_index, index)
+        await _cancel_enrichment(engine, jobs_index, index)
+    except EngineError as error:
+        if error.upstream_status != 403:
+            raise
     await delete_pipeline(engine, index)
 
 

@@ -27,6 +27,7 @@ from es_ttc.index.mappings.write_options import KEY, WRITES, Encode, WriteOption
 
 _KEY_BYTES = 16
 _KEY_MAPPING = {"type": "keyword", "index": False, "doc_values": False}
+_PREFIX = "ttc-writes-"
 _FORMER = "former_pipeline"
 """Key of ``_meta.ttc.writes`` with the final pipeline that the index had before."""
 
@@ -56,7 +57,7 @@ class FollowedIndex:
 
 def pipeline_name(index: str) -> str:
     """Return the name of the pipeline of an index that es-ttc created."""
-    return f"ttc-writes-{index}"
+    return f"{_PREFIX}{index}"
 
 
 async def follow_writes(engine: Engine, held: FeatureLocation, encode: Encode, *, enrich: bool) -> FollowedIndex:
@@ -140,7 +141,7 @@ def former_pipeline(source: Index) -> str:
         found: str = inside["former_pipeline"]
         return found
     present: str = source.settings.get(FINAL_PIPELINE, NO_PIPELINE)
-    if present != pipeline_name(source.index):
+    if not present.startswith(_PREFIX):  # an index template may have carried over that of an earlier index
         return present
     kept: str = source.meta.get(WRITES, {}).get(_FORMER, NO_PIPELINE)
     return kept
