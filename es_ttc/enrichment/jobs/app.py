@@ -267,8 +267,8 @@ async def waiting_of_continuous(store: JobStore, redis: Any, job: Job) -> list[i
     await documents.refresh()
     if (await store.progress(job, documents.pending)).pending:
         return await store.free_lanes(job)
-    total = await store.engine.count(job.index)
-    if job.filtered == 0 or job.refresh_due(total):
+    total = 0 if job.refresh is None else await store.engine.count(job.index)
+    if total and (job.filtered == 0 or job.refresh_due(total)):
         await store.change(job.id, lambda record: _refreshed(record, total))
     else:
         await redis.set(_idle(job), reached, ex=_IDLE_SECONDS)

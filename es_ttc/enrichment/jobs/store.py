@@ -266,12 +266,9 @@ class JobStore:
         await self._put_record(_progress_id(name), document, refresh="false")
 
     async def forget_encoded(self, name: str) -> None:
-        """Delete how far a job that encodes has come: it begins again."""
-        try:
-            await self.engine.request("DELETE", f"/{self.jobs}/_doc/{quote(_progress_id(name), safe='')}")
-        except EngineError as error:
-            if error.upstream_status != 404:
-                raise
+        """Forget how far a job that encodes has come, but for its counts: it begins again."""
+        counts = await self.encoded(name)
+        await self.save_encoded(name, counts.model_copy(update={"source": "", "holder": "", "shards": {}}))
 
     async def listed(self, *, status: Sequence[str] = (), index: str | None = None, most: int = 100) -> list[Job]:
         """Return jobs that enrich, the newest first."""
