@@ -264,10 +264,16 @@ async def _add_pipeline(settings: Settings, name: str, waiting: "EncodeMode | No
 
 async def _remove_pipeline(settings: Settings, name: str) -> bool:
     from es_ttc.enrichment.jobs.following import unfollow
+    from es_ttc.index.attach.feature_locations import feature_locations
     from es_ttc.index.mappings.ingest_pipeline import remove_pipeline
 
     async with connected(settings) as engine:
-        return await unfollow(engine, settings.jobs_index, name) or await remove_pipeline(engine, name)
+        if await unfollow(engine, settings.jobs_index, name):
+            return True
+        locations = await feature_locations(engine, name)
+        if any(held.side or "inside" in held.source.meta for held in locations):
+            return False  # the plugin's processor runs only on indices made by es-ttc
+        return await remove_pipeline(engine, name)
 
 
 async def _follow(

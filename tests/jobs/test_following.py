@@ -411,8 +411,11 @@ async def test_pause_resume_cancel_and_two_workers(
     with pytest.raises(InvalidRequest, match=f"es-ttc index pipeline {index_name} --encode later"):
         await commands.resume(engine, settings, job)
     await follow(engine, settings, index_name, "later")  # made again
+    own = Inputs([Documents([{"_id": "own", **document(11)}])])
     async with following(engine, settings, index_name, encoder):
+        await ingest(engine, index_name, own, encoder, dead_letters=DeadLetterList())
         found = await settled(engine, settings, index_name)
+    assert found.pop("own") == (1, "ready")  # it came with its features, and the key
     assert set(found.values()) == {(2, "ready")}
     await unfollow(engine, settings.jobs_index, index_name)
     [source] = await sources_of(engine, index_name)

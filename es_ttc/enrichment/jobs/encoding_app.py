@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 ENCODE = "es_ttc.encode"
 SWEEP = "es_ttc.sweep_encoding"
-_MOST_TURNS = 32
+_MOST_TURNS = 64
 """Indices that one worker follows at the same time."""
 _QUEUED_SECONDS = 10
 """Time after which a lost message is sent again."""
