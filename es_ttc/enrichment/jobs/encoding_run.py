@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 LEASE_SECONDS = 10.0
 """Time after which the job of a killed worker is taken over. Vectors wait for it, so it is shorter than that of jobs
 that enrich."""
+_REFUSALS = (400, 401, 403, 404)
+"""Statuses that an operator must see to. After any other error the next turn tries again."""
 _SAVE_SECONDS = 2.0
 _STATE_SECONDS = 2.0
 """Interval at which a turn reads whether its job was paused."""
@@ -123,15 +125,18 @@ async def take_encoding_turn(
             run = _EncodingRun(store, settings, encoders, job, held, ending)
             try:
                 return await run.run()
+            except EngineError as error:
+                with suppress(EngineError):
+                    await held.note(str(error))
+                raise
             finally:
                 with suppress(EngineError):
                     await run.save()
     except LeaseLost:
         return TurnEnd.NOT_DUE
     except EngineError as error:
-        if isinstance(error, EngineUnavailable):
-            raise
-        await pause_encoding(store, job.id, f"the engine refuses: {error}")
+        if not isinstance(error, EngineUnavailable) and error.upstream_status in _REFUSALS:
+            await pause_encoding(store, job.id, f"the engine refuses: {error}")
         raise
     except EsTtcError as error:  # the index was deleted, or its features: an operator must act
         await pause_encoding(store, job.id, str(error))
