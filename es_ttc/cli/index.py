@@ -235,7 +235,7 @@ def pipeline(
         if as_json:
             print_json({"index": name, "removed": removed})
         else:
-            click.echo(f"index [{name}] has no pipeline of es-ttc" + (" any more" if removed else ""))
+            click.echo(f"index [{name}] has no ingest processor" + (" any more" if removed else ""))
         return
     if encode is not None:
         options = given(prompt=prompt, refresh=refresh) | {"budget_tokens": budget_tokens} if enrich else None
