@@ -40,6 +40,7 @@ FIRST = (
     "tests/cli/test_ingest.py",
     "tests/serving/test_frameworks.py",
     "tests/jobs/test_workers.py",
+    "tests/jobs/test_following.py",
     "tests/ingest/test_kill.py",
     "tests/discovery/test_loop.py",
     "tests/jobs/test_turn.py",
