@@ -173,6 +173,7 @@ class _EncodingRun:
         self.ending = ending
         self.record = EncodingRecord()
         self.stored: EncodingRecord | None = None
+        self.readable = False
         self.saved = self.checked = self.present = 0.0
         self.deadline = time.monotonic() + settings.jobs_turn_seconds
 
@@ -219,9 +220,6 @@ class _EncodingRun:
         if (self.record.source, self.record.holder) != (held.source.uuid, held.index):
             again = {"source": held.source.uuid, "holder": held.index, "shards": {}}
             self.record = self.record.model_copy(update=again)
-        if "inside" in held.source.meta:
-            require_updatable(held.source)
-        await require_readable(self.store.engine, held.source, held.spec.text_fields)
         self.present = time.monotonic()
         return held
 
@@ -260,6 +258,11 @@ class _EncodingRun:
         return all(self.record.shards.get(shard, -1) >= seq_no for shard, seq_no in now.items())
 
     async def _fill(self, held: FeatureLocation, encoder: Encoder) -> None:
+        if not self.readable:  # checked once a turn, and not while nothing is written: it searches
+            if "inside" in held.source.meta:
+                require_updatable(held.source)
+            await require_readable(self.store.engine, held.source, held.spec.text_fields)
+            self.readable = True
         before = self.record
 
         def count(filled: FillResult) -> None:
