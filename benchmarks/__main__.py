@@ -14,9 +14,8 @@ FOLDER = Path(__file__).parent
 _PARTS = frozenset({"__init__", "__main__", "common", "figures", "judged_pools", "recorded_llm", "served"})
 WITH_ENGINE = frozenset(
     {
-        "blend_speed", "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill", "knn_index_check",
-        "knn_retrieval", "loop_hold", "neighbour_graph",
-        "sira", "storage",
+        "blend_engines", "blend_speed", "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill",
+        "knn_index_check", "knn_retrieval", "loop_hold", "neighbour_graph", "sira", "storage", "write_latency",
     }
 )  # fmt: skip
 

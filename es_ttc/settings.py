@@ -161,6 +161,13 @@ class JobSettings(_Sources):
     jobs_sweep_seconds: float = Field(
         2.0, gt=0, le=3600, description="Interval at which jobs are searched for free partitions, in seconds."
     )
+    jobs_look_seconds: float = Field(
+        0.5,
+        gt=0,
+        le=60,
+        description="Interval at which a worker compares the sequence numbers of an index that it encodes with those "
+        "that it has seen, in seconds.",
+    )
     llm_requests_per_minute: int = Field(
         0,
         ge=0,
@@ -177,6 +184,10 @@ class Settings(EngineSettings, LlmSettings, JobSettings):
 
     encoder: str = Field(
         "minilm", description="Short name, model name or folder of the encoder; NAME+ADAPTER for one with an adapter."
+    )
+    encoders: tuple[str, ...] = Field(
+        (),
+        description="Further encoders that the gateway and workers may load for indices that were encoded with them.",
     )
     encoder_url: str | None = Field(
         None, description="Base URL of a vLLM server that runs the encoder, for encoders named NAME@vllm."
@@ -202,9 +213,6 @@ class GatewaySettings(Settings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(9280, ge=0, le=65535, description="Port to listen on; 0 for any free port.")
-    encoders: tuple[str, ...] = Field(
-        (), description="Further encoders that the gateway may load for indices that were encoded with them."
-    )
     feature_cache_mb: int = Field(512, ge=0, description="Size of the cache of documents' features, in MiB.")
     feature_reads_mb: int | None = Field(
         None,

@@ -350,6 +350,7 @@ async def _traces(settings: Settings, name: str) -> "list[AttachedObjects]":
 
 
 async def _detach(settings: Settings, found: "Sequence[AttachedObjects]") -> None:
+    from es_ttc.enrichment.jobs.following import forget
     from es_ttc.index.attach import detach as take_away
     from es_ttc.reranking.index_graph import delete_graphs
 
@@ -363,6 +364,7 @@ async def _detach(settings: Settings, found: "Sequence[AttachedObjects]") -> Non
                 def report(done: int, total: int, task: Any = task) -> None:
                     bar.update(task, completed=done, total=total)
 
+                await forget(engine, settings.jobs_index, traces.index)
                 await take_away(engine, traces, report=report)
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from es_ttc.index.mappings.index import IndexOptions
     from es_ttc.index.mappings.ingest_pipeline import EncodeMode
     from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
+    from es_ttc.index.mappings.write_options import WriteOptions
     from es_ttc.vectors.residual import Bits
 
 
@@ -167,12 +168,30 @@ def enrichment(name: str, analyzer: str | None, engine: str | None, as_json: boo
 
 @index.command(
     epilog=examples(
-        "es-ttc index pipeline articles",
+        "es-ttc index pipeline articles --encode later",
+        "es-ttc index pipeline articles --encode now --enrich",
         "es-ttc index pipeline articles --wait --on-error fail",
     ),
 )
 @click.argument("name")
-@click.option("--wait", is_flag=True, help="Encode documents before they are indexed. Default: only stamp them.")
+@click.option(
+    "--encode",
+    type=click.Choice(["now", "later"]),
+    help="Encode the documents that any client writes, without a plugin. later: `es-ttc worker` does it, within "
+    "seconds. now: the gateway does it for writes that pass through it, and workers for all others.",
+)
+@click.option("--enrich", is_flag=True, help="Also enrich them by a language model, with --encode.")
+@click.option("--prompt", metavar="NAME|FILE", help="Prompt of the model, with --enrich, as for `es-ttc jobs submit`.")
+@click.option("--budget-tokens", type=click.IntRange(1), help="Budget in tokens, with --enrich.")
+@click.option(
+    "--refresh",
+    type=click.FloatRange(0, 100, min_open=True),
+    help="Growth of the index, as a share, after which the model's stored proposals are filtered again by document "
+    "frequency, with --enrich. Default: 0.5.",
+)
+@click.option(
+    "--wait", is_flag=True, help="With the plugin: encode documents before they are indexed. Default: only stamp them."
+)
 @click.option(
     "--on-error",
     type=click.Choice(["pending", "fail"]),
@@ -181,20 +200,51 @@ def enrichment(name: str, analyzer: str | None, engine: str | None, as_json: boo
     help="Treatment of a document that cannot be encoded, with --wait: index it as pending, or refuse it.",
 )
 @click.option("--timeout", default="30s", show_default=True, help="Time limit for the gateway, with --wait.")
-@click.option("--remove", is_flag=True, help="Remove the pipeline.")
+@click.option("--remove", is_flag=True, help="Remove the pipeline, and cancel its jobs.")
 @engine_flag
 @json_flag
 def pipeline(
-    name: str, wait: bool, on_error: Any, timeout: str, remove: bool, engine: str | None, as_json: bool
+    name: str,
+    encode: Any,
+    enrich: bool,
+    prompt: str | None,
+    budget_tokens: int | None,
+    refresh: float | None,
+    wait: bool,
+    on_error: Any,
+    timeout: str,
+    remove: bool,
+    engine: str | None,
+    as_json: bool,
 ) -> None:
-    """Run the plugin's ingest processor on all writes to the index NAME."""
+    """Encode and enrich the documents that any client writes to the index NAME.
+
+    With --encode, the command adds an ingest pipeline of the engine's own processors to NAME, and jobs for `es-ttc
+    worker`. NAME is an index made by es-ttc, or one with attached features. Run it again to change the options.
+
+    Without --encode, it runs the plugin's ingest processor on all writes.
+    """
     settings = Settings(**given(engine=engine))
+    if encode is not None and (wait or remove):
+        raise click.UsageError("--encode goes with --enrich only: leave out --wait and --remove")
+    if enrich and encode is None:
+        raise click.UsageError("--enrich needs --encode: give `--encode later --enrich`")
+    if (prompt, budget_tokens, refresh) != (None, None, None) and not enrich:
+        raise click.UsageError("--prompt, --budget-tokens and --refresh go with --enrich: add it, or leave them out")
     if remove:
         removed = asyncio.run(_remove_pipeline(settings, name))
         if as_json:
             print_json({"index": name, "removed": removed})
         else:
             click.echo(f"index [{name}] has no ingest processor" + (" any more" if removed else ""))
+        return
+    if encode is not None:
+        options = given(prompt=prompt, refresh=refresh) | {"budget_tokens": budget_tokens} if enrich else None
+        followed = asyncio.run(_follow(settings, name, encode, options))
+        if as_json:
+            print_json({"indices": followed})
+        else:
+            click.echo("\n".join(_followed_sentence(each) for each in followed))
         return
     from es_ttc.index.mappings.ingest_pipeline import EncodeMode
 
@@ -214,10 +264,44 @@ async def _add_pipeline(settings: Settings, name: str, waiting: "EncodeMode | No
 
 
 async def _remove_pipeline(settings: Settings, name: str) -> bool:
+    from es_ttc.enrichment.jobs.following import unfollow
+    from es_ttc.index.attach.feature_locations import feature_locations
     from es_ttc.index.mappings.ingest_pipeline import remove_pipeline
 
     async with connected(settings) as engine:
+        if await unfollow(engine, settings.jobs_index, name):
+            return True
+        locations = await feature_locations(engine, name)
+        if any(held.side or "inside" in held.source.meta for held in locations):
+            return False  # the plugin's processor runs only on indices made by es-ttc
         return await remove_pipeline(engine, name)
+
+
+async def _follow(
+    settings: Settings, name: str, encode: Any, enrichment: dict[str, Any] | None
+) -> list[dict[str, Any]]:
+    from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow
+    from es_ttc.enrichment.jobs.record import Budget
+
+    options = None
+    if enrichment is not None:
+        budget = Budget(tokens=enrichment.pop("budget_tokens"), cost=None)
+        options = EnrichmentOptions(budget=budget, **enrichment)
+    async with connected(settings) as engine:
+        return [each.as_dict() for each in await follow(engine, settings, name, encode, options)]
+
+
+def _followed_sentence(followed: dict[str, Any]) -> str:
+    first = "by the gateway, if they pass through it, and else by" if followed["encode"] == "now" else "by"
+    lines = [f"documents written to [{followed['index']}] are encoded {first} job {followed['encoding']['id']}"]
+    if followed["pipeline"]:
+        lines[0] += f" (pipeline [{followed['pipeline']}])"
+    if followed["enrichment"]:
+        lines.append(f"and enriched by job {followed['enrichment']['id']}")
+        if followed["enrichment"]["reason"]:
+            lines[-1] += f", which is {followed['enrichment']['state']}: {followed['enrichment']['reason']}"
+    lines.append("`es-ttc worker` does the work; `es-ttc jobs list` shows it")
+    return "\n".join(lines)
 
 
 async def _add_enrichment(settings: Settings, name: str, analyzer: str | None) -> "EnrichmentTarget":
@@ -251,6 +335,7 @@ async def _create(settings: Settings, name: str, spec: "IndexSpec", options: "In
 async def _show(settings: Settings, name: str) -> dict[str, Any]:
     from es_ttc.index.attach.feature_locations import contents_of, failures, feature_location
     from es_ttc.index.mappings.contents import contents
+    from es_ttc.index.mappings.write_options import WriteOptions
 
     async with connected(settings) as engine:
         held = await feature_location(engine, name)
@@ -258,13 +343,19 @@ async def _show(settings: Settings, name: str) -> dict[str, Any]:
         return {
             "index": held.source.index,
             "side_index": held.index if held.side else None,
+            "writes": _writes(WriteOptions.of(held.holder.mapping)),
             "spec": held.spec.as_shown(),
             **counts.as_dict(),
             "failures": await failures(engine, held.index) if counts.states.get("failed") else {},
         }
 
 
+def _writes(options: "WriteOptions | None") -> dict[str, Any] | None:
+    return None if options is None else {"encode": options.encode, "enrich": options.enrich}
+
+
 async def _delete(settings: Settings, name: str) -> None:
+    from es_ttc.enrichment.jobs.following import forget
     from es_ttc.index.mappings.index import resolve_index
     from es_ttc.index.mappings.ingest_pipeline import delete_pipeline
     from es_ttc.reranking.index_graph import delete_graphs
@@ -274,6 +365,7 @@ async def _delete(settings: Settings, name: str) -> None:
         await delete_graphs(engine, concrete)
         await engine.delete_index(concrete)
         await delete_pipeline(engine, concrete)
+        await forget(engine, settings.jobs_index, concrete)
 
 
 def _report(found: dict[str, Any]) -> Table:
@@ -296,6 +388,9 @@ def _report(found: dict[str, Any]) -> Table:
     }
     if found["side_index"]:
         rows["side index"] = found["side_index"]
+    if found["writes"]:
+        enriched = " and enriched" if found["writes"]["enrich"] else ""
+        rows["writes of clients"] = f"encoded {found['writes']['encode']}{enriched}"
     for identifier, reason in found["failures"].items():
         rows[f"failed: {identifier}"] = reason
     table = Table.grid(padding=(0, 2, 0, 0))

@@ -1,6 +1,7 @@
 """`es-ttc jobs`: enrichment of a corpus by a language model, as jobs that workers process."""
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,9 @@ from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.engine.protocol import Engine
+    from es_ttc.enrichment.jobs.commands import AnyStatus
+    from es_ttc.enrichment.jobs.encoding_service import EncodingStatus
+    from es_ttc.enrichment.jobs.record import Job
     from es_ttc.enrichment.jobs.service import DryRun, JobRequest, JobStatus, SampledDocument
 
 _STATES = ("running", "paused", "completed", "cancelled")
@@ -28,7 +32,7 @@ _ROUGHLY_MINUTES = 10
 
 @click.group()
 def jobs() -> None:
-    """Submit, watch and control enrichment jobs. `es-ttc worker` processes them."""
+    """Submit, watch and control jobs. `es-ttc worker` processes them."""
 
 
 @jobs.command(
@@ -154,9 +158,9 @@ def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: 
 @json_flag
 def list_jobs(engine: str | None, state: tuple[str, ...], as_json: bool) -> None:
     """List jobs, the newest first."""
-    from es_ttc.enrichment.jobs import service
+    from es_ttc.enrichment.jobs import commands
 
-    found = _run(engine, lambda client, settings: service.listed(client, settings, state))
+    found = _run(engine, lambda client, settings: commands.listed(client, settings, state))
     if as_json:
         print_json({"jobs": [each.as_dict() for each in found]})
     elif not found:
@@ -171,9 +175,9 @@ def list_jobs(engine: str | None, state: tuple[str, ...], as_json: bool) -> None
 @json_flag
 def show(job: str, engine: str | None, as_json: bool) -> None:
     """Show one job: plan, counts, cost, failures with reasons."""
-    from es_ttc.enrichment.jobs import service
+    from es_ttc.enrichment.jobs import commands
 
-    _report(_run(engine, lambda client, settings: service.shown(client, settings, job)), as_json=as_json)
+    _report(_run(engine, lambda client, settings: commands.shown(client, settings, job)), as_json=as_json)
 
 
 @jobs.command()
@@ -182,9 +186,9 @@ def show(job: str, engine: str | None, as_json: bool) -> None:
 @json_flag
 def pause(job: str, engine: str | None, as_json: bool) -> None:
     """Pause JOB. Documents under way are finished, no further one is started."""
-    from es_ttc.enrichment.jobs import service
+    from es_ttc.enrichment.jobs import commands
 
-    _report(_run(engine, lambda client, settings: service.pause(client, settings, job)), as_json=as_json)
+    _report(_run(engine, lambda client, settings: commands.pause(client, settings, job)), as_json=as_json)
 
 
 @jobs.command(
@@ -199,11 +203,11 @@ def pause(job: str, engine: str | None, as_json: bool) -> None:
 @json_flag
 def resume(job: str, engine: str | None, budget_tokens: int | None, budget_cost: float | None, as_json: bool) -> None:
     """Resume JOB."""
-    from es_ttc.enrichment.jobs import service
+    from es_ttc.enrichment.jobs import commands
 
     found = _run(
         engine,
-        lambda client, settings: service.resume(client, settings, job, tokens=budget_tokens, cost=budget_cost),
+        lambda client, settings: commands.resume(client, settings, job, tokens=budget_tokens, cost=budget_cost),
     )
     _report(found, as_json=as_json)
 
@@ -214,9 +218,9 @@ def resume(job: str, engine: str | None, budget_tokens: int | None, budget_cost:
 @json_flag
 def cancel(job: str, engine: str | None, as_json: bool) -> None:
     """Cancel JOB. Existing enrichment is kept."""
-    from es_ttc.enrichment.jobs import service
+    from es_ttc.enrichment.jobs import commands
 
-    _report(_run(engine, lambda client, settings: service.cancel(client, settings, job)), as_json=as_json)
+    _report(_run(engine, lambda client, settings: commands.cancel(client, settings, job)), as_json=as_json)
 
 
 @jobs.command()
@@ -225,9 +229,9 @@ def cancel(job: str, engine: str | None, as_json: bool) -> None:
 @json_flag
 def retry(job: str, engine: str | None, as_json: bool) -> None:
     """Process the failed documents of JOB again."""
-    from es_ttc.enrichment.jobs import service
+    from es_ttc.enrichment.jobs import commands
 
-    _report(_run(engine, lambda client, settings: service.retry(client, settings, job)), as_json=as_json)
+    _report(_run(engine, lambda client, settings: commands.retry(client, settings, job)), as_json=as_json)
 
 
 @jobs.command()
@@ -239,11 +243,11 @@ def retry(job: str, engine: str | None, as_json: bool) -> None:
 @json_flag
 def watch(job: str, engine: str | None, every: float, as_json: bool) -> None:
     """Show the progress of JOB until it pauses or ends; with --json one line per update."""
-    from es_ttc.enrichment.jobs import service
+    from es_ttc.enrichment.jobs import commands
 
     with Live(console=stdout, auto_refresh=False, transient=True) as live:
         while True:
-            status = _run(engine, lambda client, settings: service.shown(client, settings, job))
+            status = _run(engine, lambda client, settings: commands.shown(client, settings, job))
             if as_json:
                 live.stop()
                 print_json(status.as_dict())
@@ -282,14 +286,14 @@ def _run(url: str | None, call: "Callable[[Engine, Settings], Awaitable[Any]]") 
     return asyncio.run(connected_call())
 
 
-def _report(status: "JobStatus", *, as_json: bool) -> None:
+def _report(status: "AnyStatus", *, as_json: bool) -> None:
     if as_json:
         print_json(status.as_dict())
     else:
         stdout.print(_details(status))
 
 
-def _table(found: "list[JobStatus]") -> Table:
+def _table(found: "list[AnyStatus]") -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("job", no_wrap=True)
     table.add_column("index", overflow="fold")
@@ -311,7 +315,36 @@ def _table(found: "list[JobStatus]") -> Table:
     return table
 
 
-def _details(status: "JobStatus") -> Group:
+def _details(status: "AnyStatus") -> Group:
+    from es_ttc.enrichment.jobs.encoding_service import EncodingStatus
+
+    return _encoding_details(status) if isinstance(status, EncodingStatus) else _enrichment_details(status)
+
+
+def _encoding_details(status: "EncodingStatus") -> Group:
+    job, progress = status.job, status.progress
+    rows = {
+        "job": job.id,
+        "index": job.index,
+        "state": status.state,
+        "why": job.reason,
+        "trouble": progress.trouble,
+        "documents": f"{progress.total:,}",
+        "encoded": f"{progress.done:,}, repeated writes included",
+        "failed": f"{progress.failed:,}" if progress.failed else "",
+        "removed": f"{progress.removed:,} deleted documents" if progress.removed else "",
+        "pending": f"{progress.pending:,}",
+        "rate": f"{progress.rate:.1f} documents a second of the encoder's time" if progress.rate else "",
+        "time left": _time(progress.remaining) if status.state == "running" else "",
+    }
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for label, value in rows.items():
+        if value:
+            table.add_row(Text(label, "bold"), Text(value))
+    return Group(table)
+
+
+def _enrichment_details(status: "JobStatus") -> Group:
     job, progress = status.job, status.progress
     state = status.state + (f", since job {status.waits_for} has its turn" if status.waits_for else "")
     rows = {
@@ -320,7 +353,7 @@ def _details(status: "JobStatus") -> Group:
         "state": state,
         "why": job.reason,
         "trouble": progress.trouble,
-        "model": f"{job.plan.model}, by {job.plan.api}",
+        "model": f"{job.plan.model}, by {job.plan.api}" if job.plan.model else "none yet",
         "prompt": f"{job.plan.prompt}, version {job.plan.template.version}",
         "similarity": "" if job.plan.min_similarity is None else f"{job.plan.min_similarity:g} at least",
         "tau": f"{job.plan.tau:g}, up to {job.plan.most} phrases of {job.plan.most_words} words",
@@ -330,6 +363,7 @@ def _details(status: "JobStatus") -> Group:
         "tried again": f"{progress.deferred:,} in a while" if progress.deferred and not job.status.over else "",
         "without text": f"{progress.skipped:,}" if progress.skipped else "",
         "pending": f"{progress.pending:,}",
+        "filtered": _filtered(job),
         "tokens": f"{progress.read:,} read, {progress.written:,} written" + _of_budget(status),
         "cost": f"{progress.cost:,.2f}" if progress.cost else "",
         "rate": f"{progress.rate:.2f} documents a second" if progress.rate and status.state == "running" else "",
@@ -346,6 +380,14 @@ def _details(status: "JobStatus") -> Group:
             Text(f"{error['documents']:,} documents, such as\n" + "\n".join(sorted(samples))),
         )
     return Group(table)
+
+
+def _filtered(job: "Job") -> str:
+    """Return when the proposals of all documents are filtered again, because the corpus has grown."""
+    if job.refresh is None or not job.filtered:
+        return ""
+    times = f" ({job.plan.refreshed} times so far)" if job.plan.refreshed else ""
+    return f"at {job.filtered:,} documents, again at {math.ceil(job.filtered * (1 + job.refresh)):,}{times}"
 
 
 def _of_budget(status: "JobStatus") -> str:

@@ -1,31 +1,47 @@
-"""`es-ttc worker`: process enrichment jobs."""
+"""`es-ttc worker`: encode what is written to followed indices, and process enrichment jobs."""
 
 import logging
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import click
 
-from es_ttc.cli.common import engine_flag, given
+from es_ttc.cli.common import encoder_flag, engine_flag, given
 from es_ttc.cli.options import examples
 from es_ttc.settings import Settings
+
+if TYPE_CHECKING:
+    from es_ttc.llm import LanguageModel
 
 
 @click.command(
     epilog=examples(
         "es-ttc worker",
         "es-ttc worker --redis redis://127.0.0.1:6379/0 --processes 4",
+        "es-ttc worker --only encode",
     ),
 )
 @engine_flag
+@encoder_flag
 @click.option("--redis", metavar="URL", help="URL of the shared Redis. Default: ES_TTC_REDIS, or an embedded one.")
 @click.option(
     "--processes",
     type=click.IntRange(1, 256),
     help="Number of partitions processed in parallel. Default: 2; 1 with ES_TTC_LLM_OFFLINE.",
 )
+@click.option(
+    "--only",
+    type=click.Choice(["encode", "enrich"]),
+    help="The jobs to process. Default: those that encode, and those that enrich if a language model is configured.",
+)
 @click.option("--verbose", is_flag=True, help="Log every turn.")
-def worker(engine: str | None, redis: str | None, processes: int | None, verbose: bool) -> int:
-    """Process enrichment jobs until stopped.
+def worker(
+    engine: str | None, encoder: str | None, redis: str | None, processes: int | None, only: str | None, verbose: bool
+) -> int:
+    """Process jobs until stopped.
+
+    Encodes the documents of indices that `es-ttc index pipeline --encode` has prepared, and enriches documents for
+    `es-ttc jobs`. The two have separate processes: a slow language model never delays vectors.
 
     The first Ctrl-C finishes the work under way and ends; a second one stops at once.
     """
@@ -35,12 +51,12 @@ def worker(engine: str | None, redis: str | None, processes: int | None, verbose
         from es_ttc.errors import ConfigurationError
 
         raise ConfigurationError("workers need Celery and a client of Redis: pip install 'es-ttc[jobs]'") from error
+    from es_ttc.enrichment.jobs.encoding_app import EncodingProcess, run_encoding_worker
     from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis, addresses
-    from es_ttc.llm import model_for_jobs
     from es_ttc.serving.logs import configure_logs
 
-    settings = Settings(**given(engine=engine, redis=redis))
-    model = model_for_jobs(settings)  # a worker needs a model
+    settings = Settings(**given(engine=engine, encoder=encoder, redis=redis))
+    model = None if only == "encode" else _model(settings, required=only == "enrich")
     processes = processes or (2 if settings.llm_offline is None else 1)
     configure_logs("auto", logging.INFO if verbose else logging.WARNING)
     with ExitStack() as stack:
@@ -49,5 +65,22 @@ def worker(engine: str | None, redis: str | None, processes: int | None, verbose
         else:
             url, where = stack.enter_context(EmbeddedRedis()).url, "a Redis of its own"
         broker, url = addresses(url)
-        click.echo(f"worker of {processes} processes, {where}, model at {model.url}; Ctrl-C stops it", err=True)
+        if model is None:
+            unset = "" if only else "; no language model is configured (ES_TTC_LLM_URL), so it enriches nothing"
+            click.echo(f"worker that encodes, {where}{unset}; Ctrl-C stops it", err=True)
+            return run_encoding_worker(settings, broker, url)
+        encodes = "" if only else " and one that encodes"
+        click.echo(
+            f"worker of {processes} processes{encodes}, {where}, model at {model.url}; Ctrl-C stops it", err=True
+        )
+        if not only:
+            stack.enter_context(EncodingProcess(settings, url, verbose=verbose))
         return run_worker(settings, broker, url, processes=processes)
+
+
+def _model(settings: Settings, *, required: bool) -> "LanguageModel | None":
+    from es_ttc.llm import model_for_jobs
+
+    if not required and settings.llm_url is None and settings.llm_offline is None:
+        return None
+    return model_for_jobs(settings)

@@ -89,11 +89,11 @@ def test_addresses_of_both_kinds_are_known() -> None:
     assert "secret" not in str(wrong.value)
 
 
-def test_a_worker_without_a_model_refuses_to_start(
+def test_a_worker_that_only_enriches_refuses_to_start_without_a_model(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ES_TTC_LLM_URL", raising=False)
-    assert run(["worker"]) == 1
+    assert run(["worker", "--only", "enrich"]) == 1
     assert "no language model is configured: set ES_TTC_LLM_URL" in capfd.readouterr().err
 
 

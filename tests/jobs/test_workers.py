@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ from typing import Any
 import pytest
 
 from es_ttc.cli.app import run
+from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import service
+from es_ttc.enrichment.jobs.following import follow
 from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
 from es_ttc.enrichment.jobs.service import JobRequest
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import IndexSpec
 from tests.support.chaos import survive
-from tests.support.jobs import Workplace, census, connected, fill, make_index, model_process, worker_at
+from tests.support.jobs import Worker, Workplace, census, connected, fill, make_index, model_process, worker_at
 from tests.support.own_node import OwnNode
 
 on_one_engine = pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
@@ -147,3 +152,47 @@ async def test_a_hundred_thousand_documents_are_counted_not_loaded(
         seconds = time.monotonic() - begun
     assert (submitted.job.total, shown.progress.pending) == (100_000, 100_000)
     assert seconds < 20
+
+
+async def test_what_is_written_is_encoded_once_whatever_is_killed(
+    own_node: OwnNode, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    """The worker killed under way, then the engine: see benchmarks/write_latency.py for more kills."""
+    engine = await connected(own_node.url)
+    spec = IndexSpec(encoder.identity, max_tokens=64)
+    await create_index(engine, index_name, spec, IndexOptions(shards=2, replicas=0))
+    more = {"ES_TTC_ENCODER": "minilm@onnx", "ES_TTC_JOBS_LOOK_SECONDS": "0.1"}
+    place = Workplace(own_node.url, index_name, "http://127.0.0.1:9/v1", tmp_path, more=more)
+    await follow(engine, place.settings, index_name, "later")
+
+    async def states() -> Counter[tuple[int, str]]:
+        await engine.refresh(index_name)
+        body = {"size": 1000, "version": True, "_source": False, "docvalue_fields": ["ttc.state"]}
+        hits = (await engine.search(index_name, body))["hits"]["hits"]
+        return Counter((hit["_version"], hit["fields"]["ttc.state"][0]) for hit in hits)
+
+    async def until(done: Callable[[Counter[tuple[int, str]]], bool], worker: Worker) -> None:
+        deadline = time.monotonic() + 120
+        while not done(found := await states()):
+            assert time.monotonic() < deadline, (found, worker.log.read_text()[-2000:])
+            await asyncio.sleep(0.1)
+
+    long = "A river station observes the flood. " * 20
+    documents = [({"index": {"_id": f"d{n}"}}, {"title": f"Report {n}", "text": long}) for n in range(60)]
+    await engine.bulk(index_name, [json.dumps(line).encode() for lines in documents for line in lines])
+    worker = Worker(place, only="encode")
+    try:
+        await until(lambda found: found[2, "ready"] >= 10, worker)
+        await asyncio.to_thread(worker.kill)
+        killed_at = (await states())[2, "ready"]
+        worker = Worker(place, only="encode")
+        await until(lambda found: found[2, "ready"] > killed_at, worker)
+        await engine.close()
+        await asyncio.to_thread(own_node.kill)
+        await asyncio.to_thread(own_node.restart)
+        engine = await connected(own_node.url)
+        await until(lambda found: found[2, "ready"] == 60, worker)
+        assert await states() == {(2, "ready"): 60}
+    finally:
+        await asyncio.to_thread(worker.stop)
+        await engine.close()

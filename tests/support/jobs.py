@@ -81,9 +81,10 @@ class Workplace:
 class Worker:
     """An `es-ttc worker` in a process of its own."""
 
-    def __init__(self, place: Workplace, processes: int = 2) -> None:
+    def __init__(self, place: Workplace, processes: int = 2, *, only: str | None = None) -> None:
         self._log = (place.folder / f"worker-{time.monotonic_ns()}.log").open("wb")
         command = [place.python, "-m", "es_ttc", "worker", "--processes", str(processes), "--verbose"]
+        command += ["--only", only] if only else []
         self.process = subprocess.Popen(
             command, env={**os.environ, **place.environment}, stdout=self._log, stderr=self._log, start_new_session=True
         )

@@ -14,6 +14,7 @@ TOGETHER = ("tests/evaluation/test_through_engine.py", "tests/evaluation/test_pr
 """Files that stay together: one looks for temporary indices, the others make some."""
 KILLED = (
     "tests/jobs/test_workers.py::test_a_job_survives_everything",
+    "tests/jobs/test_workers.py::test_what_is_written_is_encoded_once_whatever_is_killed",
     "tests/attach/test_killed.py",
     "tests/ingest/test_engine_killed.py",
     "tests/serving/test_engine_faults.py",
@@ -39,6 +40,7 @@ FIRST = (
     "tests/cli/test_ingest.py",
     "tests/serving/test_frameworks.py",
     "tests/jobs/test_workers.py",
+    "tests/jobs/test_following.py",
     "tests/ingest/test_kill.py",
     "tests/discovery/test_loop.py",
     "tests/jobs/test_turn.py",

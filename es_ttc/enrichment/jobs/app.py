@@ -1,8 +1,10 @@
-"""The Celery application: two tasks, and the schedule that sends them.
+"""The Celery application: its tasks, and the schedule that sends them.
 
 Every worker runs ``sweep`` every few seconds: it finds the partitions of jobs without a lease in the engine, and sends
 a ``turn`` for each. So no message is essential: after a Redis was emptied, or a worker was killed, the next sweep sends
 the messages again. Duplicate messages do no harm, because a turn needs the partition's lease.
+
+Jobs that encode have a queue and a program of their own (:mod:`es_ttc.enrichment.jobs.encoding_app`).
 """
 
 import asyncio
@@ -15,12 +17,16 @@ from celery import Celery, signals
 from celery.beat import EmbeddedService
 
 from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.documents import Documents
 from es_ttc.enrichment.jobs.partition_run import TurnEnd, connected_redis, finish, pause, take_turn
 from es_ttc.enrichment.jobs.record import Job, JobState
 from es_ttc.enrichment.jobs.store import JobStore
-from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError
+from es_ttc.enrichment.proposals.plan import Plan
+from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError, InvalidRequest
+from es_ttc.index.attach.source import positions
 from es_ttc.index.mappings.enrichment import enrichable
+from es_ttc.index.mappings.indices import index_behind
 from es_ttc.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -30,6 +36,7 @@ TURN = "es_ttc.turn"
 _PRIORITIES = 10
 _QUEUED_SECONDS = 60
 """Time after which a lost message is sent again."""
+_IDLE_SECONDS = 3600
 _SPARE_SECONDS = 60.0
 _LOADING_SECONDS = 1800.0
 """Maximum time in which a worker with its own model may load or download it."""
@@ -48,38 +55,10 @@ def make_app(settings: Settings, broker: str, redis: str) -> Celery:
         redis: Address of Redis for its client.
     """
     app = Celery("es-ttc", broker=broker, set_as_current=False)
-    queue = f"es-ttc-{settings.jobs_index}"
     longest = settings.jobs_turn_seconds + 2 * settings.llm_timeout * settings.llm_attempts + _SPARE_SECONDS
     longest += _LOADING_SECONDS if settings.llm_offline is not None else 0.0
-    app.conf.update(
-        task_default_queue=queue,
-        task_serializer="json",
-        accept_content=["json"],
-        task_ignore_result=True,
-        task_acks_late=True,
-        task_reject_on_worker_lost=True,
-        task_soft_time_limit=longest,
-        task_time_limit=longest + _SPARE_SECONDS,
-        worker_prefetch_multiplier=1,
-        worker_hijack_root_logger=False,
-        worker_cancel_long_running_tasks_on_connection_loss=False,
-        broker_connection_retry_on_startup=True,
-        broker_connection_max_retries=None,
-        broker_transport_options={
-            "visibility_timeout": longest + 2 * _SPARE_SECONDS,
-            "priority_steps": list(range(_PRIORITIES)),
-            "queue_order_strategy": "priority",
-            "socket_timeout": 10,
-            "socket_connect_timeout": 5,
-        },
-        beat_schedule={
-            "sweep": {
-                "task": SWEEP,
-                "schedule": settings.jobs_sweep_seconds,
-                "options": {"expires": 2 * settings.jobs_sweep_seconds + 1, "priority": 0, "retry": False},
-            }
-        },
-    )
+    configure(app, settings, f"es-ttc-{settings.jobs_index}", SWEEP, longest=longest)
+    app.conf.update(task_soft_time_limit=longest, task_time_limit=longest + _SPARE_SECONDS)
 
     def turn(job: str, partition: int, priority: int) -> str:
         """Work on one partition of a job for a while."""
@@ -103,6 +82,45 @@ def make_app(settings: Settings, broker: str, redis: str) -> Celery:
     return app
 
 
+def configure(app: Celery, settings: Settings, queue: str, sweep: str, *, longest: float) -> None:
+    """Configure an application with one queue and one scheduled task.
+
+    Args:
+        app: The application.
+        settings: The interval of the sweep.
+        queue: Name of its queue.
+        sweep: The scheduled task.
+        longest: Maximum duration of a task, in seconds; afterwards its message is delivered again.
+    """
+    app.conf.update(
+        task_default_queue=queue,
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        worker_prefetch_multiplier=1,
+        worker_hijack_root_logger=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options={
+            "visibility_timeout": longest + 2 * _SPARE_SECONDS,
+            "priority_steps": list(range(_PRIORITIES)),
+            "queue_order_strategy": "priority",
+            "socket_timeout": 10,
+            "socket_connect_timeout": 5,
+        },
+        beat_schedule={
+            "sweep": {
+                "task": sweep,
+                "schedule": settings.jobs_sweep_seconds,
+                "options": {"expires": 2 * settings.jobs_sweep_seconds + 1, "priority": 0, "retry": False},
+            }
+        },
+    )
+
+
 def priority_of(priority: int) -> int:
     """Return Redis's priority of a message, where 0 is the first: sweeps, then jobs of priority 9 to 0."""
     return max(1, min(_PRIORITIES - 1, _PRIORITIES - 1 - priority))
@@ -117,8 +135,19 @@ def run_worker(settings: Settings, broker: str, redis: str, *, processes: int) -
         redis: Address of Redis for its client.
         processes: Number of concurrent turns.
     """
-    asyncio.run(_prepare(settings))
+    asyncio.run(prepare(settings))
     app = make_app(settings, broker, redis)
+    return run_until_stopped(app, settings, concurrency=processes, pool="prefork", optimization="fair")
+
+
+def run_until_stopped(app: Celery, settings: Settings, **options: Any) -> int:
+    """Run a worker of an application with its schedule until it is stopped; return the exit status.
+
+    Args:
+        app: The application.
+        settings: The interval of the schedule.
+        options: Options of Celery's worker.
+    """
     # In memory: the default scheduler stores a shelf, which is a pickle, in the working folder.
     beat = EmbeddedService(
         app, max_interval=settings.jobs_sweep_seconds, scheduler_cls="celery.beat:Scheduler", thread=True
@@ -129,8 +158,8 @@ def run_worker(settings: Settings, broker: str, redis: str, *, processes: int) -
 
     signals.worker_ready.connect(begin, weak=False)
     worker = app.Worker(
-        concurrency=processes, pool="prefork", loglevel=logging.getLogger().getEffectiveLevel(), without_mingle=True,
-        without_gossip=True, quiet=True, optimization="fair",
+        loglevel=logging.getLogger().getEffectiveLevel(), without_mingle=True, without_gossip=True, quiet=True,
+        **options,
     )  # fmt: skip
     try:
         worker.start()
@@ -140,7 +169,8 @@ def run_worker(settings: Settings, broker: str, redis: str, *, processes: int) -
     return int(worker.exitcode or 0)
 
 
-async def _prepare(settings: Settings) -> None:
+async def prepare(settings: Settings) -> None:
+    """Create the indices of the job records, if there are none."""
     engine = await connect(settings)
     try:
         await JobStore(engine, settings.jobs_index).prepare()
@@ -178,14 +208,14 @@ async def _sweep(settings: Settings, url: str) -> list[tuple[str, int, int]]:
             return []
         begun = time.monotonic()
         try:
-            waiting = await _all_waiting(settings)
+            waiting = await _all_waiting(settings, redis)
             return [each for each in waiting if await redis.set(_queued(*each[:2]), 1, nx=True, ex=_QUEUED_SECONDS)]
         finally:
             pause = settings.jobs_sweep_seconds / 2 + _SWEEP_SHARE * (time.monotonic() - begun)
             await redis.set(swept, 1, px=max(1, round(1000 * pause)))
 
 
-async def _all_waiting(settings: Settings) -> list[tuple[str, int, int]]:
+async def _all_waiting(settings: Settings, redis: Any) -> list[tuple[str, int, int]]:
     try:
         engine = await connect(settings)
     except EsTtcError as error:
@@ -196,7 +226,8 @@ async def _all_waiting(settings: Settings) -> list[tuple[str, int, int]]:
         store = JobStore(engine, settings.jobs_index)
         for job in await store.listed(status=[JobState.RUNNING], most=1000):
             try:
-                waiting += [(job.id, partition, job.priority) for partition in await _waiting(store, settings, job)]
+                partitions = await _waiting(store, settings, redis, job)
+                waiting += [(job.id, partition, job.priority) for partition in partitions]
             except EngineUnavailable:
                 raise
             except EsTtcError as error:  # its index was deleted, or lost its field
@@ -208,8 +239,10 @@ async def _all_waiting(settings: Settings) -> list[tuple[str, int, int]]:
     return waiting
 
 
-async def _waiting(store: JobStore, settings: Settings, job: Job) -> list[int]:
+async def _waiting(store: JobStore, settings: Settings, redis: Any, job: Job) -> list[int]:
     """Return the partitions of a job that need a worker; end the job if nothing is left to do."""
+    if job.continuous:
+        return await waiting_of_continuous(store, redis, job)
     if await store.turn_of(job) is not None:
         return []
     documents = Documents(store.engine, await enrichable(store.engine, job.index))
@@ -217,6 +250,48 @@ async def _waiting(store: JobStore, settings: Settings, job: Job) -> list[int]:
         await finish(store.engine, settings, job.id)
         return []
     return await store.free_lanes(job)
+
+
+async def waiting_of_continuous(store: JobStore, redis: Any, job: Job) -> list[int]:
+    """Return the partitions of a continuous job that need a worker.
+
+    While the index's sequence numbers stand where nothing was pending, the index is not searched.
+    """
+    reached = f"{await _position(store.engine, job.index)} {job.plan.key} {job.retried}"
+    seen = await redis.get(_idle(job))
+    if seen is not None and seen.decode() == reached:
+        return []
+    if await store.turn_of(job) is not None:
+        return []
+    documents = Documents(store.engine, await enrichable(store.engine, job.index))
+    await documents.refresh()
+    if (await store.progress(job, documents.pending)).pending:
+        return await store.free_lanes(job)
+    total = 0 if job.refresh is None else await store.engine.count(job.index)
+    if total and (job.filtered == 0 or job.refresh_due(total)):
+        await store.change(job.id, lambda record: _refreshed(record, total))
+    else:
+        await redis.set(_idle(job), reached, ex=_IDLE_SECONDS)
+    return []
+
+
+def _refreshed(job: Job, documents: int) -> Job:
+    """Return a job whose stored proposals are filtered again; the first time only the number of documents is noted."""
+    if job.filtered == 0:
+        return job.model_copy(update={"filtered": documents})
+    plan = job.plan.model_copy(update={"refreshed": job.plan.refreshed + 1})
+    return job.model_copy(update={"filtered": documents, "plan": Plan.model_validate(plan.model_dump())})
+
+
+async def _position(engine: Engine, index: str) -> str:
+    source = await index_behind(engine, index)
+    if source is None:
+        raise InvalidRequest(f"there is no index [{index}] in the engine at {engine.url}")
+    return f"{source.uuid} {sorted((await positions(engine, source)).items())}"
+
+
+def _idle(job: Job) -> str:
+    return f"ttc:idle:{job.id}"
 
 
 def _queued(job: str, partition: int) -> str:

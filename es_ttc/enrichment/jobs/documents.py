@@ -78,7 +78,7 @@ class Documents:
         self._reader: DocumentRewriter | DocumentUpdater = (
             DocumentUpdater(engine, target.index, target.spec.text_fields)
             if target.attached
-            else DocumentRewriter(engine, target.index, target.spec)
+            else DocumentRewriter(engine, target.index, target.spec, target.key)
         )
 
     async def pending(self, job: Job) -> int:
@@ -184,7 +184,10 @@ def to_enrich(job: Job) -> dict[str, Any]:
     A write of a document by another client drops all fields below ``ttc``, so a changed document matches again. In an
     attached index a partial update keeps these fields, and the fill drops the enrichment if the text has changed.
     """
-    done = {"term": {ENRICHED: job.plan.key}} if job.redo else {"exists": {"field": ENRICHED}}
+    done: dict[str, Any] = {"term": {ENRICHED: job.plan.key}} if job.redo else {"exists": {"field": ENRICHED}}
+    if job.plan.refreshed and not job.redo:  # what the job itself wrote before its last refresh is filtered again
+        earlier = {"filter": [{"term": {ENRICHED_BY: job.id}}], "must_not": [{"term": {ENRICHED: job.plan.key}}]}
+        done = {"bool": {"filter": [done], "must_not": [{"bool": earlier}]}}
     return {"bool": {"filter": [job.query] if job.query else [], "must_not": [done]}}
 
 

@@ -20,9 +20,10 @@ from typing import Any
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.documents import Documents, DocumentText, Enrichment, Key
+from es_ttc.enrichment.jobs.held_lease import HeldLease, LeaseLost
 from es_ttc.enrichment.jobs.limits import SharedRateLimits
 from es_ttc.enrichment.jobs.record import DocumentOutcome, Job, JobState, now
-from es_ttc.enrichment.jobs.store import DocumentResult, JobStore, Lease, StoredProposal, UnknownJob, VersionConflict
+from es_ttc.enrichment.jobs.store import DocumentResult, JobStore, Lease, StoredProposal, UnknownJob
 from es_ttc.enrichment.proposals.filtering import filtered
 from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
 from es_ttc.enrichment.proposals.relevance import relevance_of
@@ -145,34 +146,23 @@ class _PartitionRun:
         self.redis = redis
         self.job = job
         self.partition = partition
-        self.lease = lease
+        self.lease = HeldLease(store, job.id, lease, settings.jobs_lease_seconds)
         self.trouble = ""
         self.stopped = False
-        self.renewing = asyncio.Lock()
-        self.over = asyncio.Event()
         self.deadline = time.monotonic() + settings.jobs_turn_seconds
 
     async def run(self) -> TurnEnd:
-        beating = asyncio.create_task(self._beat(asyncio.current_task()))
         try:
-            return await self._work()
+            async with self.lease:
+                try:
+                    return await self._work()
+                finally:
+                    with suppress(EngineError):
+                        await self.store.engine.refresh(self.job.index)  # make this turn's results visible for counts
         except JobNotRunning:
             return TurnEnd.STOPPED
-        except VersionConflict:  # the lease is lost: its new owner continues
+        except LeaseLost:  # its new owner continues
             return TurnEnd.NOT_DUE
-        except asyncio.CancelledError:
-            if beating.done():  # the lease is lost
-                return TurnEnd.NOT_DUE
-            raise
-        finally:
-            self.over.set()  # wait for a running renewal: its version is needed to release the lease
-            await asyncio.gather(beating, return_exceptions=True)
-            with suppress(EngineError):
-                await self.store.engine.refresh(self.job.index)  # make this turn's results visible for counts
-            try:
-                await self._renew(0)
-            except (VersionConflict, EngineError):
-                logger.debug("the lease of job %s, part %s runs out by itself", self.job.id, self.partition)
 
     async def _work(self) -> TurnEnd:
         target = await enrichable(self.store.engine, self.job.index)
@@ -423,27 +413,7 @@ class _PartitionRun:
     async def _store_trouble(self, trouble: str) -> None:
         """Store the reason why this partition waits, for `es-ttc jobs show`."""
         self.trouble = trouble
-        await self._renew(self.settings.jobs_lease_seconds)
-
-    async def _renew(self, seconds: float) -> None:
-        async with self.renewing:
-            self.lease = await self.store.renew(self.lease, self.job.id, seconds, self.trouble)
-
-    async def _beat(self, turn: "asyncio.Task[Any] | None") -> None:
-        """Renew the lease; end the turn if it is lost."""
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.settings.jobs_lease_seconds / 3):
-                    await self.over.wait()
-                return
-            try:
-                await self._renew(self.settings.jobs_lease_seconds)
-            except VersionConflict:
-                if turn is not None:
-                    turn.cancel()
-                return
-            except EngineError as error:
-                logger.warning("a lease could not be renewed, once more in a while: %s", error)
+        await self.lease.note(trouble)
 
 
 async def finish(engine: Engine, settings: Settings, job_id: str) -> bool:

@@ -84,6 +84,8 @@ class JobSpec(BaseModel):
         budget: Limits of its cost.
         price: Price, for the estimate of costs.
         most_failures: Number of failed documents without a success in between after which the job pauses.
+        refresh: Growth of a continuous job's index, as a share of its documents, after which the stored proposals of
+            all documents are filtered again, because shares of documents have changed; None for never.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -98,6 +100,7 @@ class JobSpec(BaseModel):
     budget: Budget = Field(default_factory=lambda: Budget(tokens=None, cost=None))
     price: Price = Field(default_factory=lambda: Price(read=0.0, written=0.0))
     most_failures: int = Field(200, ge=1, le=10_000)
+    refresh: float | None = Field(None, gt=0, le=100)
 
 
 class Job(JobSpec):
@@ -113,6 +116,8 @@ class Job(JobSpec):
         ended: When it ended.
         retried: When failed documents were last retried.
         total: Number of documents to enrich when it was submitted.
+        filtered: Number of documents of the index when proposals were last filtered for a refresh; 0 before the first
+            time that nothing is pending.
         final: Its counts at the end.
     """
 
@@ -125,7 +130,12 @@ class Job(JobSpec):
     ended: datetime | None = None
     retried: datetime | None = None
     total: int = 0
+    filtered: int = 0
     final: dict[str, Any] | None = None
+
+    def refresh_due(self, documents: int) -> bool:
+        """Return whether the index has grown so much that proposals are to be filtered again."""
+        return self.refresh is not None and self.filtered > 0 and documents >= self.filtered * (1 + self.refresh)
 
 
 class JobProgress(BaseModel):

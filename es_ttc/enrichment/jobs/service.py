@@ -10,13 +10,13 @@ from typing import Any
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.documents import Documents, DocumentText
 from es_ttc.enrichment.jobs.record import Job, JobProgress, JobSpec, JobState, now
-from es_ttc.enrichment.jobs.store import JobStore, StoredProposal
+from es_ttc.enrichment.jobs.store import JobStore, StoredProposal, VersionConflict
 from es_ttc.enrichment.proposals.document_frequency import check_tau
 from es_ttc.enrichment.proposals.filtering import FilteredPhrases, filtered
 from es_ttc.enrichment.proposals.plan import DEFAULT_PROMPTS, Parameters, Plan, checked_text, prompt_of
 from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
 from es_ttc.enrichment.proposals.relevance import relevance_of
-from es_ttc.errors import EngineError, InvalidRequest, LlmError
+from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest, LlmError
 from es_ttc.index.mappings.enrichment import EnrichmentTarget, enrichable
 from es_ttc.llm import Usage, model_for_jobs
 from es_ttc.settings import Settings
@@ -174,7 +174,16 @@ async def cancel(engine: Engine, settings: Settings, name: str) -> JobStatus:
 async def resume(
     engine: Engine, settings: Settings, name: str, *, tokens: int | None = None, cost: float | None = None
 ) -> JobStatus:
-    """Resume a paused job; it may get another budget."""
+    """Resume a paused job; it may get another budget.
+
+    Raises:
+        InvalidRequest: The job has ended.
+        ConfigurationError: The job was made without a model, and none is configured.
+        LlmError: The job was made without a model, and the model's endpoint does not answer.
+    """
+    plan = (await JobStore(engine, settings.jobs_index).get(name)).plan
+    if not plan.model:
+        await _set_plan(engine, settings, name, await _with_model(settings, plan))
     changes = {key: value for key, value in (("tokens", tokens), ("cost", cost)) if value is not None}
     return await _change(engine, settings, name, JobState.RUNNING, ("running", "paused"), changes)
 
@@ -250,6 +259,73 @@ async def dry_run(engine: Engine, settings: Settings, request: JobRequest, sampl
     read = round(share * sum(each.usage.prompt_tokens for each in sampled))
     written = round(share * sum(each.usage.completion_tokens for each in sampled))
     return DryRun(sampled, pending, read, written, request.price.of(read, written), share * seconds)
+
+
+async def submit_continuous(
+    engine: Engine, settings: Settings, request: JobRequest, name: str, named: frozenset[str]
+) -> JobStatus:
+    """Make the one continuous job of a name; without a model it is paused, with the reason.
+
+    A job of this name that has not ended stays as it is, but for the named options; one that waits for a model begins
+    if there is one now.
+
+    Args:
+        engine: The engine.
+        settings: The model's endpoint.
+        request: The job.
+        name: Its id.
+        named: The options that replace those of a job that has not ended: ``prompt``, ``budget``, ``refresh``.
+
+    Raises:
+        InvalidRequest: A value is invalid.
+        MissingFeature: The index has no field for enrichment.
+    """
+    check_tau(request.tau)
+    target = await enrichable(engine, request.index)
+    prompt = prompt_of(request.prompt or DEFAULT_PROMPTS[settings.llm_api])
+    chosen = {field: getattr(request, field) for field in Parameters.model_fields}
+    plan = Plan(prompt=prompt.name, text=prompt.text, model="", api=settings.llm_api, **chosen)
+    reason = ""
+    try:
+        plan = await _with_model(settings, plan)
+    except (ConfigurationError, LlmError) as error:
+        reason = f"{error}; then `es-ttc jobs resume {name}`"
+    store = JobStore(engine, settings.jobs_index)
+    await store.prepare()
+    status = JobState.PAUSED if reason else JobState.RUNNING
+    job = _job(name, target, plan, request).model_copy(update={"status": status, "reason": reason})
+    documents = Documents(engine, target)
+    job = job.model_copy(update={"total": await documents.pending(job)})
+    try:
+        await store.create(job)
+    except VersionConflict:
+
+        def again(present: Job) -> Job:
+            if present.status.over:
+                return job
+            if not present.plan.model:
+                return job
+            changes = {option: getattr(request, option) for option in named - {"prompt"}}
+            if "prompt" in named and not reason:
+                changes["plan"] = plan
+            return present.model_copy(update=changes)
+
+        job = await store.change(name, again)
+    return await _status_of(store, documents, job)
+
+
+async def _with_model(settings: Settings, plan: Plan) -> Plan:
+    """Return a plan with the model that is configured now; a default prompt becomes that of its API."""
+    async with model_for_jobs(settings) as llm:
+        model, api = await llm.model(seconds=_MODEL_SECONDS), llm.api
+    prompt = prompt_of(DEFAULT_PROMPTS[api]) if plan.prompt in DEFAULT_PROMPTS.values() else None
+    text = {"prompt": prompt.name, "text": prompt.text} if prompt else {}
+    return Plan.model_validate({**plan.model_dump(), **text, "model": model, "api": api})
+
+
+async def _set_plan(engine: Engine, settings: Settings, name: str, plan: Plan) -> None:
+    store = JobStore(engine, settings.jobs_index)
+    await store.change(name, lambda job: job.model_copy(update={"plan": plan}))
 
 
 async def _checked(engine: Engine, settings: Settings, request: JobRequest) -> tuple[EnrichmentTarget, Plan]:

@@ -10,16 +10,20 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import orjson
 
 from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.jobs.encoding_record import EncodingJob, EncodingRecord
 from es_ttc.enrichment.jobs.record import DocumentOutcome, Job, JobProgress, JobState, now
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
 from es_ttc.index.ingest.bulk import write
 
+R = TypeVar("R", Job, EncodingJob)
+
+_KINDS: Mapping[type[Job] | type[EncodingJob], str] = {Job: "job", EncodingJob: "encoding"}
 _TRIES = 20
 _RATE_SECONDS = 60
 _SAMPLES = 3
@@ -191,9 +195,13 @@ class JobStore:
 
     # Jobs
 
-    async def create(self, job: Job) -> None:
-        """Write a new job."""
-        await self._put_record(job.id, {"kind": "job", "job": job.model_dump(mode="json")}, op_type="create")
+    async def create(self, job: Job | EncodingJob) -> None:
+        """Write a new job.
+
+        Raises:
+            VersionConflict: There is one of this id.
+        """
+        await self._put_record(job.id, _record(job), op_type="create")
 
     async def get(self, name: str) -> Job:
         """Return a job.
@@ -201,7 +209,7 @@ class JobStore:
         Raises:
             UnknownJob: There is none of this name.
         """
-        return (await self._read(name))[0]
+        return (await self._read(Job, name))[0]
 
     async def change(self, name: str, change: Callable[[Job], Job | None]) -> Job:
         """Change a job's record; after a conflict, the change is applied to the newer version.
@@ -213,24 +221,65 @@ class JobStore:
         Raises:
             UnknownJob: There is none of this name.
         """
+        return await self._change(Job, name, change)
+
+    async def _change(self, kind: type[R], name: str, change: Callable[[R], R | None]) -> R:
         for _ in range(_TRIES):
-            job, seq_no, term = await self._read(name)
+            job, seq_no, term = await self._read(kind, name)
             changed = change(job)
             if changed is None or changed == job:
                 return job
             params = {"if_seq_no": str(seq_no), "if_primary_term": str(term)}
             try:
-                await self._put_record(name, {"kind": "job", "job": changed.model_dump(mode="json")}, **params)
+                await self._put_record(name, _record(changed), **params)
             except VersionConflict:
                 continue
             return changed
         raise EngineUnavailable(f"job [{name}] is changed by others all the time: try again")
 
+    async def encoding(self, name: str) -> EncodingJob:
+        """Return a job that encodes.
+
+        Raises:
+            UnknownJob: There is none of this name.
+        """
+        return (await self._read(EncodingJob, name))[0]
+
+    async def change_encoding(self, name: str, change: Callable[[EncodingJob], EncodingJob | None]) -> EncodingJob:
+        """Change the record of a job that encodes; see :meth:`change`."""
+        return await self._change(EncodingJob, name, change)
+
+    async def encodings(self, *, status: Sequence[str] = ()) -> list[EncodingJob]:
+        """Return the jobs that encode, the newest first."""
+        return [
+            EncodingJob.model_validate(each) for each in await self._listed(EncodingJob, status, None, _MOST_LISTED)
+        ]
+
+    async def encoded(self, name: str) -> EncodingRecord:
+        """Return how far a job that encodes has come."""
+        found = await self._get(_progress_id(name))
+        return EncodingRecord() if found is None else EncodingRecord.model_validate(found["_source"]["progress"])
+
+    async def save_encoded(self, name: str, record: EncodingRecord) -> None:
+        """Store how far a job that encodes has come."""
+        document = {"kind": "progress", "of": name, "progress": record.model_dump(mode="json")}
+        await self._put_record(_progress_id(name), document, refresh="false")
+
+    async def forget_encoded(self, name: str) -> None:
+        """Forget how far a job that encodes has come, but for its counts: it begins again."""
+        counts = await self.encoded(name)
+        await self.save_encoded(name, counts.model_copy(update={"source": "", "holder": "", "shards": {}}))
+
     async def listed(self, *, status: Sequence[str] = (), index: str | None = None, most: int = 100) -> list[Job]:
-        """Return jobs, the newest first."""
+        """Return jobs that enrich, the newest first."""
+        return [Job.model_validate(each) for each in await self._listed(Job, status, index, most)]
+
+    async def _listed(
+        self, kind: type[Job] | type[EncodingJob], status: Sequence[str], index: str | None, most: int
+    ) -> list[dict[str, Any]]:
         if not await self.engine.exists(self.jobs):
             return []
-        filters: list[dict[str, Any]] = [{"term": {"kind": "job"}}]
+        filters: list[dict[str, Any]] = [{"term": {"kind": _KINDS[kind]}}]
         filters += [{"terms": {"job.status": list(status)}}] if status else []
         filters += [{"term": {"job.index": index}}] if index else []
         body = {
@@ -239,7 +288,7 @@ class JobStore:
             "sort": [{"job.created": "desc"}],
         }
         answer = await self.engine.search(self.jobs, body)
-        return [Job.model_validate(hit["_source"]["job"]) for hit in answer["hits"]["hits"]]
+        return [hit["_source"]["job"] for hit in answer["hits"]["hits"]]
 
     async def turn_of(self, job: Job) -> Job | None:
         """Return the job that must be processed before this one, on the same index; None if there is none."""
@@ -275,12 +324,19 @@ class JobStore:
 
     async def free_lanes(self, job: Job) -> list[int]:
         """Return the partitions of a job without a lease."""
-        names = [f"{job.id}-lane-{partition}" for partition in range(job.lanes)]
+        return await self._free([f"{job.id}-lane-{partition}" for partition in range(job.lanes)])
+
+    async def free_encodings(self, jobs: Sequence[EncodingJob]) -> list[EncodingJob]:
+        """Return the jobs that encode, among some, without a lease."""
+        return [jobs[position] for position in await self._free([f"{job.id}-lane-0" for job in jobs])] if jobs else []
+
+    async def _free(self, names: Sequence[str]) -> list[int]:
+        """Return the positions of those names that have no lease."""
         leased = {"bool": {"filter": [{"ids": {"values": names}}, {"range": {"expires": {"gt": "now"}}}]}}
         await self.engine.refresh(self.jobs)
         answer = await self.engine.search(self.jobs, {"query": leased, "size": len(names), "_source": False})
         taken = {hit["_id"] for hit in answer["hits"]["hits"]}
-        return [partition for partition, name in enumerate(names) if name not in taken]
+        return [position for position, name in enumerate(names) if name not in taken]
 
     # Documents
 
@@ -415,10 +471,11 @@ class JobStore:
             remaining=open_ / rate if rate else None,
             phrases=int(found["phrases"]["value"]),
             errors=[_error(bucket) for bucket in found["errors"]["kinds"]["buckets"]],
-            trouble="" if job.status is not JobState.RUNNING else await self._trouble(job.id),
+            trouble="" if job.status is not JobState.RUNNING else await self.trouble(job.id),
         )
 
-    async def _trouble(self, job: str) -> str:
+    async def trouble(self, job: str) -> str:
+        """Return why a worker waits that had a lease of a job lately; empty if none does."""
         await self.engine.refresh(self.jobs)
         alive = {"range": {"expires": {"gt": "now-60s"}}}
         body = {
@@ -461,11 +518,11 @@ class JobStore:
 
     # Single records
 
-    async def _read(self, name: str) -> tuple[Job, int, int]:
+    async def _read(self, kind: type[R], name: str) -> tuple[R, int, int]:
         found = await self._get(name)
-        if found is None or found["_source"].get("kind") != "job":
+        if found is None or found["_source"].get("kind") != _KINDS[kind]:
             raise UnknownJob(f"there is no job [{name}]: see `es-ttc jobs list`")
-        return Job.model_validate(found["_source"]["job"]), found["_seq_no"], found["_primary_term"]
+        return kind.model_validate(found["_source"]["job"]), found["_seq_no"], found["_primary_term"]
 
     async def _get(self, name: str) -> dict[str, Any] | None:
         try:
@@ -512,6 +569,14 @@ class JobStore:
         for item in await write(self.engine, index, actions):
             if item.error is not None:
                 raise EngineError(f"the record [{item.id}] in [{index}] cannot be written: {item.error}")
+
+
+def _record(job: Job | EncodingJob) -> dict[str, Any]:
+    return {"kind": _KINDS[type(job)], "job": job.model_dump(mode="json")}
+
+
+def _progress_id(job: str) -> str:
+    return f"{job}-progress"
 
 
 def outcome_id(job: str, document: str, routing: str | None) -> str:

@@ -60,6 +60,7 @@ class Plan(Parameters):
         model: The model's name at its endpoint.
         api: The API of the model.
         encoder: Key of the encoder that compares phrases with documents; None if they are not compared.
+        refreshed: Number of times that proposals were filtered again because the corpus had grown.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -69,6 +70,7 @@ class Plan(Parameters):
     model: str
     api: Literal["chat", "completions"] = "chat"
     encoder: str | None = None
+    refreshed: int = Field(0, ge=0)
 
     @cached_property
     def template(self) -> Prompt:
@@ -87,6 +89,8 @@ class Plan(Parameters):
         parts = {"asked": self.asked, "most_words": self.most_words, "tau": self.tau}
         if self.min_similarity is not None:
             parts |= {"min_similarity": self.min_similarity, "encoder": self.encoder}
+        if self.refreshed:
+            parts |= {"refreshed": self.refreshed}
         return _key(parts)
 
     def question(self, document: str) -> str:

@@ -169,15 +169,20 @@ async def fill_found(
     return filled
 
 
+def target_of(engine: Engine, held: FeatureLocation) -> Target:
+    """Return the target of a fill for an index."""
+    if held.side:
+        return SideIndexTarget(engine, held.source, held.index, held.spec)
+    return InIndexTarget(engine, held.source, held.spec)
+
+
 def _target(engine: Engine, source: Index, held: FeatureLocation | None) -> Target:
     if held is None:
         raise InvalidRequest(
             f"index [{source.index}] has no features yet, or an attach was not finished: run `es-ttc attach "
             f"{source.index}`"
         )
-    if held.side:
-        return SideIndexTarget(engine, source, held.index, held.spec)
-    return InIndexTarget(engine, source, held.spec)
+    return target_of(engine, held)
 
 
 async def spec_of(engine: Engine, sources: Sequence[Index]) -> IndexSpec | None:

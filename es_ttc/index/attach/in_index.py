@@ -30,10 +30,12 @@ from es_ttc.index.ingest.by_id import hits_by_id, whole_source
 from es_ttc.index.mappings.attached import PENDING, VERSION, inside_properties
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import ENCODER, HASH, ROOT, STATE, IndexSpec
+from es_ttc.index.mappings.write_options import KEY, WriteOptions
 
 FINAL_PIPELINE = "index.final_pipeline"
 NO_PIPELINE = "_none"
 _MARKS = (VERSION, HASH, ENCODER, STATE)
+_NOT_FEATURES = frozenset({"version", "stamp", KEY.partition(".")[2]})
 _SOURCES_AT_ONCE = 50
 _SETTLING_SECONDS = 0.5
 """Longer than the time between the last check of a mapping and its update."""
@@ -52,6 +54,14 @@ def at(Map map, String path) {
 String text = '';
 for (String field : params.fields) { text += field + '=' + at(ctx, field) + ';'; }
 String stamp = text.sha256();
+"""
+# A write with the key of the index is one of es-ttc: its features are kept. Any other key is dropped.
+_KEEP_OWN = """
+def sent = ctx.ttc instanceof Map ? ctx.ttc.remove('key') : null;
+ctx.keySet().removeIf(name -> name.startsWith('ttc.'));
+if (params.key.equals(sent)) { ctx.ttc.stamp = stamp; return; }
+"""
+_KEEP_SAME = """
 if (ctx.ttc instanceof Map && stamp.equals(ctx.ttc.stamp) && ctx.ttc.hash != null) { return; }
 ctx.ttc = ['state': params.state, 'stamp': stamp];
 """
@@ -102,7 +112,7 @@ async def attach_inside(
         ours = {**spec.as_meta(), "inside": {"former_pipeline": former, "source": source.uuid, "checkpoint": {}}}
         mapping["_meta"] = {**source.mapping.get("_meta", {}), ROOT: ours}
         await _take(engine, source, mapping)
-    await engine.request("PUT", f"/_ingest/pipeline/{pipeline}", body=_pipeline(spec, former))
+    await engine.request("PUT", f"/_ingest/pipeline/{pipeline}", body=stamping_pipeline(spec, former, _key(source)))
     await engine.request("PUT", f"/{source.index}/_settings", body={FINAL_PIPELINE: pipeline})
     return await fill(engine, source, InIndexTarget(engine, source, spec), encoder, options=options, report=report)
 
@@ -141,11 +151,19 @@ def pipeline_name(index: str) -> str:
     return f"ttc-stamp-{index}"
 
 
-def _pipeline(spec: IndexSpec, former: str) -> dict[str, Any]:
+def stamping_pipeline(spec: IndexSpec, former: str, key: str = "") -> dict[str, Any]:
+    """Return the pipeline that marks written documents.
+
+    Args:
+        spec: The spec of the features.
+        former: The final pipeline that the index had before, which runs first; ``_none`` for none.
+        key: Key of the writes of es-ttc itself, which keep their features; empty if its writes are not followed.
+    """
+    keyed = {"key": key} if key else {}
     script = {
         "lang": "painless",
-        "source": _STAMP,
-        "params": {"fields": list(spec.text_fields), "state": PENDING},
+        "source": _STAMP + (_KEEP_OWN if key else "") + _KEEP_SAME,
+        "params": {"fields": list(spec.text_fields), "state": PENDING, **keyed},
         "ignore_failure": True,  # a document without a stamp is still found by the fill; a rejected one would be lost
     }
     before = [] if former == NO_PIPELINE else [{"pipeline": {"name": former}}]
@@ -153,6 +171,11 @@ def _pipeline(spec: IndexSpec, former: str) -> dict[str, Any]:
         "description": "es-ttc: marks documents whose features are to be made",
         "processors": [*before, {"script": script}],
     }
+
+
+def _key(source: Index) -> str:
+    options = WriteOptions.of(source.mapping)
+    return "" if options is None else options.key
 
 
 class InIndexTarget:
@@ -274,5 +297,5 @@ class InIndexTarget:
         fields: dict[str, object] = {"version": version.version + 1} if self._attached else {}
         if item.kind is not WriteKind.RENEWAL:
             # An update merges objects: fields that are not written again must be emptied.
-            fields |= {name: item.fields.get(name) for name in self._fields - {"version", "stamp"}}
+            fields |= {name: item.fields.get(name) for name in self._fields - _NOT_FEATURES}
         return bulk_line({"update": action}), bulk_line({"doc": {ROOT: fields}, "detect_noop": False})

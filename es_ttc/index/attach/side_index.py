@@ -45,6 +45,7 @@ from es_ttc.index.mappings.attached import (
 from es_ttc.index.mappings.indices import Index, all_sides_of, serving_side_of
 from es_ttc.index.mappings.queries import MOST_CANDIDATES
 from es_ttc.index.mappings.spec import CALIBRATION, ENCODER, HASH, ROOT, STATE, IndexSpec
+from es_ttc.index.mappings.write_options import WRITES
 
 _MARKS = (ID, ROUTING, SOURCE, SEQ_NO, TERM, HASH, ENCODER, STATE)
 _HIDDEN_TOO = {"expand_wildcards": "all", "ignore_unavailable": "true"}
@@ -87,6 +88,7 @@ async def attach_beside(
     requested = spec.as_meta() | {"source": source.index}
     metas = {name: dict(side.meta) for name, side in sides.items()}
     calibrations = {name: meta.pop(CALIBRATION, None) for name, meta in metas.items()}
+    followed = {name: meta.pop(WRITES, None) for name, meta in metas.items()}
     fitting = [name for name, meta in metas.items() if meta == requested]
     side = serving if serving in fitting else next(iter(fitting), None)
     if side is None:
@@ -96,6 +98,8 @@ async def attach_beside(
         body = side_body(spec, capabilities, source.index, source.settings, routing_required=routing_required)
         if calibrations.get(serving or ""):  # a calibration belongs to its encoder: with another one it is useless
             body["mappings"]["_meta"][ROOT][CALIBRATION] = calibrations[serving or ""]
+        if followed.get(serving or ""):
+            body["mappings"]["_meta"][ROOT][WRITES] = followed[serving or ""]
         await engine.create_index(side, body)
     target = SideIndexTarget(engine, source, side, spec)
     carried = 0

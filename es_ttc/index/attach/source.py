@@ -89,7 +89,18 @@ def require_text_fields(source: Index, text_fields: Sequence[str]) -> None:
 
 
 async def settled_writes(engine: Engine, source: Index) -> dict[int, int]:
-    """Refresh, and return for each shard the greatest `_seq_no` up to which every write is in every copy.
+    """Refresh, and return :func:`positions`.
+
+    Raises:
+        EngineUnavailable: A shard has no active primary.
+    """
+    found = await positions(engine, source)
+    await engine.refresh(source.index)
+    return found
+
+
+async def positions(engine: Engine, source: Index) -> dict[int, int]:
+    """Return for each shard the greatest `_seq_no` up to which every write is in every copy.
 
     Writes above it may still be in progress: a search may return a later one before an earlier one.
 
@@ -121,7 +132,6 @@ async def settled_writes(engine: Engine, source: Index) -> dict[int, int]:
             f"{source.shards - len(found)} of {source.shards} shards of index [{source.index}] have no active primary: "
             "try again when the engine has recovered"
         )
-    await engine.refresh(source.index)
     return found
 
 

@@ -244,7 +244,7 @@ def span_features(matrix: Float32, offsets: NDArray[np.int32], grids: Sequence[S
 
 
 def action_lines(
-    identifier: str, source: bytes, digest: str, features: DocumentFeatures, spec: IndexSpec
+    identifier: str, source: bytes, digest: str, features: DocumentFeatures, spec: IndexSpec, key: str = ""
 ) -> tuple[bytes, bytes]:
     """Return a document's two lines of a bulk: the action and the source with its features.
 
@@ -254,8 +254,10 @@ def action_lines(
         digest: Hash of ``source``.
         features: The features to store.
         spec: The spec of the index.
+        key: The key with which the index's pipeline lets features pass; empty if it has none.
     """
-    ours = orjson.dumps({**feature_fields(features, spec), "document": digest}, option=orjson.OPT_SERIALIZE_NUMPY)
+    fields = {**feature_fields(features, spec), "document": digest, **({"key": key} if key else {})}
+    ours = orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
     comma = b"" if source == b"{}" else b","
     action = orjson.dumps({"index": {"_id": identifier}})
     return action, b"".join((source[:-1], comma, b'"ttc":', ours, b"}"))

@@ -25,9 +25,10 @@ from es_ttc.index.ingest.prepare import Prepared, id_of, prepare, raw_document
 from es_ttc.index.ingest.readers import Inputs, Record
 from es_ttc.index.ingest.skip_unchanged import UnchangedFilter
 from es_ttc.index.ingest.written_documents import WrittenIds, missing_from
-from es_ttc.index.mappings.index import resolve_index
+from es_ttc.index.mappings.index import one_mapping
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import CALIBRATION, IndexSpec, own_meta, spec_of_own
+from es_ttc.index.mappings.write_options import WRITES, WriteOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -152,9 +153,12 @@ async def ingest(
         EngineError: The engine rejects all writing.
     """
     if isinstance(index, Index):
-        concrete, spec = index.index, spec_of_own(index.index, index.mapping)
+        concrete, mapping = index.index, index.mapping
     else:
-        concrete, spec = await resolve_index(engine, index)
+        concrete, mapping = await one_mapping(engine, index)
+    spec = spec_of_own(concrete, mapping)
+    followed = WriteOptions.of(mapping)
+    key = "" if followed is None else followed.key
     if spec.encoder.key != encoder.identity.key:
         raise EncoderMismatch(
             f"index [{concrete}] holds vectors of [{spec.encoder.key}], and the encoder is [{encoder.identity.key}]: "
@@ -165,7 +169,7 @@ async def ingest(
             )
         )
     run = _IngestRun(
-        engine, concrete, spec, encoder, inputs, dead_letters, options or IngestOptions(), checkpoint, report
+        engine, concrete, spec, key, encoder, inputs, dead_letters, options or IngestOptions(), checkpoint, report
     )
     with run.ids:
         return await run.run(rejected_before)
@@ -185,6 +189,7 @@ class _IngestRun:
         engine: Engine,
         index: str,
         spec: IndexSpec,
+        key: str,
         encoder: Encoder,
         inputs: Inputs,
         dead_letters: DeadLetters,
@@ -195,6 +200,7 @@ class _IngestRun:
         self.engine = engine
         self.index = index
         self.spec = spec
+        self.key = key
         self.encoder = encoder
         self.inputs = inputs
         self.dead_letters = dead_letters
@@ -243,7 +249,9 @@ class _IngestRun:
     async def _check_index(self) -> None:
         """Detect an index that was deleted meanwhile: engines create one of that name again, with guessed mappings."""
         mapping = (await self.engine.mapping(self.index))[self.index]
-        if {key: value for key, value in own_meta(mapping).items() if key != CALIBRATION} != self.spec.as_meta():
+        if {
+            key: value for key, value in own_meta(mapping).items() if key not in (CALIBRATION, WRITES)
+        } != self.spec.as_meta():
             raise EngineError(
                 f"index [{self.index}] was deleted or replaced while it was written to: delete what is there now, make "
                 "it again, and ingest again"
@@ -285,7 +293,7 @@ class _IngestRun:
         self, encoded: asyncio.Queue[_Encoded | None], actions: asyncio.Queue[Sequence[DocumentAction] | None]
     ) -> None:
         while (part := await encoded.get()) is not None:
-            packed = await self._threaded(_pack, part, self.spec)
+            packed = await self._threaded(_pack, part, self.spec, self.key)
             for action in packed:
                 if action.nbytes > self.max_bytes:
                     reason = f"the document with its features has {action.nbytes:,} bytes, above the engine's limit"
@@ -410,10 +418,10 @@ def _encode(
     )
 
 
-def _pack(part: _Encoded, spec: IndexSpec) -> list[DocumentAction]:
+def _pack(part: _Encoded, spec: IndexSpec, key: str) -> list[DocumentAction]:
     actions = []
     for position, document in enumerate(part.documents):
         features = features_of(part.encoded, position, document.spans, document.hash, spec)
-        lines = action_lines(document.id, document.source, document.digest, features, spec)
+        lines = action_lines(document.id, document.source, document.digest, features, spec, key)
         actions.append(DocumentAction(document, lines, empty=features.pooled is None, truncated=features.truncated))
     return actions

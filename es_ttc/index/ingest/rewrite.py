@@ -48,9 +48,11 @@ class FullDocument(ReadDocument):
 
     Attributes:
         ours: The fields below ``ttc``, ready to be written again.
+        pipeline_key: The key with which the index's pipeline lets features pass; empty if it has none.
     """
 
     ours: Mapping[str, Any]
+    pipeline_key: str = ""
 
     def lines(self, added: Mapping[str, Any]) -> tuple[bytes, bytes]:
         """Return the two lines of a bulk that write it again, with more fields below ``ttc``.
@@ -60,7 +62,8 @@ class FullDocument(ReadDocument):
         """
         # The source has passed the index's default pipeline already.
         action = {"index": {**self.target, "pipeline": _NO_PIPELINE}}
-        document = {**self.source, ROOT: {**self.ours, **added}}
+        ours = {**self.ours, **added, **({"key": self.pipeline_key} if self.pipeline_key else {})}
+        document = {**self.source, ROOT: ours}
         return orjson.dumps(action), orjson.dumps(document, default=default, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -71,12 +74,13 @@ class DocumentRewriter:
         engine: The engine.
         index: The index's concrete name.
         spec: The spec of the index.
+        key: The key with which the index's pipeline lets features pass; empty if it has none.
 
     Raises:
         InvalidRequest: Its documents contain a field that can be neither read nor computed again.
     """
 
-    def __init__(self, engine: Engine, index: str, spec: IndexSpec) -> None:
+    def __init__(self, engine: Engine, index: str, spec: IndexSpec, key: str = "") -> None:
         if spec.spans and spec.tokens != "packed":
             # Without tokens, spans cannot be computed. If spans are stored outside `_source`, Elasticsearch 9.4
             # does not return nested token vectors (a null pointer in its loader).
@@ -87,6 +91,7 @@ class DocumentRewriter:
         self._engine = engine
         self._index = index
         self._spec = spec
+        self._key = key
         self._features = carried(spec)
         self._sourced = {field.name for field in kept_in_source(spec)}
         self._reader = reader_of(spec.layout)
@@ -134,7 +139,9 @@ class DocumentRewriter:
             ours["vector"] = pooled.value if pooled else None
             if self._spec.spans:
                 ours["spans"] = self._spans(hit)
-        return FullDocument(hit["_id"], hit.get("_routing"), hit["_seq_no"], hit["_primary_term"], source, ours)
+        return FullDocument(
+            hit["_id"], hit.get("_routing"), hit["_seq_no"], hit["_primary_term"], source, ours, self._key
+        )
 
     def _spans(self, hit: Mapping[str, Any]) -> list[dict[str, object]]:
         tokens = self._reader.read(hit, Feature.TOKENS, self._codebooks)

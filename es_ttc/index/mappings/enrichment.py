@@ -14,6 +14,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest, MissingFeature
 from es_ttc.index.mappings.index import one_mapping
 from es_ttc.index.mappings.spec import ENRICHMENT, ENRICHMENT_FIELDS, ROOT, IndexSpec
+from es_ttc.index.mappings.write_options import WriteOptions
 
 META = "ttc_enrichment"
 """Key of ``_meta`` for the field of enrichment, separate from the spec, because other features do not depend on it."""
@@ -29,12 +30,14 @@ class EnrichmentTarget:
         analyzer: Analyzer of the field.
         attached: Whether the features were added to the documents of an existing index (`es-ttc attach --in-index`):
             these have all fields below ``ttc`` in ``_source``, and are updated in place.
+        key: The key with which the index's pipeline lets features pass; empty if it has none.
     """
 
     index: str
     spec: IndexSpec
     analyzer: str
     attached: bool = False
+    key: str = ""
 
 
 async def add_enrichment(engine: Engine, name: str, analyzer: str | None = None) -> EnrichmentTarget:
@@ -84,7 +87,8 @@ async def enrichable(engine: Engine, name: str) -> EnrichmentTarget:
             f"index [{index}] has no field [{ENRICHMENT}] to write phrases to: add it with "
             f"`es-ttc index enrichment {name}`"
         )
-    return EnrichmentTarget(index, spec, found["analyzer"], attached)
+    followed = WriteOptions.of(mapping)
+    return EnrichmentTarget(index, spec, found["analyzer"], attached, "" if followed is None else followed.key)
 
 
 async def _carrier(engine: Engine, name: str) -> tuple[str, Mapping[str, Any], IndexSpec, bool]:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from es_ttc.common.validation import did_you_mean, validated
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs import service
+from es_ttc.enrichment.jobs import commands, service
 from es_ttc.enrichment.jobs.record import JobState
 from es_ttc.enrichment.jobs.service import JobRequest
 from es_ttc.enrichment.proposals.plan import prompt_names
@@ -72,7 +72,7 @@ class JobsApi:
         for state in states:
             if state not in list(JobState):
                 raise InvalidRequest(f"there is no state [{state}]{did_you_mean(state, list(JobState))}")
-        found = await service.listed(self._callers(request), self._settings, states)
+        found = await commands.listed(self._callers(request), self._settings, states)
         return {"jobs": [each.as_dict() for each in found]}
 
     async def _submit(self, request: Request) -> dict[str, Any]:
@@ -90,19 +90,20 @@ class JobsApi:
             raise InvalidRequest(str(error)) from error  # the caller's prompt, not the gateway's settings
 
     async def _show(self, request: Request) -> dict[str, Any]:
-        return (await service.shown(self._callers(request), self._settings, request.path_params["job"])).as_dict()
+        return (await commands.shown(self._callers(request), self._settings, request.path_params["job"])).as_dict()
 
     async def _change(self, request: Request) -> dict[str, Any]:
         change, job, engine = request.path_params["change"], request.path_params["job"], self._callers(request)
+        status: commands.AnyStatus
         match change:
             case "_pause":
-                status = await service.pause(engine, self._settings, job)
+                status = await commands.pause(engine, self._settings, job)
             case "_cancel":
-                status = await service.cancel(engine, self._settings, job)
+                status = await commands.cancel(engine, self._settings, job)
             case "_retry":
-                status = await service.retry(engine, self._settings, job)
+                status = await commands.retry(engine, self._settings, job)
             case "_resume":
-                status = await service.resume(engine, self._settings, job)
+                status = await commands.resume(engine, self._settings, job)
             case _:
                 raise InvalidRequest(f"a job knows no [{change}]{did_you_mean(change, _CHANGES)}")
         return status.as_dict()

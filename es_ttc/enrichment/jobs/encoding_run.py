@@ -1,0 +1,349 @@
+"""One worker's turn at a job that encodes.
+
+A turn acquires the job's lease, follows the writes to the index for a while, and releases the lease. While the index's
+sequence numbers stand still it sends one `_stats` request a look, and searches nothing. When they move it runs the
+fill, which encodes what is pending and writes it with the version that was read. How far it has come is stored every
+few seconds; a worker that is killed loses these seconds, and the next one finds their documents encoded.
+"""
+
+import asyncio
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from es_ttc.encoders.base import Encoder, EncoderIdentity
+from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.jobs.encoding_record import EncodingJob, EncodingRecord
+from es_ttc.enrichment.jobs.held_lease import HeldLease, LeaseLost
+from es_ttc.enrichment.jobs.partition_run import TurnEnd
+from es_ttc.enrichment.jobs.record import JobState
+from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
+from es_ttc.errors import ConfigurationError, EncoderMismatch, EngineError, EngineUnavailable, EsTtcError
+from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location, found_behind, target_of
+from es_ttc.index.attach.fill import FillResult, fill
+from es_ttc.index.attach.followed_writes import follow_writes
+from es_ttc.index.attach.in_index import attach_inside
+from es_ttc.index.attach.side_index import attach_beside
+from es_ttc.index.attach.source import Checkpoint, DocumentVersion, positions
+from es_ttc.index.attach.source_checks import require_readable, require_updatable
+from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, Target, WriteResult
+from es_ttc.index.mappings.attached import CHECKPOINT
+from es_ttc.index.mappings.encoder import load_encoder_for
+from es_ttc.index.mappings.spec import STATE, IndexSpec
+from es_ttc.index.mappings.write_options import WriteOptions
+from es_ttc.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+LEASE_SECONDS = 10.0
+"""Time after which the job of a killed worker is taken over. Vectors wait for it, so it is shorter than that of jobs
+that enrich."""
+_REFUSALS = (400, 401, 403, 404)
+"""Statuses that an operator must see to. After any other error the next turn tries again."""
+_SAVE_SECONDS = 2.0
+_STATE_SECONDS = 2.0
+"""Interval at which a turn reads whether its job was paused."""
+
+
+class JobStopped(Exception):
+    """The job was paused or cancelled, or the worker ends."""
+
+
+class _IndexReplaced(Exception):
+    """The index was deleted, or its features are in another one: the next turn begins with what is there."""
+
+
+class LoadedEncoders:
+    """The encoders of a worker, loaded when they are first needed and shared by its turns.
+
+    Args:
+        settings: The names of the encoders.
+        load: Loads one for an index by its name.
+    """
+
+    def __init__(self, settings: Settings, load: Callable[[EncoderIdentity, str], Encoder] | None = None) -> None:
+        self._settings = settings
+        self._load_one = load or (lambda identity, name: load_encoder_for(identity, name, cache_dir=settings.cache_dir))
+        self._loaded: dict[str, Encoder] = {}
+        self._loading = threading.Lock()
+
+    def of(self, identity: EncoderIdentity) -> Encoder:
+        """Return the encoder of an index's features.
+
+        Raises:
+            EncoderMismatch: None of the names means it.
+            ConfigurationError: The encoder cannot be loaded.
+        """
+        with self._loading:
+            if identity.key not in self._loaded:
+                self._loaded[identity.key] = self._load(identity)
+            return self._loaded[identity.key]
+
+    def _load(self, identity: EncoderIdentity) -> Encoder:
+        names = (self._settings.encoder, *self._settings.encoders)
+        for name in names:
+            encoder = self._load_one(identity, name)
+            if encoder.identity.key == identity.key:
+                return encoder
+        raise EncoderMismatch(
+            f"the features are those of [{identity.key}], and this worker has the encoders [{', '.join(names)}]: set "
+            f"ES_TTC_ENCODER to {identity.model} for it, or name that one in ES_TTC_ENCODERS"
+        )
+
+
+async def take_encoding_turn(
+    engine: Engine, settings: Settings, encoders: LoadedEncoders, job_id: str, ending: Callable[[], bool]
+) -> TurnEnd:
+    """Encode what is written to the index of one job for a while.
+
+    Args:
+        engine: The engine.
+        settings: The worker's settings.
+        encoders: The worker's encoders.
+        job_id: The job.
+        ending: Returns whether the worker ends; the turn then ends soon.
+
+    Raises:
+        EngineError: The engine returned an error or stayed unreachable.
+    """
+    store = JobStore(engine, settings.jobs_index)
+    try:
+        job = await store.encoding(job_id)
+    except UnknownJob:
+        return TurnEnd.NOT_DUE
+    if job.status is not JobState.RUNNING:
+        return TurnEnd.NOT_DUE
+    lease = await store.claim(job.id, 0, secrets.token_hex(8), LEASE_SECONDS)
+    if lease is None:
+        return TurnEnd.NOT_DUE
+    try:
+        async with HeldLease(store, job.id, lease, LEASE_SECONDS) as held:
+            run = _EncodingRun(store, settings, encoders, job, held, ending)
+            try:
+                return await run.run()
+            except EngineError as error:
+                with suppress(EngineError):
+                    await held.note(str(error))
+                raise
+            finally:
+                with suppress(EngineError):
+                    await run.save()
+    except LeaseLost:
+        return TurnEnd.NOT_DUE
+    except EngineError as error:
+        if not isinstance(error, EngineUnavailable) and error.upstream_status in _REFUSALS:
+            await pause_encoding(store, job.id, f"the engine refuses: {error}")
+        raise
+    except EsTtcError as error:  # the index was deleted, or its features: an operator must act
+        await pause_encoding(store, job.id, str(error))
+        return TurnEnd.STOPPED
+
+
+async def pause_encoding(store: JobStore, job: str, reason: str) -> None:
+    """Pause a job that encodes, with the reason."""
+
+    def paused(record: EncodingJob) -> EncodingJob | None:
+        if record.status is not JobState.RUNNING:
+            return None
+        return record.model_copy(update={"status": JobState.PAUSED, "reason": reason})
+
+    await store.change_encoding(job, paused)
+    logger.warning("job %s pauses: %s", job, reason)
+
+
+class _EncodingRun:
+    def __init__(
+        self,
+        store: JobStore,
+        settings: Settings,
+        encoders: LoadedEncoders,
+        job: EncodingJob,
+        lease: HeldLease,
+        ending: Callable[[], bool],
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.encoders = encoders
+        self.job = job
+        self.lease = lease
+        self.ending = ending
+        self.record = EncodingRecord()
+        self.stored: EncodingRecord | None = None
+        self.readable = False
+        self.saved = self.checked = self.present = 0.0
+        self.deadline = time.monotonic() + settings.jobs_turn_seconds
+
+    async def run(self) -> TurnEnd:
+        self.record = self.stored = await self.store.encoded(self.job.id)
+        try:
+            held = await self._held()
+            encoder = await asyncio.to_thread(self.encoders.of, held.spec.encoder)
+        except (EncoderMismatch, ConfigurationError) as error:  # another worker may have it
+            await self.lease.note(str(error))
+            return TurnEnd.OUTAGE
+        try:
+            while time.monotonic() < self.deadline:
+                await self._require_running()
+                if self._has_seen(await positions(self.store.engine, held.source)):
+                    await self.save_sometimes()
+                    await asyncio.sleep(self.settings.jobs_look_seconds)
+                else:
+                    await self.require_same(held)
+                    await self._until_stopped(self._fill(held, encoder))
+        except JobStopped:
+            return TurnEnd.STOPPED
+        except _IndexReplaced:
+            return TurnEnd.TIME
+        return TurnEnd.TIME
+
+    async def save(self) -> None:
+        """Store how far the job has come, unless it was stored just now."""
+        if self.record != self.stored:
+            await self.store.save_encoded(self.job.id, self.record)
+            self.stored = self.record
+        self.saved = time.monotonic()
+
+    async def save_sometimes(self) -> None:
+        """Store how far the job has come, every few seconds."""
+        if time.monotonic() - self.saved >= _SAVE_SECONDS:
+            await self.save()
+
+    async def _held(self) -> FeatureLocation:
+        """Read the index and where its features are stored; begin again if either is another one than before."""
+        if self.job.name:
+            await self._follow_like_the_others()
+        held = await feature_location(self.store.engine, self.job.index)
+        if (self.record.source, self.record.holder) != (held.source.uuid, held.index):
+            again = {"source": held.source.uuid, "holder": held.index, "shards": {}}
+            self.record = self.record.model_copy(update=again)
+        self.present = time.monotonic()
+        return held
+
+    async def _follow_like_the_others(self) -> None:
+        """Attach features to a new index behind an alias or a data stream, as to the indices before it."""
+        engine = self.store.engine
+        found = await found_behind(engine, self.job.name)
+        own = next(((source, held) for source, held in found if source.index == self.job.index), None)
+        pattern = next((held for source, held in found if held is not None and source.index != self.job.index), None)
+        if own is None or pattern is None:
+            return
+        source, held = own
+        options = WriteOptions.of(pattern.holder.mapping)
+        if held is None:
+            encoder = await asyncio.to_thread(self.encoders.of, pattern.spec.encoder)
+            attach = attach_beside if pattern.side else attach_inside
+            await attach(engine, source, pattern.spec, encoder)
+            held = await feature_location(engine, self.job.index)
+        if options is not None and WriteOptions.of(held.holder.mapping) is None:
+            await follow_writes(engine, held, options.encode, enrich=False)
+
+    async def require_same(self, held: FeatureLocation) -> None:
+        """Check every few seconds that the features are still in the same index: engines create a deleted one again.
+
+        Raises:
+            _IndexReplaced: They are not.
+        """
+        if time.monotonic() - self.present < _STATE_SECONDS:
+            return
+        self.present = time.monotonic()
+        now = await feature_location(self.store.engine, self.job.index)
+        if (now.source.uuid, now.index, now.spec) != (held.source.uuid, held.index, held.spec):
+            raise _IndexReplaced
+
+    def _has_seen(self, now: Checkpoint) -> bool:
+        return all(self.record.shards.get(shard, -1) >= seq_no for shard, seq_no in now.items())
+
+    async def _fill(self, held: FeatureLocation, encoder: Encoder) -> None:
+        if not self.readable:  # checked once a turn, and not while nothing is written: it searches
+            if "inside" in held.source.meta:
+                require_updatable(held.source)
+            await require_readable(self.store.engine, held.source, held.spec.text_fields)
+            self.readable = True
+        before = self.record
+
+        def count(filled: FillResult) -> None:
+            self.record = self.record.model_copy(
+                update={
+                    "written": before.written + filled.written,
+                    "failed": before.failed + filled.failed,
+                    "removed": before.removed + filled.removed,
+                    "encoder_seconds": before.encoder_seconds + filled.encoder_seconds,
+                }
+            )
+
+        target = _RecordedTarget(self, held)
+        await fill(self.store.engine, held.source, target, encoder, report=count)
+
+    async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work until it is done, or until the job is stopped.
+
+        Raises:
+            JobStopped: The job was paused or cancelled, or the worker ends.
+        """
+        task = asyncio.create_task(work)
+        try:
+            while not task.done():
+                await asyncio.wait((task,), timeout=0.2)
+                await self._require_running()
+            await task
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def _require_running(self) -> None:
+        if self.ending():
+            raise JobStopped
+        if time.monotonic() - self.checked < _STATE_SECONDS:
+            return
+        self.checked = time.monotonic()
+        if (await self.store.encoding(self.job.id)).status is not JobState.RUNNING:
+            raise JobStopped
+
+
+class _RecordedTarget:
+    """The target of a fill whose checkpoint is in the job's record, so that no mapping changes with it."""
+
+    def __init__(self, run: _EncodingRun, held: FeatureLocation) -> None:
+        self._run = run
+        self._held = held
+        self._target: Target = target_of(run.store.engine, held)
+        self.spec: IndexSpec = held.spec
+        self.doc_value_fields = self._target.doc_value_fields
+
+    async def load(self) -> Checkpoint:
+        """Return the checkpoint in the job's record."""
+        return self._run.record.shards
+
+    async def save(self, reached: Checkpoint) -> None:
+        """Keep the checkpoint for the job's record."""
+        await self._run.require_same(self._held)
+        self._run.record = self._run.record.model_copy(update={"shards": dict(reached)})
+        await self._run.save_sometimes()
+
+    async def refresh(self) -> None:
+        """Make everything written so far visible to :meth:`marks`."""
+        await self._target.refresh()
+
+    async def marks(self, versions: Sequence[DocumentVersion]) -> list[FeatureVersion | None]:
+        """Return the state of documents' features."""
+        return await self._target.marks(versions)
+
+    async def write(self, items: Sequence[FeatureWrite]) -> WriteResult:
+        """Write features."""
+        return await self._target.write(items)
+
+    async def remove_orphans(self) -> int:
+        """Remove the features of deleted documents, if a side index has more documents than its source."""
+        if not self._held.side:
+            return 0
+        engine = self._run.store.engine
+        await engine.refresh(self._held.index)
+        own: Mapping[str, object] = {"bool": {"must_not": [{"term": {STATE: CHECKPOINT}}]}}
+        if await engine.count(self._held.index, own) <= await engine.count(self._held.source.index):
+            return 0
+        return await self._target.remove_orphans()

@@ -1,0 +1,185 @@
+"""Follow the writes to an index: its pipeline, and the jobs that encode and enrich what is written."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.jobs.encoding_service import EncodingStatus, start_encoding, stop_encoding
+from es_ttc.enrichment.jobs.record import Budget, Job, JobState, now
+from es_ttc.enrichment.jobs.service import JobRequest, JobStatus, submit_continuous
+from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
+from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.index.attach.feature_locations import feature_locations
+from es_ttc.index.attach.followed_writes import FollowedIndex, delete_pipeline, follow_writes, unfollow_writes
+from es_ttc.index.mappings.attached import FAILED
+from es_ttc.index.mappings.enrichment import add_enrichment
+from es_ttc.index.mappings.fields import EMPTY, READY
+from es_ttc.index.mappings.spec import STATE
+from es_ttc.index.mappings.write_options import Encode
+from es_ttc.settings import Settings
+
+DEFAULT_REFRESH = 0.5
+"""Phrases are chosen by shares of documents, which change as the corpus grows. With this growth between two refreshes a
+document is written three times on average while the corpus grows, however large it becomes."""
+_ENCODED = {"terms": {STATE: [READY, EMPTY, FAILED]}}
+"""Documents with features: enriched before, a document would be written twice, and lose its phrases in between."""
+_PRIORITY = 0
+"""Of the job that enriches: jobs that a person submits for the same index go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnrichmentOptions:
+    """How the documents written to an index are enriched.
+
+    Attributes:
+        prompt: Name or file of the prompt; None for the default of the model's API.
+        budget: Limits of its cost.
+        refresh: Growth of the index, as a share, after which stored proposals are filtered again; None for the default.
+    """
+
+    prompt: str | None = None
+    budget: Budget = field(default_factory=lambda: Budget(tokens=None, cost=None))
+    refresh: float | None = None
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The options that are not left at their defaults."""
+        budget = (self.budget.tokens, self.budget.cost) != (None, None)
+        named = {"prompt": self.prompt is not None, "budget": budget, "refresh": self.refresh is not None}
+        return frozenset(option for option, is_named in named.items() if is_named)
+
+    def request(self, index: str) -> JobRequest:
+        """Return the request for the job of one index."""
+        return JobRequest(
+            index=index,
+            prompt=self.prompt,
+            query=_ENCODED,
+            continuous=True,
+            priority=_PRIORITY,
+            budget=self.budget,
+            refresh=DEFAULT_REFRESH if self.refresh is None else self.refresh,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """An index whose writes are followed, with its jobs.
+
+    Attributes:
+        index: The index.
+        encoding: The job that encodes.
+        enrichment: The job that enriches; None without.
+    """
+
+    index: FollowedIndex
+    encoding: EncodingStatus
+    enrichment: JobStatus | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready form."""
+        return {
+            "index": self.index.index,
+            "pipeline": self.index.pipeline,
+            "encode": self.index.options.encode,
+            "enrich": self.index.options.enrich,
+            "encoding": self.encoding.as_dict(),
+            "enrichment": None if self.enrichment is None else self.enrichment.as_dict(),
+        }
+
+
+async def follow(
+    engine: Engine, settings: Settings, name: str, encode: Encode, enrichment: EnrichmentOptions | None = None
+) -> list[Followed]:
+    """Prepare every index behind a name so that what any client writes is encoded, and enriched if requested.
+
+    Args:
+        engine: The engine.
+        settings: The index of jobs, and the model's endpoint.
+        name: An index, an alias or a data stream.
+        encode: When documents are encoded.
+        enrichment: How they are enriched; None for not at all.
+
+    Raises:
+        InvalidRequest: One of them has no features, or the plugin's processor, or enrichment is requested for features
+            in a side index. Nothing was changed.
+        EngineError: The engine returned an error.
+    """
+    locations = await feature_locations(engine, name)
+    for held in locations:
+        if enrichment is not None:
+            if held.side:
+                raise InvalidRequest(
+                    f"the features of [{held.source.index}] are in a side index, and phrases must be in the documents "
+                    "that they are to find, because BM25 sums over the fields of one document: leave out --enrich, or "
+                    "attach with --in-index"
+                )
+            await add_enrichment(engine, held.source.index)
+    found = []
+    for held in locations:
+        followed = await follow_writes(engine, held, encode, enrich=enrichment is not None)
+        encoding = await start_encoding(
+            engine, settings.jobs_index, followed.index, "" if name == followed.index else name
+        )
+        enriching = None
+        if enrichment is not None:
+            enriching = await submit_continuous(
+                engine,
+                settings,
+                enrichment.request(followed.index),
+                enrichment_job_id(followed.index),
+                enrichment.named,
+            )
+        else:
+            await _cancel_enrichment(engine, settings.jobs_index, followed.index)
+        found.append(Followed(followed, encoding, enriching))
+    return found
+
+
+async def unfollow(engine: Engine, jobs_index: str, name: str) -> bool:
+    """Undo :func:`follow`; return whether writes to an index of this name were followed."""
+    found = False
+    for held in await feature_locations(engine, name):
+        found |= await stop_encoding(engine, jobs_index, held.source.index)
+        await _cancel_enrichment(engine, jobs_index, held.source.index)
+        found |= await unfollow_writes(engine, held)
+    return found
+
+
+async def forget(engine: Engine, jobs_index: str, index: str) -> None:
+    """Cancel the jobs and delete the pipeline of an index that was deleted, or whose features were removed.
+
+    An account that may not read the jobs has none: then they pause by themselves, with the reason.
+    """
+    try:
+        await stop_encoding(engine, jobs_index, index)
+        await _cancel_enrichment(engine, jobs_index, index)
+    except EngineError as error:
+        if error.upstream_status != 403:
+            raise
+    await delete_pipeline(engine, index)
+
+
+def enrichment_job_id(index: str) -> str:
+    """Return the id of the job that enriches what is written to an index."""
+    return f"enrich-{index}"
+
+
+async def _cancel_enrichment(engine: Engine, jobs_index: str, index: str) -> None:
+    """Cancel the job that enriches an index, if there is one; its counts are kept with it, as the index may be gone."""
+    if not await engine.exists(jobs_index):
+        return
+    store = JobStore(engine, jobs_index)
+    try:
+        job = await store.get(enrichment_job_id(index))
+    except UnknownJob:
+        return
+    if job.status.over:
+        return
+    ended = {"status": JobState.CANCELLED, "reason": "", "ended": now()}
+    counts = await store.progress(job.model_copy(update=ended), _none_pending)
+    final = counts.model_dump(mode="json", exclude={"trouble", "remaining"})
+    await store.change(job.id, lambda record: record.model_copy(update={**ended, "final": final}))
+
+
+async def _none_pending(_: Job) -> int:
+    return 0

@@ -1,0 +1,179 @@
+"""Follow the writes of any client to an index: its pipeline, the mapping of its key, and the options in its mapping.
+
+The pipeline consists of the engine's own processors, so no plugin is needed, and it is the index's final pipeline, so
+every write that runs pipelines passes it last. It drops whatever a client sends below ``ttc`` and marks the document as
+pending. Writes with the key keep their features: es-ttc's own writers send it.
+
+A partial update in a `_bulk` runs no pipeline on either product. In an index that es-ttc created it drops all fields
+below ``ttc``, which are outside `_source`; in an attached index the ``_version`` of the features no longer fits.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.index.attach import in_index
+from es_ttc.index.attach.feature_locations import FeatureLocation
+from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE
+from es_ttc.index.mappings import ingest_pipeline
+from es_ttc.index.mappings.attached import PENDING
+from es_ttc.index.mappings.indices import Index
+from es_ttc.index.mappings.spec import ROOT
+from es_ttc.index.mappings.write_options import KEY, WRITES, Encode, WriteOptions
+
+_KEY_BYTES = 16
+_KEY_MAPPING = {"type": "keyword", "index": False, "doc_values": False}
+_PREFIX = "ttc-writes-"
+_FORMER = "former_pipeline"
+"""Key of ``_meta.ttc.writes`` with the final pipeline that the index had before."""
+
+_MARK_PENDING = f"""
+def sent = ctx.{ROOT} instanceof Map ? ctx.{ROOT}.remove('key') : null;
+ctx.keySet().removeIf(name -> name.startsWith('{ROOT}.'));
+if (!params.key.equals(sent)) {{ ctx.{ROOT} = ['state': params.state]; }}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedIndex:
+    """An index whose writes are followed.
+
+    Attributes:
+        index: Its concrete name.
+        holder: The index with its features: a side index, or the index itself.
+        pipeline: Its final pipeline; None for an index with a side index, which has none.
+        options: The options in the mapping of the holder.
+    """
+
+    index: str
+    holder: str
+    pipeline: str | None
+    options: WriteOptions
+
+
+def pipeline_name(index: str) -> str:
+    """Return the name of the pipeline of an index that es-ttc created."""
+    return f"{_PREFIX}{index}"
+
+
+async def follow_writes(engine: Engine, held: FeatureLocation, encode: Encode, *, enrich: bool) -> FollowedIndex:
+    """Prepare an index so that workers find what any client writes to it; every step may be repeated.
+
+    Args:
+        engine: The engine.
+        held: The index, and where its features are stored.
+        encode: When documents are encoded.
+        enrich: Whether they are enriched.
+
+    Raises:
+        InvalidRequest: The plugin's processor runs on the index.
+        EngineError: The engine returned an error.
+    """
+    source = held.source
+    if source.settings.get(FINAL_PIPELINE) == ingest_pipeline.pipeline_name(source.index):
+        raise InvalidRequest(
+            f"the plugin's processor runs on all writes to [{source.index}], and --encode makes a pipeline without it: "
+            f"remove the former with `es-ttc index pipeline {source.index} --remove`"
+        )
+    present = WriteOptions.of(held.holder.mapping)
+    if held.side:
+        options = WriteOptions(encode, enrich, key="")
+        await _put_options(engine, held.holder, options.as_meta())
+        return FollowedIndex(source.index, held.index, None, options)
+    options = WriteOptions(encode, enrich, present.key if present else secrets.token_hex(_KEY_BYTES))
+    former = former_pipeline(source)
+    key = {ROOT: {"type": "object", "properties": {KEY.partition(".")[2]: _KEY_MAPPING}}}
+    await engine.request("PUT", f"/{_path(source.index)}/_mapping", body={"properties": key})
+    await _put_options(engine, source, options.as_meta() | {_FORMER: former})
+    if "inside" in source.meta:
+        pipeline, body = (
+            in_index.pipeline_name(source.index),
+            in_index.stamping_pipeline(held.spec, former, options.key),
+        )
+    else:
+        pipeline, body = pipeline_name(source.index), _pipeline(source.index, former, options.key)
+    await engine.request("PUT", f"/_ingest/pipeline/{_path(pipeline)}", body=body)
+    await _set_final_pipeline(engine, source.index, pipeline)
+    return FollowedIndex(source.index, held.index, pipeline, options)
+
+
+async def unfollow_writes(engine: Engine, held: FeatureLocation) -> bool:
+    """Undo :func:`follow_writes`; return whether writes were followed.
+
+    The index gets its former final pipeline back, an attached one the pipeline that stamps its documents. Documents
+    keep their features. ``ttc.key`` stays mapped, so that a late write with the key succeeds.
+    """
+    source = held.source
+    if WriteOptions.of(held.holder.mapping) is None:
+        return False
+    if not held.side:
+        former = former_pipeline(source)
+        if "inside" in source.meta:
+            pipeline = in_index.pipeline_name(source.index)
+            body = in_index.stamping_pipeline(held.spec, former)
+            await engine.request("PUT", f"/_ingest/pipeline/{_path(pipeline)}", body=body)
+        else:
+            # First the setting: a write fails if the pipeline that it names does not exist.
+            if source.settings.get(FINAL_PIPELINE) == pipeline_name(source.index):
+                await _set_final_pipeline(engine, source.index, None if former == NO_PIPELINE else former)
+            await delete_pipeline(engine, source.index)
+    await _put_options(engine, held.holder, None)
+    return True
+
+
+async def delete_pipeline(engine: Engine, index: str) -> None:
+    """Delete the pipeline of an index that is not set any more, or that was deleted, if there is one."""
+    try:
+        await engine.request("DELETE", f"/_ingest/pipeline/{_path(pipeline_name(index))}")
+    except EngineError as error:
+        if error.upstream_status not in (403, 404):  # an account that may not manage pipelines has created none
+            raise
+
+
+def former_pipeline(source: Index) -> str:
+    """Return the final pipeline that an index had before those of es-ttc; ``_none`` for none."""
+    inside = source.meta.get("inside")
+    if inside is not None:
+        found: str = inside["former_pipeline"]
+        return found
+    present: str = source.settings.get(FINAL_PIPELINE, NO_PIPELINE)
+    if not present.startswith(_PREFIX):  # an index template may have carried over that of an earlier index
+        return present
+    kept: str = source.meta.get(WRITES, {}).get(_FORMER, NO_PIPELINE)
+    return kept
+
+
+def _pipeline(index: str, former: str, key: str) -> dict[str, Any]:
+    script = {
+        "lang": "painless",
+        "source": _MARK_PENDING,
+        "params": {"key": key, "state": PENDING},
+        # Without features and without a state, the document is pending too; a rejected one would be lost.
+        "on_failure": [{"remove": {"field": ROOT, "ignore_missing": True, "ignore_failure": True}}],
+    }
+    before = [] if former == NO_PIPELINE else [{"pipeline": {"name": former}}]
+    return {
+        "description": f"es-ttc: marks documents written to {index}, which workers then encode",
+        "processors": [*before, {"script": script}],
+    }
+
+
+async def _put_options(engine: Engine, holder: Index, options: Mapping[str, Any] | None) -> None:
+    """Write the options into the present metadata of an index; None removes them."""
+    meta = (await engine.mapping(holder.index))[holder.index].get("_meta", {})
+    ours = {name: value for name, value in meta.get(ROOT, {}).items() if name != WRITES}
+    if options is not None:
+        ours[WRITES] = options
+    await engine.put_meta(holder.index, {**meta, ROOT: ours})
+
+
+async def _set_final_pipeline(engine: Engine, index: str, pipeline: str | None) -> None:
+    await engine.request("PUT", f"/{_path(index)}/_settings", body={FINAL_PIPELINE: pipeline})
+
+
+def _path(name: str) -> str:
+    return quote(name, safe="")
