@@ -54,6 +54,9 @@ from es_ttc.serving.search.pipeline import SearchPipeline
 from es_ttc.serving.search.request import RequestReader
 from es_ttc.serving.search.templates import Templates
 from es_ttc.serving.warm_up import WarmUp
+from es_ttc.serving.writes.batches import EncodingBatches
+from es_ttc.serving.writes.followed_indices import FollowedIndices
+from es_ttc.serving.writes.stage import WriteEncoding
 from es_ttc.settings import GatewaySettings
 
 _QUEUE_A_THREAD = 32
@@ -93,7 +96,8 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     jobs = JobEndpoints(JobsApi(services.upstream, settings, services.metrics))
     own = Starlette(routes=routes(status, jobs), exception_handlers={HTTPException: not_found}, lifespan=lifespan)
     memory = BodyMemory(settings.max_bodies_mb * 2**20)
-    engine = EngineApp(services.upstream, searches, services.metrics, memory, settings.max_concurrent_requests)
+    writes = _write_encoding(settings, services)
+    engine = EngineApp(searches, writes, services.metrics, memory, settings.max_concurrent_requests)
     return _PathDispatch(own, engine, memory)
 
 
@@ -175,6 +179,17 @@ def search_pipeline(settings: GatewaySettings, services: Services) -> SearchPipe
     reader = RequestReader(limits, offload, max_body=settings.max_body_mb * 2**20)
     templates = Templates(EngineSearches(upstream), limits, offload)
     return SearchPipeline(upstream, reader, templates, stages, accepted, offload)
+
+
+def _write_encoding(settings: GatewaySettings, services: Services) -> WriteEncoding:
+    return WriteEncoding(
+        services.upstream,
+        FollowedIndices(services.upstream),
+        EncodingBatches(services.encoders, services.encoding),
+        services.metrics,
+        timeout_ms=settings.write_timeout_ms,
+        added_bytes=settings.write_features_mb * 2**20,
+    )
 
 
 def _status_endpoints(settings: GatewaySettings, services: Services) -> StatusEndpoints:

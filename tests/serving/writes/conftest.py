@@ -1,0 +1,128 @@
+"""An index whose writes are followed, and a gateway in front of it."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.index.mappings.write_options import WriteOptions
+from es_ttc.serving.server import running_gateway
+from es_ttc.serving.writes.followed_indices import pipeline_name
+from es_ttc.settings import EngineSettings, GatewaySettings
+from tests.serving.client import Reply, call
+from tests.support.kept import Kept
+
+KEY = secrets.token_hex(16)
+NDJSON = {"content-type": "application/x-ndjson"}
+JSON = {"content-type": "application/json"}
+_SCRIPT = """
+def sent = ctx.ttc instanceof Map ? ctx.ttc.remove('key') : null;
+ctx.keySet().removeIf(name -> name.startsWith('ttc.'));
+if (!params.key.equals(sent)) { ctx.ttc = ['state': 'pending']; }
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """An engine and a gateway in front of it."""
+
+    engine: str
+    gateway: str
+
+
+async def follow(url: str, name: str, spec: IndexSpec, encode: Any, former: str | None = None) -> None:
+    """Make an index whose writes are followed."""
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
+        key = {
+            "ttc": {"type": "object", "properties": {"key": {"type": "keyword", "index": False, "doc_values": False}}}
+        }
+        await engine.request("PUT", f"/{name}/_mapping", body={"properties": key})
+        writes = WriteOptions(encode, enrich=False, key=KEY).as_meta() | {"former_pipeline": former or "_none"}
+        await engine.put_meta(name, {"ttc": spec.as_meta() | {"writes": writes}})
+        script = {"script": {"source": _SCRIPT, "params": {"key": KEY}}}
+        before = [] if former is None else [{"pipeline": {"name": former}}]
+        body = {"processors": [*before, script]}
+        await engine.request("PUT", f"/_ingest/pipeline/{quote(pipeline_name(name))}", body=body)
+        await engine.request("PUT", f"/{name}/_settings", body={"index.final_pipeline": pipeline_name(name)})
+    finally:
+        await engine.close()
+
+
+@contextmanager
+def gateway_of(engine: str, encoder: Encoder, **settings: Any) -> Iterator[str]:
+    options = GatewaySettings(
+        engine=engine, port=0, default_timeout_ms=20_000, **{"write_timeout_ms": 60_000, **settings}
+    )
+    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def all_places(encoder: Encoder) -> Iterator[Kept[Place]]:
+    @contextmanager
+    def place(engine: str) -> Iterator[Place]:
+        with gateway_of(engine, encoder) as url:
+            yield Place(engine, url)
+
+    with Kept(place) as kept:
+        yield kept
+
+
+@pytest.fixture
+def place(engine_url: str, all_places: Kept[Place]) -> Place:
+    return all_places.of(engine_url)
+
+
+@pytest.fixture(scope="session")
+def spec(encoder: Encoder) -> IndexSpec:
+    return IndexSpec(encoder.identity, codec="float16", max_tokens=64)
+
+
+@pytest.fixture
+def followed(engine_url: str, index_name: str, spec: IndexSpec) -> Iterator[Callable[..., str]]:
+    """Makes an index whose writes are followed; its pipeline goes afterwards."""
+    made: list[str] = []
+
+    def make(encode: str = "now", *, suffix: str = "", former: str | None = None, **storage: Any) -> str:
+        name = f"{index_name}{suffix}"
+        made.append(name)
+        asyncio.run(follow(engine_url, name, spec, encode, former))
+        return name
+
+    yield make
+    for name in made:
+        call(engine_url, "DELETE", f"/{name}")
+        call(engine_url, "DELETE", f"/_ingest/pipeline/{pipeline_name(name)}")
+
+
+def stored(url: str, index: str) -> dict[str, dict[str, Any]]:
+    """Return of each document what is stored of its features, and its source."""
+    call(url, "POST", f"/{index}/_refresh")
+    body = {
+        "size": 1000,
+        "query": {"match_all": {}},
+        "stored_fields": ["_source", "ttc.tokens", "ttc.norms", "ttc.offsets", "ttc.pooled"],
+        "docvalue_fields": ["ttc.hash", "ttc.encoder", "ttc.state", "ttc.document"],
+        "_source": True,
+    }
+    hits = call(url, "POST", f"/{index}/_search", body).json()["hits"]["hits"]
+    return {hit["_id"]: {**hit.get("fields", {}), "source": hit["_source"]} for hit in hits}
+
+
+def states(url: str, index: str) -> dict[str, str | None]:
+    return {name: one.get("ttc.state", [None])[0] for name, one in stored(url, index).items()}
+
+
+def encoded(reply: Reply) -> str | None:
+    return reply.headers.get("x-ttc-encoded")
