@@ -12,6 +12,7 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
+from es_ttc.index.attach import fill_attached
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.index.mappings.write_options import WriteOptions
@@ -59,6 +60,21 @@ async def follow(url: str, name: str, spec: IndexSpec, encode: Any, former: str 
         await engine.close()
 
 
+def unfollow(url: str, name: str) -> None:
+    """Delete such an index, and its pipeline."""
+    call(url, "DELETE", f"/{name}")
+    call(url, "DELETE", f"/_ingest/pipeline/{pipeline_name(name)}")
+
+
+async def fill_pending(url: str, name: str, encoder: Encoder) -> None:
+    """Encode the documents that are pending."""
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        await fill_attached(engine, name, encoder)
+    finally:
+        await engine.close()
+
+
 @contextmanager
 def gateway_of(engine: str, encoder: Encoder, **settings: Any) -> Iterator[str]:
     options = GatewaySettings(
@@ -102,8 +118,7 @@ def followed(engine_url: str, index_name: str, spec: IndexSpec) -> Iterator[Call
 
     yield make
     for name in made:
-        call(engine_url, "DELETE", f"/{name}")
-        call(engine_url, "DELETE", f"/_ingest/pipeline/{pipeline_name(name)}")
+        unfollow(engine_url, name)
 
 
 def stored(url: str, index: str) -> dict[str, dict[str, Any]]:
