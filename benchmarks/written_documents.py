@@ -32,12 +32,18 @@ from es_ttc.index.ingest.encode import encode_documents
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import load_collection
+from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.writes.bulk_body import names_followed
+from es_ttc.serving.writes.documents import with_features
+from es_ttc.serving.writes.followed_indices import FollowedIndex, FollowedIndices
+from es_ttc.settings import GatewaySettings
 
 INDEX = "benchmark-written"
 BULK = 500
 BATCH = 32
 MIB = 2**20
 JSON = {"content-type": "application/json"}
+HEADERS = [(b"authorization", b"ApiKey of-a-caller"), (b"content-type", b"application/json")]
 NDJSON = {"content-type": "application/x-ndjson"}
 
 Source = dict[str, str]
@@ -83,6 +89,7 @@ def main() -> None:
         follow(arguments.engine, names["--encode later"], "--encode later")
         with gateway(arguments.engine, **settings) as through:
             report_bulks(arguments.engine, through.url, names, sources, arguments.documents, arguments.rounds)
+            asyncio.run(report_decision(arguments.engine, names["plain"], sources))
             report_single(arguments.engine, through.url, names["plain"], sources, 300)
             asyncio.run(make(arguments.engine, names["--encode now"], spec))
             follow(arguments.engine, names["--encode now"], "--encode now")
@@ -126,22 +133,23 @@ def _command(url: str, *arguments: str, check: bool = True) -> None:
     subprocess.run(command, check=check, stdout=subprocess.DEVNULL, stderr=None if check else subprocess.DEVNULL)
 
 
-def bulks(sources: Sequence[Source], count: int, first: int = 0) -> Iterator[bytes]:
+def bulks(sources: Sequence[Source], count: int, *, index: str) -> Iterator[bytes]:
     """Yield bulks of documents, which repeat the sources."""
-    for start in range(first, first + count, BULK):
+    for start in range(0, count, BULK):
         lines: list[bytes] = []
-        for number in range(start, min(start + BULK, first + count)):
-            lines += (b'{"index":{"_id":"%d"}}' % number, orjson.dumps(sources[number % len(sources)]))
+        for number in range(start, min(start + BULK, count)):
+            action = {"index": {"_index": index, "_id": str(number)}}
+            lines += (orjson.dumps(action), orjson.dumps(sources[number % len(sources)]))
         yield b"\n".join(lines) + b"\n"
 
 
 def timed(url: str, index: str, sources: Sequence[Source], count: int) -> float:
     """Return documents a second of bulks, one after the other."""
-    bodies = list(bulks(sources, count))
+    bodies = list(bulks(sources, count, index=index))
     connection = Connection(url)
     begun = time.perf_counter()
     for body in bodies:
-        connection.send("POST", f"/{index}/_bulk", body)
+        connection.send("POST", "/_bulk", body)
     return count / (time.perf_counter() - begun)
 
 
@@ -177,18 +185,45 @@ def report_single(engine: str, through: str, index: str, sources: Sequence[Sourc
     print(table(("one document, plain index", "p50 ms", "p95 ms"), rows))
 
 
+async def report_decision(engine: str, index: str, sources: Sequence[Source]) -> None:
+    """Measure what a write to an index that is not followed costs the gateway before it is forwarded."""
+    body = next(bulks(sources, BULK, index=index))[: 64 * 1024]
+    async with Upstream(GatewaySettings(engine=engine)) as upstream:
+        indices = FollowedIndices(upstream)
+
+        async def follow(name: str) -> FollowedIndex | None:
+            return await indices.of(name, HEADERS)
+
+        rows = []
+        for name, decide, times in (
+            ("one document", lambda: follow(index), 20_000),
+            ("64 KiB of a bulk", lambda: names_followed(body, None, follow), 2000),
+        ):
+            assert not await decide()
+            begun = time.process_time()
+            for _ in range(times):
+                await decide()
+            rows.append((name, f"{(time.process_time() - begun) / times * 1e6:.0f}"))
+    print(table(("to an index that is not followed", "µs of processor time to decide"), rows))
+
+
 def report_encoding(through: str, index: str, sources: Sequence[Source], spec: IndexSpec, encoder: Encoder) -> None:
     """Compare bulks whose documents are encoded on their way with the encoder alone."""
     before = alone(sources, spec, encoder)
     connection = Connection(through)
     begun = time.perf_counter()
-    flags = [connection.send("POST", f"/{index}/_bulk", body)[1] for body in bulks(sources, len(sources))]
+    flags = [connection.send("POST", "/_bulk", body)[1] for body in bulks(sources, len(sources), index=index)]
     rate = len(sources) / (time.perf_counter() - begun)
     assert set(flags) == {"true"}, flags
     after = alone(sources, spec, encoder)
     own = statistics.mean((before, after))
-    rows = [(f"{own:.1f} ({before:.1f}, {after:.1f})", f"{rate:.1f}", f"{rate / own:.2f}")]
-    print(table(("encoder alone, docs/s", "bulk with --encode now, docs/s", "share"), rows))
+    lines = [orjson.dumps(source) for source in sources[:BATCH]]
+    results = with_features(lines, spec, "0" * 32, encoder)
+    added = statistics.mean(len(result) - len(line) for line, result in zip(lines, results, strict=True))
+    text = statistics.mean(map(len, lines))
+    rows = [(f"{own:.1f} ({before:.1f}, {after:.1f})", f"{rate:.1f}", f"{rate / own:.2f}", f"{added / text:.0f}")]
+    columns = ("encoder alone, docs/s", "bulk with --encode now, docs/s", "share", "bytes of features a byte of text")
+    print(table(columns, rows))
     times = []
     for number, source in enumerate(sources[:100]):
         begun = time.perf_counter()

@@ -70,11 +70,15 @@ class FollowedIndices:
         self._reading = {}
         self._generation += 1
 
+    def refused(self, name: str, headers: RawHeaders) -> None:
+        """Encode nothing for a caller whose write the engine has just refused, until the answer is asked for again."""
+        self._cache.put(self._key_of(name, headers), None)
+
     async def of(self, name: str, headers: RawHeaders) -> FollowedIndex | None:
         """Return the index of a name if documents written to it by this caller are encoded on their way."""
         if not _NOT_A_NAME.isdisjoint(name):
             return None
-        key = self._keys.of(headers, name.encode("utf-8", "surrogatepass"))
+        key = self._key_of(name, headers)
         cached: Fresh[FollowedIndex | None] | None = self._cache.get(key)
         if cached is not None:
             return cached.value
@@ -82,6 +86,9 @@ class FollowedIndices:
         if task is None:
             task = self._reading[key] = asyncio.create_task(self._read_and_keep(key, name, headers))
         return await asyncio.shield(task)
+
+    def _key_of(self, name: str, headers: RawHeaders) -> bytes:
+        return self._keys.of(headers, name.encode("utf-8", "surrogatepass"))
 
     async def _read_and_keep(self, key: bytes, name: str, headers: RawHeaders) -> FollowedIndex | None:
         generation = self._generation
@@ -128,7 +135,7 @@ class FollowedIndices:
             EngineError: The engine returned another error.
             EngineUnavailable: It does not answer.
         """
-        failing = "its mapping and pipelines could not be read"
+        failing = "its mapping and settings could not be read"
         try:
             return await self._requests.as_caller(caller).json("GET", path.encode(), query_string, failing=failing)
         except NotThere:

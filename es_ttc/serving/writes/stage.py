@@ -30,6 +30,7 @@ _KIND = "write"
 _MAX_IN_MEMORY = 16 * 2**20
 """Maximum size of a `_bulk` whose length is not known from its headers: compressed, or in chunks."""
 _SHORT_BYTES = 64 * 1024
+_NOT_ALLOWED = frozenset({401, 403})
 _OPERATIONS = {"_doc": "index", "_create": "create", "_update": "update"}
 
 
@@ -102,7 +103,10 @@ class WriteEncoding:
             result = await allowance.result(submitted)
         finally:
             allowance.release(submitted)
-        return await self._sent(incoming, allowance, None if result is document else result, send)
+        outcome = await self._sent(incoming, allowance, None if result is document else result, send)
+        if outcome.status in _NOT_ALLOWED:
+            self._indices.refused(index.name, incoming.headers)
+        return outcome
 
     async def _answer_bulk(self, incoming: RawRequest, write: WriteRequest, send: Send) -> Outcome:
         async def follow(name: str) -> FollowedIndex | None:
@@ -117,9 +121,10 @@ class WriteEncoding:
             allowance.written.pending[Pending.FORMAT] += 1
             return await self._sent(incoming, allowance, None, send)
         rewritten = BulkBody(write.index, follow, allowance).rewritten(chunks)
-        if size <= _SHORT_BYTES:  # the engine, too, handles a short body in one piece and a long one in parts
-            return await self._sent(incoming, allowance, b"".join([part async for part in rewritten]), send)
-        return await self._sent(incoming, allowance, rewritten, send)
+        if size > _SHORT_BYTES:
+            return await self._sent(incoming, allowance, rewritten, send)
+        # Engines, too, handle a short body in one piece and a long one in parts, with different messages.
+        return await self._sent(incoming, allowance, b"".join([part async for part in rewritten]), send)
 
     async def _allowance(self, incoming: RawRequest, size: int) -> Allowance:
         added = min(self._added_bytes, await self._limit.bytes() - size)
