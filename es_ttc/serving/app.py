@@ -182,10 +182,12 @@ def search_pipeline(settings: GatewaySettings, services: Services) -> SearchPipe
 
 
 def _write_encoding(settings: GatewaySettings, services: Services) -> WriteEncoding:
+    batches = EncodingBatches(services.encoders, services.encoding)
+    services.metrics.watch_writes(lambda: batches.outstanding)
     return WriteEncoding(
         services.upstream,
         FollowedIndices(services.upstream),
-        EncodingBatches(services.encoders, services.encoding),
+        batches,
         services.metrics,
         timeout_ms=settings.write_timeout_ms,
         added_bytes=settings.write_features_mb * 2**20,

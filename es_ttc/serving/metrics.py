@@ -98,6 +98,18 @@ class Metrics:
             if documents:
                 self.written_documents.labels(str(outcome)).inc(documents)
 
+    def watch_writes(self, outstanding: Callable[[], int]) -> None:
+        """Add a metric of documents on their way.
+
+        Args:
+            outstanding: Returns the number of documents that wait for their encoding, or are encoded and not yet sent.
+        """
+        Gauge(
+            "es_ttc_outstanding_documents",
+            "Documents on their way to the engine that are being encoded, or wait for it.",
+            registry=self.registry,
+        ).set_function(outstanding)
+
     def watch_reads(
         self, in_flight: Callable[[], int], waiting: Callable[[], int], capacity: Callable[[], int]
     ) -> None:

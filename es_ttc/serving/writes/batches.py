@@ -45,6 +45,9 @@ class EncodingBatches:
     Args:
         encoders: The encoders that may be loaded.
         pool: Where documents are encoded.
+
+    Attributes:
+        outstanding: Number of documents that are waiting, or encoded and not yet released.
     """
 
     def __init__(self, encoders: Encoders, pool: BoundedPool) -> None:
@@ -52,7 +55,7 @@ class EncodingBatches:
         self._pool = pool
         self._waiting: dict[FollowedIndex, deque[Submitted]] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._documents = 0
+        self.outstanding = 0
         self._bytes = 0
         self._failed: dict[str, float] = {}
 
@@ -62,13 +65,13 @@ class EncodingBatches:
         Returns:
             The document, or the reason why it is not encoded.
         """
-        if self._documents >= _MOST_OUTSTANDING or self._bytes + len(line) > _BYTES_OUTSTANDING:
+        if self.outstanding >= _MOST_OUTSTANDING or self._bytes + len(line) > _BYTES_OUTSTANDING:
             return Pending.BUSY
         loop = asyncio.get_running_loop()
         if self._failed.get(index.spec.encoder.key, 0.0) > loop.time():
             return Pending.ENCODER
         submitted = Submitted(line, loop.create_future())
-        self._documents += 1
+        self.outstanding += 1
         self._bytes += len(line)
         waiting = self._waiting.get(index)
         if waiting is None:
@@ -83,7 +86,7 @@ class EncodingBatches:
     def release(self, submitted: Submitted) -> None:
         """Forget a document; if its encoding has not begun, it is not encoded."""
         submitted.result.cancel()
-        self._documents -= 1
+        self.outstanding -= 1
         self._bytes -= len(submitted.line)
 
     async def _encode_waiting(self, index: FollowedIndex) -> None:

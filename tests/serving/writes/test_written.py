@@ -5,7 +5,9 @@ import gzip
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -126,6 +128,72 @@ def test_without_an_encoding_nothing_is_lost(
     assert sources.pop("one") == {"text": "The cat."}
     assert sources == {one["_id"]: {k: v for k, v in one.items() if k != "_id"} for one in corpus()}
     assert 'es_ttc_written_documents_total{outcome="' in metrics
+
+
+class Held(Wrapped):
+    """Holds its first documents until it is told to go on, and counts the documents of each call."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__(encoder)
+        self.calls: list[int] = []
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def before(self, texts: Sequence[str]) -> None:
+        if "cat" in texts[0]:
+            self.calls.append(len(texts))
+            self.begun.set()
+            self.go.wait(20)
+
+
+def metric(gateway: str, name: str) -> float:
+    found = re.search(rf"^{name} (\S+)$", call(gateway, "GET", "/_ttc/metrics").body.decode(), flags=re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+def until(reached: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_documents_of_concurrent_requests_are_encoded_together(
+    place: Place, followed: Followed, encoder: Encoder
+) -> None:
+    index, held = followed(), Held(encoder)
+    with gateway_of(place.engine, held) as gateway, ThreadPoolExecutor(25) as threads:
+
+        def write(number: int) -> str | None:
+            return encoded(call(gateway, "PUT", f"/{index}/_doc/{number}", {"text": f"The cat {number}."}))
+
+        first = threads.submit(write, 0)
+        assert held.begun.wait(20)
+        others = [threads.submit(write, number) for number in range(1, 25)]
+        until(lambda: metric(gateway, "es_ttc_outstanding_documents") == 25)
+        held.go.set()
+        assert {one.result() for one in (first, *others)} == {"true"}
+        assert held.calls == [1, 24]
+        assert metric(gateway, "es_ttc_outstanding_documents") == 0
+    assert set(states(place.engine, index).values()) == {"ready"}
+
+
+@pytest.mark.parametrize("count", [1, 2000])
+def test_a_client_that_leaves_takes_its_documents_along(
+    place: Place, followed: Followed, encoder: Encoder, count: int
+) -> None:
+    index, held = followed(), Held(encoder)
+    body = b"".join(b'{"index":{"_id":"%d"}}\n{"text":"The cat %d."}\n' % (one, one) for one in range(count))
+    with gateway_of(place.engine, held) as gateway:
+        parts = urlsplit(gateway)
+        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20) as connection:
+            head = f"POST /{index}/_bulk HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
+            connection.sendall(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
+            assert held.begun.wait(20)
+        until(lambda: metric(gateway, "es_ttc_outstanding_documents") == 0)
+        held.go.set()
+        assert encoded(call(gateway, "PUT", f"/{index}/_doc/x", {"text": "The cat."})) == "true"
+    assert states(place.engine, index).keys() <= {"x"}
 
 
 def test_bulks_of_every_kind(place: Place, followed: Followed) -> None:
