@@ -29,6 +29,8 @@ _TIMEOUT_SECONDS = 2.0
 _META = f"filter_path=*.mappings._meta.{ROOT}".encode()
 _PIPELINES = ("index.default_pipeline", "index.final_pipeline")
 _NOT_A_NAME = frozenset("*,<:")
+_NO_BEGINNING = ("_", "-", "+")
+_NO_NAMES = ("", ".", "..")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +78,7 @@ class FollowedIndices:
 
     async def of(self, name: str, headers: RawHeaders) -> FollowedIndex | None:
         """Return the index of a name if documents written to it by this caller are encoded on their way."""
-        if not _NOT_A_NAME.isdisjoint(name):
+        if name.startswith(_NO_BEGINNING) or not _NOT_A_NAME.isdisjoint(name) or name in _NO_NAMES:
             return None
         key = self._key_of(name, headers)
         cached: Fresh[FollowedIndex | None] | None = self._cache.get(key)
@@ -97,7 +99,10 @@ class FollowedIndices:
                 found = await self._read(name, Caller(headers))
         except (EngineUnavailable, TimeoutError):  # the write itself finds out, in the engine's words
             return None
-        except (EngineError, InvalidRequest, ValueError, LookupError, TypeError):
+        except (EngineError, InvalidRequest):
+            found = None
+        except Exception as error:  # noqa: BLE001 - whatever someone has put into `_meta`, the write is forwarded
+            _warn(name, f"its mapping cannot be read: {type(error).__name__}: {error}")
             found = None
         finally:
             if self._generation == generation:

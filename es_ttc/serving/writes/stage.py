@@ -77,14 +77,13 @@ class WriteEncoding:
         return await self._answer_document(incoming, write, index, send)
 
     async def _passed(self, incoming: RawRequest, send: Send) -> Outcome:
-        changes = may_change_indices(incoming)
-        if changes:
-            self._indices.forget()
+        status = 0
         try:
-            return Outcome("passthrough", await forward(self._upstream, incoming, send))
+            status = await forward(self._upstream, incoming, send)
         finally:
-            if changes:
+            if status < 400 and may_change_indices(incoming):  # an unknown end counts as a change
                 self._indices.forget()
+        return Outcome("passthrough", status)
 
     async def _answer_document(
         self, incoming: RawRequest, write: WriteRequest, index: FollowedIndex, send: Send

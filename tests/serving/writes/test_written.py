@@ -273,6 +273,17 @@ def test_documents_that_are_left_to_workers(place: Place, followed: Followed, in
         call(place.engine, "DELETE", f"/_ingest/pipeline/{index_name}")
 
 
+@pytest.mark.parametrize("meta", ["text", {"writes": "text"}, {"writes": {"encode": "now"}}, {"encoder": 1}], ids=str)
+def test_metadata_of_someone_elses_changes_nothing(place: Place, index_name: str, meta: Any) -> None:
+    if isinstance(meta, dict) and "encoder" in meta:
+        meta = meta | {"writes": {"encode": "now", "enrich": False, "key": "k"}}
+    assert call(place.gateway, "PUT", f"/{index_name}", {"mappings": {"_meta": {"ttc": meta}}}).status == 200
+    one = call(place.gateway, "PUT", f"/{index_name}/_doc/1", {"text": "The cat."})
+    assert (one.status, encoded(one)) == (201, None)
+    bulk = call(place.gateway, "POST", f"/{index_name}/_bulk", lines_of(corpus()[:2]), NDJSON)
+    assert (bulk.status, bulk.json()["errors"], encoded(bulk)) == (200, False, None)
+
+
 def test_aliases_are_left_to_workers(place: Place, followed: Followed) -> None:
     index = followed()
     call(place.engine, "PUT", f"/{index}/_alias/{index}-alias")
