@@ -14,6 +14,7 @@ FOLDER = Path(__file__).parent
 _PARTS = frozenset({"__init__", "__main__", "common", "figures", "judged_pools", "recorded_llm", "served"})
 WITH_ENGINE = frozenset(
     {
+        "written_documents",
         "blend_speed", "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill", "knn_retrieval", "loop_hold",
         "neighbour_graph",
         "sira", "storage",

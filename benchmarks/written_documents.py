@@ -1,6 +1,6 @@
 """Documents that clients write through the gateway: bulks beside direct ones, and beside the encoder's own rate.
 
-    python -m benchmarks.written_documents --engine http://127.0.0.1:9200 --data ../shared/data/scifact
+    python -m benchmarks.written_documents --engine http://127.0.0.1:9200
 
 The same bulks go to the engine and through the gateway in turns, to a plain index and to one with `--encode later`.
 Then documents go through the gateway to an index with `--encode now`, all of which are encoded, beside the encoder
@@ -38,6 +38,7 @@ from es_ttc.serving.writes.documents import with_features
 from es_ttc.serving.writes.followed_indices import FollowedIndex, FollowedIndices
 from es_ttc.settings import GatewaySettings
 
+DATA = Path(__file__).parents[2] / "shared" / "data" / "scifact"
 INDEX = "benchmark-written"
 BULK = 500
 BATCH = 32
@@ -69,7 +70,7 @@ class Connection:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="http://127.0.0.1:9200")
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path, default=DATA, help="A BEIR collection.")
     parser.add_argument("--documents", type=int, default=5000, help="Of each bulk run.")
     parser.add_argument("--encoded", type=int, default=500, help="That are encoded on their way.")
     parser.add_argument("--rounds", type=int, default=5)
