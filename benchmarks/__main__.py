@@ -16,6 +16,7 @@ WITH_ENGINE = frozenset(
     {
         "blend_engines", "blend_speed", "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill",
         "knn_index_check", "knn_retrieval", "loop_hold", "neighbour_graph", "sira", "storage", "write_latency",
+        "written_documents",
     }
 )  # fmt: skip
 

@@ -254,6 +254,18 @@ class GatewaySettings(Settings):
         description="Timeout of rewriting a query in a request that sets none, in ms. After it the query is sent "
         "without expansion; the model's answer is cached for the next request when it arrives.",
     )
+    write_timeout_ms: int = Field(
+        5000,
+        gt=0,
+        description="Maximum time that a write waits for the encoding of its documents, in ms, for indices with "
+        "`es-ttc index pipeline --encode now`. Documents that are not encoded by then are written as pending.",
+    )
+    write_features_mb: int = Field(
+        32,
+        ge=0,
+        description="Maximum size of the features that are added to one write, in MiB; the other documents of the "
+        "request are written as pending. 0 encodes no documents on their way.",
+    )
     sketch_prompts: Path | None = Field(
         None, description="Folder with your own prompts for the `query` hook, each in a file NAME.txt."
     )

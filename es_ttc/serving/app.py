@@ -56,6 +56,9 @@ from es_ttc.serving.search.pipeline import SearchPipeline
 from es_ttc.serving.search.request import RequestReader
 from es_ttc.serving.search.templates import Templates
 from es_ttc.serving.warm_up import WarmUp
+from es_ttc.serving.writes.batches import EncodingBatches
+from es_ttc.serving.writes.followed_indices import FollowedIndices
+from es_ttc.serving.writes.stage import WriteEncoding
 from es_ttc.settings import GatewaySettings
 
 _QUEUE_A_THREAD = 32
@@ -95,7 +98,8 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
     jobs = JobEndpoints(JobsApi(services.upstream, settings, services.metrics))
     own = Starlette(routes=routes(status, jobs), exception_handlers={HTTPException: not_found}, lifespan=lifespan)
     memory = BodyMemory(settings.max_bodies_mb * 2**20)
-    engine = EngineApp(services.pass_through, searches, services.metrics, memory, settings.max_concurrent_requests)
+    writes = _write_encoding(settings, services)
+    engine = EngineApp(searches, writes, services.metrics, memory, settings.max_concurrent_requests)
     return _PathDispatch(own, engine, memory)
 
 
@@ -181,6 +185,20 @@ def search_pipeline(settings: GatewaySettings, services: Services) -> SearchPipe
     templates = Templates(services.searches, limits, offload)
     return SearchPipeline(
         upstream, services.searches, services.pass_through, reader, templates, stages, accepted, offload
+    )
+
+
+def _write_encoding(settings: GatewaySettings, services: Services) -> WriteEncoding:
+    batches = EncodingBatches(services.encoders, services.encoding)
+    services.metrics.watch_writes(lambda: batches.outstanding)
+    return WriteEncoding(
+        services.upstream,
+        services.pass_through,
+        FollowedIndices(services.upstream),
+        batches,
+        services.metrics,
+        timeout_ms=settings.write_timeout_ms,
+        added_bytes=settings.write_features_mb * 2**20,
     )
 
 

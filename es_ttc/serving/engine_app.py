@@ -12,13 +12,14 @@ from es_ttc.errors import EsTtcError, TooManyRequests
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.body_memory import BodyMemory
 from es_ttc.serving.http.caller import ClientDisconnected
-from es_ttc.serving.http.proxy import PassThrough, end_answer, json_headers, start_answer
+from es_ttc.serving.http.proxy import end_answer, json_headers, start_answer
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.logs import log, request_id
 from es_ttc.serving.metrics import GONE, Metrics
 from es_ttc.serving.search.pipeline import SearchPipeline
 from es_ttc.serving.search.request import Api
 from es_ttc.serving.search.response import Outcome
+from es_ttc.serving.writes.stage import WriteEncoding
 
 _GONE = Outcome("passthrough", GONE)
 _READ_AHEAD = 2**16  # bytes; a shorter request is sent to the engine when it is complete
@@ -29,18 +30,18 @@ class EngineApp:
     """The ASGI application for all requests except those to the gateway's own endpoints.
 
     Args:
-        pass_through: Forwards all requests that are no searches.
         searches: Answers `_search`, `_msearch` and their templates.
+        writes: Answers all other requests.
         metrics: Receives every request.
         memory: Counts the bodies of requests.
         limit: Maximum number of concurrent requests; further ones are answered with 429.
     """
 
     def __init__(
-        self, pass_through: PassThrough, searches: SearchPipeline, metrics: Metrics, memory: BodyMemory, limit: int
+        self, searches: SearchPipeline, writes: WriteEncoding, metrics: Metrics, memory: BodyMemory, limit: int
     ) -> None:
-        self._pass_through = pass_through
         self._searches = searches
+        self._writes = writes
         self._metrics = metrics
         self._memory = memory
         self._room = InFlightLimit(limit)
@@ -111,7 +112,7 @@ class EngineApp:
             case [("_search" | "_msearch") as api, "template"]:
                 return await self._searches.answer(incoming, Api(api), answer, is_template=True)
             case _:
-                return Outcome("passthrough", await self._pass_through.forward(incoming, answer))
+                return await self._writes.answer(incoming, answer)
 
 
 class InFlightLimit:

@@ -1,6 +1,6 @@
 """The gateway's metrics for Prometheus."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -24,7 +24,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "es_ttc_requests",
-            "Requests by kind (passthrough, search, msearch, rerank, score, encode) and outcome (ok, fallback, "
+            "Requests by kind (passthrough, write, search, msearch, rerank, score, encode) and outcome (ok, fallback, "
             "client_error, error, gone).",
             ("kind", "outcome"),
             registry=self.registry,
@@ -47,6 +47,13 @@ class Metrics:
             "Documents of windows whose features were not used, by reason (marks, encoder, layout, codebook, damaged, "
             "dimensions, values).",
             ("reason",),
+            registry=self.registry,
+        )
+        self.written_documents = Counter(
+            "es_ttc_written_documents",
+            "Documents written through the gateway to indices that encode them on the way: encoded, or why not "
+            "(own_fields, no_object, text, update, pipeline, size, format, late, busy, encoder).",
+            ("outcome",),
             registry=self.registry,
         )
         self.in_flight = Gauge("es_ttc_in_flight_requests", "Requests being answered.", registry=self.registry)
@@ -79,6 +86,29 @@ class Metrics:
         """Count documents whose features were not used, by reason."""
         for reason in reasons:
             self.skipped_documents.labels(str(reason)).inc()
+
+    def written(self, encoded: int, pending: Mapping[Any, int]) -> None:
+        """Count documents that were written to indices that encode them on the way.
+
+        Args:
+            encoded: Number of those with features.
+            pending: Number of the others, by reason.
+        """
+        for outcome, documents in (("encoded", encoded), *pending.items()):
+            if documents:
+                self.written_documents.labels(str(outcome)).inc(documents)
+
+    def watch_writes(self, outstanding: Callable[[], int]) -> None:
+        """Add a metric of documents on their way.
+
+        Args:
+            outstanding: Returns the number of documents that wait for their encoding, or are encoded and not yet sent.
+        """
+        Gauge(
+            "es_ttc_outstanding_documents",
+            "Documents on their way to the engine that are being encoded, or wait for it.",
+            registry=self.registry,
+        ).set_function(outstanding)
 
     def watch_reads(
         self, in_flight: Callable[[], int], waiting: Callable[[], int], capacity: Callable[[], int]

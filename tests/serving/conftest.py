@@ -104,6 +104,7 @@ def _behind(engine_url: str, encoder: Encoder) -> Iterator[Behind]:
         engine=engine_url,
         port=0,
         default_timeout_ms=20_000,
+        write_timeout_ms=60_000,
         max_window=300,
         sidecar_token=SecretStr(SIDECAR_TOKEN),
     )

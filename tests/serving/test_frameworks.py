@@ -27,6 +27,7 @@ from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.attach.conftest import remove_traces
 from tests.serving.client import search
 from tests.serving.conftest import Behind, corpus, fill
+from tests.serving.writes.conftest import fill_pending, follow, states, unfollow
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(sys.prefix) / "frameworks" / "bin" / "python"
@@ -195,3 +196,31 @@ def test_openais_client_gets_the_vectors_of_ingest(
     texts = list(TEXTS.values())
     found = frameworks("openai").call("embed_openai", url=f"{gateway_alone}/_ttc/v1", model="minilm", texts=texts)
     np.testing.assert_allclose(found, encoder.encode(texts, tokens=False).pooled, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_stores_write_to_an_index_whose_writes_are_encoded(
+    behind: Behind, encoder: Encoder, index_name: str, frameworks: Callable[[str], Framework], name: str
+) -> None:
+    page, framework = PAGES[name], frameworks(name)
+    spec = IndexSpec(encoder.identity, text_fields=(page.text_field,), max_tokens=64)
+    asyncio.run(follow(behind.engine, index_name, spec, "now"))
+    half = len(TEXTS) // 2
+    parts = {behind.gateway: dict(list(TEXTS.items())[:half])}
+    if name != "langchain" or behind.product == "elasticsearch":  # its store refuses OpenSearch
+        parts[behind.engine] = dict(list(TEXTS.items())[half:])
+    try:
+        for url, texts in parts.items():
+            write = f"write_{name.replace('-', '_')}"
+            framework.call(write, url=url, index=index_name, product=behind.product, texts=texts)
+        found = states(behind.engine, index_name)
+        expected = {key: "ready" if url == behind.gateway else "pending" for url, part in parts.items() for key in part}
+        assert found == expected
+        asyncio.run(fill_pending(behind.engine, index_name, encoder))
+        assert set(states(behind.engine, index_name).values()) == {"ready"}
+        for method in ("spectral", "blend"):
+            section = {"window_size": 100, "ttc": {"method": method, "query_text": QUESTION}}
+            body = {"query": {"match_all": {}}, "rescore": section}
+            assert search(behind.gateway, index_name, body).json()["ttc"]["scored"] == len(expected)
+    finally:
+        unfollow(behind.engine, index_name)

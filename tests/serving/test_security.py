@@ -35,6 +35,7 @@ from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind, corpus, fill
 from tests.serving.test_rescore import CATS, EVERYTHING, ours
+from tests.serving.writes.conftest import follow
 from tests.support.llm import scripted_model_beside
 from tests.support.secured import PASSWORD, SUPERUSER, SecuredElasticsearch, basic
 
@@ -70,7 +71,7 @@ def secured(encoder: Encoder) -> Iterator[Behind]:
         if os.environ.get("CI") == "true":
             pytest.fail(f"Elasticsearch must be tested on CI: {error}")
         pytest.skip(f"no Elasticsearch: {error}")
-    settings = GatewaySettings(engine=node.url, port=0, default_timeout_ms=20_000)
+    settings = GatewaySettings(engine=node.url, port=0, default_timeout_ms=20_000, write_timeout_ms=60_000)
     with node, running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
         index = IndexSpec(encoder.identity, codec="float16", max_tokens=64)
         asyncio.run(fill(node.url.replace("//", f"//{SUPERUSER}:{PASSWORD}@"), INDEX, index, encoder, corpus()))
@@ -122,6 +123,34 @@ def test_credentials_are_the_engines_to_judge(secured: Behind, rescore: dict[str
         else:
             assert through.json() == direct.json()
             assert through.headers.get("www-authenticate") == direct.headers.get("www-authenticate")
+
+
+def test_documents_are_written_with_the_callers_rights(secured: Behind) -> None:
+    index, text = "written-by-many", {"text": "The cat drinks milk."}
+    asyncio.run(follow(secured.engine.replace("//", f"//{SUPERUSER}:{PASSWORD}@"), index, secured.spec, "now"))
+
+    def key(*privileges: str) -> dict[str, str]:
+        return api_key(secured.engine, {"one": {"indices": [{"names": [index], "privileges": list(privileges)}]}})
+
+    writer, unseeing = key("index", "view_index_metadata"), key("index")
+    reader = key("read", "view_index_metadata")
+    for headers, status, encoded in (
+        (writer, 201, "true"),
+        (unseeing, 201, None),  # the gateway has no account of its own that may read the mapping
+        ({}, 401, None),
+        (basic(SUPERUSER, "wrong"), 401, None),
+        (reader, 403, "true"),
+        (reader, 403, None),  # nothing is encoded again for one who was refused
+        (writer, 201, "true"),
+    ):
+        through = call(secured.gateway, "POST", f"/{index}/_doc", text, headers)
+        assert (through.status, through.headers.get("x-ttc-encoded")) == (status, encoded)
+        if status != 201:
+            assert through.body == call(secured.engine, "POST", f"/{index}/_doc", text, headers).body
+    call(secured.engine, "POST", f"/{index}/_refresh", headers=ADMIN)
+    body = {"size": 0, "aggs": {"states": {"terms": {"field": "ttc.state"}}}}
+    found = call(secured.engine, "POST", f"/{index}/_search", body, ADMIN).json()["aggregations"]["states"]["buckets"]
+    assert {one["key"]: one["doc_count"] for one in found} == {"ready": 2, "pending": 1}
 
 
 def test_hidden_documents_are_not_seen_nor_counted_nor_scored(secured: Behind) -> None:

@@ -28,7 +28,7 @@ from es_ttc.index.mappings.write_options import KEY, WRITES, Encode, WriteOption
 _KEY_BYTES = 16
 _KEY_MAPPING = {"type": "keyword", "index": False, "doc_values": False}
 _PREFIX = "ttc-writes-"
-_FORMER = "former_pipeline"
+FORMER = "former_pipeline"
 """Key of ``_meta.ttc.writes`` with the final pipeline that the index had before."""
 
 _MARK_PENDING = f"""
@@ -88,7 +88,7 @@ async def follow_writes(engine: Engine, held: FeatureLocation, encode: Encode, *
     former = former_pipeline(source)
     key = {ROOT: {"type": "object", "properties": {KEY.partition(".")[2]: _KEY_MAPPING}}}
     await engine.request("PUT", f"/{_path(source.index)}/_mapping", body={"properties": key})
-    await _put_options(engine, source, options.as_meta() | {_FORMER: former})
+    await _put_options(engine, source, options.as_meta() | {FORMER: former})
     if "inside" in source.meta:
         pipeline, body = (
             in_index.pipeline_name(source.index),
@@ -143,7 +143,7 @@ def former_pipeline(source: Index) -> str:
     present: str = source.settings.get(FINAL_PIPELINE, NO_PIPELINE)
     if not present.startswith(_PREFIX):  # an index template may have carried over that of an earlier index
         return present
-    kept: str = source.meta.get(WRITES, {}).get(_FORMER, NO_PIPELINE)
+    kept: str = source.meta.get(WRITES, {}).get(FORMER, NO_PIPELINE)
     return kept
 
 

@@ -1,6 +1,6 @@
 """Pass-through: a request to the engine and its response, both streamed without re-encoding."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from starlette.types import Send
 
@@ -8,6 +8,8 @@ from es_ttc.serving.http.caller import RawHeaders, end_to_end, forwarded
 from es_ttc.serving.http.media_types import PRODUCT_HEADER, MediaTypes, asks_vendor_type
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.upstream import Upstream
+
+_OF_ANOTHER_BODY = frozenset({b"content-length", b"content-encoding"})
 
 
 class PassThrough:
@@ -24,24 +26,36 @@ class PassThrough:
         self._media_types = media_types
         self._max_body = max_body
 
-    async def forward(self, incoming: RawRequest, send: Send, *, body: bytes | None = None) -> int:
+    async def forward(
+        self,
+        incoming: RawRequest,
+        send: Send,
+        *,
+        body: bytes | None = None,
+        rewritten: bytes | AsyncIterator[bytes] | None = None,
+        mark: Callable[[], RawHeaders] = list,
+    ) -> int:
         """Forward one request and return the status of the response.
 
         Args:
             incoming: The request.
             send: Sends the response.
-            body: A body in place of the request's own, which is streamed if it was not read completely.
+            body: The request's own body, which is streamed if it was not read completely and is not given.
+            rewritten: Another body in its place, of another length and not compressed.
+            mark: Returns further headers of the response, when the engine's response begins.
 
         Raises:
             RequestTooLarge: The request is to be signed, and its body is too long.
         """
-        types = await self._media_types.negotiated(forwarded(incoming.headers))
-        data: bytes | AsyncIterator[bytes] | None = body
-        if body is None and incoming.has_body:
-            data = await self._body_of(incoming, types.headers)
+        headers = forwarded(incoming.headers)
+        if rewritten is not None:
+            headers = [(name, value) for name, value in headers if name not in _OF_ANOTHER_BODY]
+        types = await self._media_types.negotiated(headers)
+        data = await self._data(incoming, types.headers, body, rewritten)
         path, query_string = incoming.raw_path, incoming.query_string
         async with self._upstream.send(incoming.method, path, query_string, types.headers, data) as response:
-            await start_answer(send, response.status, [*end_to_end(response.raw_headers), *types.response_headers])
+            answered = [*end_to_end(response.raw_headers), *types.response_headers, *mark()]
+            await start_answer(send, response.status, answered)
             chunk = await response.content.readany()
             while chunk and not response.content.at_eof():
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -49,14 +63,25 @@ class PassThrough:
             await end_answer(incoming, send, chunk)
             return response.status
 
-    async def _body_of(self, incoming: RawRequest, headers: RawHeaders) -> bytes | AsyncIterator[bytes]:
-        """Return a request's body, as a stream if it was not read completely and is not signed."""
+    async def _data(
+        self,
+        incoming: RawRequest,
+        headers: RawHeaders,
+        body: bytes | None,
+        rewritten: bytes | AsyncIterator[bytes] | None,
+    ) -> bytes | AsyncIterator[bytes] | None:
+        """Return the body to send, whole if the request is signed; None for none."""
+        signer = self._upstream.signer
+        signed = signer is not None and signer.signs(headers)
+        if rewritten is not None:
+            if signed and isinstance(rewritten, AsyncIterator):
+                return b"".join([part async for part in rewritten])
+            return rewritten
+        if body is not None or not incoming.has_body:
+            return body
         if incoming.whole_body is not None:
             return incoming.whole_body
-        signer = self._upstream.signer
-        if signer is None or not signer.signs(headers):
-            return incoming.chunks()
-        return await incoming.read(self._max_body)
+        return await incoming.read(self._max_body) if signed else incoming.chunks()
 
 
 def json_headers(incoming_headers: RawHeaders, body: bytes) -> RawHeaders:

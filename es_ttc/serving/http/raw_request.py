@@ -56,6 +56,11 @@ class RawRequest:
         """The body if it was read completely, else None."""
         return self._body
 
+    @property
+    def beginning(self) -> bytes:
+        """The part of the body that was read so far."""
+        return b"".join(self._ahead) if self._body is None else self._body
+
     async def read_ahead(self, size: int) -> bool:
         """Read a short body, or the beginning of a longer one, and return whether it is complete.
 

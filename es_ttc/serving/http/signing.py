@@ -80,14 +80,19 @@ def gateway_signer(settings: GatewaySettings) -> GatewaySigner | None:
     return None
 
 
+def changeable(headers: RawHeaders, signer: GatewaySigner | None) -> bool:
+    """Return whether the gateway may change a request: it is not signed by its caller, or signed again."""
+    signed = any(name == _AUTHORIZATION and value.startswith(_SIGNED) for name, value in headers)
+    return not signed or (signer is not None and signer.callers)
+
+
 def require_changeable(headers: RawHeaders, signer: GatewaySigner | None) -> None:
     """Raise an error for a request whose signature would be wrong after the gateway has changed it.
 
     Raises:
         InvalidRequest: The caller signed the request, and the gateway does not sign it instead.
     """
-    signed = any(name == _AUTHORIZATION and value.startswith(_SIGNED) for name, value in headers)
-    if signed and (signer is None or not signer.callers):
+    if not changeable(headers, signer):
         raise InvalidRequest(
             "a search with a section [ttc] is changed by the gateway, and its AWS signature is then wrong: sign in "
             "without one, or set [aws_sign_callers] of the gateway"

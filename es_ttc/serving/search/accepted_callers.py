@@ -5,15 +5,13 @@ engine refuses, or of a target that does not exist. So the query of the first se
 encoded after the engine's answer.
 """
 
-import hmac
-import secrets
 import time
 from collections.abc import Callable
 
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.serving.http.caller import RawHeaders
+from es_ttc.serving.http.caller_keys import CallerKeys
 
-_CREDENTIALS = frozenset({b"authorization", b"cookie", b"es-security-runas-user", b"x-proxy-user", b"x-proxy-roles"})
 _MAX_REMEMBERED = 10_000
 _SECONDS = 600.0
 
@@ -26,17 +24,13 @@ class AcceptedCallers:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._key = secrets.token_bytes(32)
+        self._keys = CallerKeys()
         self._searches: ExpiringCache[bytes, None] = ExpiringCache(_MAX_REMEMBERED, _SECONDS, clock)
 
     def __contains__(self, search: tuple[RawHeaders, bytes]) -> bool:
         """Return whether the engine has recently answered a search with these headers of this target."""
-        return self._digest(*search) in self._searches
+        return self._keys.of(*search) in self._searches
 
     def add(self, headers: RawHeaders, target: bytes) -> None:
         """Remember that the engine has answered a search."""
-        self._searches.put(self._digest(headers, target), None)
-
-    def _digest(self, headers: RawHeaders, target: bytes) -> bytes:
-        parts = [target, *(part for name, value in headers if name in _CREDENTIALS for part in (name, value))]
-        return hmac.digest(self._key, b"".join(b"%d:%b" % (len(part), part) for part in parts), "sha256")
+        self._searches.put(self._keys.of(headers, target), None)

@@ -1,0 +1,20 @@
+"""Keys of caches that hold what was found out with a caller's credentials; no credential is stored."""
+
+import hmac
+import secrets
+
+from es_ttc.serving.http.caller import RawHeaders
+
+_CREDENTIALS = frozenset({b"authorization", b"cookie", b"es-security-runas-user", b"x-proxy-user", b"x-proxy-roles"})
+
+
+class CallerKeys:
+    """Computes keyed hashes of callers and targets."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+
+    def of(self, headers: RawHeaders, target: bytes) -> bytes:
+        """Return the key of a caller's headers and a target."""
+        parts = [target, *(part for name, value in headers if name in _CREDENTIALS for part in (name, value))]
+        return hmac.digest(self._key, b"".join(b"%d:%b" % (len(part), part) for part in parts), "sha256")

@@ -1,0 +1,159 @@
+"""The indices whose documents are encoded on their way: what their mappings say, kept for a few seconds.
+
+An index is followed if its own name is written to, es-ttc created it, and ``es-ttc index pipeline NAME --encode now``
+was run. Documents written by an alias or a data stream go in as pending, because such a name may stand for another
+index at any moment, one without the pipeline, which would keep the features in the user's document.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from es_ttc.common.caches import ExpiringCache, Fresh
+from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
+from es_ttc.index.attach.followed_writes import FORMER, pipeline_name
+from es_ttc.index.mappings.spec import ROOT, IndexSpec, own_meta, spec_of_own
+from es_ttc.index.mappings.write_options import WRITES, WriteOptions
+from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
+from es_ttc.serving.http.caller import Caller, RawHeaders
+from es_ttc.serving.http.caller_keys import CallerKeys
+from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.logs import log
+from es_ttc.serving.writes.request import NO_PIPELINE
+
+_SECONDS = 5.0
+"""Time for which the answer for a name is used."""
+_MAX_CACHED = 4096
+_TIMEOUT_SECONDS = 2.0
+_META = f"filter_path=*.mappings._meta.{ROOT}".encode()
+_PIPELINES = ("index.default_pipeline", "index.final_pipeline")
+_NOT_A_NAME = frozenset("*,<:")
+_NO_BEGINNING = ("_", "-", "+")
+_NO_NAMES = ("", ".", "..")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FollowedIndex:
+    """An index whose documents are encoded on their way.
+
+    Attributes:
+        name: Its name.
+        spec: Its spec.
+        key: The key by which its pipeline recognises es-ttc's own writes.
+        own_pipeline: Whether writes pass a pipeline of the user's, if the request does not prevent it.
+        final_pipeline: Whether they pass one even then.
+    """
+
+    name: str
+    spec: IndexSpec
+    key: str
+    own_pipeline: bool
+    final_pipeline: bool
+
+
+class FollowedIndices:
+    """Finds out whether an index is followed, with the caller's credentials and then with the gateway's own.
+
+    Args:
+        upstream: The engine.
+    """
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._requests = EngineRequests(upstream)
+        self._keys = CallerKeys()
+        self._cache: ExpiringCache[bytes, FollowedIndex | None] = ExpiringCache(_MAX_CACHED, _SECONDS)
+        self._reading: dict[bytes, asyncio.Task[FollowedIndex | None]] = {}
+        self._generation = 0
+
+    def forget(self) -> None:
+        """Ask again for every name: a request may have changed what indices are."""
+        self._cache = ExpiringCache(_MAX_CACHED, _SECONDS)
+        self._reading = {}
+        self._generation += 1
+
+    def refused(self, name: str, headers: RawHeaders) -> None:
+        """Encode nothing for a caller whose write the engine has just refused, until the answer is asked for again."""
+        self._cache.put(self._key_of(name, headers), None)
+
+    async def of(self, name: str, headers: RawHeaders) -> FollowedIndex | None:
+        """Return the index of a name if documents written to it by this caller are encoded on their way."""
+        if name.startswith(_NO_BEGINNING) or not _NOT_A_NAME.isdisjoint(name) or name in _NO_NAMES:
+            return None
+        key = self._key_of(name, headers)
+        cached: Fresh[FollowedIndex | None] | None = self._cache.get(key)
+        if cached is not None:
+            return cached.value
+        task = self._reading.get(key)
+        if task is None:
+            task = self._reading[key] = asyncio.create_task(self._read_and_keep(key, name, headers))
+        return await asyncio.shield(task)
+
+    def _key_of(self, name: str, headers: RawHeaders) -> bytes:
+        return self._keys.of(headers, name.encode("utf-8", "surrogatepass"))
+
+    async def _read_and_keep(self, key: bytes, name: str, headers: RawHeaders) -> FollowedIndex | None:
+        generation = self._generation
+        try:
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                found = await self._read(name, Caller(headers))
+        except (EngineUnavailable, TimeoutError):  # the write itself finds out, in the engine's words
+            return None
+        except (EngineError, InvalidRequest):
+            found = None
+        except Exception as error:  # noqa: BLE001 - whatever someone has put into `_meta`, the write is forwarded
+            _warn(name, f"its mapping cannot be read: {type(error).__name__}: {error}")
+            found = None
+        finally:
+            if self._generation == generation:
+                self._reading.pop(key, None)
+        if self._generation == generation:
+            self._cache.put(key, found)
+        return found
+
+    async def _read(self, name: str, caller: Caller) -> FollowedIndex | None:
+        path = f"/{quote(name, safe='')}"
+        mappings = await self._json(f"{path}/_mapping", _META, caller)
+        if mappings is None or list(mappings) != [name]:
+            return None
+        mapping: Mapping[str, Any] = mappings[name]["mappings"]
+        options = WriteOptions.of(mapping)
+        if options is None or options.encode != "now" or not options.key:
+            return None
+        spec = spec_of_own(name, mapping)
+        settings = await self._json(f"{path}/_settings/{','.join(_PIPELINES)}", b"flat_settings=true", caller)
+        if settings is None:
+            _warn(name, "its settings cannot be read, by the caller or by the gateway's own account")
+            return None
+        default, final = (settings.get(name, {}).get("settings", {}).get(one, NO_PIPELINE) for one in _PIPELINES)
+        if final != pipeline_name(name):
+            _warn(name, f"its final pipeline is [{final}]: run `es-ttc index pipeline {name}` again")
+            return None
+        former = own_meta(mapping)[WRITES].get(FORMER, NO_PIPELINE)
+        return FollowedIndex(name, spec, options.key, default != NO_PIPELINE, former != NO_PIPELINE)
+
+    async def _json(self, path: str, query_string: bytes, caller: Caller) -> Any:
+        """Return the engine's answer; None if there is none for the caller and for the gateway.
+
+        Raises:
+            NotForCaller: The engine does not know the caller.
+            EngineError: The engine returned another error.
+            EngineUnavailable: It does not answer.
+        """
+        failing = "its mapping and settings could not be read"
+        try:
+            return await self._requests.as_caller(caller).json("GET", path.encode(), query_string, failing=failing)
+        except NotThere:
+            return None
+        except NotForCaller as error:
+            if error.upstream_status == 401:  # nothing is encoded for someone unknown
+                return None
+        try:
+            return await self._requests.as_gateway().json("GET", path.encode(), query_string, failing=failing)
+        except (NotForCaller, NotThere):
+            return None
+
+
+def _warn(name: str, problem: str) -> None:
+    log.warning("documents are not encoded on their way", index=name, problem=problem)

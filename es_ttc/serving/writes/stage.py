@@ -1,0 +1,193 @@
+"""Answers writes: documents of followed indices are sent with features, all else is forwarded unchanged.
+
+The engine's answer is the client's, byte for byte. A write is never refused or lost because of its encoding: whatever
+fails, it is sent as it came, the index's pipeline stamps it as pending, and a worker encodes it.
+"""
+
+import zlib
+from collections.abc import AsyncIterator
+
+from starlette.types import Send
+
+from es_ttc.errors import InvalidRequest, RequestTooLarge
+from es_ttc.serving.http.caller import RawHeaders
+from es_ttc.serving.http.limits import decompressed
+from es_ttc.serving.http.proxy import PassThrough
+from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.signing import changeable
+from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.metrics import Metrics
+from es_ttc.serving.search.response import Outcome
+from es_ttc.serving.writes.allowance import Allowance
+from es_ttc.serving.writes.batches import EncodingBatches
+from es_ttc.serving.writes.body_limit import BodyLimit
+from es_ttc.serving.writes.bulk_body import BulkBody, names_followed
+from es_ttc.serving.writes.bulk_lines import MAX_DOCUMENT_BYTES
+from es_ttc.serving.writes.documents import Pending
+from es_ttc.serving.writes.followed_indices import FollowedIndex, FollowedIndices
+from es_ttc.serving.writes.request import WriteRequest, is_json, may_change_indices, pipeline_of, write_in
+
+_KIND = "write"
+_MAX_IN_MEMORY = 16 * 2**20
+"""Maximum size of a `_bulk` whose length is not known from its headers: compressed, or in chunks."""
+_SHORT_BYTES = 64 * 1024
+_NOT_ALLOWED = frozenset({401, 403})
+_OPERATIONS = {"_doc": "index", "_create": "create", "_update": "update"}
+
+
+class WriteEncoding:
+    """Answers requests that are no searches.
+
+    Args:
+        upstream: The engine.
+        pass_through: Forwards requests.
+        indices: Finds out which indices are followed.
+        batches: Encodes documents.
+        metrics: Counts documents.
+        timeout_ms: Maximum time that a request waits for encodings.
+        added_bytes: Maximum number of bytes that features add to a request.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        pass_through: PassThrough,
+        indices: FollowedIndices,
+        batches: EncodingBatches,
+        metrics: Metrics,
+        *,
+        timeout_ms: int,
+        added_bytes: int,
+    ) -> None:
+        self._upstream = upstream
+        self._pass_through = pass_through
+        self._indices = indices
+        self._batches = batches
+        self._metrics = metrics
+        self._seconds = timeout_ms / 1000
+        self._added_bytes = added_bytes
+        self._limit = BodyLimit(upstream)
+
+    async def answer(self, incoming: RawRequest, send: Send) -> Outcome:
+        """Answer one request."""
+        write = write_in(incoming)
+        if write is None or not changeable(incoming.headers, self._upstream.signer):
+            return await self._passed(incoming, send)
+        if write.api == "_bulk":
+            return await self._answer_bulk(incoming, write, send)
+        index = await self._indices.of(write.index or "", incoming.headers)
+        if index is None:
+            return await self._passed(incoming, send)
+        return await self._answer_document(incoming, write, index, send)
+
+    async def _passed(self, incoming: RawRequest, send: Send) -> Outcome:
+        status = 0
+        try:
+            status = await self._pass_through.forward(incoming, send)
+        finally:
+            if status < 400 and may_change_indices(incoming):  # an unknown end counts as a change
+                self._indices.forget()
+        return Outcome("passthrough", status)
+
+    async def _answer_document(
+        self, incoming: RawRequest, write: WriteRequest, index: FollowedIndex, send: Send
+    ) -> Outcome:
+        """Answer a request that writes one document to a followed index."""
+        complete = await incoming.read_ahead(MAX_DOCUMENT_BYTES)
+        document = _plain(incoming, MAX_DOCUMENT_BYTES) if is_json(incoming, write.api) and complete else None
+        allowance = await self._allowance(incoming, len(document or b""))
+        if document is None:
+            allowance.written.pending[Pending.SIZE if not complete else Pending.FORMAT] += 1
+            return await self._sent(incoming, allowance, None, send)
+        submitted = allowance.submit(index, _OPERATIONS[write.api], None, document)
+        if submitted is None:
+            return await self._sent(incoming, allowance, None, send)
+        try:
+            result = await allowance.result(submitted)
+        finally:
+            allowance.release(submitted)
+        outcome = await self._sent(incoming, allowance, None if result is document else result, send)
+        if outcome.status in _NOT_ALLOWED:
+            self._indices.refused(index.name, incoming.headers)
+        return outcome
+
+    async def _answer_bulk(self, incoming: RawRequest, write: WriteRequest, send: Send) -> Outcome:
+        async def follow(name: str) -> FollowedIndex | None:
+            return await self._indices.of(name, incoming.headers)
+
+        beginning = _beginning(incoming)
+        if not await names_followed(beginning, write.index, follow):
+            return await self._passed(incoming, send)
+        size, chunks = await _body(incoming) if is_json(incoming, write.api) else (0, None)
+        allowance = await self._allowance(incoming, size)
+        if chunks is None:
+            allowance.written.pending[Pending.FORMAT] += 1
+            return await self._sent(incoming, allowance, None, send)
+        rewritten = BulkBody(write.index, follow, allowance).rewritten(chunks)
+        if size > _SHORT_BYTES:
+            return await self._sent(incoming, allowance, rewritten, send)
+        # Engines, too, handle a short body in one piece and a long one in parts, with different messages.
+        return await self._sent(incoming, allowance, b"".join([part async for part in rewritten]), send)
+
+    async def _allowance(self, incoming: RawRequest, size: int) -> Allowance:
+        added = min(self._added_bytes, await self._limit.bytes() - size)
+        return Allowance(self._batches, pipeline_of(incoming), self._seconds, added)
+
+    async def _sent(
+        self, incoming: RawRequest, allowance: Allowance, body: bytes | AsyncIterator[bytes] | None, send: Send
+    ) -> Outcome:
+        """Send a request with another body, or as it came, and return its outcome."""
+        written = allowance.written
+        written.complete |= not isinstance(body, AsyncIterator)
+
+        def mark() -> RawHeaders:
+            return [(b"x-ttc-encoded", b"true" if written.all_encoded else b"false")] if written.any else []
+
+        try:
+            status = await self._pass_through.forward(incoming, send, rewritten=body, mark=mark)
+        finally:
+            self._metrics.written(written.encoded, written.pending)
+        return Outcome(_KIND, status, written.all_encoded)
+
+
+def _plain(incoming: RawRequest, limit: int) -> bytes | None:
+    """Return a body that was read completely, decompressed; None if it is left to the engine."""
+    try:
+        body = decompressed(incoming.whole_body or b"", incoming.header(b"content-encoding"), limit)
+    except (InvalidRequest, RequestTooLarge):
+        return None
+    if body is not None and body is not incoming.whole_body:
+        incoming.count(len(body))
+    return body
+
+
+def _beginning(incoming: RawRequest) -> bytes:
+    """Return the part of a body that was read so far, decompressed as far as it goes."""
+    beginning, encoding = incoming.beginning, incoming.header(b"content-encoding").strip().lower()
+    if encoding not in ("gzip", "x-gzip"):
+        return beginning
+    try:
+        return zlib.decompressobj(wbits=31).decompress(beginning, MAX_DOCUMENT_BYTES)
+    except zlib.error:
+        return b""
+
+
+async def _body(incoming: RawRequest) -> tuple[int, AsyncIterator[bytes] | None]:
+    """Return the size of a `_bulk` body and its parts; no parts if it is left to the engine.
+
+    Features must not make a body longer than the engine accepts, so its size must be known.
+    """
+    length, encoding = incoming.header(b"content-length"), incoming.header(b"content-encoding")
+    if length.isdecimal() and not encoding:
+        whole = incoming.whole_body
+        return int(length), incoming.chunks() if whole is None else _once(whole)
+    if not await incoming.read_ahead(_MAX_IN_MEMORY):
+        return 0, None
+    body = _plain(incoming, _MAX_IN_MEMORY)
+    return (0, None) if body is None else (len(body), _once(body))
+
+
+async def _once(body: bytes) -> AsyncIterator[bytes]:
+    """Yield a body in parts of a size that the event loop handles in little time."""
+    for start in range(0, len(body), _SHORT_BYTES):
+        yield body[start : start + _SHORT_BYTES]

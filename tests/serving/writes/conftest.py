@@ -1,0 +1,127 @@
+"""An index whose writes are followed, and a gateway in front of it."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.index.attach import fill_attached
+from es_ttc.index.attach.feature_locations import feature_location
+from es_ttc.index.attach.followed_writes import follow_writes, pipeline_name
+from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import EngineSettings, GatewaySettings
+from tests.serving.client import Reply, call
+from tests.support.kept import Kept
+
+NDJSON = {"content-type": "application/x-ndjson"}
+JSON = {"content-type": "application/json"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """An engine and a gateway in front of it."""
+
+    engine: str
+    gateway: str
+
+
+async def follow(url: str, name: str, spec: IndexSpec, encode: Any, former: str | None = None) -> None:
+    """Make an index whose writes are followed."""
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
+        if former is not None:
+            await engine.request("PUT", f"/{name}/_settings", body={"index.final_pipeline": former})
+        await follow_writes(engine, await feature_location(engine, name), encode, enrich=False)
+    finally:
+        await engine.close()
+
+
+def unfollow(url: str, name: str) -> None:
+    """Delete such an index, and its pipeline."""
+    call(url, "DELETE", f"/{name}")
+    call(url, "DELETE", f"/_ingest/pipeline/{pipeline_name(name)}")
+
+
+async def fill_pending(url: str, name: str, encoder: Encoder) -> None:
+    """Encode the documents that are pending."""
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        await fill_attached(engine, name, encoder)
+    finally:
+        await engine.close()
+
+
+@contextmanager
+def gateway_of(engine: str, encoder: Encoder, **settings: Any) -> Iterator[str]:
+    options = GatewaySettings(
+        engine=engine, port=0, default_timeout_ms=20_000, **{"write_timeout_ms": 60_000, **settings}
+    )
+    with running_gateway(options, load=lambda _name, _folder: encoder) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def all_places(encoder: Encoder) -> Iterator[Kept[Place]]:
+    @contextmanager
+    def place(engine: str) -> Iterator[Place]:
+        with gateway_of(engine, encoder) as url:
+            yield Place(engine, url)
+
+    with Kept(place) as kept:
+        yield kept
+
+
+@pytest.fixture
+def place(engine_url: str, all_places: Kept[Place]) -> Place:
+    return all_places.of(engine_url)
+
+
+@pytest.fixture(scope="session")
+def spec(encoder: Encoder) -> IndexSpec:
+    return IndexSpec(encoder.identity, codec="float16", max_tokens=64)
+
+
+@pytest.fixture
+def followed(engine_url: str, index_name: str, spec: IndexSpec) -> Iterator[Callable[..., str]]:
+    """Makes an index whose writes are followed; its pipeline goes afterwards."""
+    made: list[str] = []
+
+    def make(encode: str = "now", *, suffix: str = "", former: str | None = None, **storage: Any) -> str:
+        name = f"{index_name}{suffix}"
+        made.append(name)
+        asyncio.run(follow(engine_url, name, spec, encode, former))
+        return name
+
+    yield make
+    for name in made:
+        unfollow(engine_url, name)
+
+
+def stored(url: str, index: str) -> dict[str, dict[str, Any]]:
+    """Return of each document what is stored of its features, and its source."""
+    call(url, "POST", f"/{index}/_refresh")
+    body = {
+        "size": 1000,
+        "query": {"match_all": {}},
+        "stored_fields": ["_source", "ttc.tokens", "ttc.norms", "ttc.offsets", "ttc.pooled"],
+        "docvalue_fields": ["ttc.hash", "ttc.encoder", "ttc.state", "ttc.document"],
+        "_source": True,
+    }
+    hits = call(url, "POST", f"/{index}/_search", body).json()["hits"]["hits"]
+    return {hit["_id"]: {**hit.get("fields", {}), "source": hit["_source"]} for hit in hits}
+
+
+def states(url: str, index: str) -> dict[str, str | None]:
+    return {name: one.get("ttc.state", [None])[0] for name, one in stored(url, index).items()}
+
+
+def encoded(reply: Reply) -> str | None:
+    return reply.headers.get("x-ttc-encoded")

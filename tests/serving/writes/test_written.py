@@ -1,0 +1,387 @@
+"""Documents that clients write through the gateway are encoded on their way, or go in as they came, pending."""
+
+import asyncio
+import gzip
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import cbor2
+import orjson
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import EncoderError
+from es_ttc.index.mappings.spec import IndexSpec
+from tests.serving.client import call, search
+from tests.serving.conftest import corpus, fill
+from tests.serving.writes.conftest import JSON, NDJSON, Place, encoded, gateway_of, states, stored
+from tests.support.encoders import Wrapped
+
+Followed = Callable[..., str]
+
+
+def lines_of(documents: Sequence[dict[str, Any]], operation: str = "index", **meta: Any) -> bytes:
+    lines: list[Any] = []
+    for document in documents:
+        lines += [{operation: {"_id": document["_id"], **meta}}, {k: v for k, v in document.items() if k != "_id"}]
+    return b"".join(orjson.dumps(line) + b"\n" for line in lines)
+
+
+def test_a_bulk_gets_what_an_ingest_writes(
+    place: Place, followed: Followed, encoder: Encoder, spec: IndexSpec, index_name: str
+) -> None:
+    index, ingested = followed(), f"{index_name}-ingested"
+    asyncio.run(fill(place.engine, ingested, spec, encoder, corpus(), 1))
+    reply = call(place.gateway, "POST", f"/{index}/_bulk?refresh=true", lines_of(corpus()), NDJSON)
+    assert (reply.status, encoded(reply), reply.json()["errors"]) == (200, "true", False)
+    written, expected = stored(place.engine, index), stored(place.engine, ingested)
+    assert written == expected
+    assert "ttc" not in written["d1"]["source"]
+    for method in ("blend", "spectral"):
+        body = {
+            "query": {"match": {"text": "cat"}},
+            "size": 20,
+            "rescore": {"window_size": 60, "ttc": {"method": method, "query_text": "which cat drinks milk"}},
+        }
+        ours, theirs = search(place.gateway, index, body), search(place.gateway, ingested, body)
+        assert ours.json()["ttc"]["applied"] is True
+        assert dict(zip(ours.ids, ours.scores, strict=True)) == pytest.approx(
+            dict(zip(theirs.ids, theirs.scores, strict=True)), abs=1e-5
+        )
+
+
+SINGLE = [
+    ("PUT", "_doc/a%2Fb?refresh=true"),
+    ("POST", "_doc/1?routing=x&version=7&version_type=external"),
+    ("PUT", "_create/2?pretty"),
+    ("PUT", "_create/2?pretty"),
+    ("PUT", "_doc/3?op_type=create&pipeline=_none"),
+    ("POST", "_doc/4?filter_path=result,_seq_no"),
+    ("PUT", "_doc/4?if_seq_no=4&if_primary_term=1"),
+    ("PUT", "_doc/4?if_seq_no=4&if_primary_term=1"),
+    ("PUT", "_doc/5?require_alias=true"),
+    ("PUT", "_doc/6?version=x"),
+]
+
+
+def test_single_documents(place: Place, followed: Followed) -> None:
+    index, direct = followed(), followed("later", suffix="-direct")
+    text = b' {"text" : "The cat.",\n "n": 1e2, "big": 9223372036854775807, "x": 0.12345678901234567890 }\n'
+    for method, target in SINGLE:
+        through = call(place.gateway, method, f"/{index}/{target}", text, JSON)
+        directly = call(place.engine, method, f"/{direct}/{target}", text, JSON)
+        assert through.status == directly.status
+        assert _named(through.body, index) == _named(directly.body, direct)
+        assert encoded(through) == "true"
+    without_id = call(place.gateway, "POST", f"/{index}/_doc?refresh=wait_for", text, JSON)
+    assert (without_id.status, encoded(without_id)) == (201, "true")
+    found, same = stored(place.engine, index), stored(place.engine, direct)
+    assert {one["ttc.state"][0] for one in found.values()} == {"ready"}
+    assert found.pop(without_id.json()["_id"])["source"] == same["1"]["source"]
+    assert {name: one["source"] for name, one in found.items()} == {name: one["source"] for name, one in same.items()}
+
+
+def _named(answer: bytes, index: str) -> bytes:
+    """Return an answer with another name of the index, without times and UUIDs."""
+    for name in (index, index.removesuffix("-direct")):
+        answer = answer.replace(name.encode(), b"INDEX")
+    answer = re.sub(rb'"(took|ingest_took)" ?: ?\d+', b"", answer)
+    return re.sub(rb'"index_uuid" ?: ?"[^"]*"', b"", answer)
+
+
+class Failing(Wrapped):
+    """Fails with all documents, in one way or another."""
+
+    def __init__(self, encoder: Encoder, error: Exception | None) -> None:
+        super().__init__(encoder)
+        self._error = error
+        self.over = threading.Event()
+
+    def before(self, texts: Sequence[str]) -> None:
+        if texts == ("a first query",):
+            return
+        if self._error is not None:
+            raise self._error
+        self.over.wait(20)
+
+
+@pytest.mark.parametrize("error", [EncoderError("none today"), RuntimeError("a defect"), None], ids=str)
+def test_without_an_encoding_nothing_is_lost(
+    place: Place, followed: Followed, encoder: Encoder, error: Exception | None
+) -> None:
+    index, failing = followed(), Failing(encoder, error)
+    with gateway_of(place.engine, failing, write_timeout_ms=200) as gateway:
+        bulk = call(gateway, "POST", "/_bulk", lines_of(corpus(), _index=index), NDJSON)
+        one = call(gateway, "PUT", f"/{index}/_doc/one", {"text": "The cat."})
+        metrics = call(gateway, "GET", "/_ttc/metrics").body.decode()
+        failing.over.set()
+    assert (bulk.status, bulk.json()["errors"], one.status) == (200, False, 201)
+    assert encoded(bulk) == encoded(one) == "false"
+    assert set(states(place.engine, index).values()) == {"pending"}
+    sources = {name: document["source"] for name, document in stored(place.engine, index).items()}
+    assert sources.pop("one") == {"text": "The cat."}
+    assert sources == {one["_id"]: {k: v for k, v in one.items() if k != "_id"} for one in corpus()}
+    assert 'es_ttc_written_documents_total{outcome="' in metrics
+
+
+class Held(Wrapped):
+    """Holds its first documents until it is told to go on, and counts the documents of each call."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__(encoder)
+        self.calls: list[int] = []
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def before(self, texts: Sequence[str]) -> None:
+        if "cat" in texts[0]:
+            self.calls.append(len(texts))
+            self.begun.set()
+            self.go.wait(20)
+
+
+def metric(gateway: str, name: str) -> float:
+    found = re.search(rf"^{name} (\S+)$", call(gateway, "GET", "/_ttc/metrics").body.decode(), flags=re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+def until(reached: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_documents_of_concurrent_requests_are_encoded_together(
+    place: Place, followed: Followed, encoder: Encoder
+) -> None:
+    index, held = followed(), Held(encoder)
+    with gateway_of(place.engine, held) as gateway, ThreadPoolExecutor(25) as threads:
+
+        def write(number: int) -> str | None:
+            return encoded(call(gateway, "PUT", f"/{index}/_doc/{number}", {"text": f"The cat {number}."}))
+
+        first = threads.submit(write, 0)
+        assert held.begun.wait(20)
+        others = [threads.submit(write, number) for number in range(1, 25)]
+        until(lambda: metric(gateway, "es_ttc_outstanding_documents") == 25)
+        held.go.set()
+        assert {one.result() for one in (first, *others)} == {"true"}
+        assert held.calls == [1, 24]
+        assert metric(gateway, "es_ttc_outstanding_documents") == 0
+    assert set(states(place.engine, index).values()) == {"ready"}
+
+
+@pytest.mark.parametrize("count", [1, 2000])
+def test_a_client_that_leaves_takes_its_documents_along(
+    place: Place, followed: Followed, encoder: Encoder, count: int
+) -> None:
+    index, held = followed(), Held(encoder)
+    body = b"".join(b'{"index":{"_id":"%d"}}\n{"text":"The cat %d."}\n' % (one, one) for one in range(count))
+    with gateway_of(place.engine, held) as gateway:
+        parts = urlsplit(gateway)
+        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20) as connection:
+            head = f"POST /{index}/_bulk HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
+            connection.sendall(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
+            assert held.begun.wait(20)
+        until(lambda: metric(gateway, "es_ttc_outstanding_documents") == 0)
+        held.go.set()
+        assert encoded(call(gateway, "PUT", f"/{index}/_doc/x", {"text": "The cat."})) == "true"
+    assert states(place.engine, index).keys() <= {"x"}
+
+
+def test_bulks_of_every_kind(place: Place, followed: Followed) -> None:
+    index, direct = followed(), followed("later", suffix="-direct")
+
+    def body(name: str) -> bytes:
+        return b"".join(
+            line + b"\n"
+            for line in (
+                b'{"index":{"_index":"%b","_id":"1"}}' % name.encode(),
+                b'{"text":"The cat drinks milk.","a":1.50,"b":9007199254740993}\r',
+                b"",
+                b'{ "create" : { "_index" : "%b", "_id" : "2", "routing": "r" } }' % name.encode(),
+                b'{"text":""}',
+                b'{"create":{"_index":"%b","_id":"1"}}' % name.encode(),
+                b'{"text":"There is one."}',
+                b'{"index":{"_index":"%b-plain","_id":"p"}}' % name.encode(),
+                b'{"text":"The dog."}',
+                b'{"index":{"_index":"%b","_id":"3","pipeline":"_none"}}' % name.encode(),
+                b"{}",
+                b'{"delete":{"_index":"%b","_id":"1"}}' % name.encode(),
+                b'{"index":{"_index":"%b","_id":"4","if_seq_no":99,"if_primary_term":1}}' % name.encode(),
+                b'{"text":"The owl."}',
+                b'{"index":{"_index":"%b","_id":"5","require_alias":true}}' % name.encode(),
+                b'{"text":"The bee."}',
+            )
+        )
+
+    through = call(place.gateway, "POST", "/_bulk?refresh=true", body(index), NDJSON)
+    directly = call(place.engine, "POST", "/_bulk?refresh=true", body(direct), NDJSON)
+    assert encoded(through) == "true"
+    assert _named(through.body, index) == _named(directly.body, direct)
+    assert states(place.engine, index) == {"2": "empty", "3": "empty"}
+    assert stored(place.engine, f"{index}-plain")["p"] == {"source": {"text": "The dog."}}
+
+
+def test_documents_that_are_left_to_workers(place: Place, followed: Followed, index_name: str) -> None:
+    index = followed()
+    call(
+        place.engine,
+        "PUT",
+        f"/_ingest/pipeline/{index_name}",
+        {"processors": [{"set": {"field": "text", "value": "x"}}]},
+    )
+    try:
+        ours = {"state": "ready", "hash": "of another text", "key": "none"}
+        items = [
+            ({"index": {"_id": "own"}}, {"text": "The cat.", "ttc": ours}),
+            ({"index": {"_id": "dotted"}}, {"text": "The cat.", "ttc.hash": "of another text"}),
+            ({"index": {"_id": "piped", "pipeline": index_name}}, {"text": "The cat."}),
+            ({"update": {"_id": "upserted"}}, {"doc": {"text": "The cat."}, "doc_as_upsert": True}),
+            ({"index": {"_id": "good"}}, {"text": "The cat."}),
+        ]
+        body = b"".join(orjson.dumps(line) + b"\n" for item in items for line in item)
+        reply = call(place.gateway, "POST", f"/{index}/_bulk", body, NDJSON)
+        assert (encoded(reply), reply.json()["errors"]) == ("false", False)
+        piped = call(place.gateway, "PUT", f"/{index}/_doc/p?pipeline={index_name}", {"text": "The cat."})
+        update = {"doc": {"text": "The dog."}, "upsert": {"text": "The owl."}}
+        updated = call(place.gateway, "POST", f"/{index}/_update/u", update)
+        assert encoded(piped) == encoded(updated) == "false"
+        found = states(place.engine, index)
+        assert found.pop("good") == "ready"
+        assert set(found) == {"own", "dotted", "piped", "upserted", "p", "u"}
+        assert set(found.values()) == {"pending"}
+        call(place.engine, "PUT", f"/{index}/_settings", {"index.default_pipeline": index_name})
+        call(place.gateway, "PUT", f"/{index}/_settings", {"index.number_of_replicas": 0})  # so it is asked for again
+        assert encoded(call(place.gateway, "PUT", f"/{index}/_doc/d", {"text": "The cat."})) == "false"
+        assert encoded(call(place.gateway, "PUT", f"/{index}/_doc/n?pipeline=_none", {"text": "The cat."})) == "true"
+        call(place.gateway, "PUT", f"/{index}/_settings", {"index.default_pipeline": None})
+        assert encoded(call(place.gateway, "PUT", f"/{index}/_doc/d", {"text": "The cat."})) == "true"
+        final = followed(suffix="-final", former=index_name)
+        assert encoded(call(place.gateway, "PUT", f"/{final}/_doc/d", {"text": "The cat."})) == "false"
+        assert stored(place.engine, final)["d"]["source"] == {"text": "x"}
+    finally:
+        for name in (index, f"{index}-final"):
+            call(place.engine, "DELETE", f"/{name}")
+        call(place.engine, "DELETE", f"/_ingest/pipeline/{index_name}")
+
+
+@pytest.mark.parametrize("meta", ["text", {"writes": "text"}, {"writes": {"encode": "now"}}, {"encoder": 1}], ids=str)
+def test_metadata_of_someone_elses_changes_nothing(place: Place, index_name: str, meta: Any) -> None:
+    if isinstance(meta, dict) and "encoder" in meta:
+        meta = meta | {"writes": {"encode": "now", "enrich": False, "key": "k"}}
+    assert call(place.gateway, "PUT", f"/{index_name}", {"mappings": {"_meta": {"ttc": meta}}}).status == 200
+    one = call(place.gateway, "PUT", f"/{index_name}/_doc/1", {"text": "The cat."})
+    assert (one.status, encoded(one)) == (201, None)
+    bulk = call(place.gateway, "POST", f"/{index_name}/_bulk", lines_of(corpus()[:2]), NDJSON)
+    assert (bulk.status, bulk.json()["errors"], encoded(bulk)) == (200, False, None)
+
+
+def test_aliases_are_left_to_workers(place: Place, followed: Followed) -> None:
+    index = followed()
+    call(place.engine, "PUT", f"/{index}/_alias/{index}-alias")
+    reply = call(place.gateway, "PUT", f"/{index}-alias/_doc/1", {"text": "The cat."})
+    assert (reply.status, encoded(reply)) == (201, None)
+    assert states(place.engine, index) == {"1": "pending"}
+
+
+MALFORMED = [
+    b'{"index":{"_id":"1"}}\n{"text":"The cat."}\n{"index":{"_id":"2"}}\n{broken\n{"index":{"_id":"3"}}\n{"text":""}\n',
+    b'{"index":{"_id":"1"}}\n{"text":"a"}\nno action\n{"text":"b"}\n',
+    b'{"index":{"_id":"1"}}\n{"text":"no newline at the end"}',
+    b'{"index":{"_id":"1"}}\n{"text":"a","text":"twice"}\n',
+    b'{"index":{"_id":"1"}}\n{"text":NaN}\n',
+    b'{"index":{"_id":"1"}}\n[1]\n',
+    b'{"index":{"_id":"1"}}\n\n{"index":{"_id":"2"}}\n{"text":"a"}\n',
+    b'{"index":{"_id":"1","x":1}}\n{"text":"a"}\n',
+    b'{"index":{"_id":"1"}}\n{"text":{"an":"object"},"n":1}\n',
+    b"\n",
+    b"",
+]
+BAD_DOCUMENTS = [b"{broken", b"", b'{"text":"a","text":"b"}', b"[]", b'{"text":"a"} x', b'{"text":"a","n":1e999}']
+
+
+def test_bad_bodies_are_answered_by_the_engine(place: Place, followed: Followed) -> None:
+    index, direct = followed(), followed("later", suffix="-direct")
+    requests = [("POST", "_bulk", body, NDJSON) for body in MALFORMED]
+    requests += [("PUT", "_doc/1", body, JSON) for body in BAD_DOCUMENTS]
+    for method, target, body, headers in requests:
+        through = call(place.gateway, method, f"/{index}/{target}", body, headers)
+        directly = call(place.engine, method, f"/{direct}/{target}", body, headers)
+        assert through.status == directly.status
+        assert _named(through.body, index) == _named(directly.body, direct)
+    kept, same = stored(place.engine, index), stored(place.engine, direct)
+    assert {name: one["source"] for name, one in kept.items()} == {name: one["source"] for name, one in same.items()}
+
+
+def test_bodies_in_other_forms(place: Place, followed: Followed) -> None:
+    index = followed()
+    body, target = lines_of(corpus()), f"/{index}/_bulk"
+    zipped = call(place.gateway, "POST", target, gzip.compress(body), NDJSON | {"content-encoding": "gzip"})
+    assert (encoded(zipped), zipped.json()["errors"]) == ("true", False)
+    call(place.engine, "POST", f"/{index}/_delete_by_query?refresh=true", {"query": {"match_all": {}}})
+    chunked = call(place.gateway, "POST", target, [body[at : at + 1000] for at in range(0, len(body), 1000)], NDJSON)
+    assert (encoded(chunked), chunked.json()["errors"]) == ("true", False)
+    assert sorted(states(place.engine, index).values(), key=str) == ["empty"] + ["ready"] * 59
+    one = call(
+        place.gateway,
+        "PUT",
+        f"/{index}/_doc/z",
+        gzip.compress(b'{"text":"a cat"}'),
+        JSON | {"content-encoding": "gzip"},
+    )
+    assert (one.status, encoded(one)) == (201, "true")
+    binary = cbor2.dumps({"text": "a cat"})
+    odd = call(place.gateway, "PUT", f"/{index}/_doc/y", binary, {"content-type": "application/cbor"})
+    assert (
+        odd.status == call(place.engine, "PUT", f"/{index}/_doc/w", binary, {"content-type": "application/cbor"}).status
+    )
+    assert encoded(odd) == "false"
+    broken = call(place.gateway, "PUT", f"/{index}/_doc/x", b"no gzip", JSON | {"content-encoding": "gzip"})
+    assert (
+        broken.status
+        == call(place.engine, "PUT", f"/{index}/_doc/x", b"no gzip", JSON | {"content-encoding": "gzip"}).status
+    )
+
+
+def test_a_client_that_waits_for_100_continue(place: Place, followed: Followed) -> None:
+    index, body = followed(), lines_of(corpus()[:3])
+    parts = urlsplit(place.gateway)
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20) as connection:
+        head = (
+            f"POST /{index}/_bulk HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\n"
+            f"content-length: {len(body)}\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n"
+        )
+        connection.sendall(head.encode())
+        assert connection.recv(1000).startswith(b"HTTP/1.1 100")
+        connection.sendall(body)
+        with connection.makefile("rb") as answer:
+            assert b"x-ttc-encoded: true" in answer.read().lower()
+    assert set(states(place.engine, index).values()) == {"ready"}
+
+
+def test_features_are_limited(place: Place, followed: Followed, encoder: Encoder) -> None:
+    index = followed()
+    with gateway_of(place.engine, encoder, write_features_mb=1) as gateway:
+        reply = call(gateway, "POST", f"/{index}/_bulk", lines_of(corpus()), NDJSON)
+    assert (encoded(reply), reply.json()["errors"]) == ("false", False)
+    found = list(states(place.engine, index).values())
+    assert len(found) == 60
+    assert found.count("pending") > 10
+    assert found.count("ready") > 10
+
+
+def test_an_index_that_is_made_again_without_options(place: Place, followed: Followed, spec: IndexSpec) -> None:
+    index = followed()
+    assert encoded(call(place.gateway, "PUT", f"/{index}/_doc/1", {"text": "a cat"})) == "true"
+    call(place.gateway, "DELETE", f"/{index}")
+    call(place.gateway, "PUT", f"/{index}")
+    assert encoded(call(place.gateway, "PUT", f"/{index}/_doc/1", {"text": "a cat"})) is None
+    assert stored(place.engine, index)["1"]["source"] == {"text": "a cat"}
