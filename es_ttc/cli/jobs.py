@@ -294,9 +294,11 @@ def _report(status: "AnyStatus", *, as_json: bool) -> None:
 
 
 def _table(found: "list[AnyStatus]") -> Table:
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("job", no_wrap=True)
-    table.add_column("index", overflow="fold")
+    named = all(each.job.index in each.job.id for each in found)  # as in jobs that follow writes
+    if not named:
+        table.add_column("index", overflow="fold", min_width=8)
     table.add_column("state", no_wrap=True)
     for name in ("done", "failed", "pending", "tokens", "rate", "left"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -306,7 +308,7 @@ def _table(found: "list[AnyStatus]") -> Table:
         left = _time(progress.remaining) if each.state == "running" else ""
         table.add_row(
             each.job.id,
-            each.job.index,
+            *(() if named else (each.job.index,)),
             each.state,
             *(f"{count:,}" for count in (progress.done, progress.failed, progress.pending, progress.tokens)),
             rate,

@@ -11,10 +11,12 @@ import asyncio
 import contextlib
 import logging
 import time
+import warnings
 from typing import Any
 
 from celery import Celery, signals
 from celery.beat import EmbeddedService
+from celery.exceptions import SecurityWarning
 
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
@@ -156,6 +158,8 @@ def run_until_stopped(app: Celery, settings: Settings, **options: Any) -> int:
     def begin(**_: Any) -> None:
         beat.start()
 
+    # Celery warns of superusers because of pickles, which are not accepted, and names an option that is not ours.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
     signals.worker_ready.connect(begin, weak=False)
     worker = app.Worker(
         loglevel=logging.getLogger().getEffectiveLevel(), without_mingle=True, without_gossip=True, quiet=True,
