@@ -13,6 +13,9 @@ from es_ttc.settings import Settings
 if TYPE_CHECKING:
     from es_ttc.llm import LanguageModel
 
+_REDIS_SECONDS = 15.0
+"""Time in which a Redis that starts together with its workers must answer."""
+
 
 @click.command(
     epilog=examples(
@@ -52,7 +55,7 @@ def worker(
 
         raise ConfigurationError("workers need Celery and a client of Redis: pip install 'es-ttc[jobs]'") from error
     from es_ttc.enrichment.jobs.encoding_app import EncodingProcess, run_encoding_worker
-    from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis, addresses
+    from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis, addresses, await_redis
     from es_ttc.serving.logs import configure_logs
 
     settings = Settings(**given(engine=engine, encoder=encoder, redis=redis))
@@ -65,6 +68,7 @@ def worker(
         else:
             url, where = stack.enter_context(EmbeddedRedis()).url, "a Redis of its own"
         broker, url = addresses(url)
+        await_redis(url, _REDIS_SECONDS)
         if model is None:
             unset = "" if only else "; no language model is configured (ES_TTC_LLM_URL), so it enriches nothing"
             click.echo(f"worker that encodes, {where}{unset}; Ctrl-C stops it", err=True)

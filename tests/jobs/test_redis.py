@@ -5,19 +5,24 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 import redis as redis_client
+from celery import Celery
+from celery.worker import state
 from redis.asyncio import Redis
 
 from es_ttc.cli.app import run
 from es_ttc.enrichment.jobs import redis_server
+from es_ttc.enrichment.jobs.app import configure, run_until_stopped
 from es_ttc.enrichment.jobs.limits import SharedRateLimits
-from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis, addresses, find_server
+from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis, addresses, await_redis, find_server
 from es_ttc.errors import ConfigurationError
+from es_ttc.settings import Settings
 
 ENDPOINT = "http://127.0.0.1:1/v1"
 
@@ -137,3 +142,37 @@ async def test_without_redis_work_goes_on() -> None:
             async with limits.passing():
                 pass
     await gone.aclose()
+
+
+def test_a_worker_says_which_redis_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("es_ttc.cli.worker._REDIS_SECONDS", 0.6)
+    assert run(["worker", "--only", "encode", "--redis", "redis://:secret@127.0.0.1:9/0"]) == 1
+    said = capsys.readouterr().err
+    assert "Redis at redis://127.0.0.1:9/0 did not answer within 1 s" in said
+    assert "secret" not in said
+
+
+def test_a_redis_that_comes_up_late_is_waited_for() -> None:
+    with EmbeddedRedis() as own:
+        await_redis(own.url, 5)
+
+
+def test_a_worker_whose_redis_is_gone_before_it_began_can_be_stopped() -> None:
+    """Celery waits for the end of a schedule that never began, so a worker ignored every signal but SIGKILL."""
+    app = Celery("never", broker="redis://127.0.0.1:9/0", set_as_current=False)
+    configure(app, Settings(), "never", "never.sweep", longest=60.0)
+    ended = threading.Event()
+
+    def work() -> None:
+        run_until_stopped(app, Settings(), concurrency=1, pool="solo")
+        ended.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    time.sleep(1.0)
+    state.should_stop = 0
+    try:
+        assert ended.wait(30)
+    finally:
+        state.should_stop = None

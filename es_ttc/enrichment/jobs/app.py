@@ -10,6 +10,7 @@ Jobs that encode have a queue and a program of their own (:mod:`es_ttc.enrichmen
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 import warnings
 from typing import Any
@@ -155,7 +156,10 @@ def run_until_stopped(app: Celery, settings: Settings, **options: Any) -> int:
         app, max_interval=settings.jobs_sweep_seconds, scheduler_cls="celery.beat:Scheduler", thread=True
     )
 
+    begun = threading.Event()
+
     def begin(**_: Any) -> None:
+        begun.set()
         beat.start()
 
     # Celery warns of superusers because of pickles, which are not accepted, and names an option that is not ours.
@@ -169,7 +173,8 @@ def run_until_stopped(app: Celery, settings: Settings, **options: Any) -> int:
         worker.start()
     finally:
         signals.worker_ready.disconnect(begin)
-        beat.stop()
+        if begun.is_set():  # stopping waits for the end of a thread, which without a Redis never began
+            beat.stop()
     return int(worker.exitcode or 0)
 
 

@@ -65,6 +65,40 @@ def addresses(url: str) -> tuple[str, str]:
     )
 
 
+def await_redis(url: str, seconds: float) -> None:
+    """Wait until a Redis answers.
+
+    Args:
+        url: Its address for its client.
+        seconds: How long it may take.
+
+    Raises:
+        ConfigurationError: It did not answer in time, or refuses the credentials.
+    """
+    import redis
+
+    deadline = time.monotonic() + seconds
+    with redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5) as client:
+        while True:
+            try:
+                client.ping()
+                return
+            except redis.AuthenticationError as error:
+                raise ConfigurationError(f"Redis at {_without_password(url)} refuses: {error}") from error
+            except redis.RedisError as error:
+                if time.monotonic() >= deadline:
+                    raise ConfigurationError(
+                        f"Redis at {_without_password(url)} did not answer within {seconds:.0f} s: start it, or set "
+                        "ES_TTC_REDIS to another one; without it a worker starts one of its own"
+                    ) from error
+            time.sleep(_LOOK_SECONDS)
+
+
+def _without_password(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+
+
 class EmbeddedRedis:
     """A Redis that runs during the block; if it dies, it is started again, empty."""
 
