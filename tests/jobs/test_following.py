@@ -43,6 +43,8 @@ from tests.support.jobs import Workplace, document, model_process, worker_at
 from tests.support.kept import Kept
 from tests.support.llm import scripted_model
 
+pytestmark = pytest.mark.processors
+
 on_one_engine = pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
 """For what does not depend on the product."""
 SECONDS = 60

@@ -13,11 +13,14 @@ import elasticsearch.helpers
 import opensearchpy
 import opensearchpy.helpers
 import orjson
+import pytest
 
 from es_ttc.encoders.base import Encoder
 from tests.serving.client import call, search
 from tests.serving.conftest import ANIMALS, DEEDS
 from tests.serving.writes.conftest import Place, fill_pending
+
+pytestmark = pytest.mark.processors
 
 DOCUMENTS = 100
 CATS = len(range(0, DOCUMENTS, len(ANIMALS)))

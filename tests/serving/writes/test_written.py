@@ -23,6 +23,8 @@ from tests.serving.conftest import corpus, fill
 from tests.serving.writes.conftest import JSON, NDJSON, Place, encoded, gateway_of, states, stored
 from tests.support.encoders import Wrapped
 
+pytestmark = pytest.mark.processors
+
 Followed = Callable[..., str]
 
 
