@@ -47,7 +47,7 @@ pytestmark = pytest.mark.processors
 
 on_one_engine = pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
 """For what does not depend on the product."""
-SECONDS = 60
+SECONDS = 120
 
 
 @pytest.fixture(scope="module")
