@@ -71,10 +71,7 @@ def main() -> None:
     parser.add_argument("--chunks", action="store_true", help="also measure the signal of sentences, which are encoded")
     parser.add_argument("--no-generated", action="store_true", help="leave out the demonstration's two collections")
     arguments = parser.parse_args()
-    configure_logs("auto", logging.WARNING)
-    compiled.prepare()
-    cache = Settings().cache_dir
-    encoder = CachedEncoder(load_encoder(arguments.encoder, cache_dir=cache), cache / "encodings")
+    encoder = prepared(arguments.encoder)
     values: dict[str, dict[str, Float64]] = {}
     for collection in collections(arguments.data, arguments.split, generated=not arguments.no_generated):
         some = first_queries(collection, arguments.queries)
@@ -82,6 +79,14 @@ def main() -> None:
     described = f"{', '.join(values)}; split {arguments.split}, up to {arguments.queries} queries each"
     print(heading(f"Blend, {encoder.identity.model}", data=described, packages=("numpy", "onnxruntime")))
     print(tables(values))
+
+
+def prepared(name: str) -> CachedEncoder:
+    """Return an encoder whose encodings are kept; loops are compiled, and only warnings are logged."""
+    configure_logs("auto", logging.WARNING)
+    compiled.prepare()
+    cache = Settings().cache_dir
+    return CachedEncoder(load_encoder(name, cache_dir=cache), cache / "encodings")
 
 
 def collections(folders: list[Path] | None, split: str, *, generated: bool) -> Iterator[Collection]:

@@ -8,16 +8,14 @@ in one query's nDCG@10. The last column is `es-ttc evaluate` in memory, whose BM
 """
 
 import argparse
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.blend import DATA, METRIC, WINDOW, first_queries
+from benchmarks.blend import DATA, METRIC, WINDOW, first_queries, prepared
 from benchmarks.common import heading, table
-from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.spec import IndexSpec
@@ -29,13 +27,11 @@ from es_ttc.lab.evaluation.metrics import Float64, score_by
 from es_ttc.lab.evaluation.rankings import Run
 from es_ttc.lab.evaluation.searcher import silent
 from es_ttc.lab.evaluation.through_engine import engine_searcher, temporary_index
-from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Feature, Query
 from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer
 from es_ttc.rescorers.blend.signals import read_by
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
-from es_ttc.serving.logs import configure_logs
-from es_ttc.settings import EngineSettings, Settings
+from es_ttc.settings import EngineSettings
 
 FIELDS = ("title", "text")
 
@@ -48,10 +44,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=300, help="queries of a collection, drawn at random")
     parser.add_argument("--encoder", default="minilm@onnx")
     arguments = parser.parse_args()
-    configure_logs("auto", logging.WARNING)
-    compiled.prepare()
-    cache = Settings().cache_dir
-    encoder = CachedEncoder(load_encoder(arguments.encoder, cache_dir=cache), cache / "encodings")
+    encoder = prepared(arguments.encoder)
     rows = []
     for folder in arguments.data:
         collection = first_queries(load_collection(folder, split="test"), arguments.queries)

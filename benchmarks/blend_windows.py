@@ -8,14 +8,12 @@ nDCG@10 of blend over BM25's first n documents alone, joined by the n nearest by
 """
 
 import argparse
-import logging
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.blend import DATA, MAX_TOKENS, METRIC, collections, first_queries
+from benchmarks.blend import DATA, MAX_TOKENS, METRIC, collections, first_queries, prepared
 from benchmarks.common import heading, table
-from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.spec import IndexSpec
@@ -23,13 +21,10 @@ from es_ttc.lab.evaluation.bm25 import Bm25
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.lab.evaluation.metrics import Float64, score_by
-from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Feature, Query
 from es_ttc.rescorers.blend.normalise import NORMALISED, Mask
 from es_ttc.rescorers.blend.signals import SignalName, SignalScores, all_signal_scores, part_of, read_by
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
-from es_ttc.serving.logs import configure_logs
-from es_ttc.settings import Settings
 from es_ttc.vectors.tokens import Float32
 
 FOLDERS = ("limit-small", "hotpotqa-train-hipporag", "cranfield", "npl-vaswani")
@@ -45,10 +40,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=100, help="queries of a collection, drawn at random")
     parser.add_argument("--encoder", default="minilm@onnx")
     arguments = parser.parse_args()
-    configure_logs("auto", logging.WARNING)
-    compiled.prepare()
-    cache = Settings().cache_dir
-    encoder = CachedEncoder(load_encoder(arguments.encoder, cache_dir=cache), cache / "encodings")
+    encoder = prepared(arguments.encoder)
     rows = []
     for collection in collections(arguments.data, "test", generated=True):
         values = measured(first_queries(collection, arguments.queries), encoder, arguments.sizes)

@@ -7,7 +7,6 @@ Every row adds one thing to blend with its default weights. A signal is added as
 """
 
 import argparse
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,9 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.blend import DATA, MAX_TOKENS, METRIC, WINDOW, compared, first_queries
+from benchmarks.blend import DATA, MAX_TOKENS, METRIC, WINDOW, compared, first_queries, prepared
 from benchmarks.common import heading, table
-from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.spec import IndexSpec
@@ -28,14 +26,11 @@ from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode
 from es_ttc.lab.evaluation.memory import JoinedWindow, MemorySearcher
 from es_ttc.lab.evaluation.methods import retrieval
 from es_ttc.lab.evaluation.metrics import Float64, score_by
-from es_ttc.rescorers import compiled
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.blend.normalise import NORMALISED
 from es_ttc.rescorers.blend.signals import all_signal_scores, read_by
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.rescorers.mmr import MmrParams, MmrRescorer
-from es_ttc.serving.logs import configure_logs
-from es_ttc.settings import Settings
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32
 
@@ -140,10 +135,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=MOST_QUERIES, help="queries of a collection, drawn at random")
     parser.add_argument("--encoder", default="minilm@onnx")
     arguments = parser.parse_args()
-    configure_logs("auto", logging.WARNING)
-    compiled.prepare()
-    cache = Settings().cache_dir
-    encoder = CachedEncoder(load_encoder(arguments.encoder, cache_dir=cache), cache / "encodings")
+    encoder = prepared(arguments.encoder)
     found = {}
     for folder in arguments.data:
         collection = first_queries(load_collection(folder, split=arguments.split), arguments.queries)

@@ -8,9 +8,26 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from types import FrameType
 
 _STOP_SECONDS = 5.0
+
+
+def tied(command: Sequence[str]) -> list[str]:
+    """Return the command that runs a program so that it ends with this process; its standard input must be a pipe."""
+    return [sys.executable, "-m", "es_ttc.enrichment.jobs.child_process", *command]
+
+
+def stop(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """End a program that :func:`tied` started; kill it if it takes longer than some seconds."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(seconds)
 
 
 def main() -> int:

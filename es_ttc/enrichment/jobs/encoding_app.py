@@ -18,6 +18,7 @@ from celery import Celery, signals
 
 from es_ttc.engine.connect import connect
 from es_ttc.enrichment.jobs.app import configure, prepare, run_until_stopped
+from es_ttc.enrichment.jobs.child_process import stop, tied
 from es_ttc.enrichment.jobs.encoding_run import LoadedEncoders, take_encoding_turn
 from es_ttc.enrichment.jobs.encoding_service import start_next
 from es_ttc.enrichment.jobs.partition_run import TurnEnd, connected_redis
@@ -108,8 +109,7 @@ class EncodingProcess:
 
     def __init__(self, settings: Settings, redis: str, *, verbose: bool) -> None:
         command = [sys.executable, "-m", "es_ttc", "worker", "--only", "encode", *(("--verbose",) if verbose else ())]
-        # It ends with this process, even if that is killed.
-        self._command = [sys.executable, "-m", "es_ttc.enrichment.jobs.child_process", *command]
+        self._command = tied(command)
         told = {"ES_TTC_ENGINE": settings.engine, "ES_TTC_ENCODER": settings.encoder, "ES_TTC_REDIS": redis}
         self._environment = {**os.environ, **told}
         self._ending = threading.Event()
@@ -126,15 +126,8 @@ class EncodingProcess:
         """Stop it."""
         self._ending.set()
         self._watch.join(_STOP_SECONDS)
-        process = self._process
-        if process is None or process.stdin is None:
-            return
-        process.stdin.close()
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(_STOP_SECONDS)
+        if self._process is not None:
+            stop(self._process, _STOP_SECONDS)
 
     def _start(self) -> None:
         self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=self._environment)  # noqa: S603

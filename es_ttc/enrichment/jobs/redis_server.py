@@ -7,7 +7,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -15,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
+from es_ttc.enrichment.jobs.child_process import stop, tied
 from es_ttc.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -135,13 +135,7 @@ class EmbeddedRedis:
     def _start(self) -> None:
         command = [self._program, "--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700"]
         command += ["--save", "", "--appendonly", "no", "--dir", str(self._folder), "--logfile", "redis.log"]
-        wrapped = [
-            sys.executable,
-            "-m",
-            "es_ttc.enrichment.jobs.child_process",
-            *command,
-        ]  # ends with this process, even if that is killed
-        self._process = subprocess.Popen(wrapped, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # noqa: S603
+        self._process = subprocess.Popen(tied(command), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)  # noqa: S603
         deadline = time.monotonic() + _START_SECONDS
         while not self._socket.exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -161,16 +155,8 @@ class EmbeddedRedis:
                 logger.error("%s", error)
 
     def _stop(self) -> None:
-        process = self._process
-        if process is None:
-            return
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(_STOP_SECONDS)
+        if self._process is not None:
+            stop(self._process, _STOP_SECONDS)
 
     def _log_tail(self) -> str:
         try:
