@@ -11,12 +11,24 @@ from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.settings import Settings
 
 FOLDER = Path(__file__).parent
-_PARTS = frozenset({"__init__", "__main__", "common", "figures", "judged_pools", "recorded_llm", "served"})
+_PARTS = frozenset(
+    {
+        "__init__",
+        "__main__",
+        "common",
+        "figures",
+        "judged_pools",
+        "late_limits",
+        "late_scorers",
+        "recorded_llm",
+        "served",
+    }
+)
 WITH_ENGINE = frozenset(
     {
         "blend_engines", "blend_speed", "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill",
-        "knn_index_check", "knn_retrieval", "loop_hold", "neighbour_graph", "sira", "storage", "write_latency",
-        "written_documents",
+        "knn_index_check", "knn_retrieval", "loop_hold", "neighbour_graph", "nested_tokens", "sira", "storage",
+        "workers", "write_latency", "written_documents",
     }
 )  # fmt: skip
 

@@ -31,8 +31,12 @@ from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import Method, resolve_one, retrieval
 from es_ttc.lab.evaluation.metrics import Float64, score_by
 from es_ttc.rescorers import compiled
+from es_ttc.rescorers.blend.normalise import NORMALISED, Mask
+from es_ttc.rescorers.blend.signals import SignalName, SignalScores
+from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.serving.logs import configure_logs
 from es_ttc.settings import Settings
+from es_ttc.vectors.tokens import Float32
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 METRIC = "ndcg@10"
@@ -87,6 +91,24 @@ def prepared(name: str) -> CachedEncoder:
     compiled.prepare()
     cache = Settings().cache_dir
     return CachedEncoder(load_encoder(name, cache_dir=cache), cache / "encodings")
+
+
+def blended(scored: Mapping[SignalName, SignalScores], first_pass: Float32, known: Mask, trust: Trust) -> Float32:
+    """Return blend's scores of some documents, whose signals were scored with others.
+
+    Args:
+        scored: Every signal's scores of all documents.
+        first_pass: ``(m,)`` lexical scores of those that are blended.
+        known: Which of all documents these are.
+        trust: What their window shows of words and vectors.
+    """
+    weights = trust.weights(DEFAULT_SIGNALS)
+    everything = np.ones(int(known.sum()), np.bool_)
+    total = np.zeros(len(everything), np.float32)
+    for name, one in scored.items():
+        scores = first_pass if name == "lexical" else one.scores[known]
+        total += np.float32(weights[name]) * NORMALISED["z"](scores, everything)
+    return total
 
 
 def collections(folders: list[Path] | None, split: str, *, generated: bool) -> Iterator[Collection]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.blend import DATA, MAX_TOKENS, METRIC, collections, first_queries, prepared
+from benchmarks.blend import DATA, MAX_TOKENS, METRIC, blended, collections, first_queries, prepared
 from benchmarks.common import heading, table
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import compose
@@ -22,8 +22,7 @@ from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.lab.evaluation.metrics import Float64, score_by
 from es_ttc.rescorers.base import Feature, Query
-from es_ttc.rescorers.blend.normalise import NORMALISED, Mask
-from es_ttc.rescorers.blend.signals import SignalName, SignalScores, all_signal_scores, part_of, read_by
+from es_ttc.rescorers.blend.signals import all_signal_scores, part_of, read_by
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.vectors.tokens import Float32
 
@@ -89,20 +88,10 @@ def _ranked(
             part = part_of(window, known)
             trust = Trust.of(features.window(documents[found], lexical[documents[found]], frozenset()))
             trust = Trust(trust.words, Trust.of(part).vectors)
-            total = _blended(scored, first_pass, known, trust)
+            total = blended(scored, first_pass, known, trust)
             order = documents[known][np.argsort(-total, kind="stable")]
             rankings[variant, size] = [features.ids[place] for place in order.tolist()]
     return rankings
-
-
-def _blended(scored: dict[SignalName, SignalScores], first_pass: Float32, known: Mask, trust: Trust) -> Float32:
-    weights = trust.weights(DEFAULT_SIGNALS)
-    everything = np.ones(int(known.sum()), np.bool_)
-    total = np.zeros(len(everything), np.float32)
-    for name, one in scored.items():
-        scores = first_pass if name == "lexical" else one.scores[known]
-        total += np.float32(weights[name]) * NORMALISED["z"](scores, everything)
-    return total
 
 
 if __name__ == "__main__":

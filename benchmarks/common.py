@@ -1,5 +1,6 @@
-"""What every benchmark prints and measures with: the heading, the table, the clock."""
+"""What every benchmark prints and measures with: the heading, the table, the clock, results that are kept."""
 
+import json
 import platform
 import shlex
 import statistics
@@ -9,8 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import psutil
+
+from es_ttc.lab.evaluation.report import replace
 
 
 def heading(title: str, *, data: str, packages: Iterable[str] = ("numpy",)) -> str:
@@ -58,6 +62,14 @@ def milliseconds(
         times.append((clock() - start) * 1000)
     times.sort()
     return statistics.median(times), times[min(len(times) - 1, int(0.95 * len(times)))]
+
+
+def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return a result of an earlier run, or make it and keep it."""
+    if not file.exists():
+        replace(file, json.dumps(make()).encode())
+    found: dict[str, Any] = json.loads(file.read_bytes())
+    return found
 
 
 def _named_version(package: str) -> str:

@@ -12,6 +12,7 @@ import asyncio
 import gzip
 import json
 import logging
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -54,9 +55,10 @@ def main() -> None:
 async def _measured(engine: str, requests: int, seed: int) -> None:
     settings = GatewaySettings(engine=engine, port=0)
     with bind(settings) as listening:
-        server = server_of(create_app(settings, wait_for_encoder=True), settings)
+        ready = threading.Event()
+        server = server_of(create_app(settings, wait_for_encoder=True), settings, ready.set)
         serving = asyncio.create_task(server.serve([listening]))
-        await asyncio.to_thread(server.ready.wait)
+        await asyncio.to_thread(ready.wait)
         url, loop = address_of(listening), asyncio.get_running_loop()
         with ProcessPoolExecutor(1, get_context("spawn")) as sender:
             await loop.run_in_executor(sender, prepare, engine)

@@ -28,7 +28,7 @@ from benchmarks.common import heading, table
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder, Role
 from es_ttc.index.ingest.compose import compose
-from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.lab.discovery.tasks import spec_of_programs
 from es_ttc.lab.evaluation.bootstrap import CONFIDENCE, RESAMPLES, TIE, compare, resampled_means
 from es_ttc.lab.evaluation.costs import Cost, Kind, Seconds, cost_of, counted, pareto_front, seconds_of
 from es_ttc.lab.evaluation.datasets import Collection, load_collection
@@ -177,9 +177,7 @@ def run(
 
 def encoded(collection: Collection, encoder: Encoder) -> tuple[CorpusFeatures, list[Query]]:
     """Return a collection's documents with their chunks, and its queries."""
-    titled = any(document.title for document in collection.documents)
-    fields = ("title", "text") if titled else ("text",)
-    spec = IndexSpec(encoder.identity, text_fields=fields, tokens="none", codec="float16", chunks=True)
+    spec = spec_of_programs(collection, encoder)
     features = encode_corpus(collection.documents, spec, encoder)
     return features, encode_queries(list(collection.queries.values()), encoder, tokens=False)
 

@@ -118,9 +118,9 @@ def gateway(engine: str, *, port: int = 0, **settings: object) -> Iterator[Gatew
     Args:
         engine: The engine's URL.
         port: Where it listens; 0 takes a free one.
-        settings: What its environment tells it, by the settings' names.
+        settings: What its environment tells it, by the settings' names; one process unless ``workers`` says otherwise.
     """
-    told = {f"ES_TTC_{name.upper()}": str(value) for name, value in settings.items()}
+    told = {f"ES_TTC_{name.upper()}": str(value) for name, value in {"workers": 1, **settings}.items()}
     flags = ["--engine", engine, "--port", str(port), "--encoder", ENCODER, "--json"]
     with subprocess.Popen(
         [sys.executable, "-m", "es_ttc", "serve", *flags],
@@ -165,6 +165,12 @@ class Client:
     def get(self, path: str) -> Any:
         """Return what a path answers."""
         return self._call("GET", path, None)
+
+    def metric(self, name: str) -> float:
+        """Return a metric of a gateway, all its labels together."""
+        self._connection.request("GET", "/_ttc/metrics")
+        lines = self._connection.getresponse().read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0].split(" ")[0] == name)
 
     def put(self, path: str, body: object) -> Any:
         """Send JSON, and return the answer."""

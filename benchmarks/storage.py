@@ -41,6 +41,7 @@ from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve, retrieval
 from es_ttc.lab.evaluation.metrics import score
 from es_ttc.rescorers.base import Feature
+from es_ttc.serving.features.cache import PrivateFeatureCache
 from es_ttc.serving.features.codebooks import CodebookStore
 from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.features.read_budget import ReadBudget
@@ -231,7 +232,9 @@ class Bench:
                 keys = await self._keys(index, query)
                 budget = ReadBudget(upstream, None)
                 codebooks = CodebookStore(upstream, pool)
-                store = FeatureStore(upstream, 1, pool, lambda caller: caller, budget, codebooks)  # it keeps nothing
+                store = FeatureStore(
+                    upstream, PrivateFeatureCache(1), pool, lambda caller: caller, budget, codebooks
+                )  # it keeps nothing
                 begun = time.perf_counter()
                 found = await store.window(keys, READ, Caller([]))
                 times.append((time.perf_counter() - begun) * 1000)

@@ -21,14 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.common import heading, table
+from benchmarks.common import heading, kept, table
 from benchmarks.figures import BAR, INK, STRONG, figure, save
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder, Float32
 from es_ttc.encoders.heads import unit
 from es_ttc.lab.evaluation.bootstrap import compare, interval, resampled_means
 from es_ttc.lab.evaluation.datasets import load_collection
-from es_ttc.lab.evaluation.report import replace as write
 from es_ttc.lab.evaluation.report import signed
 from es_ttc.lab.evaluation.tuning import fold_of
 from es_ttc.lab.training.data import Places, Task, TrainingQueries, held_out_places, load_task, questions_of
@@ -365,14 +364,6 @@ def draw(name: str, seeds: Sequence[Mapping[str, Any]]) -> None:
         axes.set_ylabel("Comp@5, held-out queries")
         axes.legend(frameon=False, loc="lower right")
         save(drawn, f"training-{name}.svg")
-
-
-def kept(file: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return a result of an earlier run, or make it and keep it."""
-    if not file.exists():
-        write(file, json.dumps(make()).encode())
-    found: dict[str, Any] = json.loads(file.read_bytes())
-    return found
 
 
 def main() -> None:

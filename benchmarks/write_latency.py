@@ -2,7 +2,7 @@
 
 A worker and its Redis are real processes. Documents are written by plain HTTP to the engine, and looked for through a
 gateway: a document is searchable when `spectral` scores it. The encoder's own rate is that of the same texts in the
-same batches, encoded in this process without reading or writing. The kills are SIGKILLs of the worker and all its
+same batches, encoded in this process without reading or writing. The kills are SIGKILLs of a worker and all its
 processes at random moments while documents are written, changed and deleted.
 """
 
@@ -38,6 +38,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import commands
 from es_ttc.enrichment.jobs.encoding_record import encoding_job_id
 from es_ttc.enrichment.jobs.following import follow
+from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.ingest.encode import encode_texts
 from es_ttc.index.mappings.index import IndexOptions, create_index
@@ -49,6 +50,8 @@ from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 SYLLABLES = ("ba", "cor", "den", "fi", "gal", "hum", "in", "jo", "ker", "lam", "mi", "nor", "os", "per", "qua", "riv")
 BATCH_CHARACTERS = 64 * 1024
 POLL_SECONDS = 0.05
+SAVED_SECONDS = 5.0
+"""After this time a worker has stored how far it is."""
 LONGEST_SECONDS = 600.0
 
 
@@ -167,9 +170,22 @@ def encoder_rate(encoder: Encoder, documents: Sequence[dict[str, str]], spec: In
     return len(composed) / (time.monotonic() - begun)
 
 
-async def drain_rate(engine: Engine, site: Site, documents: Sequence[dict[str, str]]) -> float:
-    """Write a backlog while the job is paused; return the documents encoded in a second after it is resumed."""
-    job = encoding_job_id(site.index)
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """How a backlog was encoded.
+
+    Attributes:
+        rate: Documents a second.
+        busy: The share of the time in which the encoder was busy; what is missing are reading and writing.
+    """
+
+    rate: float
+    busy: float
+
+
+async def drain(engine: Engine, site: Site, documents: Sequence[dict[str, str]]) -> Drain:
+    """Write a backlog while the job is paused; encode it after it is resumed."""
+    job, store = encoding_job_id(site.index), JobStore(engine, site.settings.jobs_index)
     await commands.pause(engine, site.settings, job)
     await asyncio.sleep(3)
     lines = [
@@ -187,10 +203,13 @@ async def drain_rate(engine: Engine, site: Site, documents: Sequence[dict[str, s
         now = time.monotonic()
         if left < total and first is None:
             first, counted = now, total - left
+            before = (await store.encoded(job)).encoder_seconds
         if left == 0 and first is not None:
-            return (total - counted) / (now - first)
+            await asyncio.sleep(SAVED_SECONDS)
+            encoding = (await store.encoded(job)).encoder_seconds - before
+            return Drain((total - counted) / (now - first), encoding / (now - first))
         await engine.refresh(site.index)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,16 +240,16 @@ class Outcome:
 
 
 async def kills(
-    engine: Engine, site: Site, folder: Path, count: int, writes: int, words: int, rng: random.Random
+    engine: Engine, site: Site, folder: Path, workers: int, count: int, writes: int, words: int, rng: random.Random
 ) -> Outcome:
-    """Write, change and delete documents while the worker is killed at random moments."""
+    """Write, change and delete documents while one of the workers is killed at random moments, and replaced."""
     begun = time.monotonic()
     base = f"{site.engine}/{site.index}"
     written: dict[str, int] = {}
     gone: set[str] = set()
     once_deleted: set[str] = set()
     moments = sorted(rng.sample(range(1, writes), count))
-    worker = Worker(site.settings, folder)
+    started = [Worker(site.settings, folder) for _ in range(workers)]
     done = 0
     for number in range(writes):
         name = f"k{rng.randrange(writes // 2)}"
@@ -250,13 +269,14 @@ async def kills(
             gone.discard(name)
         if done < count and number >= moments[done]:
             await asyncio.sleep(rng.uniform(0.0, 8.0))  # at any moment of its start and of its work
-            await asyncio.to_thread(worker.kill)
-            worker = Worker(site.settings, folder)
+            await asyncio.to_thread(started.pop(rng.randrange(workers)).kill)
+            started.append(Worker(site.settings, folder))
             done += 1
     try:
         await idle(engine, site)
     finally:
-        await asyncio.to_thread(worker.stop)
+        for worker in started:
+            await asyncio.to_thread(worker.stop)
     found = await documents_of(engine, site, list(written))
     alive = written.keys() - gone
     counted = alive - once_deleted
@@ -359,16 +379,20 @@ async def measured(
                 for number in range(arguments.backlog)
             ]
             own = await asyncio.to_thread(encoder_rate, encoder, backlog[: arguments.own], site.spec)
-            drained = await drain_rate(engine, site, backlog)
+            drained = await drain(engine, site, backlog)
             rows += [
                 ("backlog", f"{len(backlog):,} documents"),
                 ("the encoder's own rate", f"{own:.1f} documents a second"),
-                ("drained at", f"{drained:.1f} documents a second, {drained / own:.0%} of that"),
+                ("drained at", f"{drained.rate:.1f} documents a second, {drained.rate / own:.0%} of that"),
+                ("the worker's encoder was busy", f"{drained.busy:.0%} of the time"),
             ]
     if arguments.kills:
-        left = await kills(engine, site, folder, arguments.kills, arguments.kill_writes, arguments.words, rng)
+        left = await kills(
+            engine, site, folder, arguments.workers, arguments.kills, arguments.kill_writes, arguments.words, rng
+        )
         rows += [
-            ("worker killed", f"{left.kills} times over {left.writes:,} writes, changes and deletions"),
+            ("workers", arguments.workers),
+            ("one of them killed", f"{left.kills} times over {left.writes:,} writes, changes and deletions"),
             ("documents at the end", f"{left.documents:,}"),
             ("lost", left.lost),
             ("with features of another text, or none", left.stale),
@@ -388,6 +412,7 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two writes")
     parser.add_argument("--backlog", type=int, default=10_000)
     parser.add_argument("--own", type=int, default=2000, help="documents that tell the encoder's own rate")
+    parser.add_argument("--workers", type=int, default=1, help="workers at the same time, of which one is killed")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--kill-writes", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)

@@ -17,6 +17,7 @@ from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import registry
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
+from es_ttc.serving.schemas.openapi import OPERATIONS
 from es_ttc.serving.search.section import Section
 from es_ttc.settings import GatewaySettings, Settings
 
@@ -43,7 +44,12 @@ def commands_page() -> str:
 
 def methods_page() -> str:
     """Return the page of all rescorers and strategies with their parameters and needs."""
-    parts = ["# Methods of the `rescore` hook\n", NOTICE]
+    parts = [
+        "# Methods of the `rescore` hook\n",
+        NOTICE,
+        "`reversed` is needed only with an encoder that distinguishes queries from documents: "
+        "[documents as queries](../how-to/choose-a-program.md#documents-as-queries).\n",
+    ]
     for name in registry.names():
         rescorer = registry.load(name)
         doc = inspect.getdoc(type(rescorer)) or ""
@@ -198,6 +204,31 @@ def section_page() -> str:
     return "\n".join(parts)
 
 
+def endpoints_page() -> str:
+    """Return the page of the gateway's own endpoints."""
+    parts = [
+        "# Endpoints below `/_ttc/`\n",
+        NOTICE,
+        "All other requests are the engine's. `GET /_ttc/openapi.json` describes these in OpenAPI 3.1, with the form "
+        "of every body. Errors have the engines' form. `GET /_ttc/search.schema.json` is the JSON Schema of a search "
+        "body with a [`ttc` section](section.md): an editor that knows it completes methods and parameters, and marks "
+        "what the gateway would refuse ([how](../how-to/connect-a-client.md#check-a-search-body-in-an-editor)).\n",
+        "| request | what it does | body | carries |\n| --- | --- | --- | --- |",
+    ]
+    carried = {"engine": "the caller's credentials", "model_token": "`model_token`", "sidecar_token": "`sidecar_token`"}
+    for one in OPERATIONS:
+        body = " or ".join(f"`{model.__name__}`" for model in one.body)
+        carries = carried[one.security] if one.security else ""
+        parts.append(f"| `{one.method.upper()} {one.path}` | {_cell(one.summary)} | {body} | {carries} |")
+    for model in dict.fromkeys(model for one in OPERATIONS for model in one.body):
+        parts += [
+            f"\n## `{model.__name__}`\n",
+            (inspect.getdoc(model) or "").split("\n", 1)[0] + "\n",
+            _fields_table(model),
+        ]
+    return "\n".join(parts)
+
+
 def rerankers_page() -> str:
     """Return the page of all kinds of rerankers with their settings."""
     parts = [
@@ -271,8 +302,10 @@ def _default(field: FieldInfo) -> str:
         return "required"
     if field.annotation is Path:
         return "the user's cache folder"
+    if field.annotation is int and field.default_factory is not None:
+        return "the cores, at most 4"
     value = field.get_default(call_default_factory=True, validated_data={})
-    if value in (None, (), {}):
+    if value in (None, (), {}) or isinstance(value, BaseModel):
         return ""
     listed = (
         ", ".join(f"{part:g}" if isinstance(part, float) else str(part) for part in value)
@@ -288,6 +321,7 @@ def _cell(text: str) -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
+    "endpoints.md": endpoints_page,
     "engines.md": engines_page,
     "methods.md": methods_page,
     "rerankers.md": rerankers_page,

@@ -40,10 +40,19 @@ class RequestTooLarge(InvalidRequest):
 
 
 class TooManyRequests(EsTtcError):
-    """More requests or windows are in flight than allowed."""
+    """More requests or windows are in flight than allowed.
+
+    Args:
+        reason: One sentence.
+        retry_after: Seconds after which the caller may try again, for the header `Retry-After`.
+    """
 
     status = 429
     type = "rejected_execution_exception"
+
+    def __init__(self, reason: str, *, retry_after: int = 1) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
 
 
 class NotSignedIn(EsTtcError):

@@ -1,5 +1,7 @@
 """Settings: from flags, then ``ES_TTC_*`` variables, then ``es-ttc.toml`` in the working folder, then defaults."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +15,16 @@ from pydantic_settings import (
 )
 
 SideCredentials = Literal["caller", "gateway"]
+
+_MOST_WORKERS = 4
+
+
+def default_workers() -> int:
+    """Return the number of the gateway's processes: as many as it may use cores, at most 4; one on Windows."""
+    if sys.platform == "win32":
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(_MOST_WORKERS, cores)
 
 
 class _Sources(BaseSettings):
@@ -183,7 +195,9 @@ class Settings(EngineSettings, LlmSettings, JobSettings):
     """The settings of es-ttc, apart from the flags of a single command and those of the gateway."""
 
     encoder: str = Field(
-        "minilm", description="Short name, model name or folder of the encoder; NAME+ADAPTER for one with an adapter."
+        "minilm",
+        description="Short name (minilm, bge-small, e5-small, mpnet), model name or folder of the encoder; "
+        "NAME+ADAPTER for one with an adapter.",
     )
     encoders: tuple[str, ...] = Field(
         (),
@@ -213,7 +227,39 @@ class GatewaySettings(Settings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(9280, ge=0, le=65535, description="Port to listen on; 0 for any free port.")
-    feature_cache_mb: int = Field(512, ge=0, description="Size of the cache of documents' features, in MiB.")
+    workers: int = Field(
+        default_factory=default_workers,
+        ge=1,
+        le=64,
+        description="Number of processes that answer requests at the address. Default: as many as the machine has "
+        "cores, at most 4. Each loads the encoders; limits of connections, requests and memory are divided among them.",
+    )
+    tls_cert: Path | None = Field(
+        None,
+        description="File with the certificate of the gateway's address and the intermediate ones, in PEM form: the "
+        "gateway then speaks HTTPS. It is read again when it changes.",
+    )
+    tls_key: Path | None = Field(None, description="File with the certificate's key, in PEM form, not encrypted.")
+    allowed_hosts: tuple[str, ...] = Field(
+        (),
+        description="Names that the `Host` header of a request may have, without a port; `*.example.org` for all below "
+        "one. Other requests are answered with 421. Default: all.",
+    )
+    allowed_origins: tuple[str, ...] = Field(
+        (),
+        description="Web pages whose requests are answered, by the `Origin` header that browsers send, e.g. "
+        "`https://search.example.org`; others get a 403. Default: all.",
+    )
+    traces: bool = Field(
+        False,
+        description="Whether spans of requests, of the stages of searches and of calls to the engine are sent with "
+        "OpenTelemetry (extra `otel`), where its own variables (`OTEL_EXPORTER_OTLP_ENDPOINT`...) say.",
+    )
+    feature_cache_mb: int = Field(
+        512,
+        ge=0,
+        description="Size of the cache of documents' features, in MiB. All worker processes share it.",
+    )
     feature_reads_mb: int | None = Field(
         None,
         ge=1,
@@ -276,6 +322,18 @@ class GatewaySettings(Settings):
     scoring_threads: int = Field(2, ge=1, description="Number of windows that are scored at the same time.")
     max_concurrent_requests: int = Field(
         256, ge=1, description="Maximum number of concurrent requests; further ones are answered with 429."
+    )
+    max_caller_requests: int = Field(
+        0,
+        ge=0,
+        description="Maximum number of concurrent requests of one caller (the same credentials, or without any the "
+        "same address); further ones are answered with 429 and `Retry-After`. 0 for no limit.",
+    )
+    max_caller_windows_per_second: float = Field(
+        0,
+        ge=0,
+        description="Maximum number of windows that are rescored for one caller per second; further searches are "
+        "answered with 429 and `Retry-After`. 0 for no limit.",
     )
     programs: Path | None = Field(
         None,

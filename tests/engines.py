@@ -169,7 +169,7 @@ def outcome(report: Path) -> Outcome:
 
 def table(rows: Mapping[str, Mapping[str, Outcome]], minutes: float) -> str:
     """Return the page."""
-    lines = [f"| engine | {' | '.join(SUITES)} |", "| --- |" + " --- |" * len(SUITES)]
+    lines = [f"| version | {' | '.join(SUITES)} |", "| --- |" + " --- |" * len(SUITES)]
     for title, suites in rows.items():
         cells = (f"{one.passed} / {len(one.failed)}" for one in suites.values())
         lines.append(f"| {title} | {' | '.join(cells)} |")

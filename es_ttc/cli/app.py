@@ -2,7 +2,8 @@
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import click
 import stamina
@@ -20,6 +21,7 @@ from es_ttc.cli.graph import graph
 from es_ttc.cli.index import index
 from es_ttc.cli.ingest import ingest
 from es_ttc.cli.jobs import jobs
+from es_ttc.cli.mcp import mcp
 from es_ttc.cli.options import examples
 from es_ttc.cli.search import search
 from es_ttc.cli.serve import serve
@@ -31,8 +33,29 @@ from es_ttc.errors import EsTtcError
 from es_ttc.serving.logs import configure_logs
 from es_ttc.settings import wrong_setting
 
+SECTIONS: Mapping[str, tuple[click.Command, ...]] = {
+    "Start": (demo, doctor, engine),
+    "Index": (index, ingest, attach, fill, detach),
+    "Search": (search, serve, mcp),
+    "Improve": (evaluate, tune, train, discover, calibrate, graph),
+    "Operate": (worker, jobs),
+}
+"""All commands, in the order in which help lists them."""
+
+
+class SectionedGroup(click.Group):
+    """A group whose help lists the commands by section."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the commands, each with the first sentence of its help."""
+        width = formatter.width - 6 - max(map(len, self.commands))
+        for section, commands in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(command.name or "", command.get_short_help_str(width)) for command in commands])
+
 
 @click.group(
+    cls=SectionedGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=examples(
         "es-ttc demo",
@@ -53,28 +76,7 @@ def cli(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-COMMANDS: tuple[click.Command, ...] = (
-    attach,
-    calibrate,
-    demo,
-    detach,
-    discover,
-    doctor,
-    engine,
-    evaluate,
-    fill,
-    graph,
-    index,
-    ingest,
-    jobs,
-    search,
-    serve,
-    train,
-    tune,
-    worker,
-)
-
-for command in COMMANDS:
+for command in chain.from_iterable(SECTIONS.values()):
     cli.add_command(command)
 
 
@@ -95,6 +97,9 @@ def run(arguments: list[str]) -> int:
     debug = "--debug" in arguments
     try:
         outcome = cli.main(arguments, prog_name="es-ttc", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: its message is the whole help
+        click.echo(error.format_message(), err=True)
+        return 2
     except click.UsageError as error:
         hint = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
         return _fail(error.format_message() + hint, 2)

@@ -255,7 +255,11 @@ async def _requested_spec(
     codebook = b""
     if requested["codec"] in RESIDUAL_BITS:
         codebook = await _codebook(engine, sources, encoder, requested, RESIDUAL_BITS[requested["codec"]])
-    return replace(base, encoder=encoder.identity, codebook=codebook, **requested), encoder
+    spec = replace(base, encoder=encoder.identity, codebook=codebook, **requested)
+    # A run without --chunks and with the same encoder goes on with what the features have, also of earlier releases.
+    if before is None or "chunks" in chosen or encoder.identity.key != before.encoder.key:
+        spec = replace(spec, reversed=spec.chunks and encoder.distinguishes_roles)
+    return spec, encoder
 
 
 async def _encoder(settings: Settings, before: "IndexSpec | None", *, dims: int | None, named: bool) -> "Encoder":

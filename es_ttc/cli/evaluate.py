@@ -19,6 +19,7 @@ from es_ttc.cli.evaluating import cached_encoder, interruptible, stages, window_
 from es_ttc.cli.options import (
     JsonObjectType,
     codec_option,
+    fewer_tokens_options,
     first_pass_option,
     max_tokens_option,
     ranking_models_option,
@@ -94,6 +95,7 @@ Examples:
 @ranking_models_option
 @codec_option("float16", ", in memory and in the index")
 @max_tokens_option(1_000_000, "; a warning counts the documents that have more")
+@fewer_tokens_options
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="File for the results as JSON."
 )
@@ -120,6 +122,8 @@ def evaluate(
     ranking_models: Path | None,
     codec: str,
     max_tokens: int,
+    token_pooling: int,
+    drop_tokens: str,
     out: Path | None,
     report: Path | None,
     as_json: bool,
@@ -162,6 +166,8 @@ def evaluate(
         window=None if isinstance(window, str) else window,
         codec=codec,  # type: ignore[arg-type]
         max_tokens=max_tokens,
+        token_pooling=token_pooling,
+        drop_tokens=drop_tokens,  # type: ignore[arg-type]
         engine=None if engine == MEMORY else EngineSettings(engine=engine),
     )
     collections = [_warned(collection, chosen, plan.methods) for collection in _load(data, split)]

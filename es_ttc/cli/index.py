@@ -82,6 +82,8 @@ def create(
     chunks: bool,
     text_fields: tuple[str, ...] | None,
     max_tokens: int,
+    token_pooling: int,
+    drop_tokens: Any,
     shards: int | None,
     replicas: int | None,
     analyzer: str,
@@ -104,7 +106,10 @@ def create(
         max_tokens=max_tokens,
         spans=spans,
         chunks=chunks,
+        reversed=chunks and loaded.distinguishes_roles,
         blobs=blobs,
+        token_pooling=token_pooling,
+        drop_tokens=drop_tokens,
         **given(scales=scales, text_fields=text_fields),
     )
     if tokens == "packed":
@@ -170,6 +175,7 @@ def enrichment(name: str, analyzer: str | None, engine: str | None, as_json: boo
     epilog=examples(
         "es-ttc index pipeline articles --encode later",
         "es-ttc index pipeline articles --encode now --enrich",
+        "es-ttc index pipeline articles --encode now --plugin",
         "es-ttc index pipeline articles --wait --on-error fail",
     ),
 )
@@ -181,6 +187,12 @@ def enrichment(name: str, analyzer: str | None, engine: str | None, as_json: boo
     "seconds. now: the gateway does it for writes that pass through it, and workers for all others.",
 )
 @click.option("--enrich", is_flag=True, help="Also enrich them by a language model, with --encode.")
+@click.option(
+    "--plugin",
+    is_flag=True,
+    help="With --encode: have the plugin's processor do it. With `now`, documents written to the engine's own port are "
+    "encoded before they are indexed.",
+)
 @click.option("--prompt", metavar="NAME|FILE", help="Prompt of the model, with --enrich, as for `es-ttc jobs submit`.")
 @click.option("--budget-tokens", type=click.IntRange(1), help="Budget in tokens, with --enrich.")
 @click.option(
@@ -199,7 +211,12 @@ def enrichment(name: str, analyzer: str | None, engine: str | None, as_json: boo
     show_default=True,
     help="Treatment of a document that cannot be encoded, with --wait: index it as pending, or refuse it.",
 )
-@click.option("--timeout", default="30s", show_default=True, help="Time limit for the gateway, with --wait.")
+@click.option(
+    "--timeout",
+    default="30s",
+    show_default=True,
+    help="Time limit for the gateway, with --wait, or with --encode now --plugin.",
+)
 @click.option("--remove", is_flag=True, help="Remove the pipeline, and cancel its jobs.")
 @engine_flag
 @json_flag
@@ -207,6 +224,7 @@ def pipeline(
     name: str,
     encode: Any,
     enrich: bool,
+    plugin: bool,
     prompt: str | None,
     budget_tokens: int | None,
     refresh: float | None,
@@ -219,16 +237,19 @@ def pipeline(
 ) -> None:
     """Encode and enrich the documents that any client writes to the index NAME.
 
-    With --encode, the command adds an ingest pipeline of the engine's own processors to NAME, and jobs for `es-ttc
-    worker`. NAME is an index made by es-ttc, or one with attached features. Run it again to change the options.
+    With --encode, the command adds an ingest pipeline of the engine's own processors to NAME (with --plugin, of the
+    plugin's), and jobs for `es-ttc worker`. NAME is an index made by es-ttc, or one with attached features. Run it
+    again to change the options.
 
-    Without --encode, it runs the plugin's ingest processor on all writes.
+    Without --encode, it runs the plugin's ingest processor on all writes, without jobs.
     """
     settings = Settings(**given(engine=engine))
     if encode is not None and (wait or remove):
         raise click.UsageError("--encode goes with --enrich only: leave out --wait and --remove")
     if enrich and encode is None:
         raise click.UsageError("--enrich needs --encode: give `--encode later --enrich`")
+    if plugin and encode is None:
+        raise click.UsageError("--plugin needs --encode: give `--encode now --plugin`, or leave it out")
     if (prompt, budget_tokens, refresh) != (None, None, None) and not enrich:
         raise click.UsageError("--prompt, --budget-tokens and --refresh go with --enrich: add it, or leave them out")
     if remove:
@@ -240,7 +261,7 @@ def pipeline(
         return
     if encode is not None:
         options = given(prompt=prompt, refresh=refresh) | {"budget_tokens": budget_tokens} if enrich else None
-        followed = asyncio.run(_follow(settings, name, encode, options))
+        followed = asyncio.run(_follow(settings, name, encode, options, timeout if plugin else None))
         if as_json:
             print_json({"indices": followed})
         else:
@@ -278,7 +299,7 @@ async def _remove_pipeline(settings: Settings, name: str) -> bool:
 
 
 async def _follow(
-    settings: Settings, name: str, encode: Any, enrichment: dict[str, Any] | None
+    settings: Settings, name: str, encode: Any, enrichment: dict[str, Any] | None, plugin_timeout: str | None
 ) -> list[dict[str, Any]]:
     from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow
     from es_ttc.enrichment.jobs.record import Budget
@@ -288,11 +309,17 @@ async def _follow(
         budget = Budget(tokens=enrichment.pop("budget_tokens"), cost=None)
         options = EnrichmentOptions(budget=budget, **enrichment)
     async with connected(settings) as engine:
-        return [each.as_dict() for each in await follow(engine, settings, name, encode, options)]
+        made = await follow(engine, settings, name, encode, options, plugin_timeout=plugin_timeout)
+        return [each.as_dict() for each in made]
 
 
 def _followed_sentence(followed: dict[str, Any]) -> str:
-    first = "by the gateway, if they pass through it, and else by" if followed["encode"] == "now" else "by"
+    if followed["encode"] == "later":
+        first = "by"
+    elif followed["plugin"]:
+        first = "before they are indexed, and where that fails by"
+    else:
+        first = "by the gateway, if they pass through it, and else by"
     lines = [f"documents written to [{followed['index']}] are encoded {first} job {followed['encoding']['id']}"]
     if followed["pipeline"]:
         lines[0] += f" (pipeline [{followed['pipeline']}])"
@@ -351,7 +378,9 @@ async def _show(settings: Settings, name: str) -> dict[str, Any]:
 
 
 def _writes(options: "WriteOptions | None") -> dict[str, Any] | None:
-    return None if options is None else {"encode": options.encode, "enrich": options.enrich}
+    if options is None:
+        return None
+    return {"encode": options.encode, "enrich": options.enrich, "plugin": options.plugin}
 
 
 async def _delete(settings: Settings, name: str) -> None:
@@ -390,7 +419,8 @@ def _report(found: dict[str, Any]) -> Table:
         rows["side index"] = found["side_index"]
     if found["writes"]:
         enriched = " and enriched" if found["writes"]["enrich"] else ""
-        rows["writes of clients"] = f"encoded {found['writes']['encode']}{enriched}"
+        processor = ", by the plugin's processor" if found["writes"]["plugin"] else ""
+        rows["writes of clients"] = f"encoded {found['writes']['encode']}{enriched}{processor}"
     for identifier, reason in found["failures"].items():
         rows[f"failed: {identifier}"] = reason
     table = Table.grid(padding=(0, 2, 0, 0))
@@ -411,4 +441,13 @@ def _stored(spec: dict[str, Any]) -> str:
     if "codebook" in spec:
         codec += f" ({spec['codebook']['centroids']} centroids)"
     where = " in doc values" if spec.get("blobs") == "doc_values" else ""
-    return f"{codec}{where}, up to {spec['max_tokens']} a document"
+    kept = f"{codec}{where}, up to {spec['max_tokens']} a document"
+    pooled = f", one vector for {spec['token_pooling']} tokens" if "token_pooling" in spec else ""
+    return f"{kept}{pooled}{_DROPPED.get(spec.get('drop_tokens', ''), '')}"
+
+
+_DROPPED = {
+    "punctuation": ", none for punctuation",
+    "english": ", none for punctuation and English stop words",
+    "special": ", none for punctuation, English stop words and special tokens",
+}

@@ -214,8 +214,13 @@ async def _ready(
         load = partial(load_encoder_for, spec.encoder) if spec else load_encoder
         encoder = await asyncio.to_thread(load, settings.encoder, cache_dir=settings.cache_dir)
     required = spec or IndexSpec(encoder.identity, **given(text_fields=request.text_fields))
-    _check_text(await asyncio.to_thread(inputs.peek, _PEEKED), required.text_fields)
+    records = await asyncio.to_thread(inputs.peek, _PEEKED)
+    _check_text(records, required.text_fields)
     if index is None:
+        if not records:
+            raise InvalidRequest(
+                f"there is no document in {', '.join(map(str, request.files))}, so index [{request.name}] is not made"
+            )
         await create_index(engine, request.name, required)
         click.echo(
             f"made index [{request.name}] with defaults: fields {','.join(required.text_fields)}, encoder "

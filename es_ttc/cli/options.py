@@ -191,11 +191,13 @@ def feature_options(learned: str) -> Callable[[Callable[..., Any]], Callable[...
         click.option(
             "--chunks",
             is_flag=True,
-            help="Store vectors of sentences, pairs of sentences and paragraphs, which programs need. Encodes about "
-            "four times as much.",
+            help="Store vectors of sentences, pairs of sentences and paragraphs, which programs need; with an "
+            "encoder that distinguishes queries from documents also each document as a query. Encodes about four times "
+            "as much.",
         ),
         text_fields_flag,
         max_tokens_option(65_536),
+        fewer_tokens_options,
     )
 
     return all_of(options)
@@ -210,6 +212,29 @@ def all_of(options: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
         return command
 
     return decorate
+
+
+fewer_tokens_options = all_of(
+    (
+        click.option(
+            "--token-pooling",
+            type=click.IntRange(1, 6),
+            metavar="N",
+            default=1,
+            show_default=True,
+            help="Join tokens that follow each other and resemble each other, until a document has an Nth of its "
+            "vectors.",
+        ),
+        click.option(
+            "--drop-tokens",
+            type=click.Choice(["none", "punctuation", "english", "special"]),
+            default="none",
+            show_default=True,
+            help="Tokens without vectors. punctuation. english: also Lucene's English stop words. special: also the "
+            "model's special tokens.",
+        ),
+    )
+)
 
 
 def check_codec(context: click.Context, tokens: str) -> None:

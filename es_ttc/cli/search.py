@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         'es-ttc search articles "heart attack" --method knn:nnn',
         'es-ttc search articles "heart attack" --params \'{"signals": {"lexical": 2, "dense": 1}}\'',
         'es-ttc search articles "heart attack" --method spectral --first-pass dense',
+        'es-ttc search articles "heart attack" --filter \'{"range": {"year": {"gte": 2020}}}\'',
     ),
 )
 @click.argument("name")
@@ -48,6 +49,12 @@ if TYPE_CHECKING:
 )
 @click.option("--params", type=JsonObjectType('{"scales": [1, 5]}'), default="{}", help="Parameters of the method.")
 @first_pass_option(["bm25", "dense"], "bm25", "First pass of a rescorer.")
+@click.option(
+    "--filter",
+    "among",
+    type=JsonObjectType('{"term": {"group": "news"}}'),
+    help="Query of the engine that every hit matches.",
+)
 @click.option("--compare", "beside", is_flag=True, help="Also show the engine's BM25 ranking and hybrid (RRF).")
 @click.option("--size", type=click.IntRange(1, 100), default=10, show_default=True, help="Number of hits.")
 @click.option(
@@ -66,6 +73,7 @@ def search(
     method: str,
     params: dict[str, Any],
     first_pass: str,
+    among: dict[str, Any] | None,
     beside: bool,
     size: int,
     fields: tuple[str, ...] | None,
@@ -87,7 +95,7 @@ def search(
     from es_ttc.lab.evaluation.methods import resolve_one
 
     resolve_one(method, params)
-    asked = CliQuery(text, method, size, params, first_pass)
+    asked = CliQuery(text, method, size, params, first_pass, among)
     settings = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)
     with stderr.status("searching"):
         rankings = _rankings(settings, gateway, name, asked, fields, beside=beside)
@@ -116,7 +124,7 @@ def _rankings(
     encoder: Encoder | None = None
     if gateway is None or asked.method == "dense" or asked.first_pass == "dense":
         encoder = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
-        _check_encoder(name, spec, encoder)
+        check_encoder(name, spec, encoder)
     with ExitStack() as stack:
         if gateway is None and encoder is not None:
             loaded = encoder
@@ -132,7 +140,12 @@ async def _holder(settings: EngineSettings, name: str) -> "FeatureLocation":
         return await feature_location(client, name)
 
 
-def _check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
+def check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
+    """Refuse to search an index with another encoder than its own.
+
+    Raises:
+        EncoderMismatch: The encoder differs; the message says what to set.
+    """
     from es_ttc.encoders.base import fix_for, name_in, or_folder
     from es_ttc.errors import EncoderMismatch
 
@@ -171,6 +184,7 @@ def as_dict(name: str, asked: "CliQuery", rankings: Sequence[Ranking]) -> dict[s
         "query": asked.text,
         "method": asked.method,
         "params": dict(asked.params or {}),
+        **({} if asked.among is None else {"filter": dict(asked.among)}),
         "rankings": {
             ranking.heading: [_hit(hit, place, before) for place, hit in enumerate(ranking.hits[: asked.size], 1)]
             for ranking in rankings

@@ -59,6 +59,7 @@ class CliQuery:
         size: Number of hits.
         params: The method's own parameters.
         first_pass: ``bm25`` or ``dense``: the first pass of a rescorer.
+        among: A query that every document of the ranking matches; None for all documents.
     """
 
     text: str
@@ -66,6 +67,7 @@ class CliQuery:
     size: int = 10
     params: Mapping[str, Any] | None = None
     first_pass: str = "bm25"
+    among: Mapping[str, Any] | None = None
 
 
 async def search(target: Target, query: CliQuery) -> Ranking:
@@ -100,14 +102,14 @@ async def compare(target: Target, query: CliQuery) -> list[Ranking]:
     A method that is one of the two stands there once.
     """
     depth = max(query.size, WINDOW)
-    questions = [CliQuery(query.text, name, depth) for name in COMPARED if name != query.method]
+    questions = [CliQuery(query.text, name, depth, among=query.among) for name in COMPARED if name != query.method]
     questions.append(replace(query, size=depth))
     return list(await asyncio.gather(*(search(target, question) for question in questions)))
 
 
 def match_body(fields: Sequence[str], query: CliQuery) -> dict[str, Any]:
     """Return a plain search for a text in some fields."""
-    return {"query": matching(query.text, fields), "size": query.size, "_source": [*fields]}
+    return {"query": _filtered(matching(query.text, fields), query), "size": query.size, "_source": [*fields]}
 
 
 def rescore_body(fields: Sequence[str], query: CliQuery, first_pass: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -128,7 +130,7 @@ def rescore_body(fields: Sequence[str], query: CliQuery, first_pass: Mapping[str
 def knn_body(fields: Sequence[str], query: CliQuery) -> dict[str, Any]:
     """Return a search with a retriever in its kNN clause, in Elasticsearch's form, which the gateway always accepts."""
     section = _section(replace(query, method=query.method.removeprefix(KNN)))
-    clause = {"field": VECTOR, "query_text": query.text, "k": query.size, "ttc": section}
+    clause = {"field": VECTOR, "query_text": query.text, "k": query.size, "ttc": section, **_filter_of(query)}
     return {"knn": clause, "size": query.size, "_source": [*fields]}
 
 
@@ -136,7 +138,7 @@ def query_body(fields: Sequence[str], query: CliQuery) -> dict[str, Any]:
     """Return a search whose query a rewriter builds, over the displayed text fields."""
     section = {"query_text": query.text, **_section(query), "timeout": _REWRITING}
     section["params"] = {"text_fields": [*fields], **section.get("params", {})}
-    return {"query": {"ttc": section}, "size": query.size, "_source": [*fields]}
+    return {"query": _filtered({"ttc": section}, query), "size": query.size, "_source": [*fields]}
 
 
 def expansion_of(answer: Mapping[str, Any]) -> str:
@@ -144,6 +146,15 @@ def expansion_of(answer: Mapping[str, Any]) -> str:
     summary = answer.get("ttc", {})
     terms = [f"{one['term']} ({one.get('documents', '?')})" for one in summary.get("expansion", ())]
     return f"searched for beside it: {', '.join(terms)}" if terms else ""
+
+
+def _filtered(ranking: Mapping[str, Any], query: CliQuery) -> Mapping[str, Any]:
+    return ranking if query.among is None else {"bool": {"must": [ranking], "filter": [query.among]}}
+
+
+def _filter_of(query: CliQuery) -> dict[str, Any]:
+    """Return the filter of a kNN clause."""
+    return {} if query.among is None else {"filter": query.among}
 
 
 def _section(query: CliQuery) -> dict[str, Any]:
@@ -189,7 +200,7 @@ async def _hits(target: Target, body: Mapping[str, Any]) -> list[Hit]:
 
 async def _dense_body(target: Target, query: CliQuery) -> dict[str, Any]:
     if target.beside:
-        clause = {"field": VECTOR, "query_text": query.text, "k": query.size}
+        clause = {"field": VECTOR, "query_text": query.text, "k": query.size, **_filter_of(query)}
         return {"size": query.size, "_source": [*target.fields], "knn": clause}
     if not target.vectors:
         raise InvalidRequest(
@@ -203,7 +214,8 @@ async def _dense_body(target: Target, query: CliQuery) -> dict[str, Any]:
         )
     encodings = await asyncio.to_thread(target.encoder.encode, [query.text], role="query", tokens=False)
     product = (await target.client.capabilities()).product
-    return {"size": query.size, "_source": [*target.fields], **nearest(encodings.pooled[0], query.size, product)}
+    found = nearest(encodings.pooled[0], query.size, product, among=query.among)
+    return {"size": query.size, "_source": [*target.fields], **found}
 
 
 def _span(detail: Mapping[str, Any]) -> Span | None:

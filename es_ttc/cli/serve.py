@@ -27,12 +27,31 @@ _LOOK_SECONDS = 3.0
 @click.option("--host", metavar="ADDRESS", help="Address to listen on. Default: 127.0.0.1, this machine only.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, 0 for a free one. Default: 9280.")
 @click.option(
+    "--tls-cert",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Certificate in PEM form; the gateway then speaks HTTPS. It is read again when it changes.",
+)
+@click.option(
+    "--tls-key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The certificate's key in PEM form, not encrypted.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Number of processes. Default: as many as the machine has cores, at most 4. SIGHUP replaces them one after "
+    "the other.",
+)
+@click.option(
     "--encoder",
     "encoders",
     multiple=True,
     metavar="NAME",
-    help="Encoder: minilm, mpnet, any model name, or a folder; NAME+ADAPTER with a LoRA adapter. May be given several "
-    "times, for indices written with others.",
+    help="Encoder: minilm, bge-small, e5-small, mpnet, any model name, or a folder; NAME+ADAPTER with a LoRA adapter. "
+    "May be given several times, for indices written with others.",
 )
 @click.option(
     "--tuned",
@@ -54,6 +73,9 @@ def serve(
     engine: str | None,
     host: str | None,
     port: int | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    workers: int | None,
     encoders: tuple[str, ...],
     tuned: tuple[Path, ...],
     programs: Path | None,
@@ -67,30 +89,34 @@ def serve(
     """
     from es_ttc.rescorers.learned import model as learned_models
     from es_ttc.rescorers.tuned import TunedDefaults
+    from es_ttc.serving.http.tls import server_certificate
     from es_ttc.serving.logs import configure_logs
     from es_ttc.serving.programs import serve_programs
     from es_ttc.serving.server import address_of, bind
     from es_ttc.serving.server import serve as run
 
     first, *others = encoders or (None,)
-    settings = GatewaySettings(
-        **given(
-            engine=engine,
-            host=host,
-            port=port,
-            encoder=first,
-            encoders=tuple(others) or None,
-            tuned=tuned or None,
-            programs=programs,
-            ranking_models=ranking_models,
-        )
+    flags = given(
+        engine=engine,
+        host=host,
+        port=port,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        workers=workers,
+        encoder=first,
+        encoders=tuple(others) or None,
+        tuned=tuned or None,
+        programs=programs,
+        ranking_models=ranking_models,
     )
+    settings = GatewaySettings(**flags)
+    tls = server_certificate(settings) is not None
     TunedDefaults.read(settings.tuned)  # errors in them are reported before the gateway listens
     learned_models.serve_from(settings.ranking_models)
     serve_programs(settings)
     configure_logs(settings.log_format)
     with bind(settings) as listening:
-        url = address_of(listening)
+        url = address_of(listening, tls=tls)
         engine_url, reachable, version = asyncio.run(_look(settings))
         if as_json:
             print_json({"url": url, "engine": engine_url, "engine_reachable": reachable})
@@ -117,7 +143,12 @@ def serve(
                 highlight=False,
                 soft_wrap=True,
             )
-        run(settings, listening)
+        if settings.workers > 1:
+            from es_ttc.serving.workers import serve_with_workers
+
+            serve_with_workers(settings, listening, lambda: GatewaySettings(**flags))
+        else:
+            run(settings, listening)
 
 
 async def _look(settings: GatewaySettings) -> tuple[str, bool, EngineVersion | None]:

@@ -1,6 +1,5 @@
 """`es-ttc train`: train maps over a frozen encoder's vectors from queries with relevance judgements."""
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -17,31 +16,28 @@ from es_ttc.cli.common import (
     adapter_flag,
     encoder_flag,
     given,
-    json_flag,
     print_json,
     progress_bar,
     stderr,
     stdout,
 )
 from es_ttc.cli.evaluating import cached_encoder, interruptible, stages
-from es_ttc.cli.options import all_of
+from es_ttc.cli.train_late import late
+from es_ttc.cli.train_options import PIPED_WIDTH, data_argument, loop_of, reporter, require_torch, training_options
 from es_ttc.cli.train_rank import rank
-from es_ttc.errors import ConfigurationError
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.lab.training.data import Task
-    from es_ttc.lab.training.loop import LoopOptions, Report, TrainingProgress
     from es_ttc.lab.training.session import Sides, Trainable, TrainingResult
 
 T = TypeVar("T")
-
-_PIPED_WIDTH = 120
 
 _EXAMPLES = """\b
 Examples:
   es-ttc train dense data/mine --out encoders/mine-dense
   es-ttc train nnn data/mine --start encoders/mine-dense --out encoders/mine
+  es-ttc train late data/mine --out encoders/mine-late
   es-ttc train rank data/mine --out models/mine.json
   es-ttc index create articles --encoder encoders/mine
 """
@@ -55,64 +51,23 @@ def train() -> None:
     train queries is held out. Test queries are only reported on. The result is one folder: an encoder for every command
     (--encoder FOLDER), and an adapter for stored vectors (`es-ttc attach NAME --adapter FOLDER`).
 
-    `rank` is different: it learns a ranking over the signals of blend, and writes a model for the method `learned`.
+    `late` is different: it fine-tunes a small model with all its weights into a late-interaction model.
+
+    `rank` is different too: it learns a ranking over the signals of blend, and writes a model for the method `learned`.
     """
 
 
+train.add_command(late)
 train.add_command(rank)
 
 
 def _common(
     epochs: int, batch: int, learning_rate: float, patience: int, weight_decay: float = 0.01
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds the options of every training, with its defaults."""
-    options = (
-        click.option(
-            "--out", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Folder for the result."
-        ),
-        encoder_flag,
-        adapter_flag,
-        click.option(
-            "--epochs", type=click.IntRange(1), default=epochs, show_default=True, help="Maximum number of epochs."
-        ),
-        click.option(
-            "--batch", type=click.IntRange(2), default=batch, show_default=True, help="Number of examples per step."
-        ),
-        click.option(
-            "--learning-rate", type=click.FloatRange(0, min_open=True), default=learning_rate, show_default=True,
-            help="Learning rate of AdamW.",
-        ),
-        click.option(
-            "--weight-decay", type=click.FloatRange(0), default=weight_decay, show_default=True,
-            help="Weight decay of AdamW.",
-        ),
-        click.option(
-            "--patience", type=click.IntRange(1), default=patience, show_default=True,
-            help="Number of epochs without a better validation after which training ends.",
-        ),
-        click.option(
-            "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all random choices."
-        ),
-        click.option(
-            "--queries", type=click.IntRange(2), metavar="N",
-            help="Number of train queries, sampled at random. Default: all.",
-        ),
-        click.option(
-            "--device", default="auto", show_default=True, help="Device: auto (CUDA if available), cpu, cuda, cuda:1..."
-        ),
-        click.option(
-            "--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True,
-            help="Precision of matrix products outside the solver.",
-        ),
-        click.option("--threads", type=click.IntRange(1), help="Number of processor threads. Default: torch's own."),
-        click.option("--resume", is_flag=True, help="Resume the stopped training in FOLDER."),
-        json_flag,
-    )  # fmt: skip
-
-    return all_of(options)
+    """Return a decorator that adds the options of every training over a frozen encoder, with its defaults."""
+    return training_options(epochs, batch, learning_rate, patience, weight_decay, models=(encoder_flag, adapter_flag))
 
 
-data_argument = click.argument("data", metavar="DATA", type=click.Path(path_type=Path))
 start_option = click.option(
     "--start",
     metavar="FOLDER",
@@ -344,8 +299,7 @@ def _train(
     common: dict[str, Any],
 ) -> None:
     """Run one training, and display the result."""
-    if importlib.util.find_spec("torch") is None:
-        raise ConfigurationError("training needs torch: pip install 'es-ttc[train]'")
+    require_torch()
     from es_ttc.lab.training.session import TrainingRequest, run
 
     settings = adapted(Settings(**given(encoder=common.get("encoder"))), common.get("adapter"))
@@ -355,7 +309,7 @@ def _train(
         out=common["out"],
         recipe=recipe,
         options=options,
-        loop=_loop(common),
+        loop=loop_of(common),
         start=start,
         most_queries=common.get("queries"),
         resume=common["resume"],
@@ -369,29 +323,12 @@ def _train(
                 encoder,
                 cache_dir=settings.cache_dir,
                 progress=progress,
-                report=_reporter(bar, request.loop.epochs),
+                report=reporter(bar, request.loop.epochs),
             )
     if common["as_json"]:
         print_json(_summary(common["out"], outcome))
     else:
         _show(common["out"], outcome)
-
-
-def _loop(common: dict[str, Any]) -> "LoopOptions":
-    from es_ttc.lab.training.loop import LoopOptions
-
-    return LoopOptions(**{name: common[name] for name in LoopOptions.__dataclass_fields__ if name in common})
-
-
-def _reporter(bar: Any, epochs: int) -> "Report":
-    task = bar.add_task("training", total=None)
-
-    def report(where: "TrainingProgress", steps: int) -> None:
-        loss = where.step_losses[-1] if where.step_losses else 0.0
-        description = f"epoch {min(where.epoch + 1, epochs)} of {epochs}, loss {loss:.3f}, valid {where.valid[-1]:.4f}"
-        bar.update(task, description=description, completed=where.epoch * steps + where.step, total=epochs * steps)
-
-    return report
 
 
 def _summary(out: Path, outcome: "TrainingResult") -> dict[str, Any]:
@@ -416,7 +353,7 @@ def _show(out: Path, outcome: "TrainingResult") -> None:
         table.add_column(metric, justify="right")
     for name, found in outcome.metrics.items():
         table.add_row(escape(name), *(f"{value:.4f}" for value in found.values()))
-    console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
+    console = stdout if stdout.is_terminal else Console(width=PIPED_WIDTH)
     console.print(table)
     course = outcome.course
     sentence = "no epoch did better than none: the vectors stay as they were"

@@ -1,6 +1,6 @@
-"""`es-ttc train rank`: learn a ranking over blend's signals from judged queries."""
+"""`es-ttc train rank`: learn a ranking over blend's signals and numeric fields from judged queries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,20 +11,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
-from es_ttc.cli.evaluating import cached_encoder, interruptible, stages, window_option
+from es_ttc.cli.common import adapter_flag, encoder_flag, json_flag, print_json, stderr, stdout
+from es_ttc.cli.evaluating import interruptible, stages, window_option
+from es_ttc.cli.judged import JudgedQueries, index_options
 from es_ttc.cli.options import examples
 from es_ttc.cli.tune import require_other_queries
 from es_ttc.cli.tune_blend import folds_of, interval_text, told_of_file
 from es_ttc.errors import ConfigurationError
-from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
-    from es_ttc.encoders.base import Encoder
-    from es_ttc.lab.evaluation.datasets import Collection
     from es_ttc.lab.ranking.lambdamart import RankOptions, RankTraining
     from es_ttc.lab.ranking.pools import Pools
-    from es_ttc.rescorers.blend.signals import SignalName
+    from es_ttc.rescorers.learned.fields import NumericField
 
 _PIPED_WIDTH = 120
 
@@ -34,6 +32,7 @@ class _Training:
     """What a training came to, and on what."""
 
     pools: "Pools"
+    fields: "tuple[NumericField, ...]"
     found: "RankTraining"
     options: "RankOptions"
     folds: int
@@ -44,6 +43,8 @@ class _Training:
     epilog=examples(
         "es-ttc train rank data/mine --out models/mine.json",
         "es-ttc train rank data/mine data/others --out models/both.json --queries 2000",
+        "es-ttc train rank data/mine --out models/mine.json --field metadata.year --field clicks:missing=0",
+        "es-ttc train rank data/mine --out models/mine.json --index shop --engine http://127.0.0.1:9200",
         "es-ttc serve --ranking-models models",
         "es-ttc evaluate data/mine --methods blend,learned --ranking-models models",
     )
@@ -80,6 +81,14 @@ class _Training:
     metavar="NAMES",
     help="Signals to learn from, separated by commas. Default: lexical,dense,spectral,late_interaction.",
 )
+@click.option(
+    "--field",
+    "given_fields",
+    metavar="NAME[:missing=V]",
+    multiple=True,
+    help="Numeric field of the documents to learn from too, by its path; can be given several times. Documents without "
+    "it go the way that the trees learn for them, or count as V.",
+)
 @click.option("--trees", type=click.IntRange(1, 1000), default=50, show_default=True, help="Number of trees.")
 @click.option("--leaves", type=click.IntRange(2, 64), default=7, show_default=True, help="Leaves of each tree.")
 @click.option(
@@ -94,6 +103,7 @@ class _Training:
 )
 @click.option("--force", is_flag=True, help="Write the model even if its gain over blend is not clear.")
 @window_option
+@index_options
 @encoder_flag
 @adapter_flag
 @json_flag
@@ -105,49 +115,62 @@ def rank(
     folds: int | None,
     queries: int | None,
     signals: str | None,
+    given_fields: tuple[str, ...],
     trees: int,
     leaves: int,
     learning_rate: float,
     seed: int,
     force: bool,
     window: int | str,
+    index: str | None,
+    engine: str | None,
     encoder: str | None,
     adapter: str | None,
     as_json: bool,
 ) -> None:
-    """Learn a ranking over blend's signals (LambdaMART, by LightGBM) from one collection or several.
+    """Learn a ranking over blend's signals and numeric fields (LambdaMART, by LightGBM) from one collection or several.
 
     Every signal is scored once for each query's candidates: what BM25 finds, joined by the nearest documents. Trees are
     fitted that begin from blend's mean. They are compared with blend on queries that the trees did not see
     (cross-fitting), and written only if the gain is clear (its 95 % interval lies above 0), or with --force.
 
+    With --index NAME the documents are those of an index: what a gateway would score for a search of each query's text
+    is logged from it in few requests, each document's features once.
+
     The file holds the trees as numbers. `es-ttc serve --ranking-models FOLDER` serves it as the method `learned`,
     without LightGBM.
     """
-    from es_ttc.lab.evaluation.datasets import load_collection, sample
     from es_ttc.lab.evaluation.metrics import check_metric
     from es_ttc.lab.ranking.lambdamart import RankOptions, require_lightgbm, train
     from es_ttc.lab.ranking.pools import signal_names
+    from es_ttc.rescorers.learned.fields import parse_fields
     from es_ttc.rescorers.learned.model import check_name
 
     check_metric(metric)
     check_name(out)
-    names = signal_names(signals)
+    names, fields = signal_names(signals), parse_fields(given_fields)
     require_lightgbm()
-    settings = adapted(Settings(**given(encoder=encoder)), adapter)
+    asked = JudgedQueries(split, queries, seed, window, index, engine, encoder, adapter)
     collections = []
     for folder in data:
         require_other_queries(folder, split, folds)
-        collection = load_collection(folder, split)
-        collections.append(collection if queries is None else sample(collection, queries, seed))
+        collections.append(asked.load(folder))
     number = folds_of(folds, sum(len(collection.queries) for collection in collections))
     options = RankOptions(trees, leaves, learning_rate)
     with interruptible():
-        loaded = cached_encoder(settings)
-        pools = _pools(collections, loaded, names, None if isinstance(window, str) else window)
+        pools = asked.pools(collections, names, [field.name for field in fields])
         with stages(pools.data) as progress:
-            found = train(pools, metric, folds=number, names=names, options=options, seed=seed, progress=progress)
-    made = _Training(pools.of(names), found, options, number, seed)
+            found = train(
+                pools,
+                metric,
+                folds=number,
+                names=names,
+                fields=fields,
+                options=options,
+                seed=seed,
+                progress=progress,
+            )
+    made = _Training(pools.of(names), fields, found, options, number, seed)
     summary = _summary(made, out.stem)
     if found.clear or force:
         _write(out, made, summary)
@@ -158,23 +181,12 @@ def rank(
     told_of_file(out, clear=found.clear, force=force, what="model", default="blend")
 
 
-def _pools(
-    collections: "Sequence[Collection]", encoder: "Encoder", signals: "Sequence[SignalName]", window: int | None
-) -> "Pools":
-    from es_ttc.lab.ranking.pools import collect, merged
-
-    every = []
-    for collection in collections:
-        with stages(collection.name) as progress:
-            every.append(collect(collection, encoder, signals, window=window, progress=progress))
-    return merged(every)
-
-
 def _write(out: Path, made: _Training, summary: Mapping[str, Any]) -> None:
     from es_ttc.lab.evaluation.report import replace
     from es_ttc.rescorers.learned.model import RankingModel
 
-    model = RankingModel(out.stem, made.pools.signals, made.options.blend, made.found.trees, summary)
+    signals, found = made.pools.signals, made.found
+    model = RankingModel(out.stem, signals, made.options.blend, found.trees, summary, made.fields)
     try:
         replace(out, model.content())
     except OSError as error:
@@ -194,6 +206,7 @@ def _summary(made: _Training, name: str) -> dict[str, Any]:
         "queries": len(pools),
         "encoder": pools.encoder,
         "signals": pools.signals,
+        **({"fields": [asdict(field) for field in made.fields]} if made.fields else {}),
         "metric": found.metric,
         "value": float(found.reached.mean()),
         "blend": float(found.default.mean()),
@@ -235,7 +248,7 @@ def _show(made: _Training) -> None:
     )
     console.print(table)
     shares = Table(title="share in what the trees gain", title_justify="left", box=box.SIMPLE_HEAD)
-    shares.add_column("signal")
+    shares.add_column("signal" if not made.fields else "signal or field")
     shares.add_column("share", justify="right")
     for name, share in sorted(found.gains.items(), key=lambda item: -item[1]):
         shares.add_row(escape(name), f"{share:.0%}")

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.evaluating import cached_encoder, interruptible, stages, window_option
+from es_ttc.cli.judged import JudgedQueries, index_options
 from es_ttc.cli.options import JsonObjectType, first_pass_option
 from es_ttc.errors import InvalidRequest
 from es_ttc.settings import Settings
@@ -30,6 +31,7 @@ _PIPED_WIDTH = 120
 _EXAMPLES = """\b
 Examples:
   es-ttc tune data/mine --method blend --out blend.json
+  es-ttc tune data/mine --method blend --out blend.json --index shop
   es-ttc tune data/mine --method nnn --out nnn.json
   es-ttc tune data/mine --method mmr --split valid --metric recall@5 --queries 1000
   es-ttc tune data/mine --method nnn --params '{"l2": 0}' --grid '{"l1": [0.05, 0.1, 0.2]}'
@@ -83,6 +85,7 @@ Examples:
 )
 @window_option
 @first_pass_option(["dense", "bm25", "hybrid"], "dense", "First pass.")
+@index_options
 @encoder_flag
 @adapter_flag
 @click.option(
@@ -106,6 +109,8 @@ def tune(
     seed: int,
     window: int | str,
     first_pass: str,
+    index: str | None,
+    engine: str | None,
     encoder: str | None,
     adapter: str | None,
     out: Path | None,
@@ -121,7 +126,7 @@ def tune(
     For blend without --grid the weights of its signals are found: every signal is scored once for each query, and all
     combinations of weights on a fine grid are tried on these scores. A table says what each signal is worth. The
     weights are written only if the cross-fitted gain over the default is clear (its 95 % interval lies above 0), or
-    with --force.
+    with --force. With --index NAME the signals are those of an index, as a gateway would score them.
 
     Test queries are refused, because parameters tuned on them must not be reported on them. If a collection has no
     other queries, --split test --folds 5 gives figures that may be reported.
@@ -140,9 +145,11 @@ def tune(
         from es_ttc.cli.tune_blend import WeightsRequest, tune_blend
 
         require_other_queries(data, split, folds)
-        request = WeightsRequest(data, split, metric, folds, queries, seed, window, signals, params, out, force)
-        tune_blend(request, settings, as_json=as_json)
+        judged = JudgedQueries(split, queries, seed, window, index, engine, encoder, adapter)
+        tune_blend(WeightsRequest(data, judged, metric, folds, signals, params, out, force), as_json=as_json)
         return
+    if index is not None or engine is not None:
+        raise click.UsageError("--index and --engine are for --method blend without --grid")
     if signals is not None or force:
         raise click.UsageError("--signals and --force are for --method blend without --grid")
     methods = candidates(method, params, grid)

@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from es_ttc.cli.common import print_json, stderr
-from es_ttc.cli.evaluating import cached_encoder, interruptible, stages
+from es_ttc.cli.evaluating import interruptible, stages
+from es_ttc.cli.judged import JudgedQueries
 from es_ttc.errors import InvalidRequest
-from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.lab.evaluation.bootstrap import Comparison
@@ -29,27 +29,23 @@ class WeightsRequest:
     """What the command line asks for; see `es-ttc tune --help`."""
 
     data: Path
-    split: str
+    queries: JudgedQueries
     metric: str
     folds: int | None
-    queries: int | None
-    seed: int
-    window: int | str
     signals: str | None
     params: Mapping[str, Any]
     out: Path | None
     force: bool
 
 
-def tune_blend(request: WeightsRequest, settings: Settings, *, as_json: bool) -> None:
+def tune_blend(request: WeightsRequest, *, as_json: bool) -> None:
     """Find the weights, display them, and write them if they gain something clear.
 
     Raises:
         InvalidRequest: A parameter does not fit, or there are fewer queries than folds.
     """
     from es_ttc.cli.tune import show, summary_of
-    from es_ttc.lab.evaluation.datasets import load_collection, sample
-    from es_ttc.lab.ranking.pools import collect, signal_names
+    from es_ttc.lab.ranking.pools import signal_names
     from es_ttc.lab.ranking.weights import tune_weights
     from es_ttc.rescorers import registry
     from es_ttc.rescorers.blend.rescorer import BlendParams
@@ -57,27 +53,24 @@ def tune_blend(request: WeightsRequest, settings: Settings, *, as_json: bool) ->
     fixed = registry.parse_params(registry.load("blend"), request.params)
     assert isinstance(fixed, BlendParams)  # noqa: S101 - blend's own
     names = signal_names(request.signals)
-    collection = load_collection(request.data, request.split)
-    if request.queries is not None:
-        collection = sample(collection, request.queries, request.seed)
+    asked = request.queries
+    collection = asked.load(request.data)
     folds = folds_of(request.folds, len(collection.queries))
     with interruptible():
-        encoder = cached_encoder(settings)
+        pools = asked.pools([collection], names)
         with stages(collection.name) as progress:
-            window = None if isinstance(request.window, str) else request.window
-            pools = collect(collection, encoder, names, window=window, progress=progress)
             found = tune_weights(
                 pools,
                 request.metric,
                 folds=folds,
                 names=names,
                 normalise=fixed.normalise,
-                seed=request.seed,
+                seed=asked.seed,
                 progress=progress,
             )
-    sampled = request.queries is not None
+    sampled = asked.queries is not None
     summary = summary_of(
-        found.tuning, collection, pools.settings, pools.encoder, folds, request.seed, sampled=sampled, most=_MOST_TRIED
+        found.tuning, collection, pools.settings, pools.encoder, folds, asked.seed, sampled=sampled, most=_MOST_TRIED
     )
     summary |= {"clear": found.clear, "worth": [asdict(one) for one in found.worth]}
     written = request.out is not None and (found.clear or request.force)
@@ -88,7 +81,7 @@ def tune_blend(request: WeightsRequest, settings: Settings, *, as_json: bool) ->
     else:
         show(found.tuning, summary, worth_table(found))
     if request.out is not None:
-        told_of_file(request.out, clear=found.clear, force=request.force, what="weights", default="equal weights")
+        told_of_file(request.out, clear=found.clear, force=request.force, what="weights", default="the default weights")
 
 
 def folds_of(given: int | None, queries: int) -> int:

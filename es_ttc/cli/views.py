@@ -119,7 +119,7 @@ class Passage:
 def listing(
     ranking: Ranking, places: Iterable[int], *, lines: int = 2, relevant: Collection[str] = ()
 ) -> RenderableType:
-    """Display ranks of a ranking as a list: rank, score, label, and below them the matching passage.
+    """Display ranks of a ranking as a list: rank, label, score, id, and below them the matching passage.
 
     Args:
         ranking: The ranking.
@@ -137,6 +137,8 @@ def listing(
         head = Text.assemble((f"{place:>3}  ", FAINT), _labelled(hit, relevant))
         if hit.score is not None:
             head.append(f"  {hit.score:.4f}", FAINT)
+        if hit.label != hit.id:
+            head.append(f"  {clean(hit.id)}", FAINT)
         entries += [head, Padding(Passage(hit, lines), (0, 0, 0, 5))]
     return Group(*entries)
 

@@ -3,10 +3,38 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+
+class WatchedCache(Protocol):
+    """What metrics show of a cache: its size in bytes, its entries, and how often they were found."""
+
+    @property
+    def hits(self) -> int:
+        """Number of entries that were found."""
+        ...
+
+    @property
+    def misses(self) -> int:
+        """Number of entries that were not."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Its size, in bytes."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are used."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        ...
 
 
 class LruCache(Generic[K, V]):
@@ -43,8 +71,7 @@ class LruCache(Generic[K, V]):
 
     def put(self, key: K, value: V, weight: int = 1) -> None:
         """Store a value, replace the key's previous one, and drop the least recently used ones beyond the capacity."""
-        if key in self._entries:
-            self.weight -= self._entries.pop(key)[1]
+        self.drop(key)
         if weight > self.capacity:
             return
         self._entries[key] = value, weight
@@ -52,6 +79,11 @@ class LruCache(Generic[K, V]):
         while self.weight > self.capacity:
             _, (_, dropped) = self._entries.popitem(last=False)
             self.weight -= dropped
+
+    def drop(self, key: K) -> None:
+        """Remove a key's value, if there is one."""
+        if key in self._entries:
+            self.weight -= self._entries.pop(key)[1]
 
 
 class Fresh(NamedTuple, Generic[V]):

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, Self
 
 import numpy as np
@@ -12,6 +12,7 @@ Float32 = NDArray[np.float32]
 Role = Literal["query", "document"]
 
 _SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
+MEAN_POOLING = "mean"
 _LATE = "late-"
 """What stands before :attr:`EncoderIdentity.late` in a key."""
 _ADAPTER_IN_KEY = re.compile(
@@ -38,6 +39,8 @@ class EncoderIdentity:
         adapter: The adapter's name and revision, e.g. ``law@0123456789ab``, or "".
         late: SHA-256 prefix of what makes it a late-interaction model (query length and expansion, skipped tokens,
             projection), or "" for a dense encoder.
+        pooling: How tokens become the pooled vector: ``mean``, ``cls`` and others by sentence-transformers' names. It
+            follows from the revision, so it is not compared.
     """
 
     model: str
@@ -47,6 +50,7 @@ class EncoderIdentity:
     prompts: str = ""
     adapter: str = ""
     late: str = ""
+    pooling: str = field(default=MEAN_POOLING, compare=False)
 
     @property
     def key(self) -> str:
@@ -59,6 +63,11 @@ class EncoderIdentity:
     def late_interaction(self) -> bool:
         """Whether its token vectors are trained for late interaction."""
         return bool(self.late)
+
+    @property
+    def averages(self) -> bool:
+        """Whether its pooled vectors are means of token vectors, so that means of some tokens compare with them."""
+        return self.pooling == MEAN_POOLING
 
     @property
     def adapter_name(self) -> str:
@@ -83,8 +92,9 @@ class EncoderIdentity:
         return found if fits and found.key == key else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready form; a dense encoder's says nothing of late interaction."""
-        return {name: value for name, value in asdict(self).items() if name != "late" or value}
+        """Return a JSON-ready form, without what most encoders do not have: late interaction, another pooling."""
+        usual = {"late": "", "pooling": MEAN_POOLING}
+        return {name: value for name, value in asdict(self).items() if usual.get(name) != value}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
@@ -162,6 +172,15 @@ class Encoder(Protocol):
     @property
     def backend(self) -> str:
         """Backend and arithmetic for display, e.g. ``sentence-transformers, float32, cpu``."""
+        ...
+
+    @property
+    def distinguishes_roles(self) -> bool:
+        """Whether a text may have one vector as a query and another as a document.
+
+        So it is with prompts, adapters, models or heads that differ by role, and with late interaction. It follows from
+        what the identity names, so it is no part of it.
+        """
         ...
 
     def encode(

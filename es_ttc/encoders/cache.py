@@ -89,6 +89,11 @@ class CachedEncoder:
         return self._encoder.backend
 
     @property
+    def distinguishes_roles(self) -> bool:
+        """Whether the encoder behind it distinguishes roles."""
+        return self._encoder.distinguishes_roles
+
+    @property
     def uncached(self) -> Encoder:
         """The encoder behind it."""
         return self._encoder

@@ -1,12 +1,51 @@
 """The configuration in a model's folder, for backends that do not use the model's own library."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from es_ttc.errors import ConfigurationError
 
 _DEFAULT_MAX_LENGTH = 512
+_LEGACY_POOLING: Mapping[str, str] = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingConfig:
+    """How a model's tokens become its pooled vector.
+
+    Attributes:
+        modes: Names by sentence-transformers: ``mean``, ``cls``, ``lasttoken``, ``max``, ...; more than one where
+            several vectors follow each other.
+        include_prompt: Whether leading special tokens and the prompt are pooled too.
+    """
+
+    modes: tuple[str, ...] = ("mean",)
+    include_prompt: bool = True
+
+
+def pooling_of(folder: Path) -> PoolingConfig:
+    """Return the pooling in a model's folder; the mean if it says nothing.
+
+    Raises:
+        ConfigurationError: A file is no JSON.
+    """
+    modules = read_json(folder / "modules.json", default=[])
+    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    path = next((module["path"] for module, kind in zip(modules, kinds, strict=True) if kind == "Pooling"), "1_Pooling")
+    config = read_json(folder / path / "config.json")
+    mode = config.get("pooling_mode") or [mode for key, mode in _LEGACY_POOLING.items() if config.get(key)] or "mean"
+    modes = (mode,) if isinstance(mode, str) else tuple(mode)
+    return PoolingConfig(modes, bool(config.get("include_prompt", True)))
 
 
 def max_length_of(folder: Path) -> int:

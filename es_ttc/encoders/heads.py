@@ -171,6 +171,13 @@ class Head:
             for field in fields(layer)  # type: ignore[arg-type]  # all layers are dataclasses
         }
 
+    def equals(self, other: "Head") -> bool:
+        """Return whether another head has the same layers with the same weights."""
+        if self.kinds != other.kinds:
+            return False
+        own, its = self.arrays("head"), other.arrays("head")
+        return all(np.array_equal(own[name], its[name]) for name in own)
+
     @property
     def kinds(self) -> list[Kind]:
         """The kinds of its layers, for a card."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from es_ttc.common.validation import nearest
 from es_ttc.errors import ConfigurationError
 
 _COMMON = ("*.json", "*.txt", "*.model", "artifact.metadata")
@@ -17,7 +18,7 @@ _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 _IGNORED = ("openvino/*", "*.ot", "*.h5", "*.msgpack")
 
 
-def snapshot(name: str, backend: str) -> Path:
+def snapshot(name: str, backend: str, short_names: Sequence[str]) -> Path:
     """Return the folder with a hub model's files.
 
     Hugging Face's own variables apply: ``HF_HUB_OFFLINE=1`` uses only the local cache, ``HF_TOKEN`` authenticates.
@@ -25,12 +26,15 @@ def snapshot(name: str, backend: str) -> Path:
     Args:
         name: ``organisation/model``; a bare name is one of the sentence-transformers organisation.
         backend: ``torch``, ``onnx`` or ``vllm``: only that backend's weights are downloaded.
+        short_names: Names of encoders that need no hub, for the message.
 
     Raises:
         ConfigurationError: There is no such model, or it is unavailable.
     """
     repository = name if "/" in name else f"sentence-transformers/{name}"
-    with _from_the_hub(f"encoder [{name}] is no short name (minilm, mpnet), no folder"):
+    near = nearest(name, short_names)
+    meant = f" (did you mean [{near}]?)" if near else ""
+    with _from_the_hub(f"encoder [{name}]{meant} is no short name ({', '.join(short_names)}), no folder"):
         folder = _download(repository, _PATTERNS[backend])
         if _PATTERNS[backend] is _TORCH and not any(folder.rglob("*.safetensors")):
             folder = _download(repository, (*_COMMON, "pytorch_model*.bin"))

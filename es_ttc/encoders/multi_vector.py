@@ -80,7 +80,7 @@ def load_multi_vector(
     model.max_length = max(late.query_length, identity.max_length)
     reader = LateReader(loaded.tokenizer.backend_tokenizer, late, max_length=identity.max_length)
     backend = f"sentence-transformers, {ARITHMETIC[name]}, {place.type}"
-    encoder = TextEncoder(identity, backend, reader, LateModel(model, dims=identity.dims))
+    encoder = TextEncoder(identity, backend, reader, LateModel(model, dims=identity.dims), distinguishes_roles=True)
     _try(encoder, files)
     return encoder
 

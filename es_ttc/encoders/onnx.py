@@ -15,11 +15,11 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 from es_ttc.encoders.base import Float32, Role
-from es_ttc.encoders.configuration import max_length_of, read_json
+from es_ttc.encoders.configuration import max_length_of, pooling_of, read_json
 from es_ttc.encoders.options import identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
-from es_ttc.encoders.windows import InputWindow, Reader, role_prompts
+from es_ttc.encoders.windows import InputWindow, Reader, prompts_differ, role_prompts
 from es_ttc.errors import ConfigurationError
 
 Pooling = Callable[[Float32], Float32]
@@ -32,14 +32,6 @@ POOLING: Mapping[str, Pooling] = {
 }
 """Functions from a window's token rows ``(t, d)`` to its pooled vector ``(d,)``, by sentence-transformers' names."""
 
-_LEGACY_POOLING = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_lasttoken": "lasttoken",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-}
 _INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
 
 
@@ -66,7 +58,8 @@ def load_onnx(
     )
     tokenizer = Tokenizer.from_file(str(files.folder / "tokenizer.json"))
     reader = Reader(tokenizer, max_length=identity.max_length, prompts=prompts)
-    return TextEncoder(identity, f"onnxruntime, {files.arithmetic}, cpu", reader, model)
+    backend = f"onnxruntime, {files.arithmetic}, cpu"
+    return TextEncoder(identity, backend, reader, model, distinguishes_roles=prompts_differ(prompts))
 
 
 class OnnxModel:
@@ -169,12 +162,10 @@ def _pooling(folder: Path) -> tuple[Pooling, bool]:
         raise ConfigurationError(
             f"model folder [{folder}] has modules {unknown}, which need sentence-transformers: @torch"
         )
-    path = next((module["path"] for module, kind in zip(modules, kinds, strict=True) if kind == "Pooling"), "1_Pooling")
-    config = read_json(folder / path / "config.json")
-    mode = config.get("pooling_mode") or [mode for key, mode in _LEGACY_POOLING.items() if config.get(key)] or "mean"
-    names = [mode] if isinstance(mode, str) else list(mode)
-    if len(names) != 1 or names[0] not in POOLING:
+    found = pooling_of(folder)
+    if len(found.modes) != 1 or found.modes[0] not in POOLING:
         raise ConfigurationError(
-            f"model folder [{folder}] pools by {names}: ONNX Runtime does one of {sorted(POOLING)}, take @torch"
+            f"model folder [{folder}] pools by {list(found.modes)}: ONNX Runtime does one of {sorted(POOLING)}, "
+            "take @torch"
         )
-    return POOLING[names[0]], bool(config.get("include_prompt", True))
+    return POOLING[found.modes[0]], found.include_prompt

@@ -44,7 +44,8 @@ def load_late_onnx(
         late=found.late.digest,
     )
     reader = LateReader(found.tokenizer, found.late, max_length=identity.max_length)
-    return TextEncoder(identity, f"onnxruntime, {files.arithmetic}, cpu", reader, LateModel(model, dims=identity.dims))
+    backend = f"onnxruntime, {files.arithmetic}, cpu"
+    return TextEncoder(identity, backend, reader, LateModel(model, dims=identity.dims), distinguishes_roles=True)
 
 
 class OnnxTokens:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from es_ttc.encoders.base import EncoderIdentity, Role
+from es_ttc.encoders.configuration import pooling_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.errors import ConfigurationError
 
@@ -36,7 +37,7 @@ def identity_of(
         late: The digest of a late-interaction model's settings, or "".
 
     Raises:
-        ConfigurationError: An option is out of range.
+        ConfigurationError: An option is out of range, or a configuration file is damaged.
     """
     for option, requested, own in (("dims", dims, own_dims), ("max_length", max_length, own_max_length)):
         if requested is not None and not 1 <= requested <= own:
@@ -49,6 +50,7 @@ def identity_of(
         prompts=_prompts_hash(prompts),
         adapter=adapter,
         late=late,
+        pooling="mean" if late else "+".join(pooling_of(files.folder).modes),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from es_ttc.encoders import adapters, hub, packages, trained
+from es_ttc.encoders import adapters, fetched, hub, packages, trained
 from es_ttc.encoders.adapters import Adapter
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes, revision
@@ -26,6 +26,9 @@ _NEEDED: Mapping[Backend, tuple[str, ...]] = {
     "vllm": ("tokenizers",),
 }
 
+SHORT_NAMES: tuple[str, ...] = ("minilm", "mpnet", *fetched.MODELS)
+"""Names of encoders that need no model hub."""
+
 _SUFFIX = re.compile(r"(?P<model>.+)@(?P<backend>[a-z]+)(:(?P<dtype>[a-z0-9]+))?", re.DOTALL)
 
 
@@ -43,11 +46,11 @@ def load_encoder(
     """Load an encoder.
 
     Args:
-        name: ``minilm``, ``mpnet``, a sentence-transformers model's name on the hub, or a folder (of a model, or one
-            that `es-ttc train` wrote); optionally followed by ``@torch``, ``@onnx`` or ``@vllm`` (behind
-            ``encoder_url``) for the backend, or ``@torch:float32`` or ``@torch:bfloat16`` for its arithmetic too.
-            Default: torch if it is installed and the model has weights for it. Optionally, at the end, ``+`` and the
-            name of an adapter.
+        name: A short name (``minilm``, ``mpnet``, ``bge-small``, ``e5-small``), a sentence-transformers model's name on
+            the hub, or a folder (of a model, or one that `es-ttc train` wrote); optionally followed by ``@torch``,
+            ``@onnx`` or ``@vllm`` (behind ``encoder_url``) for the backend, or ``@torch:float32`` or
+            ``@torch:bfloat16`` for its arithmetic too. Default: torch if it is installed and the model has weights for
+            it. Optionally, at the end, ``+`` and the name of an adapter.
         adapter: An adapter, if the name has none: a folder that `es-ttc train` wrote, for any backend; else, for the
             torch backend, a LoRA adapter: one that the model ships, a folder, or a repository on the hub; see
             :func:`es_ttc.encoders.adapters.find`.
@@ -232,6 +235,8 @@ def _without_adapter(name: str) -> EncoderName:
 
 
 def _default_backend(model: str) -> Backend:
+    if fetched.named(model):
+        return "onnx"
     if model == "mpnet" or (importlib.util.find_spec("torch") and importlib.util.find_spec("sentence_transformers")):
         folder = Path(model)
         only_onnx = folder.is_dir() and not any((*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")))
@@ -240,9 +245,13 @@ def _default_backend(model: str) -> Backend:
 
 
 def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
+    fetchable = fetched.named(model)
+    if fetchable and backend != "onnx":
+        raise ConfigurationError(f"encoder [{model}@{backend}]: only its ONNX model is fetched: take {model}")
     for module in _NEEDED[backend]:
         if importlib.util.find_spec(module) is None:
-            extra = "mpnet" if model == "mpnet" else "minilm" if (model, backend) == ("minilm", "onnx") else backend
+            named = model == "mpnet" or (model, backend) == ("minilm", "onnx")
+            extra = fetchable.extra if fetchable else model if named else backend
             raise missing_package(module.replace("_", "-"), f"es-ttc[{extra}]")
     hashes = FileHashes(cache_dir)
     if model == "minilm":
@@ -251,11 +260,13 @@ def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
         if backend == "onnx":
             raise ConfigurationError("encoder [mpnet@onnx]: no package carries all-mpnet-base-v2 as ONNX: take mpnet")
         return packages.mpnet(hashes, cache_dir)
+    if fetchable:
+        return fetched.model_files(fetchable, hashes, cache_dir)
     folder = Path(model).expanduser()
     if folder.is_dir():
         public = folder.resolve().name
     else:
-        folder, public = hub.snapshot(model, backend), model.rpartition("/")[2]
+        folder, public = hub.snapshot(model, backend, SHORT_NAMES), model.rpartition("/")[2]
     if (folder / ADAPTER_CONFIG).is_file():
         raise ConfigurationError(f"encoder [{model}] is an adapter: name its model and it, as in minilm+{model}")
     kind = require_served(model, folder)

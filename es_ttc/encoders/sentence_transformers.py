@@ -20,7 +20,7 @@ from es_ttc.encoders.devices import device_of
 from es_ttc.encoders.options import Dtype, identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowModel, WindowVectors
-from es_ttc.encoders.windows import InputWindow, Reader, role_prompts
+from es_ttc.encoders.windows import InputWindow, Reader, prompts_differ, role_prompts
 from es_ttc.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,8 @@ def load_torch(
     reader = Reader(model.tokenizer.backend_tokenizer, max_length=identity.max_length, prompts=prompts)
     by_role: WindowModel = model if len(runs) == 1 else ModelByRole(runs[folders["query"]], model)
     backend = f"sentence-transformers, {ARITHMETIC[name]}, {place.type}"
-    return TextEncoder(identity, backend, reader, by_role, load_adapted)
+    roles = len(runs) > 1 or prompts_differ(prompts)
+    return TextEncoder(identity, backend, reader, by_role, load_adapted, distinguishes_roles=roles)
 
 
 def choose_dtype(device: torch.device, cpuinfo: Path = Path("/proc/cpuinfo")) -> Dtype:

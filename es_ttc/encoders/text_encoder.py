@@ -55,6 +55,7 @@ class TextEncoder:
         reader: Cuts texts into windows.
         model: Runs them.
         load_adapted: Loads the same model with an adapter that it ships, or returns None.
+        distinguishes_roles: Whether a text may have one vector as a query and another as a document.
     """
 
     def __init__(
@@ -64,12 +65,15 @@ class TextEncoder:
         reader: TextReader,
         model: WindowModel,
         load_adapted: Callable[[str], "TextEncoder | None"] = lambda _: None,
+        *,
+        distinguishes_roles: bool = False,
     ) -> None:
         self._identity = identity
         self._backend = backend
         self._reader = reader
         self._model = model
         self._load_adapted = load_adapted
+        self._distinguishes_roles = distinguishes_roles
         self._adapted: dict[str, TextEncoder | None] = {}
         self._loading = threading.Lock()
 
@@ -82,6 +86,11 @@ class TextEncoder:
     def backend(self) -> str:
         """Backend and arithmetic for display."""
         return self._backend
+
+    @property
+    def distinguishes_roles(self) -> bool:
+        """Whether a text may have one vector as a query and another as a document."""
+        return self._distinguishes_roles
 
     def encode(
         self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024
@@ -123,8 +132,14 @@ class TextEncoder:
             found = self.adapted(adapter)
             return None if found is None else found.shortened(max_length)
 
-        identity = replace(self._identity, max_length=max_length)
-        return TextEncoder(identity, self._backend, self._reader.shortened(max_length), self._model, adapted)
+        return TextEncoder(
+            replace(self._identity, max_length=max_length),
+            self._backend,
+            self._reader.shortened(max_length),
+            self._model,
+            adapted,
+            distinguishes_roles=self._distinguishes_roles,
+        )
 
     def _join(self, rows: list[Float32], max_tokens: int) -> Float32:
         if not rows:

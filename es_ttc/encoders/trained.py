@@ -7,6 +7,7 @@ fine-tuned, ``query/`` or ``document/`` with a sentence-transformers model. Only
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -118,6 +119,14 @@ class TrainedEncoder:
         """The backend of the base encoder."""
         return self.bases["document"].backend
 
+    @cached_property
+    def distinguishes_roles(self) -> bool:
+        """Whether base encoders or heads differ by role, or a base encoder distinguishes roles itself."""
+        query, document = (self.bases[role] for role in ROLES)
+        if query.identity.key != document.identity.key or document.distinguishes_roles:
+            return True
+        return not self.heads["query"].equals(self.heads["document"])
+
     def encode(
         self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024
     ) -> Encodings:
@@ -205,5 +214,5 @@ def load_trained(
         )
     bases: dict[Role, Encoder] = dict.fromkeys(ROLES, encoder)
     bases |= {role: load(f"{folder / role}@torch") for role in card.models}
-    identity = replace(identity_of(folder, card, hashes), max_length=found.max_length)
+    identity = replace(identity_of(folder, card, hashes), max_length=found.max_length, pooling=found.pooling)
     return TrainedEncoder(bases, heads_in(folder, card), identity)

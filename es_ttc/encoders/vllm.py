@@ -20,7 +20,7 @@ from es_ttc.encoders.configuration import max_length_of, read_json
 from es_ttc.encoders.options import identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
-from es_ttc.encoders.windows import InputWindow, Reader, role_prompts
+from es_ttc.encoders.windows import InputWindow, Reader, prompts_differ, role_prompts
 from es_ttc.errors import ConfigurationError, EncoderError, LlmError
 from es_ttc.llm.endpoint import Endpoint, EndpointSettings
 from es_ttc.settings import Settings
@@ -68,7 +68,7 @@ def load_vllm(
     )
     tokenizer = Tokenizer.from_file(str(files.folder / "tokenizer.json"))
     reader = Reader(tokenizer, max_length=identity.max_length, prompts=prompts)
-    return TextEncoder(identity, "vllm, over http", reader, model)
+    return TextEncoder(identity, "vllm, over http", reader, model, distinguishes_roles=prompts_differ(prompts))
 
 
 class VllmModel:

@@ -67,6 +67,11 @@ def role_prompts(prompts: Mapping[str, str | None], default_name: str | None) ->
     return {"query": first_of("query"), "document": first_of("document", "passage", "corpus")}
 
 
+def prompts_differ(prompts: Mapping[Role, str]) -> bool:
+    """Return whether the two roles have different prompts."""
+    return prompts["query"] != prompts["document"]
+
+
 class Reader:
     """Tokenizes texts and cuts them into windows; thread-safe, because the tokenizer is not changed later.
 

@@ -19,7 +19,8 @@ class Feature(StrEnum):
     """What a window can carry beside its documents' ids; a rescorer names the ones that it needs or wants.
 
     ``OFFSETS`` never changes a score: it is read for ``detail`` only. ``CALIBRATION`` belongs to the index as a whole,
-    ``QUERY_TOKENS`` and ``ENCODER`` to the query.
+    ``QUERY_TOKENS`` and ``ENCODER`` to the query. ``REVERSED`` exists only for an encoder that distinguishes roles: for
+    any other it would be ``POOLED`` again, and whoever makes a window leaves it out, needed or not.
     """
 
     FIRST_PASS = "first_pass"
@@ -28,6 +29,7 @@ class Feature(StrEnum):
     NORMS = "norms"
     OFFSETS = "offsets"
     CHUNKS = "chunks"
+    REVERSED = "reversed"
     CALIBRATION = "calibration"
     QUERY_TOKENS = "query_tokens"
     ENCODER = "encoder"
@@ -58,6 +60,8 @@ class Query:
         encode: The encoder of the vectors, for methods that encode texts of their own; None unless
             ``Feature.ENCODER`` is needed.
         late: Whether the encoder is a late-interaction model, whose ``tokens`` are always given.
+        word_means: ``(r, d)`` float32 unit rows, for each text the mean of its words' token vectors; None for an
+            encoder whose pooled vector is the mean of all tokens.
     """
 
     text: str
@@ -65,6 +69,12 @@ class Query:
     tokens: Float32 | None = None
     encode: EncodeFn | None = None
     late: bool = False
+    word_means: Float32 | None = None
+
+    @property
+    def of_tokens(self) -> Float32:
+        """What compares with document tokens and their means, ``(r, d)``: the means of words, else the pooled ones."""
+        return self.vectors if self.word_means is None else self.word_means
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,11 @@ class Window:
         norms: One :class:`ScaleNorms` a document, or None where they must be computed from the tokens.
         offsets: One ``(n, 3)`` int32 array a document: field ordinal, first character, end character of each token.
         chunks: One :class:`DocumentChunks` a document: sentences, pairs of sentences, paragraphs.
+        reversed: ``(k, d)`` float32 unit rows, the documents encoded as queries; None where the encoder does not
+            distinguish roles, so that ``pooled`` is the same.
         calibration: A sample of the queries that the index is asked.
+        numbers: For a :class:`FieldRescorer` alone: by numeric field ``(k,)`` float64, NaN where a document
+            has no value.
         present: For a :class:`PartialRescorer` alone: by feature, ``(k,)`` bool, which documents have it, where some
             do not. A document without it has zeros or nothing in its place.
     """
@@ -94,7 +108,9 @@ class Window:
     norms: Sequence[ScaleNorms] | None = None
     offsets: Sequence[NDArray[np.int32]] | None = None
     chunks: Sequence[DocumentChunks] | None = None
+    reversed: Float32 | None = None
     calibration: Moments | None = None
+    numbers: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     present: Mapping[Feature, NDArray[np.bool_]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -158,4 +174,13 @@ class PartialRescorer(Rescorer[P], Protocol[P]):
 
     def summary(self, query: Query, window: Window, params: P) -> dict[str, Any]:
         """Return what the response tells about the scoring as a whole (JSON-ready)."""
+        ...
+
+
+@runtime_checkable
+class FieldRescorer(Rescorer[P], Protocol[P]):
+    """A rescorer that also reads numeric fields of the documents: their doc values, with the caller's credentials."""
+
+    def fields(self, params: P) -> tuple[str, ...]:
+        """Return the names of the fields that are read with these parameters; their values are `Window.numbers`."""
         ...

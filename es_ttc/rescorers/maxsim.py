@@ -59,7 +59,7 @@ class MaxSimRescorer:
         vectors = query.vectors if pooled else query.tokens
         assert vectors is not None  # noqa: S101 - promised by needs, or given with a late-interaction model
         if compiled.prepared() and len(vectors):
-            greatest = greatest_cosines(vectors, window.tokens, None, (IDENTITY,))
+            greatest = greatest_cosines(vectors[:0], window.tokens, None, (IDENTITY,), plain=vectors)
             scored: Float32 = greatest.max(axis=1) if pooled else greatest.mean(axis=1)
             return np.clip(scored, -1, 1)
         scores = np.full(len(window), EMPTY_DOCUMENT, dtype=np.float32)

@@ -54,7 +54,15 @@ class SpectralRetriever:
         count = max(k, params.candidates)
         routes = sorted(self.searches(params))
         answers = await asyncio.gather(
-            *(search.nearest(query.vectors, count, among=among, exact=params.exact) for among in routes)
+            *(
+                search.nearest(
+                    query.vectors if among is Vectors.POOLED else query.of_tokens,
+                    count,
+                    among=among,
+                    exact=params.exact,
+                )
+                for among in routes
+            )
         )
         found = dict(zip(routes, map(together, answers), strict=True))
         union = np.unique(np.concatenate([part.documents for part in found.values()]))

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from es_ttc.reranking.rerankers.llm import of_the_gateway as llm_rerankers
 from es_ttc.rescorers.learned import model as learned_models
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.rewriters.prompts import Prompts
+from es_ttc.serving import tracing
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking
 from es_ttc.serving.admin.embeddings import EmbeddingsService
 from es_ttc.serving.admin.encode import DocumentEncodingService
@@ -29,11 +30,14 @@ from es_ttc.serving.engine_app import EngineApp
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.codebooks import CodebookStore
 from es_ttc.serving.features.encoding import Encoders, Loader
+from es_ttc.serving.features.numbers import NumericFields
 from es_ttc.serving.features.read_budget import ReadBudget
 from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.features.store import FeatureServices, FeatureStore
 from es_ttc.serving.http.body_memory import BodyMemory
 from es_ttc.serving.http.caller import Caller, ClientDisconnected
+from es_ttc.serving.http.caller_limits import CallerLimits
+from es_ttc.serving.http.entrance import Entrance
 from es_ttc.serving.http.limits import request_limits
 from es_ttc.serving.http.media_types import MediaTypes
 from es_ttc.serving.http.proxy import PassThrough
@@ -43,6 +47,7 @@ from es_ttc.serving.knn.retrieval import RetrievalService
 from es_ttc.serving.knn.stage import KnnStage
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.pool import BoundedPool, Offload
+from es_ttc.serving.process import GatewayProcess, OnlyProcess
 from es_ttc.serving.programs import serve_programs
 from es_ttc.serving.query.rewriting import RewriteService
 from es_ttc.serving.query.shared_model import SharedModel
@@ -56,6 +61,7 @@ from es_ttc.serving.search.pipeline import SearchPipeline
 from es_ttc.serving.search.request import RequestReader
 from es_ttc.serving.search.templates import Templates
 from es_ttc.serving.warm_up import WarmUp
+from es_ttc.serving.writes.afterwards import LaterEncoding
 from es_ttc.serving.writes.batches import EncodingBatches
 from es_ttc.serving.writes.followed_indices import FollowedIndices
 from es_ttc.serving.writes.stage import WriteEncoding
@@ -64,21 +70,34 @@ from es_ttc.settings import GatewaySettings
 _QUEUE_A_THREAD = 32
 _ENCODING_THREADS = 2
 _READ_AHEAD = 2**20
+_METRICS_SECONDS = 1.0
 
 
-def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_for_encoder: bool = False) -> ASGIApp:
+def create_app(
+    settings: GatewaySettings,
+    *,
+    load: Loader | None = None,
+    wait_for_encoder: bool = False,
+    process: GatewayProcess | None = None,
+) -> ASGIApp:
     """Return the gateway's application.
 
     Args:
         settings: The gateway's settings.
         load: Loads an encoder by name with a cache folder; the default is ``es_ttc.encoders.load_encoder``.
         wait_for_encoder: Whether the encoder is loaded before the first request is accepted, or meanwhile.
+        process: What this process shares with others; None if it is the only one.
 
     Raises:
-        ConfigurationError: The engine's address, certificates, tuned parameters, models or programs are invalid.
+        ConfigurationError: The engine's address, certificates, tuned parameters, models or programs are invalid, or
+            traces are on and cannot be sent.
     """
-    services = Services(settings, load)
-    searches = search_pipeline(settings, services)
+    process = process or OnlyProcess()
+    if settings.traces:
+        tracing.start()
+    services = Services(settings, load, process)
+    callers = _caller_limits(settings, process.count)
+    searches = search_pipeline(settings, services, callers)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -86,21 +105,37 @@ def create_app(settings: GatewaySettings, *, load: Loader | None = None, wait_fo
             if wait_for_encoder:
                 await services.warm_up.load()
             rest = services.warm_up.retry() if wait_for_encoder else services.warm_up.run()
-            loading = asyncio.create_task(rest)
+            process.accepts(ready=services.warm_up.done)
+            background = asyncio.gather(_load(rest, services.warm_up, process), _keep_current(services.metrics))
             yield
-            loading.cancel()
+            background.cancel()
             with suppress(asyncio.CancelledError):
-                await loading
+                await background
         gc.unfreeze()
         await services.close()
+        if settings.traces:
+            tracing.stop()
 
-    status = _status_endpoints(settings, services)
+    status = _status_endpoints(settings, services, process)
     jobs = JobEndpoints(JobsApi(services.upstream, settings, services.metrics))
     own = Starlette(routes=routes(status, jobs), exception_handlers={HTTPException: not_found}, lifespan=lifespan)
     memory = BodyMemory(settings.max_bodies_mb * 2**20)
     writes = _write_encoding(settings, services)
-    engine = EngineApp(searches, writes, services.metrics, memory, settings.max_concurrent_requests)
-    return _PathDispatch(own, engine, memory)
+    engine = EngineApp(searches, writes, services.metrics, memory, settings.max_concurrent_requests, callers)
+    return Entrance(_PathDispatch(own, engine, memory), settings.allowed_hosts, settings.allowed_origins)
+
+
+async def _load(rest: Awaitable[None], warm_up: WarmUp, process: GatewayProcess) -> None:
+    """Load what is still missing, and tell the gateway's other processes."""
+    await rest
+    process.accepts(ready=warm_up.done)
+
+
+async def _keep_current(metrics: Metrics) -> None:
+    """Refresh the metrics that another process reads."""
+    while metrics.shared:
+        metrics.refresh()
+        await asyncio.sleep(_METRICS_SECONDS)
 
 
 class Services:
@@ -109,9 +144,10 @@ class Services:
     Args:
         settings: The gateway's settings.
         load: Loads an encoder by name with a cache folder; None for the default.
+        process: What this process shares with others.
     """
 
-    def __init__(self, settings: GatewaySettings, load: Loader | None) -> None:
+    def __init__(self, settings: GatewaySettings, load: Loader | None, process: GatewayProcess) -> None:
         threads = settings.scoring_threads
         self.metrics = Metrics()
         self.upstream = Upstream(settings)
@@ -123,16 +159,16 @@ class Services:
         self.scoring = BoundedPool("scoring", threads=threads, queue=threads * _QUEUE_A_THREAD)
         names = (settings.encoder, *settings.encoders)
         self.encoders = Encoders(names, settings.cache_dir, load or _load_encoder, _load_variant, self.encoding)
+        self.later = LaterEncoding(settings, self.encoders, self.encoding)
         self.warm_up = WarmUp(self.encoders, self.upstream, compile_loops=settings.compiled)
         self.attached = AttachedFeatureLocator(self.upstream, settings.side_credentials)
-        reads = ReadBudget(self.upstream, settings.feature_reads_mb)
-        cache_bytes = settings.feature_cache_mb * 2**20
+        reads = ReadBudget(self.upstream, settings.feature_reads_mb, process.count)
+        cache = process.feature_cache(settings)
         codebooks = CodebookStore(self.upstream, self.scoring)
-        self.features = FeatureStore(
-            self.upstream, cache_bytes, self.scoring, self.attached.side_caller, reads, codebooks
-        )
+        self.features = FeatureStore(self.upstream, cache, self.scoring, self.attached.side_caller, reads, codebooks)
         self.with_features = FeatureServices(self.upstream, self.features, self.attached, self.encoders, self.scoring)
-        self.scorer = WindowScorer(self.with_features)
+        self.numbers = NumericFields(self.upstream)
+        self.scorer = WindowScorer(self.with_features, self.numbers)
         self.tuned = TunedDefaults.read(settings.tuned)
         if settings.ranking_models is not None:  # an evaluation has its own, and starts a gateway without settings
             learned_models.serve_from(settings.ranking_models)
@@ -140,19 +176,26 @@ class Services:
         self.rerankers = Rerankers(settings.rerankers, llm_rerankers(settings))
         self.model = SharedModel(settings)
         turns = reads.turns
-        self.metrics.watch_cache(self.features.cache)
+        self.metrics.watch_cache(cache)
         self.metrics.watch_reads(lambda: turns.in_flight, lambda: turns.waiting, lambda: turns.capacity)
 
     async def close(self) -> None:
         """Close threads, processes and connections."""
         await self.rerankers.close()
+        await self.later.close()
         self.offload.close()
         self.encoding.close()
         self.scoring.close()
         self.programs.close()
 
 
-def search_pipeline(settings: GatewaySettings, services: Services) -> SearchPipeline:
+def _caller_limits(settings: GatewaySettings, processes: int) -> CallerLimits:
+    """Return the limits of callers in one of several processes."""
+    requests, windows = settings.max_caller_requests, settings.max_caller_windows_per_second
+    return CallerLimits(-(-requests // processes), windows / processes)
+
+
+def search_pipeline(settings: GatewaySettings, services: Services, callers: CallerLimits) -> SearchPipeline:
     """Return the pipeline for searches: queries are rewritten, then kNN clauses retrieved, then windows rescored."""
     upstream, metrics, tuned = services.upstream, services.metrics, services.tuned
     limits, offload, accepted = request_limits(settings), services.offload, AcceptedCallers()
@@ -179,7 +222,17 @@ def search_pipeline(settings: GatewaySettings, services: Services) -> SearchPipe
     stages = (
         RewriteStage(rewriting, limits, offload),
         KnnStage(retrieval, accepted, limits, offload, max_window=max_window),
-        RescoreStage(rescorers, strategies, services.attached, accepted, limits, offload, max_window=max_window),
+        RescoreStage(
+            rescorers,
+            strategies,
+            services.attached,
+            services.numbers,
+            accepted,
+            callers,
+            limits,
+            offload,
+            max_window=max_window,
+        ),
     )
     reader = RequestReader(limits, offload, max_body=settings.max_body_mb * 2**20)
     templates = Templates(services.searches, limits, offload)
@@ -196,13 +249,14 @@ def _write_encoding(settings: GatewaySettings, services: Services) -> WriteEncod
         services.pass_through,
         FollowedIndices(services.upstream),
         batches,
+        services.later,
         services.metrics,
         timeout_ms=settings.write_timeout_ms,
         added_bytes=settings.write_features_mb * 2**20,
     )
 
 
-def _status_endpoints(settings: GatewaySettings, services: Services) -> StatusEndpoints:
+def _status_endpoints(settings: GatewaySettings, services: Services, process: GatewayProcess) -> StatusEndpoints:
     max_body, max_documents = settings.max_body_mb * 2**20, settings.max_window
     reranking = RerankService(
         services.encoders,
@@ -248,7 +302,7 @@ def _status_endpoints(settings: GatewaySettings, services: Services) -> StatusEn
         settings,
         services.upstream,
         services.encoders,
-        services.warm_up,
+        lambda: services.warm_up.done and process.all_ready(),
         reranking,
         embeddings,
         sidecar,

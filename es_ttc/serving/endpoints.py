@@ -1,5 +1,6 @@
 """The endpoints below `/_ttc`: status, metrics, and requests that are not searches."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -26,7 +27,9 @@ from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.proxy import json_headers
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.metrics import CONTENT_TYPE, Metrics
-from es_ttc.serving.warm_up import WarmUp
+from es_ttc.serving.schemas.openapi import openapi
+from es_ttc.serving.schemas.responses import Engine, Health, Info, Readiness
+from es_ttc.serving.schemas.search_body import search_body_schema
 from es_ttc.settings import GatewaySettings
 
 PREFIX = "/_ttc/"
@@ -49,7 +52,7 @@ class StatusEndpoints:
         settings: GatewaySettings,
         upstream: Upstream,
         encoders: Encoders,
-        warm_up: WarmUp,
+        warm: Callable[[], bool],
         reranking: RerankService,
         embeddings: EmbeddingsService,
         sidecar: SidecarService,
@@ -59,7 +62,7 @@ class StatusEndpoints:
         self._settings = settings
         self._upstream = upstream
         self._encoders = encoders
-        self._warm_up = warm_up
+        self._warm = warm
         self._reranking = reranking
         self._embeddings = embeddings
         self._sidecar = sidecar
@@ -68,40 +71,45 @@ class StatusEndpoints:
 
     async def info(self, request: Request) -> Response:
         """Return the gateway's version, methods and limits."""
-        engine: dict[str, Any] = {"product": None}
+        engine = Engine(product=None)
         with suppress(EngineUnavailable):
-            engine = {"product": await self._upstream.product()}
+            engine = Engine(product=await self._upstream.product())
             if (version := await self._upstream.version(request.headers.raw)) is not None:
-                told = "serverless" if version.serverless else dotted(version.numbers)
-                engine |= {"version": told, "supported": not version.too_old}
-        return json_response(
-            request,
-            {
-                "name": "es-ttc gateway",
-                "version": __version__,
-                "engine": engine,
-                "methods": sorted([*registry.names(), *STRATEGIES]),
-                "rerankers": sorted(self._settings.rerankers),
-                "rewriters": rewriters.names(),
-                "llm": self._settings.llm_url is not None,
-                "encoders": list(self._encoders.names),
-                "score_protocol": PROTOCOL_VERSION,
-                "loops": "compiled" if compiled.prepared() else "numpy",
-                "max_window": self._settings.max_window,
-                "default_timeout_ms": self._settings.default_timeout_ms,
-            },
+                number = "serverless" if version.serverless else dotted(version.numbers)
+                engine = Engine(product=engine.product, version=number, supported=not version.too_old)
+        info = Info(
+            name="es-ttc gateway",
+            version=__version__,
+            engine=engine,
+            methods=sorted([*registry.names(), *STRATEGIES]),
+            rerankers=sorted(self._settings.rerankers),
+            rewriters=rewriters.names(),
+            llm=self._settings.llm_url is not None,
+            encoders=list(self._encoders.names),
+            score_protocol=PROTOCOL_VERSION,
+            loops="compiled" if compiled.prepared() else "numpy",
+            max_window=self._settings.max_window,
+            default_timeout_ms=self._settings.default_timeout_ms,
         )
+        return json_response(request, info.model_dump(exclude_unset=True))
 
     async def health(self, request: Request) -> Response:
         """Return that the process is alive."""
-        return json_response(request, {"status": "ok"})
+        return json_response(request, Health(status="ok").model_dump())
 
     async def ready(self, request: Request) -> Response:
         """Return whether searches can be rescored: the engine answers, and the encoders of its indices are loaded."""
         engine = await self._upstream.reachable(_READY_SECONDS)
-        encoder = self._encoders.ready
-        status = 200 if engine and self._warm_up.done else 503
-        return json_response(request, {"ready": status == 200, "engine": engine, "encoder": encoder}, status)
+        ready = Readiness(ready=engine and self._warm(), engine=engine, encoder=self._encoders.ready)
+        return json_response(request, ready.model_dump(), 200 if ready.ready else 503)
+
+    async def openapi(self, request: Request) -> Response:
+        """Return the description of these endpoints."""
+        return json_response(request, openapi())
+
+    async def search_schema(self, request: Request) -> Response:
+        """Return the JSON Schema of a search body's `ttc` sections."""
+        return json_response(request, search_body_schema())
 
     async def rerank(self, request: Request) -> Response:
         """Return scores of the texts in the request."""
@@ -155,6 +163,8 @@ def routes(own: StatusEndpoints, jobs: JobEndpoints) -> list[Route]:
         Route(f"{PREFIX}health", own.health),
         Route(f"{PREFIX}ready", own.ready),
         Route(f"{PREFIX}metrics", own.metrics),
+        Route(f"{PREFIX}openapi.json", own.openapi),
+        Route(f"{PREFIX}search.schema.json", own.search_schema),
         *(Route(f"{PREFIX}{version}rerank", own.rerank, methods=["POST"]) for version in _RERANK_VERSIONS),
         Route(f"{PREFIX}v1/embeddings", own.embed, methods=["POST"]),
         Route(f"{PREFIX}score", own.score, methods=["POST"]),

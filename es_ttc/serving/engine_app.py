@@ -12,6 +12,7 @@ from es_ttc.errors import EsTtcError, TooManyRequests
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.body_memory import BodyMemory
 from es_ttc.serving.http.caller import ClientDisconnected
+from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.proxy import end_answer, json_headers, start_answer
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.logs import log, request_id
@@ -19,10 +20,12 @@ from es_ttc.serving.metrics import GONE, Metrics
 from es_ttc.serving.search.pipeline import SearchPipeline
 from es_ttc.serving.search.request import Api
 from es_ttc.serving.search.response import Outcome
+from es_ttc.serving.tracing import RequestSpan
 from es_ttc.serving.writes.stage import WriteEncoding
 
 _GONE = Outcome("passthrough", GONE)
 _READ_AHEAD = 2**16  # bytes; a shorter request is sent to the engine when it is complete
+_AUDITED = (401, 403, 429)
 _UNWATCHED_SECONDS = 0.05  # most responses are complete by then, so no task watches the client
 
 
@@ -35,27 +38,37 @@ class EngineApp:
         metrics: Receives every request.
         memory: Counts the bodies of requests.
         limit: Maximum number of concurrent requests; further ones are answered with 429.
+        callers: Limits each caller's.
     """
 
     def __init__(
-        self, searches: SearchPipeline, writes: WriteEncoding, metrics: Metrics, memory: BodyMemory, limit: int
+        self,
+        searches: SearchPipeline,
+        writes: WriteEncoding,
+        metrics: Metrics,
+        memory: BodyMemory,
+        limit: int,
+        callers: CallerLimits,
     ) -> None:
         self._searches = searches
         self._writes = writes
         self._metrics = metrics
         self._memory = memory
         self._room = InFlightLimit(limit)
-        metrics.in_flight.set_function(lambda: self._room.taken)
+        self._callers = callers
+        metrics.watch_requests(lambda: self._room.taken)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         incoming = RawRequest(scope, receive, self._memory)
         answer = _TrackedResponse(send, request_id(incoming.header(b"x-request-id"), incoming.header(b"x-opaque-id")))
         started = time.perf_counter()
-        try:
-            outcome = await self._answered(incoming, answer)
-        finally:
-            incoming.forget()
+        with RequestSpan(incoming.method, incoming.headers) as traced:
+            try:
+                outcome = await self._answered(incoming, answer)
+            finally:
+                incoming.forget()
+            traced.answered(outcome.kind, outcome.status, applied=outcome.applied)
         seconds = time.perf_counter() - started
         self._metrics.answered(outcome.kind, outcome.status, seconds, applied=outcome.applied)
         if outcome.kind != "passthrough" or outcome.status >= 500:
@@ -83,7 +96,7 @@ class EngineApp:
         try:
             require_forwardable(incoming)
             whole = await incoming.read_ahead(_READ_AHEAD)  # the engine is not contacted before
-            with self._room.taken_by(upload=not whole):
+            with self._room.taken_by(upload=not whole), self._callers.request(incoming):
                 return await self._dispatch(incoming, answer)
         except ClientDisconnected:
             return _GONE
@@ -184,7 +197,13 @@ async def _refused(incoming: RawRequest, answer: _TrackedResponse, error: EsTtcE
     if answer.begun:
         raise error  # only closing the connection can tell the client that the response is incomplete
     body = jsonio.dumps(error.body())
-    await start_answer(answer, error.status, json_headers(incoming.headers, body))
+    headers = json_headers(incoming.headers, body)
+    if isinstance(error, TooManyRequests):
+        headers.append((b"retry-after", b"%d" % error.retry_after))
+    if error.status in _AUDITED:
+        reason = str(error)
+        log.warning("refused", request_id=answer.id, status=error.status, client=incoming.client, reason=reason)
+    await start_answer(answer, error.status, headers)
     await end_answer(incoming, answer, b"" if incoming.method == "HEAD" else body)
     return Outcome(kind, error.status)
 

@@ -1,20 +1,28 @@
-"""The gateway's metrics for Prometheus."""
+"""The gateway's metrics for Prometheus: of one process, or of all its worker processes together.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+Worker processes keep their numbers in files of one folder, as prometheus-client's multiprocess mode does when the
+variable ``PROMETHEUS_MULTIPROC_DIR`` names it.
+"""
 
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from es_ttc.common.caches import LruCache
+from es_ttc.common.caches import WatchedCache
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 GONE = 499
 """The status of a request whose client disconnected before the response."""
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that names the folder of worker processes' numbers."""
 
 
 class Metrics:
@@ -56,7 +64,7 @@ class Metrics:
             ("outcome",),
             registry=self.registry,
         )
-        self.in_flight = Gauge("es_ttc_in_flight_requests", "Requests being answered.", registry=self.registry)
+        self._watched: list[Callable[[], None]] = []
         self._known: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
 
     def answered(self, kind: str, status: int, seconds: float, *, applied: bool = True) -> None:
@@ -98,17 +106,22 @@ class Metrics:
             if documents:
                 self.written_documents.labels(str(outcome)).inc(documents)
 
+    def watch_requests(self, in_flight: Callable[[], int]) -> None:
+        """Add a metric of requests.
+
+        Args:
+            in_flight: Returns the number of requests that are being answered.
+        """
+        self._gauge("es_ttc_in_flight_requests", "Requests being answered.", in_flight)
+
     def watch_writes(self, outstanding: Callable[[], int]) -> None:
         """Add a metric of documents on their way.
 
         Args:
             outstanding: Returns the number of documents that wait for their encoding, or are encoded and not yet sent.
         """
-        Gauge(
-            "es_ttc_outstanding_documents",
-            "Documents on their way to the engine that are being encoded, or wait for it.",
-            registry=self.registry,
-        ).set_function(outstanding)
+        what = "Documents on their way to the engine that are being encoded, or wait for it."
+        self._gauge("es_ttc_outstanding_documents", what, outstanding)
 
     def watch_reads(
         self, in_flight: Callable[[], int], waiting: Callable[[], int], capacity: Callable[[], int]
@@ -125,26 +138,70 @@ class Metrics:
             ("es_ttc_feature_reads_capacity_bytes", "Their bound.", capacity),
             ("es_ttc_feature_reads_waiting", "Parts of windows that wait to be read.", waiting),
         ):
-            Gauge(name, what, registry=self.registry).set_function(value)
+            self._gauge(name, what, value)
 
-    def watch_cache(self, cache: LruCache[Any, Any]) -> None:
-        """Add metrics of a cache of features."""
-        self.registry.register(_CacheCollector(cache))
+    def watch_cache(self, cache: WatchedCache) -> None:
+        """Add metrics of a cache of features, which worker processes share."""
+        size = "es_ttc_feature_cache_bytes", "Memory of cached features."
+        self._gauge(*size, lambda: cache.nbytes, together="livemax")
+        self._gauge("es_ttc_feature_cache_capacity_bytes", "Its bound.", lambda: cache.capacity, together="livemax")
+        self._gauge("es_ttc_feature_cache_entries", "Cached features.", lambda: len(cache), together="livemax")
+        self._counter("es_ttc_feature_cache_hits", "Features found in memory.", lambda: cache.hits)
+        self._counter("es_ttc_feature_cache_misses", "Features not found in memory.", lambda: cache.misses)
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes read this process's metrics."""
+        return SHARED_FOLDER in os.environ
+
+    def refresh(self) -> None:
+        """Take the present values of what is watched."""
+        for take in self._watched:
+            take()
 
     def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+        """Return all metrics in Prometheus' text format; with worker processes, those of all of them."""
+        self.refresh()
+        folder = os.environ.get(SHARED_FOLDER)
+        return generate_latest(self.registry if folder is None else _of_all_processes(Path(folder)))
+
+    def _gauge(
+        self,
+        name: str,
+        what: str,
+        value: Callable[[], int],
+        *,
+        together: Literal["livesum", "livemax"] = "livesum",
+    ) -> None:
+        """Add a gauge.
+
+        Args:
+            name: Its name.
+            what: Its description.
+            value: Returns its present value.
+            together: The value of several processes: the sum of theirs, or the greatest one.
+        """
+        gauge = Gauge(name, what, registry=self.registry, multiprocess_mode=together)
+        self._watched.append(lambda: gauge.set(value()))
+
+    def _counter(self, name: str, what: str, value: Callable[[], int]) -> None:
+        counter, counted = Counter(name, what, registry=self.registry), 0
+
+        def take() -> None:
+            nonlocal counted
+            now = value()
+            counter.inc(now - counted)
+            counted = now
+
+        self._watched.append(take)
 
 
-class _CacheCollector(Collector):
-    def __init__(self, cache: LruCache[Any, Any]) -> None:
-        self._cache = cache
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the cache's metrics."""
-        cache = self._cache
-        yield GaugeMetricFamily("es_ttc_feature_cache_bytes", "Memory of cached features.", cache.weight)
-        yield GaugeMetricFamily("es_ttc_feature_cache_capacity_bytes", "Its bound.", cache.capacity)
-        yield GaugeMetricFamily("es_ttc_feature_cache_entries", "Cached features.", len(cache))
-        yield CounterMetricFamily("es_ttc_feature_cache_hits", "Features found in memory.", cache.hits)
-        yield CounterMetricFamily("es_ttc_feature_cache_misses", "Features not found in memory.", cache.misses)
+def _of_all_processes(folder: Path) -> CollectorRegistry:
+    """Return the metrics in a folder; processes that have ended have no gauges any more."""
+    for file in folder.glob("gauge_live*.db"):
+        process = int(file.stem.rpartition("_")[2])
+        if not psutil.pid_exists(process):
+            mark_process_dead(process, str(folder))  # type: ignore[no-untyped-call]
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(folder))  # type: ignore[no-untyped-call]
+    return registry

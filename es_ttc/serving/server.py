@@ -4,7 +4,7 @@ import errno
 import logging
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -14,10 +14,12 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.serving.app import create_app
 from es_ttc.serving.features.encoding import Loader
 from es_ttc.serving.http.protocol import http_limits, limited_protocol
+from es_ttc.serving.http.tls import ServerCertificate, server_certificate
 from es_ttc.settings import GatewaySettings
 
-_DRAIN_SECONDS = 30
+DRAIN_SECONDS = 30
 _BACKLOG = 2048
+_TICKS_A_LOOK = 10  # uvicorn's ticks are a tenth of a second
 
 
 def bind(settings: GatewaySettings) -> socket.socket:
@@ -45,10 +47,10 @@ def bind(settings: GatewaySettings) -> socket.socket:
     return listening
 
 
-def address_of(listening: socket.socket) -> str:
+def address_of(listening: socket.socket, *, tls: bool = False) -> str:
     """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http{'s' * tls}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def serve(settings: GatewaySettings, listening: socket.socket) -> None:
@@ -69,35 +71,57 @@ def running_gateway(settings: GatewaySettings, *, load: Loader | None = None) ->
     """
     app = create_app(settings, load=load, wait_for_encoder=True)
     with bind(settings) as listening:
-        server = server_of(app, settings)
+        ready = threading.Event()
+        server = server_of(app, settings, ready.set)
         thread = threading.Thread(target=server.run, args=([listening],), name="es-ttc-gateway", daemon=True)
         thread.start()
         try:
-            while not server.ready.wait(0.1):
+            while not ready.wait(0.1):
                 if not thread.is_alive():
                     raise ConfigurationError("the gateway could not start: its log says why")
-            yield address_of(listening)
+            yield address_of(listening, tls=settings.tls_cert is not None)
         finally:
             server.should_exit = True
-            thread.join(_DRAIN_SECONDS + 5)
+            thread.join(DRAIN_SECONDS + 5)
 
 
 class _Server(uvicorn.Server):
-    """A server with an event that is set when it accepts requests."""
+    """A server that says when it accepts requests."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(
+        self, config: uvicorn.Config, certificate: ServerCertificate | None, started: Callable[[], None]
+    ) -> None:
         super().__init__(config)
-        self.ready = threading.Event()
+        self._certificate = certificate
+        self._say_started = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and set the event."""
+        """Start, and say so."""
         await super().startup(sockets)
         if self.started:
-            self.ready.set()
+            for listening in sockets or ():
+                listening.listen(_BACKLOG)
+            self._say_started()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look for a new certificate from time to time."""
+        if self._certificate is not None and counter % _TICKS_A_LOOK == 0:
+            self._certificate.refresh()
+        return await super().on_tick(counter)
 
 
-def server_of(app: ASGIApp, settings: GatewaySettings) -> _Server:
-    """Return a server with the limits from the settings; it is not started."""
+def server_of(app: ASGIApp, settings: GatewaySettings, started: Callable[[], None] = lambda: None) -> _Server:
+    """Return a server with the limits from the settings; it is not started.
+
+    Args:
+        app: The application.
+        settings: The gateway's settings.
+        started: Is called when the server accepts requests.
+
+    Raises:
+        ConfigurationError: The certificate cannot be used.
+    """
+    certificate = server_certificate(settings)
     logging.getLogger("uvicorn.access").disabled = True  # its lines contain query strings
     logging.getLogger("uvicorn.error").addFilter(_not_of_a_request)
     return _Server(
@@ -111,9 +135,13 @@ def server_of(app: ASGIApp, settings: GatewaySettings) -> _Server:
             server_header=False,  # responses have the engine's own headers
             date_header=False,
             proxy_headers=False,
+            backlog=1,  # connections that one process accepts at a time: another one may be idle
             timeout_keep_alive=settings.idle_timeout,
-            timeout_graceful_shutdown=_DRAIN_SECONDS,
-        )
+            timeout_graceful_shutdown=DRAIN_SECONDS,
+            ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
+        ),
+        certificate,
+        started,
     )
 
 

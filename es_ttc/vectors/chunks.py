@@ -8,7 +8,7 @@ import cbor2
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.vectors.packed import pack_tokens, unpack_tokens
+from es_ttc.vectors.packed import Blob, pack_tokens, unpack_tokens
 from es_ttc.vectors.tokens import TokenVectors
 
 Granularity = Literal["sentences", "pairs", "paragraphs"]
@@ -57,7 +57,7 @@ def pack_chunks(chunks: DocumentChunks) -> bytes:
     return cbor2.dumps(packed | {name: pack_tokens(chunks.vectors[name]) for name in GRANULARITIES})
 
 
-def unpack_chunks(blob: bytes) -> DocumentChunks:
+def unpack_chunks(blob: Blob) -> DocumentChunks:
     """Return the chunks in a blob of :func:`pack_chunks`.
 
     Raises:

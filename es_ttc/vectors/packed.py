@@ -42,6 +42,8 @@ _CODEBOOK = "codebook"
 _WEIGHTS = "weights"
 _READ = "read"
 
+Blob = bytes | memoryview
+"""The bytes of a container, or a view of them."""
 Codebooks = Mapping[str, Codebook]
 """Codebooks by their :func:`codebook_id`."""
 NO_CODEBOOKS: Codebooks = {}
@@ -108,7 +110,7 @@ def pack_residuals(residuals: Residuals, identifier: str, read: float = 1.0) -> 
     return _pack(_Kind.TOKENS, rows, {_CODEBOOK: identifier, **_read_meta(read)}, row_factors=residuals.factors)
 
 
-def unpack_tokens(blob: bytes, codebooks: Codebooks = NO_CODEBOOKS) -> TokenVectors:
+def unpack_tokens(blob: Blob, codebooks: Codebooks = NO_CODEBOOKS) -> TokenVectors:
     """Return the token vectors in a blob of :func:`pack_tokens` or :func:`pack_residuals`.
 
     Raises:
@@ -173,7 +175,7 @@ def pack_norms(norms: ScaleNorms) -> bytes:
     return _pack(_Kind.NORMS, norms.values, {"scales": scales})
 
 
-def unpack_norms(blob: bytes) -> ScaleNorms:
+def unpack_norms(blob: Blob) -> ScaleNorms:
     """Return the norms in a blob of :func:`pack_norms`.
 
     Raises:
@@ -200,7 +202,7 @@ def pack_offsets(offsets: NDArray[np.int32], fields: Sequence[str]) -> bytes:
     return _pack(_Kind.OFFSETS, offsets, {"fields": list(fields)})
 
 
-def unpack_offsets(blob: bytes) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+def unpack_offsets(blob: Blob) -> tuple[NDArray[np.int32], tuple[str, ...]]:
     """Return the ``(n, 3)`` offsets and the fields' names in a blob of :func:`pack_offsets`.
 
     Raises:
@@ -256,7 +258,7 @@ def _pack(
     return b"".join((header, encoded, padding, factors, matrix.astype(_DTYPES[codec], copy=False).tobytes()))
 
 
-def _unpack(blob: bytes, kind: _Kind) -> tuple[NDArray[Any], Float32 | None, dict[str, Any]]:
+def _unpack(blob: Blob, kind: _Kind) -> tuple[NDArray[Any], Float32 | None, dict[str, Any]]:
     """Return the matrix, its row factors (int8 only) and the meta, after a check of all lengths."""
     what = f"packed {kind.name.lower()}"
     if len(blob) < _HEADER.size:
@@ -280,7 +282,7 @@ def _unpack(blob: bytes, kind: _Kind) -> tuple[NDArray[Any], Float32 | None, dic
     return matrix, row_factors, meta
 
 
-def _meta(encoded: bytes, what: str) -> dict[str, Any]:
+def _meta(encoded: Blob, what: str) -> dict[str, Any]:
     if not encoded:
         return {}
     try:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from es_ttc.cli import checks
 from es_ttc.cli.doctor import Check, Verdict, report, summary
-from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Capabilities
 from es_ttc.index.mappings.index import create_index
@@ -51,6 +52,7 @@ def test_on_a_healthy_engine_everything_needed_works(filled: Filled) -> None:
     needed = ["python", "es-ttc", "encoder backend", "cache", "encoder", "engine", "gateway"]
     assert {subject: found[subject]["verdict"] for subject in needed} == dict.fromkeys(needed, "ok")
     assert found["gateway"]["detail"] == filled.gateway
+    assert found["methods"]["detail"].startswith("mean pooling: all")
     index = found[f"index {filled.exhibit.index}"]
     assert index["verdict"] == "ok"
     assert index["detail"].startswith("30 documents, all-MiniLM-L6-v2@")
@@ -123,6 +125,20 @@ def test_without_a_backend_nothing_can_be_encoded(monkeypatch: pytest.MonkeyPatc
     (check,) = [check for check in checks.packages() if check.subject == "encoder backend"]
     assert check.verdict is Verdict.MISSING
     assert "es-ttc[minilm]" in check.mend
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({}, "mean pooling: all"),
+        ({"pooling": "cls"}, "cls pooling: blend, dense, and maxsim with query tokens"),
+        ({"late": "0" * 8}, "late interaction: maxsim and blend"),
+    ],
+)
+def test_it_says_which_methods_suit_the_encoder(change: dict[str, Any], says: str) -> None:
+    check = checks.suited_methods(replace(EncoderIdentity("m", "r", 384, 256), **change))
+    assert check.verdict is Verdict.OK
+    assert says in check.detail
 
 
 def test_a_cache_folder_that_cannot_be_made_is_missing(tmp_path: Path) -> None:

@@ -124,6 +124,9 @@ def test_documents_without_the_text_fields_make_no_index(
     (here / "docs.jsonl").write_text('{"_id": "1", "headline": "a", "body": "b"}\n')
     assert run(["ingest", index_name, "docs.jsonl"]) == 1
     assert "they have _id,body,headline" in capsys.readouterr().err
+    (here / "empty.jsonl").write_text("")
+    assert run(["ingest", index_name, "empty.jsonl"]) == 1
+    assert f"no document in empty.jsonl, so index [{index_name}] is not made" in capsys.readouterr().err
     assert run(["index", "show", index_name]) == 1
     assert run(["ingest", index_name, "docs.jsonl", "--text-fields", "headline,body"]) == 0
     assert run(["ingest", index_name, "docs.jsonl", "--text-fields", "body"]) == 1

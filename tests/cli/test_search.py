@@ -103,6 +103,18 @@ class TestThroughTheGateway:
         scores = [hit.score for hit in hybrid.hits]
         assert scores == sorted(scores, reverse=True)
 
+    @pytest.mark.parametrize("method", ["blend", "hybrid", "bm25", "dense", "spectral", "knn:nnn", "knn:dense", "rm3"])
+    def test_every_hit_matches_the_filter(self, filled: Filled, encoder: Encoder, method: str) -> None:
+        collection = filled.exhibit.collection
+        text = next(iter(collection.queries.values()))
+        wanted = [one.id for one in collection.documents[3:9]]
+        among = {"ids": {"values": wanted}}
+        for first_pass in ("bm25", "dense") if method == "spectral" else ("bm25",):
+            asked = CliQuery(text, method, 5, first_pass=first_pass, among=among)
+            ranking = self.run(filled, encoder, lambda target, asked=asked: search(target, asked))
+            assert ranking.hits
+            assert set(ranking.ranks()) <= set(wanted)
+
     def test_a_method_compared_with_itself_stands_there_once(self, filled: Filled, encoder: Encoder) -> None:
         rankings = self.run(filled, encoder, lambda target: compare(target, CliQuery("paper", "bm25", 5)))
         assert sorted(ranking.heading for ranking in rankings) == ["bm25", "hybrid"]

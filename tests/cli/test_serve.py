@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +21,11 @@ COMMAND = [sys.executable, "-m", "es_ttc", "serve", "--port", "0", "--encoder", 
 
 
 @contextmanager
-def serving(engine: str, *flags: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def serving(
+    engine: str, *flags: str, logs: int = subprocess.PIPE, folder: Path | None = None
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     command = [*COMMAND, "--engine", engine, "--json", *flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=logs, text=True, cwd=folder) as process:
         try:
             assert process.stdout is not None
             text = ""

@@ -65,6 +65,9 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_encoded(
         ([str(both), "--out", "mine.json", "--signals", "dense,lexcal"], "did you mean [lexical]"),
         ([str(both), "--out", "mine.json", "--metric", "ndcg"], "unknown metric [ndcg]"),
         ([str(both), "--out", "mine.json"], "[folds] is 5, and there are 4 queries"),
+        ([str(both), "--out", "mine.json", "--field", "price:missing=x"], "[x] after [missing=] is no number"),
+        ([str(both), "--out", "mine.json", "--folds", "2", "--field", "price"], "its documents have no numbers"),
+        ([str(both), "--out", "mine.json", "--index", "shop", "--window", "all"], "give a number with --index"),
     ):
         assert run(["train", "rank", *arguments]) == 1
         assert message in capsys.readouterr().err

@@ -123,6 +123,8 @@ def test_a_list_gives_rank_score_label_and_passage() -> None:
     assert "  1  math  0.5000" in lines
     assert "  2  id-2\n" in lines
     assert "«ceil(x)" in lines
+    titled = Hit("id-3", 1.0, {"title": "A title", "text": "plain"})
+    assert "  1  A title  1.0000  id-3\n" in shown(listing(Ranking("bm25", [titled]), [1]))
     assert "nothing was found" in shown(listing(Ranking("bm25", []), [1, 2, 3]))
 
 

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.lab.discovery.sandboxed import Limits, run
 from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers.programs.source import Reason, Refused
+from es_ttc.sandbox.shared import Shared
 from tests.support.children import running
 
 LIMITS = Limits(seconds=2, memory_mb=128, cost=20)
@@ -139,6 +141,22 @@ def test_only_what_is_used_is_counted(bees: Task) -> None:
     assert ran.usage.readings == {"sentences", "texts"}
     assert ran.usage.index_texts == bees.chunks["sentences"].count > n
     assert ran.usage.query_texts == q
+
+
+def test_documents_as_queries_are_counted_where_they_are_encoded(bees: Task) -> None:
+    _, n = bees.size
+    source = (
+        "from es_ttc.rescorers.programs.interface import QUERY\n"
+        "def program(Q, D, S, ctx):\n"
+        "    return Q @ ctx.view(D, QUERY).T\n"
+    )
+    (ran,) = run(source, [bees], LIMITS)
+    assert (ran.usage.readings, ran.usage.index_texts) == ({"reversed"}, 0)
+    np.testing.assert_allclose(ran.scores, bees.queries @ bees.documents.T, atol=1e-6)
+    others = np.roll(bees.documents, 1, axis=0)
+    (ran,) = run(source, [replace(bees, reversed=Shared.of(others))], LIMITS)
+    assert (ran.usage.readings, ran.usage.index_texts) == ({"reversed"}, n)
+    np.testing.assert_allclose(ran.scores, bees.queries @ others.T, atol=1e-6)
 
 
 def test_a_socket_of_the_host_stays_its_own(bees: Task) -> None:

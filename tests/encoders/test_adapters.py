@@ -116,6 +116,9 @@ def test_each_role_has_its_own_of_a_pair(shipping: Path, adapters: Path, law: En
     assert pair.identity.adapter.startswith("retrieval@")
     assert_same(pair.encode(SENTENCES[:2]), law.encode(SENTENCES[:2]))
     assert_same(pair.encode(SENTENCES[:2], role="query"), medicine.encode(SENTENCES[:2], role="query"))
+    assert pair.distinguishes_roles
+    assert pair.shortened(16).distinguishes_roles
+    assert not law.distinguishes_roles
 
 
 def test_the_adapter_of_an_index_is_loaded_where_the_model_ships_it(

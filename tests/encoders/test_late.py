@@ -251,6 +251,8 @@ def test_onnx_is_the_same_encoder_without_torch(form: Form, make_folder: MakeFol
     folder = minilm_as_late(make_folder, form)
     onnx, torch = load_encoder(f"{folder}@onnx"), load_encoder(f"{folder}@torch:float32")
     assert onnx.identity.late == torch.identity.late
+    assert onnx.distinguishes_roles
+    assert torch.distinguishes_roles
     assert onnx.identity.key == torch.identity.key
     for role in ("query", "document"):
         one, two = onnx.encode(DOCUMENTS, role=role), torch.encode(DOCUMENTS, role=role)

@@ -15,7 +15,9 @@ from huggingface_hub import constants
 
 from es_ttc.encoders import Encoder, EncoderIdentity, load_encoder, packages
 from es_ttc.encoders.hashing import FileHashes, revision
+from es_ttc.encoders.heads import Head, Linear
 from es_ttc.encoders.registry import EncoderName, parse_name
+from es_ttc.encoders.trained import ROLES, TrainedEncoder
 from es_ttc.errors import ConfigurationError
 from tests.encoders.conftest import SENTENCES, MakeFolder
 
@@ -55,6 +57,7 @@ def test_a_folder_with_our_signs_in_its_name_is_a_folder(tmp_path: Path) -> None
         ("mpnet@onnx", "take mpnet"),
         ("no-such/model", r"encoder \[no-such/model\] is no short name.*hub is switched off"),
         ("no such model", r"encoder \[no such model\] is no short name"),
+        ("minilmm", r"encoder \[minilmm\] \(did you mean \[minilm\]\?\) is no short name \(minilm, mpnet, bge-small"),
         ("no-such/model@vllm", r"encoder \[no-such/model\] is no short name"),
     ],
 )
@@ -160,6 +163,41 @@ def test_prompts_are_part_of_the_identity(make_folder: MakeFolder) -> None:
     plain = load_encoder(f"{make_folder()}@onnx")
     query = encoder.encode(["dogs"], role="query").pooled
     np.testing.assert_array_equal(query, plain.encode(["search: dogs"]).pooled)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "distinguished"),
+    [
+        ({"query": "query: ", "document": "passage: "}, True),
+        ({"query": "search: "}, True),
+        ({"query": "text: ", "passage": "text: "}, False),
+        ({}, False),
+    ],
+    ids=str,
+)
+def test_roles_are_distinguished_where_a_text_has_two_vectors(
+    make_folder: MakeFolder, prompts: dict[str, str], distinguished: bool
+) -> None:
+    encoder = load_encoder(f"{make_folder(configs={'config_sentence_transformers.json': {'prompts': prompts}})}@onnx")
+    as_query, as_document = (encoder.encode(["dogs"], role=role, tokens=False).pooled for role in ROLES)
+    assert encoder.distinguishes_roles == distinguished == (not np.array_equal(as_query, as_document))
+    for other in (encoder.shortened(16), TrainedEncoder(encoder, dict.fromkeys(ROLES, Head()), encoder.identity)):
+        assert other.distinguishes_roles == distinguished
+
+
+def test_heads_that_differ_by_role_distinguish_roles(encoder: Encoder) -> None:
+    def turned(by: float) -> Head:
+        return Head((Linear(np.eye(384, dtype=np.float32) + np.float32(by), np.zeros(384, np.float32)),))
+
+    for query, document, distinguished in (
+        (turned(0.1), turned(0.1), False),
+        (turned(0.1), turned(0.2), True),
+        (turned(0.1), Head(), True),
+        (Head(), Head(), False),
+    ):
+        trained = TrainedEncoder(encoder, {"query": query, "document": document}, encoder.identity)
+        one, other = (trained.encode(["dogs"], role=role, tokens=False).pooled for role in ROLES)
+        assert trained.distinguishes_roles == distinguished == (not np.array_equal(one, other))
 
 
 @pytest.mark.parametrize(

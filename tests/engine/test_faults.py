@@ -4,9 +4,7 @@ A small real server stands for the engine: real ones cannot be made to fail on d
 """
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +22,7 @@ from es_ttc.engine.exchange import ATTEMPTS
 from es_ttc.engine.opensearch import OpenSearchEngine
 from es_ttc.errors import ConfigurationError, EngineError, EngineUnavailable
 from es_ttc.settings import EngineSettings
+from tests.support.certificates import make_certificate
 
 ELASTICSEARCH = {"version": {"number": "9.4.3"}, "tagline": "You Know, for Search"}
 OPENSEARCH = {"version": {"number": "3.5.0", "distribution": "opensearch"}}
@@ -254,14 +253,7 @@ async def test_capabilities_are_modest_where_the_user_may_see_nothing(adapter: t
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate for 127.0.0.1 that only itself vouches for, with its key in the same file."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no certificate can be made: there is no openssl command")
-    path = tmp_path_factory.mktemp("tls") / "certificate.pem"
-    making = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    naming = ["-subj", "/CN=es-ttc test", "-addext", "subjectAltName=IP:127.0.0.1"]
-    key = path.with_name("key.pem")
-    subprocess.run([openssl, *making, *naming, "-keyout", key, "-out", path], check=True, capture_output=True)
+    path, key = make_certificate(tmp_path_factory.mktemp("tls"))
     path.write_text(path.read_text() + key.read_text())
     return path
 

@@ -1,9 +1,14 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from es_ttc.lab.evaluation.costs import Cost, Kind, pareto_front, seconds_of
+from es_ttc.lab.evaluation.costs import Cost, Kind, cost_of, counted, pareto_front, seconds_of
+from es_ttc.lab.evaluation.features import CorpusFeatures
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, Reading
+from es_ttc.vectors.chunks import no_chunks
 
 points = st.lists(st.tuples(st.integers(0, 5).map(float), st.integers(0, 5).map(float)), max_size=8)
 
@@ -31,6 +36,16 @@ def test_seconds_count_each_kind_of_text_by_what_it_takes() -> None:
     expanding = seconds_of(CATALOGUE["diversedualctx"], counts, 5, rates, scoring=0.0)
     assert expanding.query == 5 * 2 * 3
     assert expanding.index == 25 + 80 + 40 + 20 + 20
+
+
+def test_documents_are_counted_as_queries_only_where_they_are_encoded_so() -> None:
+    rows = np.zeros((3, 2), np.float32)
+    without = CorpusFeatures(["a", "b", "c"], np.ones(3, bool), rows, chunks=[no_chunks(2)] * 3)
+    with_them = replace(without, reversed=rows)
+    assert (counted(without)["reversed"], counted(with_them)["reversed"]) == (0, 3)
+    bidirzscore = CATALOGUE["bidirzscore"]
+    assert cost_of(bidirzscore, without, queries=7).ratio == 1
+    assert cost_of(bidirzscore, with_them, queries=7).ratio == pytest.approx(1.3)
 
 
 @settings(deadline=None)

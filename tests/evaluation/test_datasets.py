@@ -1,11 +1,13 @@
 """BEIR folders: what is read, what is refused, what is warned about."""
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from es_ttc.errors import ConfigurationError
-from es_ttc.lab.evaluation.datasets import Document, load_collection, sample, splits
+from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.lab.evaluation.datasets import Document, field_values, load_collection, load_queries, sample, splits
 
 CORPUS = '{"_id": "Ada Lovelace", "title": "Ada", "text": "engine"}\n\n{"_id": 7, "text": "seven", "metadata": {}}\n'
 QUERIES = '{"_id": "q 1", "text": "who"}\n{"_id": "q2", "text": "what"}\n{"_id": "q3", "text": "unjudged"}\n'
@@ -35,6 +37,37 @@ def test_a_folder_is_read_in_its_own_order(tmp_path: Path) -> None:
     assert dict(collection.qrels) == {"q 1": {"7": 1, "Ada Lovelace": 0}, "q2": {"Ada Lovelace": 2}}
     assert collection.warnings == ()
     assert (collection.judgements, collection.relevant) == (3, 2)
+
+
+def test_numbers_of_a_document_are_its_numeric_fields(tmp_path: Path) -> None:
+    records = [
+        {"_id": "a", "text": "x", "year": 1999, "stars": [4.5, 3], "metadata": {"views": 7, "shop": {"price": 0.5}}},
+        {"_id": "b", "text": "x", "year": None, "new": True, "url": "http://", "mixed": [1, "two"], "none": []},
+    ]
+    corpus = "\n".join(json.dumps(record) for record in records)
+    collection = load_collection(write(tmp_path / "c", corpus=corpus))
+    first, second = collection.documents
+    assert first.numbers == {"year": 1999.0, "stars": 3.0, "metadata.views": 7.0, "metadata.shop.price": 0.5}
+    assert second.numbers == {}
+    assert {first, second} == set(collection.documents)
+    np.testing.assert_array_equal(field_values(collection, "year"), [1999.0, np.nan])
+    with pytest.raises(InvalidRequest, match=r"a number in the field \[yeer\]: did you mean \[year\]"):
+        field_values(collection, "yeer")
+    plain = load_collection(write(tmp_path / "plain"))
+    with pytest.raises(InvalidRequest, match=r"in the field \[year\]: its documents have no numbers"):
+        field_values(plain, "year")
+
+
+def test_queries_are_read_without_a_corpus(tmp_path: Path) -> None:
+    folder = write(tmp_path / "c", corpus=None)
+    judged = load_queries(folder, "test")
+    assert (judged.name, judged.documents) == ("c", ())
+    assert dict(judged.queries) == {"q 1": "who", "q2": "what"}
+    with pytest.raises(ConfigurationError, match=r"has no split \[train\]"):
+        load_queries(folder, "train")
+    (folder / "queries.jsonl").unlink()
+    with pytest.raises(ConfigurationError, match=r"has no queries\.jsonl: .* holds queries\.jsonl and qrels/S"):
+        load_queries(folder, "test")
 
 
 def test_only_queries_of_the_split_are_kept(tmp_path: Path) -> None:

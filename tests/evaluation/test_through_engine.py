@@ -1,5 +1,6 @@
 """Through real engines: the same scores as in memory, and nothing left behind."""
 
+import asyncio
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
+from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.compose import compose
 from es_ttc.lab.evaluation.datasets import Collection, Document, load_collection
@@ -23,7 +25,9 @@ from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve, retrieval
 from es_ttc.lab.evaluation.plan import Plan, run
 from es_ttc.lab.evaluation.through_engine import MOST_HITS, engine_searcher, temporary_index
+from es_ttc.rescorers.learned.model import serve_from
 from es_ttc.settings import EngineSettings
+from tests.rescorers.test_learned import stump, written
 from tests.support.signals import hear_ctrl_c, ignore_ctrl_c
 
 pytestmark = pytest.mark.engine
@@ -105,6 +109,31 @@ def test_every_method_runs_and_bm25_agrees_with_memory(small: Collection, engine
             assert theirs.mean("ndcg@10") == pytest.approx(ours.mean("ndcg@10"), abs=0.02), (first_pass, name)
 
 
+def test_numeric_fields_of_a_collection_are_those_of_its_index(
+    engine_url: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    years = {"old": 1900.5, "new": 2020.0, "newer": 2024.25, "undated": None}
+    documents = tuple(
+        Document(name, "", f"A {name} bee.", {} if year is None else {"metadata.year": year})
+        for name, year in years.items()
+    )
+    collection = Collection("dated", "test", documents, {"q": "bee"}, {"q": {"newer": 1}})
+    fields = [{"name": "metadata.year"}]
+    trees = stump(feature=[4], threshold=[2022.0], default_left=[True])
+    written(tmp_path, "dated", {**trees, "blend": 0.0, "fields": fields})
+    serve_from(tmp_path)
+    try:
+        plan = Plan(resolve(["learned"]), window=4)
+        for through in (None, EngineSettings(engine=engine_url)):
+            found, _ = run(replace(plan, engine=through), collection, encoder)
+            assert found.methods["learned"].scores.mean("mrr") == 1.0, through
+            lacking = replace(collection, documents=documents[-1:])
+            with pytest.raises(InvalidRequest, match=r"no document of \[dated\] has a number in the field"):
+                run(replace(plan, engine=through), lacking, encoder)
+    finally:
+        serve_from(None)
+
+
 @pytest.mark.parametrize("name", ["rr", "gar", "slidegar", "rgs"])
 def test_a_walk_in_memory_is_the_one_through_the_engine(
     name: str, small: Collection, engine_url: str, encoder: Encoder
@@ -150,6 +179,22 @@ def test_a_window_beyond_an_engine_s_reach_is_refused(opensearch_url: str, encod
     plan = Plan(resolve(["spectral"]), window=None, engine=EngineSettings(engine=opensearch_url))
     with pytest.raises(InvalidRequest, match=r"\[window\] all is 10001 documents, and an engine gives up to 10000"):
         run(plan, collection, encoder)
+
+
+def test_what_still_writes_is_stopped_before_the_index_is_deleted(
+    small: Collection, opensearch_url: str, encoder: Encoder
+) -> None:
+    spec = Plan(resolve(["dense"])).spec(small, encoder)
+
+    async def write(engine: Engine, name: str) -> None:
+        while True:
+            await engine.bulk(name, [b'{"index":{}}', b'{"title":"late"}'])
+
+    with temporary_index(EngineSettings(engine=opensearch_url), small, spec, encoder) as temporary:
+        task = temporary.runner.get_loop().create_task(write(temporary.engine, temporary.name))
+        temporary.runner.run(asyncio.sleep(0.2))
+    assert task.cancelled()
+    assert temporary.name not in indices(opensearch_url)
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])

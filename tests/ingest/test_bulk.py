@@ -57,6 +57,19 @@ async def test_a_bulk_that_failed_as_a_whole_is_sent_again(opensearch_url: str, 
     assert server.bulks == [["1", "2"]] * 3
 
 
+async def test_a_cancelled_write_ends_when_the_engine_has_done_it(engine_url: str, index_name: str) -> None:
+    """Nothing is written any more when the caller goes on, for example to delete the index."""
+    async with broken(engine_url, []) as (engine, server):
+        writing = asyncio.create_task(write(engine, index_name, [action(str(n), 1000) for n in range(3000)], QUICK))
+        while not server.bulks:  # noqa: ASYNC110 - the server has no event
+            await asyncio.sleep(0.001)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        await engine.refresh(index_name)
+        assert await engine.count(index_name) == 3000
+
+
 async def test_a_bulk_that_is_too_large_is_halved(opensearch_url: str, index_name: str) -> None:
     async with broken(opensearch_url, ["too large"] * 2) as (engine, server):
         items = await write(engine, index_name, [action(str(n)) for n in range(4)], QUICK)

@@ -62,7 +62,13 @@ async def features_in(engine: Engine, index: str, spec: IndexSpec, **params: str
     wanted = sorted(carried(spec))
     reader = reader_of(spec.layout)
     asked = reader.request(wanted)
-    body = {**asked, "docvalue_fields": [*asked.get("docvalue_fields", ()), HASH, ENCODER], "size": 1000}
+    query = reader.query({"match_all": {}}, wanted, (await engine.capabilities()).product)
+    body = {
+        **asked,
+        "query": query,
+        "docvalue_fields": [*asked.get("docvalue_fields", ()), HASH, ENCODER],
+        "size": 1000,
+    }
     found: Features = {}
     for hit in (await engine.search(index, body, **params))["hits"]["hits"]:
         fields = hit.get("fields", {})

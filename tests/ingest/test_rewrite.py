@@ -37,7 +37,7 @@ DOCUMENTS = [
 STORAGES: dict[str, dict[str, Any]] = {
     "packed": {"spans": (SpanGrid(3, 2),), "chunks": True},
     "doc_values": {"blobs": "doc_values", "codec": "float16"},
-    "nested": {"tokens": "nested"},
+    "nested": {"tokens": "nested", "spans": (SpanGrid(3, 2),)},
     "residual": {"codec": "residual4", "spans": (SpanGrid(3, 2),)},
     "none": {"tokens": "none"},
 }
@@ -57,7 +57,8 @@ async def features(engine: Engine, name: str, spec: IndexSpec) -> dict[tuple[str
     """All stored features as the gateway reads them."""
     reader = reader_of(spec.layout)
     wanted = list(carried(spec))
-    body = {"query": {"match_all": {}}, "size": 10, **reader.request(wanted)}
+    query = reader.query({"match_all": {}}, wanted, (await engine.capabilities()).product)
+    body = {"query": query, "size": 10, **reader.request(wanted)}
     hits = (await engine.search(name, body))["hits"]["hits"]
     books = {codebook_id(spec.codebook): unpack_codebook(spec.codebook)} if spec.codebook else {}
     found = {}
@@ -178,8 +179,8 @@ async def test_an_index_without_the_field_is_told_the_command(
     assert IndexSpec.from_mapping(index_name, mapping) == made.spec
 
 
-@pytest.mark.parametrize("tokens", ["none", "nested"])
-def test_spans_that_cannot_be_made_again_are_refused(encoder: Encoder, tokens: TokenStorage) -> None:
-    spec = IndexSpec(encoder.identity, tokens=tokens, spans=(SpanGrid(3, 2),))
+@pytest.mark.parametrize(("tokens", "outside"), [("none", True), ("nested", False), ("rank_vectors", True)])
+def test_spans_that_cannot_be_made_again_are_refused(encoder: Encoder, tokens: TokenStorage, outside: bool) -> None:
+    spec = IndexSpec(encoder.identity, tokens=tokens, spans=(SpanGrid(3, 2),), outside_source=outside)
     with pytest.raises(InvalidRequest, match="make the index with packed tokens"):
         DocumentRewriter(None, "i", spec)  # type: ignore[arg-type]

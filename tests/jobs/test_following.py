@@ -24,17 +24,18 @@ from es_ttc.enrichment.jobs.encoding_run import LoadedEncoders, take_encoding_tu
 from es_ttc.enrichment.jobs.encoding_service import start_next
 from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow, unfollow
 from es_ttc.enrichment.jobs.partition_run import TurnEnd, take_turn
-from es_ttc.enrichment.jobs.record import Job
+from es_ttc.enrichment.jobs.record import Budget, Job
 from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
 from es_ttc.enrichment.jobs.service import JobStatus
 from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest
 from es_ttc.index.attach import attach_beside, attach_inside
+from es_ttc.index.attach.followed_writes import delete_pipeline
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.mappings.enrichment import add_enrichment
-from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.index import IndexOptions, create_index, index_body
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings, Settings
@@ -539,6 +540,8 @@ async def test_what_cannot_be_followed_is_refused_and_left_as_it_was(
         await follow(engine, settings, index_name, "later")
     [source] = await sources_of(engine, index_name)
     await attach_beside(engine, source, replace(spec, text_fields=("text",)), encoder)
+    with pytest.raises(InvalidRequest, match=r"leave out --plugin"):
+        await follow(engine, settings, index_name, "later", plugin_timeout="30s")
     with pytest.raises(InvalidRequest, match=r"leave out --enrich, or attach with --in-index"):
         await follow(engine, settings, index_name, "later", EnrichmentOptions())
     [side] = (await engine.mapping(f"ttc-side-{index_name}")).values()
@@ -546,6 +549,18 @@ async def test_what_cannot_be_followed_is_refused_and_left_as_it_was(
     assert not await engine.exists(settings.jobs_index)
     for side_name in await engine.mapping(f"ttc-side-{index_name}"):
         await engine.delete_index(side_name)
+
+
+async def test_a_plugin_that_is_not_there_is_named_before_anything_changes(
+    engine: Engine, index_name: str, spec: IndexSpec
+) -> None:
+    settings = settings_for(engine, index_name)
+    await create_index(engine, index_name, spec)
+    before = await engine.mapping(index_name)
+    with pytest.raises(ConfigurationError, match=r"has no ingest processor \[ttc\]: install the es-ttc plugin"):
+        await follow(engine, settings, index_name, "now", EnrichmentOptions(), plugin_timeout="30s")
+    assert await engine.mapping(index_name) == before
+    assert not await engine.exists(settings.jobs_index)
 
 
 async def test_the_next_index_is_followed_too(
@@ -600,6 +615,94 @@ async def test_the_next_index_is_followed_too(
             await engine.request("DELETE", f"/_data_stream/{name}")
         await engine.request("DELETE", f"/_index_template/{name}")
         await remove_traces_like(engine, name)
+
+
+async def enrich_all(engine: Engine, settings: Settings, job: Job) -> None:
+    """Do what workers do until a job has nothing left, however slow the machine is."""
+    for partition in range(job.lanes):
+        while (end := await take_turn(engine, settings, None, job.id, partition)) is TurnEnd.TIME:
+            pass
+        assert end is TurnEnd.NOTHING_LEFT
+
+
+@pytest.mark.parametrize("template", ["of an index made by es-ttc", "of the first index as it is", "of somebody else"])
+async def test_the_next_index_is_enriched_too(
+    engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path, template: str
+) -> None:
+    """The job of the new index is like that of the one before, also if an index template carries the pipeline over.
+
+    An index of somebody else, which is attached with its features in it, is a data stream's on OpenSearch.
+    """
+    capabilities = await engine.capabilities()
+    attached = template == "of somebody else"
+    streams = attached and capabilities.product == "opensearch"
+    name = f"{index_name}-alias"
+    body = index_body(spec, capabilities, IndexOptions(shards=1, replicas=0))
+    if attached:
+        properties = {**{field: {"type": "text"} for field in spec.text_fields}, "@timestamp": {"type": "date"}}
+        body = {"settings": {"number_of_replicas": 0}, "mappings": {"properties": properties}}
+    made = {
+        "index_patterns": [name, f"{name}-0*"],
+        "priority": 500,
+        **({"data_stream": {}} if streams else {}),
+        "template": body,
+    }
+    await engine.request("PUT", f"/_index_template/{name}", body=made)
+    async with scripted_model(lambda _: "snow, flood") as model:
+        settings = Workplace(engine.url, index_name, model.url, tmp_path).settings
+        try:
+            if streams:
+                await engine.request("PUT", f"/_data_stream/{name}")
+            else:
+                await engine.create_index(f"{name}-000001", {"aliases": {name: {"is_write_index": True}}})
+
+            def add(title: str) -> None:
+                document = {"@timestamp": "2026-11-23T00:00:00Z", "title": title, "text": f"About {title}."}
+                reply = call(engine.url, "POST", f"/{name}/_doc?refresh=true", document)
+                assert reply.status == 201, reply.body
+
+            add("an owl")
+            [first] = await sources_of(engine, name)
+            if attached:
+                await attach_inside(engine, first, spec, encoder)
+            options = EnrichmentOptions(prompt="base", budget=Budget(tokens=77_000, cost=None))
+            [followed] = await follow(engine, settings, name, "later", options)
+            assert followed.enrichment is not None
+            if template == "of the first index as it is":
+                [first] = await sources_of(engine, name)
+                carried = {"index.final_pipeline": first.settings["index.final_pipeline"]}
+                mappings = {key: first.mapping[key] for key in ("_meta", "_source", "properties")}
+                made["template"] = {"settings": {**body["settings"], **carried}, "mappings": mappings}
+                await engine.request("PUT", f"/_index_template/{name}", body=made)
+            await engine.request("POST", f"/{name}/_rollover")
+            add("a trout")
+            store = JobStore(engine, settings.jobs_index)
+            jobs = await start_next(store, await store.encodings(status=["running"]))
+            [second] = {job.index for job in jobs} - {first.index}
+            async with following(engine, settings, second, encoder):
+                await settled(engine, settings, second)
+            [source] = await sources_of(engine, second)
+            assert source.settings["index.final_pipeline"].endswith(second)
+            job = await store.get(f"enrich-{second}")
+            assert (job.index, job.budget, job.plan) == (second, options.budget, followed.enrichment.job.plan)
+            await enrich_all(engine, settings, job)
+            await engine.refresh(second)
+            assert await engine.count(second, {"match": {"ttc.enrichment": "flood"}}) == 1
+            await engine.delete_index(first.index)
+            await delete_pipeline(engine, first.index)
+            add("a cat")  # the pipeline of the first index is not needed
+            assert [job.index for job in await start_next(store, jobs)] == [second]
+            assert (await store.get(f"enrich-{first.index}")).status == "cancelled"
+            assert (await store.get(job.id)).status == "running"
+            assert await unfollow(engine, settings.jobs_index, name)
+        finally:
+            if streams:
+                await engine.request("DELETE", f"/_data_stream/{name}")
+            for index in await engine.request("GET", f"/{name}-0*", params={"ignore_unavailable": "true"}):
+                await engine.delete_index(index)
+            await engine.request("DELETE", f"/_index_template/{name}")
+            with suppress(EngineError):  # there may be none
+                await engine.request("DELETE", f"/_ingest/pipeline/*{name}*")
 
 
 async def remove_traces_like(engine: Engine, name: str) -> None:

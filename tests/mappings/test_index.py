@@ -36,9 +36,18 @@ def test_spans_are_nested_vectors_of_the_same_kind(capabilities: Capabilities) -
     assert set(ours["spans"]["properties"]) == {"v", "scale", "position", "field", "start", "end"}
 
 
-def test_token_vectors_that_are_not_packed_alone_stand_in_source() -> None:
+@pytest.mark.parametrize("capabilities", [OPENSEARCH, ELASTICSEARCH])
+def test_nested_token_vectors_stand_outside_source(capabilities: Capabilities) -> None:
+    body = index_body(replace(SPEC, tokens="nested", spans=(SpanGrid(10, 5),)), capabilities)
+    ours = body["mappings"]["properties"]["ttc"]["properties"]
+    assert ours["tokens"] == {"type": "nested", "dynamic": "strict", "properties": {"v": ours["vector"]}}
+    assert body["mappings"]["_source"] == {"excludes": ["ttc"]}
+    assert body["settings"]["index"]["max_inner_result_window"] == 10_000
+
+
+def test_token_vectors_that_were_or_must_be_in_source() -> None:
     assert index_body(SPEC, OPENSEARCH)["mappings"]["_source"] == {"excludes": ["ttc"]}
-    nested = replace(SPEC, tokens="nested")
+    nested = replace(SPEC, tokens="nested", outside_source=False)
     for capabilities in (OPENSEARCH, ELASTICSEARCH):
         mappings = index_body(nested, capabilities)["mappings"]
         ours = mappings["properties"]["ttc"]["properties"]

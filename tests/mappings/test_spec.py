@@ -8,6 +8,7 @@ import pytest
 
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
+from es_ttc.index.mappings.fields import fields
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.vectors.packed import codebook_id, pack_codebook
 from es_ttc.vectors.residual import learn
@@ -34,8 +35,11 @@ def test_what_is_not_packed_in_stored_fields_comes_back_too() -> None:
         (SPEC, "stored"),
         (residual, "doc_values"),
         (replace(SPEC, tokens="none", blobs="doc_values"), "doc_values"),
-        (replace(SPEC, tokens="nested"), "nested"),
+        (replace(SPEC, tokens="nested"), "nested_vectors"),
+        (replace(SPEC, tokens="nested", outside_source=False), "nested"),
+        (replace(SPEC, token_pooling=3, drop_tokens="english"), "stored"),
         (replace(SPEC, tokens="rank_vectors"), "rank_vectors"),
+        (replace(SPEC, chunks=True, reversed=True), "stored"),
     ):
         mapping = {"_meta": {"ttc": orjson.loads(orjson.dumps(spec.as_meta()))}}
         assert IndexSpec.from_mapping("articles", mapping) == spec
@@ -44,17 +48,40 @@ def test_what_is_not_packed_in_stored_fields_comes_back_too() -> None:
     assert len({spec.storage for spec in (residual, replace(residual, blobs="stored"), SPEC)}) == 3
 
 
+def test_documents_as_queries_are_known_by_the_mapping_and_change_no_other_index() -> None:
+    """Content hashes of indices without them are those of earlier releases."""
+    chunks = replace(SPEC, chunks=True)
+    assert chunks.storage.hex() == "ebf54daa85721844c73dfa4485889777"
+    assert "reversed" not in chunks.as_meta()
+    assert not IndexSpec.from_mapping("articles", {"_meta": {"ttc": chunks.as_meta()}}).reversed
+    both = replace(chunks, reversed=True)
+    assert both.storage != chunks.storage
+    assert {field.name for field in fields(both)} - {field.name for field in fields(chunks)} == {"ttc.reversed"}
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"codec": "residual4"}, "needs a codebook"),
         ({"codebook": b"any"}, "has no use for a codebook"),
         ({"tokens": "nested", "blobs": "doc_values"}, "goes with packed tokens"),
+        ({"token_pooling": 7}, r"\[token_pooling\] must be from 1 to 6, got \[7\]"),
+        ({"tokens": "none", "spans": (), "token_pooling": 2}, "go with token vectors"),
+        ({"tokens": "none", "spans": (), "drop_tokens": "english"}, "go with token vectors"),
     ],
 )
 def test_parts_that_do_not_go_together_are_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidRequest, match=says):
         replace(SPEC, **change)
+
+
+def test_nested_tokens_of_an_earlier_release_are_read_where_they_are() -> None:
+    """Its mapping does not say that they are outside `_source`, and its content hashes are as they were."""
+    earlier = replace(SPEC, tokens="nested", outside_source=False)
+    meta = replace(SPEC, tokens="nested").as_meta()
+    assert meta.pop("outside_source") is True
+    assert IndexSpec.from_mapping("articles", {"_meta": {"ttc": meta}}) == earlier
+    assert earlier.storage != replace(SPEC, tokens="nested").storage
 
 
 def test_an_index_without_or_from_a_newer_release_is_refused() -> None:
@@ -74,7 +101,15 @@ def test_what_someone_has_changed_there_is_refused_with_its_reason(damage: dict[
 
 @pytest.mark.parametrize(
     "change",
-    [{"tokens": "none"}, {"codec": "int8"}, {"scales": (1, 2.5)}, {"max_tokens": 8}, {"spans": (SpanGrid(10, 4),)}],
+    [
+        {"tokens": "none"},
+        {"codec": "int8"},
+        {"scales": (1, 2.5)},
+        {"max_tokens": 8},
+        {"spans": (SpanGrid(10, 4),)},
+        {"token_pooling": 2},
+        {"drop_tokens": "english"},
+    ],
 )
 def test_storage_tells_whatever_changes_what_is_stored_of_a_text(change: dict[str, Any]) -> None:
     assert replace(SPEC, **change).storage != SPEC.storage

@@ -11,6 +11,7 @@ from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.plugin import Plugin
+from es_ttc.index.mappings.spec import SpanGrid
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.conftest import PRODUCTS
@@ -24,6 +25,7 @@ from tests.support.plugin import Sidecar, built, sidecar_address
 STORED = "corpus-stored"
 DOC_VALUES = "corpus-doc-values"
 SHARDED = "corpus-of-five-shards"
+NESTED = "corpus-nested"
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ def _plugged(product: str, make: Callable[[Plugin], Distribution], encoder: Enco
             make_index(node.url, STORED, encoder, shards=1)
             make_index(node.url, DOC_VALUES, encoder, shards=1, blobs="doc_values")
             make_index(node.url, SHARDED, encoder, shards=5)
+            make_index(node.url, NESTED, encoder, shards=1, tokens="nested", spans=(SpanGrid(10, 5),))
             settings = GatewaySettings(
                 engine=node.url, port=0, default_timeout_ms=20_000, sidecar_token=SecretStr(SIDECAR_TOKEN)
             )

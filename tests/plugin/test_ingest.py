@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,19 +16,25 @@ from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
+from es_ttc.enrichment.jobs import commands
+from es_ttc.enrichment.jobs.encoding_record import encoding_job_id
+from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow, unfollow
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.ingest_pipeline import add_pipeline, pipeline_name, processor
-from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.settings import EngineSettings
+from tests.jobs.test_following import enrich_all, features_fit, following, settled
 from tests.plugin.conftest import STORED, Plugged
 from tests.plugin.test_rescore import ours
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import corpus
 from tests.serving.test_rescore import EVERYTHING
+from tests.support.jobs import Workplace
+from tests.support.llm import scripted_model
 from tests.support.plugin import NOWHERE
 
 INDEX = "written-by-anyone"
@@ -113,6 +120,26 @@ def test_documents_are_encoded_before_they_are_indexed(plugged: Plugged, index: 
     assert again.ids[0] == "d1"
 
 
+def test_nested_token_vectors_are_written_and_read_in_the_shard(
+    plugged: Plugged, index_name: str, encoder: Encoder
+) -> None:
+    """The processor writes what `es-ttc ingest` writes, and the shard's own rescorer reads it, beside spans."""
+    spec = IndexSpec(encoder.identity, codec="float16", max_tokens=64, tokens="nested", spans=(SpanGrid(10, 5),))
+    with_engine(plugged, lambda engine: create_index(engine, index_name, spec, IndexOptions(shards=1, replicas=0)))
+    try:
+        assert write(plugged, "wait", corpus(), index_name).json()["errors"] is False
+        assert states(plugged, index_name) == {"ready": 59, "empty": 1}
+        body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
+        expected, got = search(plugged.url, STORED, body), search(plugged.url, index_name, body)
+        assert got.headers["x-ttc-applied"] == "true"
+        assert dict(zip(got.ids, got.scores, strict=True)) == pytest.approx(
+            dict(zip(expected.ids, expected.scores, strict=True)), abs=1e-3
+        )
+        assert "ttc" not in call(plugged.url, "GET", f"/{index_name}/_source/d1").json()
+    finally:
+        call(plugged.url, "DELETE", f"/{index_name}")
+
+
 def test_without_waiting_they_are_pending(plugged: Plugged, index: str) -> None:
     stale = [document | {"ttc": {"hash": "of another text", "state": "ready"}} for document in corpus()[:3]]
     stale += [document | {"ttc.hash": "of another text", "ttc.state": "ready"} for document in corpus()[3:5]]
@@ -179,7 +206,8 @@ sources = st.fixed_dictionaries(
         "text": values,
         "meta": st.fixed_dictionaries({"note": values}) | values,
         "meta.note": values,
-        "deep": st.fixed_dictionaries({}, optional={"er": st.fixed_dictionaries({"text": values}), "er.text": values}),
+        "deep": st.fixed_dictionaries({}, optional={"er": st.fixed_dictionaries({"text": values}), "er.text": values})
+        | st.lists(st.fixed_dictionaries({"er": st.fixed_dictionaries({"text": values}) | values}), max_size=3),
         "unread": values,
     },
 )
@@ -235,8 +263,102 @@ def test_the_pipeline_that_es_ttc_makes(plugged: Plugged, index: str, encoder: E
     assert states(plugged) == {"ready": 24, "empty": 1}
 
 
+def own(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of some fields of a hit."""
+    return {name: values[0] for name, values in fields.items()}
+
+
+async def test_a_followed_index_encodes_and_enriches_by_the_plugins_processor(
+    plugged: Plugged, index: str, encoder: Encoder, spec: IndexSpec, tmp_path: Path
+) -> None:
+    """What the pipeline of the engine's own processors does: the jobs find every document, and their writes pass."""
+    engine = await connect(EngineSettings(engine=plugged.url))
+    job = encoding_job_id(index)
+    forged = {"state": "ready", "hash": "0" * 32, "encoder": spec.encoder.key, "enriched": "any", "key": "0" * 32}
+    async with scripted_model(lambda _: "snow, flood") as model:
+        settings = Workplace(
+            plugged.url, index, model.url, tmp_path, more={"ES_TTC_JOBS_LOOK_SECONDS": "0.02"}
+        ).settings
+        try:
+            options = EnrichmentOptions(prompt="base")
+            [made] = await follow(engine, settings, index, "later", options, plugin_timeout="20s")
+            assert made.as_dict()["plugin"] is True
+            some = [document | {"ttc": forged, "ttc.enrichment": "a phrase"} for document in corpus()[:5]]
+            assert write(plugged, "_none", some).json()["errors"] is False
+            for document in corpus()[:5]:
+                digest = content_hash(*compose(document, spec.text_fields), spec)
+                stamped = hits(plugged, [document["_id"]])[document["_id"]]
+                assert own(stamped) == {"ttc.hash": digest, "ttc.state": "pending"}
+            async with following(engine, settings, index, encoder):
+                found = await settled(engine, settings, index)
+            assert {state for _, state in found.values()} <= {"ready", "empty"}
+            assert await features_fit(engine, index, spec) == found.keys()
+            assert made.enrichment is not None
+            await enrich_all(engine, settings, made.enrichment.job)
+            texts = sum(state == "ready" for _, state in found.values())
+            assert await enriched(engine, index) == texts
+            assert states(plugged).get("pending") is None  # the job's writes keep the features
+            assert call(plugged.url, "PUT", f"/{index}/_doc/d1?refresh=true", {"text": "another"}).status == 200
+            assert (states(plugged)["pending"], await enriched(engine, index)) == (1, texts - 1)
+
+            [again] = await follow(engine, settings, index, "now", options, plugin_timeout="20s")
+            assert again.index.options.key == made.index.options.key
+            assert call(plugged.url, "PUT", f"/{index}/_doc/d1?refresh=true", {"text": "a third"}).status == 200
+            assert states(plugged).get("pending") is None
+            with plugged.sidecar.failing(lambda _: call(NOWHERE, "GET", "/")):
+                assert call(plugged.url, "PUT", f"/{index}/_doc/d1?refresh=true", {"text": "a fourth"}).status == 200
+            assert states(plugged)["pending"] == 1
+            through = call(plugged.gateway, "PUT", f"/{index}/_doc/new?refresh=true", {"text": "through the gateway"})
+            assert (through.status, through.headers["x-ttc-encoded"]) == (201, "true")
+            assert own(hits(plugged, ["new"])["new"])["ttc.state"] == "ready"
+            async with following(engine, settings, index, encoder):
+                assert {state for _, state in (await settled(engine, settings, index)).values()} <= {"ready", "empty"}
+            assert (await commands.shown(engine, settings, job)).progress.failed == 0
+            assert await unfollow(engine, settings.jobs_index, index)
+            assert call(plugged.url, "GET", f"/_ingest/pipeline/ttc-writes-{index}").status == 404
+        finally:
+            call(plugged.url, "DELETE", f"/{settings.jobs_index}*")
+            await engine.close()
+
+
+async def enriched(engine: Engine, index: str) -> int:
+    await engine.refresh(index)
+    return await engine.count(index, {"exists": {"field": "ttc.enriched"}})
+
+
+def test_the_command_that_follows_writes_by_the_plugin(
+    plugged: Plugged, index: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ES_TTC_JOBS_INDEX", f"{index}-jobs")
+    command = ["index", "pipeline", index, "--engine", plugged.url]
+    try:
+        assert run([*command, "--encode", "now", "--plugin", "--timeout", "0s"]) == 1
+        assert "[timeout] must be a time longer than nothing" in capsys.readouterr().err
+        assert call(plugged.url, "GET", f"/_ingest/pipeline/ttc-writes-{index}").status == 404
+        assert run([*command, "--encode", "now", "--plugin", "--timeout", "20s"]) == 0
+        assert "are encoded before they are indexed, and where that fails by job encode-" in capsys.readouterr().out
+        assert call(plugged.url, "PUT", f"/{index}/_doc/d1?refresh=true", {"text": "a text"}).status == 201
+        assert states(plugged) == {"ready": 1}
+        assert run(["index", "show", index, "--engine", plugged.url]) == 0
+        assert "encoded now, by the plugin's processor" in capsys.readouterr().out
+        assert run([*command, "--wait"]) == 1
+        assert "has the final pipeline [ttc-writes-" in capsys.readouterr().err
+        assert run([*command, "--remove"]) == 0
+    finally:
+        call(plugged.url, "DELETE", f"/{index}-jobs*")
+
+
 @pytest.mark.parametrize(
-    "options", [{"on_error": "ignore"}, {"timeout": "0s"}, {"wiat": True}, {"wait": "yes"}, {"content": {}}]
+    "options",
+    [
+        {"on_error": "ignore"},
+        {"timeout": "0s"},
+        {"wiat": True},
+        {"wait": "yes"},
+        {"content": {}},
+        {"encode": "soon"},
+        {"enrich": True},
+    ],
 )
 def test_mistakes_in_a_pipeline(plugged: Plugged, options: dict[str, Any]) -> None:
     reply = call(plugged.url, "PUT", "/_ingest/pipeline/wrong", {"processors": [{"ttc": options}]})

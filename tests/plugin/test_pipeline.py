@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.plugin.conftest import DOC_VALUES, SHARDED, STORED, Plugged
+from tests.plugin.conftest import DOC_VALUES, NESTED, SHARDED, STORED, Plugged
 from tests.plugin.test_faults import recovered
 from tests.plugin.test_rescore import METHODS, TEXTS, applied
 from tests.serving.client import Reply, call, search
@@ -54,7 +54,7 @@ def gateway(plugged: Plugged, index: str, body: dict[str, Any], **section: Any) 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    index=st.sampled_from([SHARDED, SHARDED, f"{STORED},{SHARDED}", DOC_VALUES]),
+    index=st.sampled_from([SHARDED, SHARDED, f"{STORED},{SHARDED}", DOC_VALUES, NESTED, f"{STORED},{NESTED}"]),
     query=queries,
     method=st.sampled_from(METHODS),
     text=st.sampled_from(TEXTS),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.plugin.conftest import DOC_VALUES, SHARDED, STORED, Plugged
+from tests.plugin.conftest import DOC_VALUES, NESTED, SHARDED, STORED, Plugged
 from tests.serving.client import Reply, call, search
 from tests.serving.test_identity import queries
 from tests.serving.test_rescore import CATS, EVERYTHING
@@ -42,7 +42,7 @@ def same(plugin: Reply, gateway: Reply) -> None:
     assert plugin.json()["hits"]["max_score"] == (best if best is None else pytest.approx(best, abs=1e-4))
 
 
-@pytest.mark.parametrize("index", [STORED, DOC_VALUES])
+@pytest.mark.parametrize("index", [STORED, DOC_VALUES, NESTED])
 @pytest.mark.parametrize(("method", "params"), METHODS, ids=str)
 def test_one_shard_is_as_through_the_gateway(plugged: Plugged, index: str, method: str, params: dict[str, Any]) -> None:
     body = {"query": EVERYTHING, "size": 60, "rescore": ours(method, params=params)}
@@ -57,7 +57,7 @@ def test_one_shard_is_as_through_the_gateway(plugged: Plugged, index: str, metho
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    index=st.sampled_from([STORED, DOC_VALUES]),
+    index=st.sampled_from([STORED, DOC_VALUES, NESTED]),
     query=queries,
     method=st.sampled_from(METHODS),
     text=st.sampled_from(TEXTS),

@@ -8,6 +8,7 @@ import pytest
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.ranking.lambdamart import RankOptions, fit, train, values_of_trees
 from es_ttc.lab.ranking.weights import tune_weights, values_of_default
+from es_ttc.rescorers.learned.fields import NumericField
 from tests.ranking.pools import random_pools
 
 OPTIONS = RankOptions(trees=20, least=20)
@@ -55,3 +56,24 @@ def test_there_must_be_something_to_learn_from() -> None:
     nothing = tuple(replace(pool, grades=np.zeros_like(pool.grades)) for pool in pools.pools)
     with pytest.raises(InvalidRequest, match="nothing to learn from"):
         fit(replace(pools, pools=nothing), OPTIONS)
+
+
+def test_a_numeric_field_that_tells_is_learned_and_one_that_does_not_gains_nothing_by_it() -> None:
+    pools = random_pools(120, useful=0.0)
+    random = np.random.default_rng(7)
+    told = tuple(
+        replace(
+            pool,
+            numbers={
+                "stars, given": np.where(random.random(len(pool.grades)) < 0.2, np.nan, pool.grades + 10.0),
+                "noise": random.standard_normal(len(pool.grades)),
+            },
+        )
+        for pool in pools.pools
+    )
+    fields = (NumericField("stars, given"), NumericField("noise", 0.0))
+    found = train(replace(pools, pools=told), "ndcg@5", folds=4, fields=fields, options=OPTIONS)
+    assert found.clear
+    assert found.trees.problem(6) is None
+    assert max(found.gains, key=lambda name: found.gains[name]) == "field stars, given"
+    assert set(found.gains) == {*pools.signals, "field stars, given", "field noise"}

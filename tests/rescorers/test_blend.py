@@ -15,6 +15,7 @@ from es_ttc.rescorers.base import Feature, PartialRescorer, Query, Window
 from es_ttc.rescorers.blend.hybrid import HybridParams, HybridRescorer
 from es_ttc.rescorers.blend.normalise import NORMALISATIONS, NORMALISED, min_max, reciprocal_ranks, z_scores
 from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer
+from es_ttc.rescorers.blend.signals import all_signal_scores
 from es_ttc.rescorers.dense import DenseParams, DenseRescorer
 from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 from es_ttc.rescorers.spectral import SpectralParams, SpectralRescorer
@@ -53,6 +54,17 @@ def test_it_is_the_mean_of_z_scores_in_which_dense_counts_half() -> None:
     mean = (z["lexical"] + 0.5 * z["dense"] + z["spectral"] + z["late_interaction"]) / 3.5
     np.testing.assert_allclose(blend.score(query, window, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
     assert blend.summary(query, window, DEFAULT) == {"signals": [*by_hand(query, window)]}
+
+
+def test_spectral_alone_reads_the_means_of_words() -> None:
+    query, window = example()
+    means = unit_rows(np.random.default_rng(9), 1, DIMS)
+    scored = all_signal_scores(DEFAULT.names, replace(query, word_means=means), window)
+    expected = by_hand(query, window) | {
+        "spectral": SpectralRescorer().score(query_of(means), window, SpectralParams()),
+    }
+    for name, one in scored.items():
+        np.testing.assert_allclose(one.scores, expected[name], atol=1e-6)
 
 
 def test_weights_are_shares() -> None:

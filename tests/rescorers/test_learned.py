@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.ranking.lambdamart import exported
 from es_ttc.rescorers import registry
-from es_ttc.rescorers.base import Feature, PartialRescorer
+from es_ttc.rescorers.base import Feature, FieldRescorer, PartialRescorer
 from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer
+from es_ttc.rescorers.learned.fields import NumericField, as_number, parse_field, parse_fields
 from es_ttc.rescorers.learned.model import RankingModel, read_model, serve_from
 from es_ttc.rescorers.learned.rescorer import LearnedParams, LearnedRescorer
 from es_ttc.rescorers.learned.trees import Trees
@@ -161,6 +162,10 @@ def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
         ("mine", stump(feature=[2**40]), "is no ranking model"),
         ("mine", stump(values=["a", 1]), r"\[trees.values.0\]"),
         ("mine", {**stump(), "signals": ["lexical", "lexical", "dense", "spectral"]}, "named twice"),
+        ("mine", {**stump(feature=[5]), "fields": [{"name": "price"}]}, "reads another feature than those 5"),
+        ("mine", {**stump(), "fields": [{"name": "price"}] * 2}, r"\[fields\] names \[price\] twice"),
+        ("mine", {**stump(), "fields": [{"name": "ttc.hash"}]}, "is a field of es-ttc itself"),
+        ("mine", {**stump(), "fields": [{"name": "price", "missing": "none"}]}, r"\[fields.0.missing\]"),
         ("mine", {**stump(), "signals": ["words"]}, r"\[signals.0\]"),
         ("mine", {**stump(), "format": 2}, r"\[format\]"),
         ("mine", [], "write one with `es-ttc train rank`"),
@@ -172,6 +177,73 @@ def test_a_file_that_is_no_model_is_refused_by_name(tmp_path: Path, name: str, m
     with pytest.raises(ConfigurationError, match=message) as caught:
         serve_from(path.parent)
     assert path.name in str(caught.value)
+
+
+def test_numeric_fields_follow_the_signals(tmp_path: Path) -> None:
+    fields = [{"name": "price"}, {"name": "stars", "missing": 3.0}]
+    written(tmp_path, "mine", {**stump(feature=[5], threshold=[2.0]), "fields": fields})
+    serve_from(tmp_path)
+    assert isinstance(registry.load("learned"), FieldRescorer)
+    assert learned.fields(LearnedParams()) == ("price", "stars")
+    query, window = example(12)
+    stars = np.where(np.arange(12) < 4, np.nan, np.arange(12) / 4)
+    scores = learned.score(query, replace(window, numbers={"stars": stars}), LearnedParams())
+    lifted = np.where(np.isnan(stars), 3.0, stars) > 2
+    assert ((scores > 0.5) == lifted).all()
+    detail = learned.detail(query, replace(window, numbers={"stars": stars}), LearnedParams())
+    assert [one["fields"]["stars"] for one in detail] == [None] * 4 + stars[4:].tolist()
+    assert {one["fields"]["price"] for one in detail} == {None}
+    told = learned.summary(query, replace(window, numbers={"stars": stars}), LearnedParams())
+    assert (told["fields"], told["without_field"]) == (["price", "stars"], {"price": 12, "stars": 4})
+    model = read_model(tmp_path / "mine.json")
+    (tmp_path / "copy.json").write_bytes(model.content())
+    assert read_model(tmp_path / "copy.json").fields == model.fields == (
+        NumericField("price"), NumericField("stars", 3.0)
+    )  # fmt: skip
+
+
+PATHS = st.from_regex(r"[a-z][a-z0-9_]{0,8}(\.[a-z][a-z0-9_]{0,8}){0,2}", fullmatch=True).filter(
+    lambda name: name.partition(".")[0] != "ttc"
+)
+
+
+@given(name=PATHS, missing=st.none() | st.floats(allow_nan=False, allow_infinity=False))
+def test_a_field_is_what_its_text_says(name: str, missing: float | None) -> None:
+    text = name if missing is None else f"{name}:missing={missing!r}"
+    assert parse_field(text) == NumericField(name, missing)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["price:missing=many"], r"\[many\] after \[missing=\] is no number, as in price:missing=0"),
+        (["price:missing=nan"], "is no number"),
+        (["price:missing="], r"\[\] after \[missing=\] is no number"),
+        (["price:mising=1"], r"\[price:mising=1\] is no name of a field; write NAME or NAME:missing=VALUE"),
+        ([""], "is no name of a field"),
+        (["a b"], "is no name of a field"),
+        (["pri*"], "is no name of a field"),
+        (["_id"], "is no name of a field"),
+        (["ttc.vector"], "is a field of es-ttc itself"),
+        (["price", "price:missing=1"], r"names \[price\] twice"),
+        ([f"f{place}" for place in range(33)], "names 33 fields, and a model reads at most 32"),
+    ],
+)
+def test_what_is_no_field_is_refused(texts: list[str], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        parse_fields(texts)
+
+
+@given(st.lists(st.integers(-(2**60), 2**60) | st.floats(-1e300, 1e300), max_size=4))
+def test_the_least_of_several_values_counts(values: list[float]) -> None:
+    assert as_number(values) == (min(map(float, values)) if values else None)
+    assert as_number([str(value) for value in values]) == as_number(values)
+
+
+@pytest.mark.parametrize("value", [True, "cheap", {"value": 1}, float("inf"), "NaN"])
+def test_what_is_no_number_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"is no|could not convert"):
+        as_number(value)
 
 
 def test_the_folder_must_exist(tmp_path: Path) -> None:

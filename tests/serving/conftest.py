@@ -65,6 +65,15 @@ async def fill(
     engine = await connect(EngineSettings(engine=url))
     try:
         await create_index(engine, name, spec, IndexOptions(shards=shards, replicas=0))
+    finally:
+        await engine.close()
+    await write(url, name, encoder, documents)
+
+
+async def write(url: str, name: str, encoder: Encoder, documents: list[dict[str, Any]]) -> None:
+    """Write documents with their features."""
+    engine = await connect(EngineSettings(engine=url))
+    try:
         letters = DeadLetterList()
         await ingest(engine, name, Inputs([Documents(documents)]), encoder, dead_letters=letters)
         await engine.refresh(name)

@@ -1,5 +1,6 @@
 """Blend on real engines: its scores, the documents that join a window, what binds them, and pages."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from es_ttc.rescorers.blend.hybrid import HybridParams
 from es_ttc.rescorers.blend.rescorer import BlendParams
 from es_ttc.rescorers.blend.weights import share_read
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind, corpus, make_index
+from tests.serving.conftest import Behind, corpus, make_index, write
 
 CATS = "which cat drinks milk?"
 WITHOUT_TEXT = "d7"
@@ -182,6 +183,7 @@ def test_what_the_query_demands_holds_for_what_joins(behind: Behind, place: int)
     assert reply.status == 200, reply.body
     assert reply.json()["ttc"]["candidates"]["joined"] > 0
     assert all(by_id(name)["number"] % 2 for name in reply.ids)
+    assert len(reply.ids) == 12  # no candidate is found that may not be shown and leaves a gap
 
 
 def test_a_filtered_alias_binds_what_joins(behind: Behind) -> None:
@@ -195,6 +197,47 @@ def test_a_filtered_alias_binds_what_joins(behind: Behind) -> None:
         assert all(by_id(name)["number"] % 2 for name in reply.ids)
     several = search(behind.gateway, f"{alias},{behind.index}-no-such*", blended(window=12, size=12))
     assert several.ids == reply.ids
+
+
+@pytest.fixture
+def own_index(behind: Behind, index_name: str, encoder: Encoder) -> Iterator[str]:
+    """An index of the corpus that a test may change."""
+    make_index(behind.engine, index_name, encoder)
+    yield index_name
+    call(behind.engine, "DELETE", f"/{index_name}")
+
+
+def test_of_two_documents_with_the_same_text_only_the_permitted_one_joins(
+    behind: Behind, own_index: str, encoder: Encoder
+) -> None:
+    """The page's hits are read by content, which both have."""
+    twins = [
+        {"_id": name, "number": number, "anyway": "creature", "title": "", "text": CATS}
+        for name, number in (("first", 1000), ("second", 1001))
+    ]
+    asyncio.run(write(behind.engine, own_index, encoder, twins))
+    for hidden, shown in ((1000, "second"), (1001, "first")):
+        query = {"bool": {"must": BY_WORDS, "must_not": {"term": {"number": hidden}}}}
+        for more in ({}, {"size": 2}):  # in one request, and in two
+            reply = search(behind.gateway, own_index, blended(query, size=6) | more)
+            assert reply.json()["ttc"]["candidates"]["joined"] > 0
+            assert {"first", "second"} & set(reply.ids) == {shown}
+
+
+def test_a_point_in_time_binds_what_joins(behind: Behind, own_index: str, encoder: Encoder) -> None:
+    before = search(behind.gateway, own_index, blended(size=12))
+    joined = before.json()["ttc"]["candidates"]["joined"]
+    assert joined > 0
+    path = "_pit" if behind.product == "elasticsearch" else "_search/point_in_time"
+    opened = call(behind.gateway, "POST", f"/{own_index}/{path}?keep_alive=1m").json()
+    late = {"_id": "late", "number": 1000, "anyway": "creature", "title": "", "text": CATS}
+    asyncio.run(write(behind.engine, own_index, encoder, [late]))
+    assert search(behind.gateway, own_index, blended(size=12)).ids[0] == "late"
+    inside = call(
+        behind.gateway, "POST", "/_search", {**blended(size=12), "pit": {"id": opened.get("id") or opened["pit_id"]}}
+    )
+    assert inside.ids == before.ids
+    assert inside.json()["ttc"]["candidates"]["joined"] == joined
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """What serves an index: the configured encoder, one cut to its dimensions or length, or none; and its own features."""
 
 import asyncio
+import json
+import shutil
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 
 from es_ttc.encoders import EncoderIdentity, load_encoder
 from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.hashing import FileHashes
+from es_ttc.encoders.packages import minilm
 from es_ttc.errors import EncoderMismatch
 from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.http.upstream import Upstream
@@ -23,6 +27,18 @@ from tests.serving.conftest import Behind, make_index
 from tests.serving.test_rescore import CATS, EVERYTHING, WITHOUT_TEXT, in_memory, ours
 
 IDENTITY = EncoderIdentity("a-model", "0123456789ab", 384, 256, prompts="abcd", adapter="law@0123456789ab")
+
+
+@pytest.fixture(scope="module")
+def class_token(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """MiniLM with the class token's vector as its pooled one."""
+    files = minilm(FileHashes(tmp_path_factory.mktemp("hashes")), onnx=True)
+    assert files.onnx is not None
+    folder = tmp_path_factory.mktemp("models") / "class-token"
+    shutil.copytree(files.folder, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    (folder / "model.onnx").symlink_to(files.onnx)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "cls"}))
+    return load_encoder(f"{folder}@onnx")
 
 
 @pytest.mark.parametrize(("dims", "max_length"), [(128, None), (None, 16)])
@@ -45,6 +61,20 @@ def test_an_index_with_fewer_dimensions_or_a_shorter_length_is_served(
     assert reply.json()["ttc"]["encoder"] == cut.identity.key != encoder.identity.key
     assert whole.json()["ttc"]["encoder"] == encoder.identity.key
     assert whole.scores != reply.scores
+
+
+@pytest.mark.parametrize("method", ["spectral", "maxsim", "dense"])
+def test_an_encoder_with_the_class_tokens_vector_is_served_as_it_is_evaluated(
+    behind: Behind, index_name: str, class_token: Encoder, method: str
+) -> None:
+    spec = make_index(behind.engine, index_name, class_token)
+    settings = GatewaySettings(engine=behind.engine, port=0, encoder="any", default_timeout_ms=20_000, max_window=300)
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours(method)}
+    with running_gateway(settings, load=lambda _name, _folder: class_token) as gateway:
+        reply = search(gateway, index_name, body)
+    got = dict(zip(reply.ids, reply.scores, strict=True))
+    got.pop(WITHOUT_TEXT)
+    assert got == pytest.approx(in_memory(class_token, replace(behind, spec=spec), method, [CATS]), abs=1e-4)
 
 
 def test_it_is_ready_when_the_encoders_of_the_indices_are_loaded(

@@ -1,18 +1,24 @@
 """A model of trees on real engines: its ranking, what it says, and names that are refused."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
+from es_ttc.rescorers.learned.fields import NumericField
 from es_ttc.rescorers.learned.model import serve_from
 from es_ttc.rescorers.learned.rescorer import LearnedParams, LearnedRescorer
 from tests.rescorers.test_learned import stump, written
-from tests.serving.client import search
+from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind
-from tests.serving.test_blend import WINDOW, blended, union_in_memory
+from tests.serving.relay import relay
+from tests.serving.test_blend import BY_WORDS, WINDOW, blended, by_id, union_in_memory
+from tests.support.learned import judged, learned_from, logged, require_served_as_logged
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +61,126 @@ def test_a_request_names_a_model_and_nothing_else(behind: Behind, tmp_path: Path
         reply = search(behind.gateway, behind.index, learned(model=wrong))
         assert reply.status == 400
         assert f"unknown model [{wrong}]" in reply.reason
+
+
+def by_number(field: str = "number", **parts: Any) -> dict[str, Any]:
+    """A model whose one tree lowers documents with small numbers, and lifts those without any."""
+    return {**stump(feature=[4], threshold=[29.5], default_left=[False]), "fields": [{"name": field, **parts}]}
+
+
+def alone(behind: Behind, index: str | None = None, **body: Any) -> Reply:
+    """Search the window alone, without candidates."""
+    section = {"method": "learned", "query_text": "cats", "candidates": {"knn": 0}}
+    rescore = {"window_size": 60, "ttc": section}
+    everything = {"query": {"match": {"anyway": "creature"}}, "size": 60, "rescore": rescore}
+    return search(behind.gateway, index or behind.index, everything | body)
+
+
+def test_a_numeric_field_is_read_with_the_windows_hits(behind: Behind, encoder: Encoder, tmp_path: Path) -> None:
+    written(tmp_path, "mine", by_number())
+    serve_from(tmp_path)
+    query, window = union_in_memory(encoder, behind, WINDOW)
+    numbers = np.array([by_id(name)["number"] for name in window.ids], np.float64)
+    values = LearnedRescorer().score(query, replace(window, numbers={"number": numbers}), LearnedParams())
+    expected = dict(sorted(zip(window.ids, values.tolist(), strict=True), key=lambda one: -one[1])[:WINDOW])
+    whole = search(behind.gateway, behind.index, learned() | {"_source": ["number"]})
+    assert dict(zip(whole.ids, whole.scores, strict=True)) == pytest.approx(expected, abs=1e-4)
+    assert whole.json()["ttc"]["fields"] == ["number"]
+    for hit in whole.json()["hits"]["hits"]:
+        assert hit["_ttc"]["fields"] == {"number": hit["_source"]["number"]}
+        assert "fields" not in hit
+    in_two_steps = blended(size=2, method="learned") | {"fields": ["number"]}
+    page = search(behind.gateway, behind.index, in_two_steps)
+    assert page.ids == list(expected)[:2]
+    assert page.scores == pytest.approx(list(expected.values())[:2], abs=1e-4)
+    assert [hit["fields"] for hit in page.json()["hits"]["hits"]] == [
+        {"number": [by_id(one)["number"]]} for one in page.ids
+    ]
+    plain = search(behind.gateway, behind.index, blended(size=2, method="learned"))
+    assert plain.ids == page.ids
+    assert not any("fields" in hit for hit in plain.json()["hits"]["hits"])
+    lines = [{"index": behind.index}, in_two_steps, {"index": behind.index}, learned()]
+    raw = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+    several = call(behind.gateway, "POST", "/_msearch", raw, {"content-type": "application/x-ndjson"}).json()
+    found = [[hit["_id"] for hit in one["hits"]["hits"]] for one in several["responses"]]
+    assert found == [list(expected)[:2], list(expected)]
+
+
+def test_a_document_without_the_field_goes_the_way_that_was_learned(behind: Behind, tmp_path: Path) -> None:
+    document = {"title": "New", "text": "A cat.", "anyway": "creature"}
+    other = f"{behind.index}-other"
+    written(tmp_path / "side", "mine", by_number())
+    written(tmp_path / "filled", "mine", by_number(missing=3))
+    try:
+        call(behind.engine, "PUT", f"/{behind.index}/_doc/new?refresh=true", document)
+        call(behind.engine, "PUT", f"/{other}/_doc/elsewhere?refresh=true", document)
+        both = f"{behind.index},{other}"
+        for folder, lifted in (("side", True), ("filled", False)):
+            serve_from(tmp_path / folder)
+            reply = alone(behind, both, size=62)
+            assert reply.status == 200, reply.body
+            above = {one for one, score in zip(reply.ids, reply.scores, strict=True) if score > 0.5}
+            assert ({"new", "elsewhere"} <= above) is lifted
+            assert above - {"new", "elsewhere"} == {f"d{number}" for number in range(30, 60)}
+            assert reply.json()["ttc"]["without_field"] == {"number": 2}
+    finally:
+        call(behind.engine, "DELETE", f"/{behind.index}/_doc/new?refresh=true")
+        call(behind.engine, "DELETE", f"/{other}")
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("nmber", "[nmber], and there is none that this caller may read in ["),
+        ("group.keyword", "[group.keyword], which is of type [keyword] in ["),
+        ("text", "[text], which is of type [text] in ["),
+    ],
+)
+def test_an_index_without_the_numeric_field_is_refused(behind: Behind, tmp_path: Path, field: str, words: str) -> None:
+    written(tmp_path, "mine", by_number(field))
+    serve_from(tmp_path)
+    for _ in range(2):
+        refused = alone(behind)
+        assert (refused.status, words in refused.reason) == (400, True), refused.body
+    raw = b"".join(
+        orjson.dumps(line) + b"\n" for line in ({"index": behind.index}, learned(), {"index": behind.index}, blended())
+    )
+    answer = call(behind.gateway, "POST", "/_msearch", raw, {"content-type": "application/x-ndjson"}).json()
+    assert [one["status"] for one in answer["responses"]] == [400, 200]
+    opening = f"/{behind.index}/_pit" if behind.product == "elasticsearch" else f"/{behind.index}/_search/point_in_time"
+    opened = call(behind.gateway, "POST", f"{opening}?keep_alive=1m").json()
+    pit = {"pit": {"id": opened.get("id") or opened["pit_id"]}}
+    assert call(behind.gateway, "POST", "/_search", {**learned(), **pit}).status == 400
+
+
+def test_a_field_of_the_request_or_in_another_form(behind: Behind, tmp_path: Path) -> None:
+    written(tmp_path, "mine", by_number())
+    serve_from(tmp_path)
+    formatted = alone(behind, docvalue_fields=[{"field": "number", "format": "0.0"}])
+    assert formatted.scores == alone(behind).scores
+    worded = alone(behind, docvalue_fields=[{"field": "number", "format": "no. 0"}])
+    assert (worded.status, "another form" in worded.reason) == (400, True), worded.body
+    if behind.product == "elasticsearch":
+        written(tmp_path, "mine", by_number("minus"))
+        serve_from(tmp_path)
+        defined = {"minus": {"type": "long", "script": "emit(59 - doc['number'].value)"}}
+        reply = alone(behind, runtime_mappings=defined)
+        above = {one for one, score in zip(reply.ids, reply.scores, strict=True) if score > 0.5}
+        assert above == {f"d{number}" for number in range(30)}
+
+
+def test_what_is_logged_from_an_index_is_what_is_served(behind: Behind, encoder: Encoder, tmp_path: Path) -> None:
+    texts = ["which cat drinks milk?", "the farmer watches before rain", "snow", "zebra", "an owl that sings"] * 12
+    queries = judged(texts, [f"d{number}" for number in range(30)])
+    with relay(behind.engine) as counted:
+        pools = logged(counted.url, behind.index, encoder, queries, WINDOW, ["number"])
+    searches = [one for one in counted.passed if "_msearch" in one.target]
+    assert len(searches) == 1 + 3  # one for the indices, and one for each 25 queries: 60 first passes, 60 kNN searches
+    reads = [one for one in counted.passed if one.reads_features]
+    assert len(reads) <= 2  # all documents of all queries, once
+    assert len(counted.passed) < 20
+    model = learned_from(pools, [NumericField("number")], tmp_path)
+    few = replace(queries, queries=dict(list(queries.queries.items())[:5]))
+    some = pools.some(range(5))
+    require_served_as_logged(behind.gateway, behind.index, few, some, model, behind.spec.text_fields)
+    assert search(behind.engine, behind.index, {"query": BY_WORDS}).status == 200

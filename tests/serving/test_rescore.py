@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.words import word_means
 from es_ttc.index.ingest import encode_documents
 from es_ttc.index.mappings.spec import RESIDUAL_BITS
 from es_ttc.rescorers import registry
@@ -52,9 +53,9 @@ def in_memory(encoder: Encoder, behind: Behind, method: str, texts: Sequence[str
     )
     encoded = encoder.encode(texts, role="query")
     rescorer = registry.load(method)
-    scores = rescorer.score(
-        Query(texts[0], encoded.pooled, encoded.tokens[0]), window, registry.parse_params(rescorer, params)
-    )
+    means = None if encoder.identity.averages else word_means(encoded)
+    query = Query(texts[0], encoded.pooled, encoded.tokens[0], word_means=means)
+    scores = rescorer.score(query, window, registry.parse_params(rescorer, params))
     return dict(zip(window.ids, shown_similarity(scores).tolist(), strict=True))
 
 

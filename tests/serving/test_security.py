@@ -29,9 +29,11 @@ from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import build_graph
 from es_ttc.reranking.index_graph.store import nodes, write_nodes
+from es_ttc.rescorers.learned.model import serve_from
 from es_ttc.retrievers import registry
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from tests.rescorers.test_learned import stump, written
 from tests.serving.client import Reply, call
 from tests.serving.conftest import Behind, corpus, fill
 from tests.serving.test_rescore import CATS, EVERYTHING, ours
@@ -215,6 +217,59 @@ def test_hidden_documents_do_not_join_a_window(secured: Behind) -> None:
     elsewhere = api_key(secured.engine, {"other": {"indices": [{"names": ["others"], "privileges": ["read"]}]}})
     assert blended(elsewhere).status == 403
     assert blended({}).status == 401
+
+
+def test_a_filtered_alias_and_rights_bind_what_joins_together(secured: Behind) -> None:
+    alias, odd = f"{INDEX}-odd", {"terms": {"number": list(range(1, 60, 2))}}
+    settle(secured.engine, "/_aliases", {"actions": [{"add": {"index": INDEX, "alias": alias, "filter": odd}}]})
+    indices = [{"names": [alias], "privileges": ["read", "view_index_metadata"], **ROLES["low_numbers"]}]
+    alone = api_key(secured.engine, {"odd": {"indices": indices}})  # without any right on the index itself
+    indices[0]["names"].append(INDEX)
+    both = api_key(secured.engine, {"odd": {"indices": indices}})
+    body = {
+        "query": {"match": {"text": "the farmer watches before rain"}},
+        "size": 16,
+        "rescore": {"window_size": 8, "ttc": {"query_text": "snow and rain"}},
+    }
+    permitted = {
+        document["_id"] for document in corpus() if document["number"] < HIDDEN_FROM and document["number"] % 2
+    }
+    try:
+        for headers in (both, alone):
+            for _ in range(2):  # the second search for candidates goes out beside the first pass
+                reply = call(secured.gateway, "POST", f"/{alias}/_search", body, headers)
+                assert reply.status == 200, reply.body
+                assert reply.json()["ttc"]["candidates"]["joined"] > 0
+                assert set(reply.ids) <= permitted
+    finally:
+        settle(secured.engine, "/_aliases", {"actions": [{"remove": {"index": INDEX, "alias": alias}}]})
+
+
+def test_a_model_reads_numbers_with_the_callers_rights(secured: Behind, tmp_path: Path) -> None:
+    fields = [{"name": "number"}]
+    written(tmp_path, "mine", {**stump(feature=[4], threshold=[14.5], default_left=[False]), "fields": fields})
+    serve_from(tmp_path)
+    try:
+        learned = {"window_size": 60, "ttc": {"method": "learned", "query_text": CATS, "detail": True}}
+        everything = asked(secured.gateway, ADMIN, rescore=learned)
+        assert len(everything.ids) == 60
+        reply = asked(secured.gateway, ANN, rescore=learned)
+        assert set(reply.ids) == MAY_SEE
+        above = {one for one, score in zip(reply.ids, reply.scores, strict=True) if score > 0.5}
+        assert above == {document["_id"] for document in corpus() if 15 <= document["number"] < HIDDEN_FROM}
+        without = {"field_security": {"grant": ["*"], "except": ["number"]}}
+        indices = [{"names": [INDEX], "privileges": ["read", "view_index_metadata"], **without}]
+        blind = api_key(secured.engine, {"blind": {"indices": indices}})
+        for _ in range(2):  # whatever others have been answered
+            refused = asked(secured.gateway, blind, rescore=learned)
+            assert refused.status == 400, refused.body
+            assert "[number], and there is none that this caller may read" in refused.reason
+        opened = call(secured.gateway, "POST", f"/{INDEX}/_pit?keep_alive=1m", headers=blind).json()
+        body = {"query": EVERYTHING, "size": 60, "rescore": learned, "pit": {"id": opened["id"]}}
+        inside = call(secured.gateway, "POST", "/_search", body, blind)
+        assert inside.status == 400, inside.body
+    finally:
+        serve_from(None)
 
 
 def test_hidden_documents_stay_hidden_in_several_searches_and_points_in_time(secured: Behind) -> None:

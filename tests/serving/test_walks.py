@@ -371,6 +371,8 @@ def test_what_the_search_demands_binds_the_walk(walking: Behind, sound: Judge, b
         ({"constant_score": {"filter": {"match": {"t": "a"}}}}, None),
         ({"dis_max": {"queries": [{"match": {"t": "a"}}, {"match": {"u": "a"}}]}}, []),
         ({"script_score": {"query": {"match": {"t": "a"}}, "script": {}}}, []),
+        ({"script_score": {"query": {"match": {"t": "a"}}, "script": {}, "min_score": 2}}, None),
+        ({"function_score": {"query": {"match": {"t": "a"}}, "min_score": 2}}, None),
         ({"nested": {"path": "p", "query": {"match": {"p.t": "a"}}}}, None),
     ],
 )

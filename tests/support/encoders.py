@@ -1,12 +1,18 @@
 """The real encoder with something that happens while it is at work: what no real one can be made to do on time."""
 
+import json
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
+from es_ttc.encoders import load_encoder
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Role
+from es_ttc.encoders.hashing import FileHashes
+from es_ttc.encoders.packages import minilm
 from es_ttc.errors import EncoderError
 
 
@@ -27,6 +33,10 @@ class Wrapped:
     @property
     def backend(self) -> str:
         return self.encoder.backend
+
+    @property
+    def distinguishes_roles(self) -> bool:
+        return self.encoder.distinguishes_roles
 
     def adapted(self, adapter: str) -> Encoder | None:
         return None
@@ -121,3 +131,18 @@ class Spoilt(Wrapped):
 
     def after(self, encodings: Encodings) -> Encodings:
         return replace(encodings, pooled=encodings.pooled * self._factor)
+
+
+def prompted(folder: Path, **prompts: str) -> Encoder:
+    """Return the real MiniLM with prompts, from a model folder that is made for it.
+
+    Args:
+        folder: The folder to make.
+        prompts: By role, as sentence-transformers names them: ``query``, ``document``.
+    """
+    files = minilm(FileHashes(folder.parent), onnx=True)
+    assert files.onnx is not None
+    shutil.copytree(files.folder, folder, ignore=shutil.ignore_patterns("*.safetensors", "*.py"))
+    (folder / "model.onnx").symlink_to(files.onnx)
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}), encoding="utf-8")
+    return load_encoder(f"{folder}@onnx")

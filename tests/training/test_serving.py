@@ -94,7 +94,7 @@ async def test_stored_vectors_are_mapped_and_serve_with_the_scores_of_training(
     engine: Engine, opensearch_url: str, shop: str, encoder: Encoder, made: Path
 ) -> None:
     grids = (SpanGrid(3, 2),)
-    spec = IndexSpec(encoder.identity, text_fields=("text",), codec="float16", chunks=True, spans=grids)
+    spec = IndexSpec(encoder.identity, text_fields=("text",), codec="float16", chunks=True, reversed=True, spans=grids)
     [source] = await sources_of(engine, shop)
     await attach_beside(engine, source, spec, encoder)
     trained = load_encoder(f"{made}@onnx")
@@ -129,7 +129,8 @@ async def test_stored_vectors_are_mapped_and_serve_with_the_scores_of_training(
             assert served == pytest.approx(expected, abs=1e-4)
 
     # What is mapped is what would have been written by encoding, but for the rounding of what was stored.
-    reader, features = reader_of("stored"), (Feature.POOLED, Feature.TOKENS, Feature.NORMS, Feature.CHUNKS)
+    features = (Feature.POOLED, Feature.TOKENS, Feature.NORMS, Feature.CHUNKS, Feature.REVERSED)
+    reader = reader_of("stored")
     body = {"query": {"term": {"ttc.id": "music"}}, **reader.request(features), "docvalue_fields": ["ttc.hash"]}
     [hit] = (await engine.search(side_alias(shop), body))["hits"]["hits"]
     [fresh] = encode_documents([{"text": f"music: {TOOLS['music']}"}], wanted, trained)
@@ -138,7 +139,10 @@ async def test_stored_vectors_are_mapped_and_serve_with_the_scores_of_training(
     assert fresh.pooled is not None
     assert fresh.tokens is not None
     assert fresh.chunks is not None
+    assert fresh.reversed is not None
+    assert trained.distinguishes_roles
     np.testing.assert_allclose(stored[Feature.POOLED], fresh.pooled, atol=1e-6)
+    np.testing.assert_allclose(stored[Feature.REVERSED], fresh.reversed, atol=1e-6)
     tokens, norms = stored[Feature.TOKENS], stored[Feature.NORMS]
     np.testing.assert_allclose(dequantise(tokens), dequantise(fresh.tokens.vectors), atol=2e-3)
     np.testing.assert_allclose(norms.values, fresh.tokens.norms.values, atol=2e-3)

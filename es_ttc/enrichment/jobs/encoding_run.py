@@ -18,6 +18,7 @@ from typing import Any
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.encoding_record import EncodingJob, EncodingRecord
+from es_ttc.enrichment.jobs.followed_enrichment import enrich_like
 from es_ttc.enrichment.jobs.held_lease import HeldLease, LeaseLost
 from es_ttc.enrichment.jobs.partition_run import TurnEnd
 from es_ttc.enrichment.jobs.record import JobState
@@ -25,7 +26,7 @@ from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
 from es_ttc.errors import ConfigurationError, EncoderMismatch, EngineError, EngineUnavailable, EsTtcError
 from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location, found_behind, target_of
 from es_ttc.index.attach.fill import FillResult, fill
-from es_ttc.index.attach.followed_writes import follow_writes
+from es_ttc.index.attach.followed_writes import follow_writes, is_followed
 from es_ttc.index.attach.in_index import attach_inside
 from es_ttc.index.attach.side_index import attach_beside
 from es_ttc.index.attach.source import Checkpoint, DocumentVersion, positions
@@ -238,8 +239,11 @@ class _EncodingRun:
             attach = attach_beside if pattern.side else attach_inside
             await attach(engine, source, pattern.spec, encoder)
             held = await feature_location(engine, self.job.index)
-        if options is not None and WriteOptions.of(held.holder.mapping) is None:
-            await follow_writes(engine, held, options.encode, enrich=False)
+        if options is not None and not is_followed(held):
+            enrich = not held.side and options.enrich
+            if enrich:
+                enrich = await enrich_like(engine, self.settings.jobs_index, pattern.source.index, self.job.index)
+            await follow_writes(engine, held, options.encode, enrich=enrich, plugin_timeout=options.plugin_timeout)
 
     async def require_same(self, held: FeatureLocation) -> None:
         """Check every few seconds that the features are still in the same index: engines create a deleted one again.

@@ -6,6 +6,7 @@ from typing import Any
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.encoding_record import EncodingJob, EncodingProgress, EncodingRecord, encoding_job_id
+from es_ttc.enrichment.jobs.followed_enrichment import cancel_enrichment
 from es_ttc.enrichment.jobs.record import JobState, now
 from es_ttc.enrichment.jobs.store import JobStore, VersionConflict
 from es_ttc.errors import InvalidRequest
@@ -147,6 +148,8 @@ async def _pending(engine: Engine, held: FeatureLocation, record: EncodingRecord
 async def start_next(store: JobStore, jobs: Sequence[EncodingJob]) -> list[EncodingJob]:
     """Make jobs for the indices that were added behind an alias or a data stream, and end those of deleted ones.
 
+    The first turn of a new job prepares its index, and makes the job that enriches it.
+
     Args:
         store: The records.
         jobs: The running jobs.
@@ -170,6 +173,7 @@ async def start_next(store: JobStore, jobs: Sequence[EncodingJob]) -> list[Encod
             if job.name == name and job.index not in behind and not await store.engine.exists(job.index):
                 await store.change_encoding(job.id, _cancelled)
                 await store.forget_encoded(job.id)
+                await cancel_enrichment(store.engine, store.jobs, job.index)
                 del running[job.index]
     return list(running.values())
 

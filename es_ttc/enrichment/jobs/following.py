@@ -5,12 +5,18 @@ from typing import Any
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.encoding_service import EncodingStatus, start_encoding, stop_encoding
-from es_ttc.enrichment.jobs.record import Budget, Job, JobState, now
+from es_ttc.enrichment.jobs.followed_enrichment import cancel_enrichment, enrichment_job_id
+from es_ttc.enrichment.jobs.record import Budget
 from es_ttc.enrichment.jobs.service import JobRequest, JobStatus, submit_continuous
-from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.attach.feature_locations import feature_locations
-from es_ttc.index.attach.followed_writes import FollowedIndex, delete_pipeline, follow_writes, unfollow_writes
+from es_ttc.index.attach.followed_writes import (
+    FollowedIndex,
+    check_plugin,
+    delete_pipeline,
+    follow_writes,
+    unfollow_writes,
+)
 from es_ttc.index.mappings.attached import FAILED
 from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.fields import EMPTY, READY
@@ -82,13 +88,20 @@ class Followed:
             "pipeline": self.index.pipeline,
             "encode": self.index.options.encode,
             "enrich": self.index.options.enrich,
+            "plugin": self.index.options.plugin,
             "encoding": self.encoding.as_dict(),
             "enrichment": None if self.enrichment is None else self.enrichment.as_dict(),
         }
 
 
 async def follow(
-    engine: Engine, settings: Settings, name: str, encode: Encode, enrichment: EnrichmentOptions | None = None
+    engine: Engine,
+    settings: Settings,
+    name: str,
+    encode: Encode,
+    enrichment: EnrichmentOptions | None = None,
+    *,
+    plugin_timeout: str | None = None,
 ) -> list[Followed]:
     """Prepare every index behind a name so that what any client writes is encoded, and enriched if requested.
 
@@ -98,13 +111,18 @@ async def follow(
         name: An index, an alias or a data stream.
         encode: When documents are encoded.
         enrichment: How they are enriched; None for not at all.
+        plugin_timeout: Time limit of the plugin's processor for the gateway; None to use the engine's own processors.
 
     Raises:
         InvalidRequest: One of them has no features, or the plugin's processor, or enrichment is requested for features
             in a side index. Nothing was changed.
+        ConfigurationError: The plugin is requested, and the engine does not have it. Nothing was changed.
         EngineError: The engine returned an error.
     """
     locations = await feature_locations(engine, name)
+    if plugin_timeout is not None:
+        for held in locations:
+            await check_plugin(engine, held, encode, plugin_timeout, enrich=enrichment is not None)
     for held in locations:
         if enrichment is not None:
             if held.side:
@@ -116,7 +134,9 @@ async def follow(
             await add_enrichment(engine, held.source.index)
     found = []
     for held in locations:
-        followed = await follow_writes(engine, held, encode, enrich=enrichment is not None)
+        followed = await follow_writes(
+            engine, held, encode, enrich=enrichment is not None, plugin_timeout=plugin_timeout
+        )
         encoding = await start_encoding(
             engine, settings.jobs_index, followed.index, "" if name == followed.index else name
         )
@@ -130,7 +150,7 @@ async def follow(
                 enrichment.named,
             )
         else:
-            await _cancel_enrichment(engine, settings.jobs_index, followed.index)
+            await cancel_enrichment(engine, settings.jobs_index, followed.index)
         found.append(Followed(followed, encoding, enriching))
     return found
 
@@ -140,7 +160,7 @@ async def unfollow(engine: Engine, jobs_index: str, name: str) -> bool:
     found = False
     for held in await feature_locations(engine, name):
         found |= await stop_encoding(engine, jobs_index, held.source.index)
-        await _cancel_enrichment(engine, jobs_index, held.source.index)
+        await cancel_enrichment(engine, jobs_index, held.source.index)
         found |= await unfollow_writes(engine, held)
     return found
 
@@ -152,34 +172,8 @@ async def forget(engine: Engine, jobs_index: str, index: str) -> None:
     """
     try:
         await stop_encoding(engine, jobs_index, index)
-        await _cancel_enrichment(engine, jobs_index, index)
+        await cancel_enrichment(engine, jobs_index, index)
     except EngineError as error:
         if error.upstream_status != 403:
             raise
     await delete_pipeline(engine, index)
-
-
-def enrichment_job_id(index: str) -> str:
-    """Return the id of the job that enriches what is written to an index."""
-    return f"enrich-{index}"
-
-
-async def _cancel_enrichment(engine: Engine, jobs_index: str, index: str) -> None:
-    """Cancel the job that enriches an index, if there is one; its counts are kept with it, as the index may be gone."""
-    if not await engine.exists(jobs_index):
-        return
-    store = JobStore(engine, jobs_index)
-    try:
-        job = await store.get(enrichment_job_id(index))
-    except UnknownJob:
-        return
-    if job.status.over:
-        return
-    ended = {"status": JobState.CANCELLED, "reason": "", "ended": now()}
-    counts = await store.progress(job.model_copy(update=ended), _none_pending)
-    final = counts.model_dump(mode="json", exclude={"trouble", "remaining"})
-    await store.change(job.id, lambda record: record.model_copy(update={**ended, "final": final}))
-
-
-async def _none_pending(_: Job) -> int:
-    return 0

@@ -39,31 +39,21 @@ class DocumentOutcome(StrEnum):
 
 
 class Budget(BaseModel):
-    """Limits of a job's cost; the job pauses when one is reached.
-
-    Attributes:
-        tokens: Tokens, read and written.
-        cost: Money, in the currency of the prices.
-    """
+    """Limits of a job's cost; the job pauses when one is reached."""
 
     model_config = ConfigDict(extra="forbid")
 
-    tokens: int | None = Field(None, ge=1)
-    cost: float | None = Field(None, gt=0)
+    tokens: int | None = Field(None, ge=1, description="Tokens, read and written.")
+    cost: float | None = Field(None, gt=0, description="Money, in the currency of the prices.")
 
 
 class Price(BaseModel):
-    """Price of a million tokens, in any currency.
-
-    Attributes:
-        read: Tokens of requests.
-        written: Tokens of answers.
-    """
+    """Price of a million tokens, in any currency."""
 
     model_config = ConfigDict(extra="forbid")
 
-    read: float = Field(0.0, ge=0)
-    written: float = Field(0.0, ge=0)
+    read: float = Field(0.0, ge=0, description="Tokens of requests.")
+    written: float = Field(0.0, ge=0, description="Tokens of answers.")
 
     def of(self, read: int, written: int) -> float:
         """Return the cost of a number of tokens."""
@@ -71,36 +61,34 @@ class Price(BaseModel):
 
 
 class JobSpec(BaseModel):
-    """The documents of a job, and how they are processed.
-
-    Attributes:
-        index: The index.
-        query: The documents, as an engine's query; None for all of them.
-        redo: Whether documents that another plan has enriched are enriched again.
-        continuous: Whether the job continues with documents that arrive later.
-        lanes: Number of partitions, which workers process in parallel.
-        parallel: Maximum number of requests in flight per partition.
-        priority: 0 to 9, greater ones first.
-        budget: Limits of its cost.
-        price: Price, for the estimate of costs.
-        most_failures: Number of failed documents without a success in between after which the job pauses.
-        refresh: Growth of a continuous job's index, as a share of its documents, after which the stored proposals of
-            all documents are filtered again, because shares of documents have changed; None for never.
-    """
+    """The documents of a job, and how they are processed."""
 
     model_config = ConfigDict(extra="forbid")
 
-    index: str
-    query: dict[str, Any] | None = None
-    redo: bool = False
-    continuous: bool = False
-    lanes: int = Field(8, ge=1, le=64)
-    parallel: int = Field(1, ge=1, le=256)
-    priority: int = Field(5, ge=0, le=9)
-    budget: Budget = Field(default_factory=lambda: Budget(tokens=None, cost=None))
-    price: Price = Field(default_factory=lambda: Price(read=0.0, written=0.0))
-    most_failures: int = Field(200, ge=1, le=10_000)
-    refresh: float | None = Field(None, gt=0, le=100)
+    index: str = Field(description="The index.")
+    query: dict[str, Any] | None = Field(None, description="The documents, as an engine's query; null for all of them.")
+    redo: bool = Field(False, description="Whether documents that another plan has enriched are enriched again.")
+    continuous: bool = Field(False, description="Whether the job continues with documents that arrive later.")
+    lanes: int = Field(8, ge=1, le=64, description="Number of partitions, which workers process in parallel.")
+    parallel: int = Field(1, ge=1, le=256, description="Maximum number of requests in flight per partition.")
+    priority: int = Field(5, ge=0, le=9, description="0 to 9, greater ones first.")
+    budget: Budget = Field(default_factory=lambda: Budget(tokens=None, cost=None), description="Limits of its cost.")
+    price: Price = Field(
+        default_factory=lambda: Price(read=0.0, written=0.0), description="Price, for the estimate of costs."
+    )
+    most_failures: int = Field(
+        200,
+        ge=1,
+        le=10_000,
+        description="Number of failed documents without a success in between after which the job pauses.",
+    )
+    refresh: float | None = Field(
+        None,
+        gt=0,
+        le=100,
+        description="Growth of a continuous job's index, as a share of its documents, after which the stored proposals "
+        "of all documents are filtered again, because shares of documents have changed; null for never.",
+    )
 
 
 class Job(JobSpec):

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import Field
+
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.documents import Documents, DocumentText
 from es_ttc.enrichment.jobs.record import Job, JobProgress, JobSpec, JobState, now
@@ -26,15 +28,12 @@ _SAMPLED_FROM = 1_000
 
 
 class JobRequest(JobSpec, Parameters):
-    """The request for a job.
+    """The request for a job."""
 
-    Attributes:
-        prompt: Name of a prompt; on the command line also a file. None for the default of the API.
-        prompt_text: Text of a prompt, in place of a name.
-    """
-
-    prompt: str | None = None
-    prompt_text: str | None = None
+    prompt: str | None = Field(
+        None, description="Name of a prompt; on the command line also a file. Default: that of the API."
+    )
+    prompt_text: str | None = Field(None, description="Text of a prompt, in place of a name.")
 
 
 @dataclass(frozen=True, slots=True)

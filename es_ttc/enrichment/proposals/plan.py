@@ -29,26 +29,20 @@ SCHEMA = phrases_schema(30)
 
 
 class Parameters(BaseModel):
-    """The parameters of a plan, in addition to prompt and model.
+    """The parameters of a plan, in addition to prompt and model."""
 
-    Attributes:
-        temperature: Sampling temperature.
-        answer_tokens: Maximum length of an answer, in tokens.
-        characters: Maximum length of a document's text.
-        most: Maximum number of phrases per document.
-        most_words: Maximum number of words of a phrase.
-        tau: Maximum share of documents that may have a phrase, 0 to 1.
-        min_similarity: Minimum cosine of a phrase's vector with its document's, by the index's encoder; None for no
-            minimum.
-    """
-
-    temperature: float = Field(0.0, ge=0, le=2)
-    answer_tokens: int = Field(256, ge=8, le=8192)
-    characters: int = Field(4000, ge=100, le=200_000)
-    most: int = Field(10, ge=1, le=50)
-    most_words: int = Field(MOST_WORDS, ge=1, le=5)
-    tau: float = DEFAULT_TAU
-    min_similarity: float | None = Field(None, ge=-1, le=1)
+    temperature: float = Field(0.0, ge=0, le=2, description="Sampling temperature.")
+    answer_tokens: int = Field(256, ge=8, le=8192, description="Maximum length of an answer, in tokens.")
+    characters: int = Field(4000, ge=100, le=200_000, description="Maximum length of a document's text.")
+    most: int = Field(10, ge=1, le=50, description="Maximum number of phrases per document.")
+    most_words: int = Field(MOST_WORDS, ge=1, le=5, description="Maximum number of words of a phrase.")
+    tau: float = Field(DEFAULT_TAU, description="Maximum share of documents that may have a phrase, 0 to 1.")
+    min_similarity: float | None = Field(
+        None,
+        ge=-1,
+        le=1,
+        description="Minimum cosine of a phrase's vector with its document's, by the index's encoder; null for none.",
+    )
 
 
 class Plan(Parameters):

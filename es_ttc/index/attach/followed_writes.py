@@ -1,8 +1,9 @@
 """Follow the writes of any client to an index: its pipeline, the mapping of its key, and the options in its mapping.
 
-The pipeline consists of the engine's own processors, so no plugin is needed, and it is the index's final pipeline, so
-every write that runs pipelines passes it last. It drops whatever a client sends below ``ttc`` and marks the document as
-pending. Writes with the key keep their features: es-ttc's own writers send it.
+The pipeline consists of the engine's own processors, so no plugin is needed, or of the plugin's if that is requested
+(:mod:`es_ttc.index.mappings.ingest_pipeline`). It is the index's final pipeline, so every write that runs pipelines
+passes it last. It drops whatever a client sends below ``ttc`` and marks the document as pending. Writes with the key
+keep their features: es-ttc's own writers send it.
 
 A partial update in a `_bulk` runs no pipeline on either product. In an index that es-ttc created it drops all fields
 below ``ttc``, which are outside `_source`; in an attached index the ``_version`` of the features no longer fits.
@@ -60,7 +61,28 @@ def pipeline_name(index: str) -> str:
     return f"{_PREFIX}{index}"
 
 
-async def follow_writes(engine: Engine, held: FeatureLocation, encode: Encode, *, enrich: bool) -> FollowedIndex:
+async def check_plugin(
+    engine: Engine, held: FeatureLocation, encode: Encode, plugin_timeout: str, *, enrich: bool
+) -> None:
+    """Check that the plugin's processor can run on the writes to an index; nothing is changed.
+
+    Raises:
+        InvalidRequest: Features were attached to the index.
+        ConfigurationError: The engine has no plugin.
+        EngineError: The engine refuses an option.
+    """
+    if "inside" in held.source.meta or held.side:
+        raise InvalidRequest(
+            f"the plugin's processor is for indices made by es-ttc, and features were attached to [{held.source.index}]"
+            ": leave out --plugin"
+        )
+    options = WriteOptions(encode, enrich, _new_key(), plugin_timeout)
+    await ingest_pipeline.check_processor(engine, ingest_pipeline.following_processor(held.spec, options))
+
+
+async def follow_writes(
+    engine: Engine, held: FeatureLocation, encode: Encode, *, enrich: bool, plugin_timeout: str | None = None
+) -> FollowedIndex:
     """Prepare an index so that workers find what any client writes to it; every step may be repeated.
 
     Args:
@@ -68,15 +90,17 @@ async def follow_writes(engine: Engine, held: FeatureLocation, encode: Encode, *
         held: The index, and where its features are stored.
         encode: When documents are encoded.
         enrich: Whether they are enriched.
+        plugin_timeout: Time limit of the plugin's processor for the gateway, after :func:`check_plugin`; None to use
+            the engine's own processors.
 
     Raises:
-        InvalidRequest: The plugin's processor runs on the index.
+        InvalidRequest: The plugin's processor runs on the index without a job.
         EngineError: The engine returned an error.
     """
     source = held.source
     if source.settings.get(FINAL_PIPELINE) == ingest_pipeline.pipeline_name(source.index):
         raise InvalidRequest(
-            f"the plugin's processor runs on all writes to [{source.index}], and --encode makes a pipeline without it: "
+            f"the plugin's processor runs on all writes to [{source.index}], and --encode makes another pipeline: "
             f"remove the former with `es-ttc index pipeline {source.index} --remove`"
         )
     present = WriteOptions.of(held.holder.mapping)
@@ -84,7 +108,7 @@ async def follow_writes(engine: Engine, held: FeatureLocation, encode: Encode, *
         options = WriteOptions(encode, enrich, key="")
         await _put_options(engine, held.holder, options.as_meta())
         return FollowedIndex(source.index, held.index, None, options)
-    options = WriteOptions(encode, enrich, present.key if present else secrets.token_hex(_KEY_BYTES))
+    options = WriteOptions(encode, enrich, present.key if present else _new_key(), plugin_timeout)
     former = former_pipeline(source)
     key = {ROOT: {"type": "object", "properties": {KEY.partition(".")[2]: _KEY_MAPPING}}}
     await engine.request("PUT", f"/{_path(source.index)}/_mapping", body={"properties": key})
@@ -95,10 +119,22 @@ async def follow_writes(engine: Engine, held: FeatureLocation, encode: Encode, *
             in_index.stamping_pipeline(held.spec, former, options.key),
         )
     else:
-        pipeline, body = pipeline_name(source.index), _pipeline(source.index, former, options.key)
+        pipeline, body = pipeline_name(source.index), _pipeline(held, former, options)
     await engine.request("PUT", f"/_ingest/pipeline/{_path(pipeline)}", body=body)
     await _set_final_pipeline(engine, source.index, pipeline)
     return FollowedIndex(source.index, held.index, pipeline, options)
+
+
+def is_followed(held: FeatureLocation) -> bool:
+    """Return whether the writes to an index are followed by a pipeline of its own.
+
+    An index template may carry over the options of an earlier index, and its pipeline, which ends with that index.
+    """
+    if WriteOptions.of(held.holder.mapping) is None:
+        return False
+    source = held.source
+    names = in_index.pipeline_name if "inside" in source.meta else pipeline_name
+    return held.side or source.settings.get(FINAL_PIPELINE) == names(source.index)
 
 
 async def unfollow_writes(engine: Engine, held: FeatureLocation) -> bool:
@@ -147,19 +183,30 @@ def former_pipeline(source: Index) -> str:
     return kept
 
 
-def _pipeline(index: str, former: str, key: str) -> dict[str, Any]:
-    script = {
+def _pipeline(held: FeatureLocation, former: str, options: WriteOptions) -> dict[str, Any]:
+    before = [] if former == NO_PIPELINE else [{"pipeline": {"name": former}}]
+    if options.plugin:
+        step = ingest_pipeline.following_processor(held.spec, options)
+    else:
+        step = {"script": _marking_script(options.key)}
+    return {
+        "description": f"es-ttc: marks documents written to {held.source.index}, which workers then encode",
+        "processors": [*before, step],
+    }
+
+
+def _marking_script(key: str) -> dict[str, Any]:
+    return {
         "lang": "painless",
         "source": _MARK_PENDING,
         "params": {"key": key, "state": PENDING},
         # Without features and without a state, the document is pending too; a rejected one would be lost.
         "on_failure": [{"remove": {"field": ROOT, "ignore_missing": True, "ignore_failure": True}}],
     }
-    before = [] if former == NO_PIPELINE else [{"pipeline": {"name": former}}]
-    return {
-        "description": f"es-ttc: marks documents written to {index}, which workers then encode",
-        "processors": [*before, {"script": script}],
-    }
+
+
+def _new_key() -> str:
+    return secrets.token_hex(_KEY_BYTES)
 
 
 async def _put_options(engine: Engine, holder: Index, options: Mapping[str, Any] | None) -> None:

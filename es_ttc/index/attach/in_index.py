@@ -28,12 +28,14 @@ from es_ttc.index.attach.target import (
 from es_ttc.index.ingest.bulk import write
 from es_ttc.index.ingest.by_id import hits_by_id, whole_source
 from es_ttc.index.mappings.attached import PENDING, VERSION, inside_properties
+from es_ttc.index.mappings.index import inner_hits_settings
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import ENCODER, HASH, ROOT, STATE, IndexSpec
 from es_ttc.index.mappings.write_options import KEY, WriteOptions
 
 FINAL_PIPELINE = "index.final_pipeline"
 NO_PIPELINE = "_none"
+_PREFIX = "ttc-stamp-"
 _MARKS = (VERSION, HASH, ENCODER, STATE)
 _NOT_FEATURES = frozenset({"version", "stamp", KEY.partition(".")[2]})
 _SOURCES_AT_ONCE = 50
@@ -103,9 +105,9 @@ async def attach_inside(
     await require_readable(engine, source, spec.text_fields)
     pipeline = pipeline_name(source.index)
     former = inside["former_pipeline"] if inside else source.settings.get(FINAL_PIPELINE, NO_PIPELINE)
-    if (
-        former == pipeline
-    ):  # set by an attach that was stopped before it wrote the mapping; it is set again after the mapping
+    if former.startswith(_PREFIX):
+        # Its own, set by an attach that was stopped before it wrote the mapping, and set again after the mapping; or
+        # that of an earlier index, which an index template has carried over, and which ends with that index.
         former = NO_PIPELINE
     if inside is None:
         mapping: dict[str, Any] = {"properties": inside_properties(spec, await engine.capabilities(), source.settings)}
@@ -113,7 +115,8 @@ async def attach_inside(
         mapping["_meta"] = {**source.mapping.get("_meta", {}), ROOT: ours}
         await _take(engine, source, mapping)
     await engine.request("PUT", f"/_ingest/pipeline/{pipeline}", body=stamping_pipeline(spec, former, _key(source)))
-    await engine.request("PUT", f"/{source.index}/_settings", body={FINAL_PIPELINE: pipeline})
+    further = {f"index.{name}": value for name, value in inner_hits_settings(spec).items()}
+    await engine.request("PUT", f"/{source.index}/_settings", body={FINAL_PIPELINE: pipeline, **further})
     return await fill(engine, source, InIndexTarget(engine, source, spec), encoder, options=options, report=report)
 
 
@@ -148,7 +151,7 @@ def _other_attach(source: Index) -> InvalidRequest:
 
 def pipeline_name(index: str) -> str:
     """Return the name of an index's stamping pipeline."""
-    return f"ttc-stamp-{index}"
+    return f"{_PREFIX}{index}"
 
 
 def stamping_pipeline(spec: IndexSpec, former: str, key: str = "") -> dict[str, Any]:

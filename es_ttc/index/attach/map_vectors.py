@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.base import Encoder, Role
 from es_ttc.encoders.heads import Head
 from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.engine.protocol import Engine
@@ -43,7 +43,8 @@ class ReadableTarget(Target, Protocol):
 def can_carry(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> bool:
     """Return whether features can be mapped: the base encoder is that of a trained one, and the storage is the same.
 
-    Residuals need a codebook of the new vectors, and nested token vectors are not read here: both are encoded.
+    Residuals need a codebook of the new vectors, nested token vectors are not read here, and the mean of tokens is not
+    mapped as they are: all of these are encoded.
 
     Args:
         before: The present spec.
@@ -57,6 +58,8 @@ def can_carry(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> bool:
         and before.tokens in ("packed", "none")
         and not (before.spans and before.tokens == "none")
         and not before.codebook
+        and before.token_pooling == 1
+        and (not before.reversed or encoder.bases["query"].identity.key == before.encoder.key)
     )
 
 
@@ -65,7 +68,7 @@ async def carry_over(
     source: Index,
     before: ReadableTarget,
     after: Target,
-    head: Head,
+    heads: Mapping[Role, Head],
     report: Callable[[int], None] = lambda _: None,
 ) -> int:
     """Map the features of a side index into another one, and return the number of documents.
@@ -77,7 +80,7 @@ async def carry_over(
         source: The source index.
         before: Its side index.
         after: The new one.
-        head: Maps documents' vectors.
+        heads: Map vectors by role: those of documents, and those of documents as queries.
         report: Receives the number so far.
 
     Raises:
@@ -97,7 +100,7 @@ async def carry_over(
             for start in range(0, len(missing), _AT_ONCE):
                 part = missing[start : start + _AT_ONCE]
                 found = await before.found(part, request)
-                items = await asyncio.to_thread(_items, part, found, reader, head, before.spec, after.spec)
+                items = await asyncio.to_thread(_items, part, found, reader, heads, before.spec, after.spec)
                 written = await after.write(items) if items else WriteResult()
                 carried += len(items) - len(written.conflicts) - len(written.refused)
                 report(carried)
@@ -106,14 +109,15 @@ async def carry_over(
 
 def _features(spec: IndexSpec) -> list[Feature]:
     tokens = [Feature.TOKENS, Feature.OFFSETS] if spec.tokens == "packed" else []
-    return [Feature.POOLED, *tokens, *([Feature.CHUNKS] if spec.chunks else [])]
+    chunks, as_queries = [Feature.CHUNKS] if spec.chunks else [], [Feature.REVERSED] if spec.reversed else []
+    return [Feature.POOLED, *tokens, *chunks, *as_queries]
 
 
 def _items(
     versions: Sequence[DocumentVersion],
     found: Sequence[StoredFeatures | None],
     reader: FeatureReader,
-    head: Head,
+    heads: Mapping[Role, Head],
     before: IndexSpec,
     after: IndexSpec,
 ) -> list[FeatureWrite]:
@@ -122,7 +126,7 @@ def _items(
     for version, one in zip(versions, found, strict=True):
         if one is None or not _is_right(one.mark, before):
             continue
-        features = _mapped(one, reader, head, after)
+        features = _mapped(one, reader, heads, after)
         if features is not None:
             items.append(FeatureWrite(version, None, WriteKind.FEATURES, feature_fields(features, after)))
     return items
@@ -132,8 +136,11 @@ def _is_right(mark: FeatureVersion, spec: IndexSpec) -> bool:
     return mark.current and mark.state in (READY, EMPTY) and mark.encoder == spec.encoder.key and bool(mark.hash)
 
 
-def _mapped(found: StoredFeatures, reader: FeatureReader, head: Head, spec: IndexSpec) -> DocumentFeatures | None:
+def _mapped(
+    found: StoredFeatures, reader: FeatureReader, heads: Mapping[Role, Head], spec: IndexSpec
+) -> DocumentFeatures | None:
     """Return a document's mapped features; None if one is missing."""
+    head = heads["document"]
     hit, text_hash = found.hit, found.mark.hash or ""  # same storage, so the hash is the same
     pooled = reader.read(hit, Feature.POOLED)
     if pooled is None:
@@ -145,6 +152,11 @@ def _mapped(found: StoredFeatures, reader: FeatureReader, head: Head, spec: Inde
         if chunks is None:
             return None
         features = replace(features, chunks=_chunks(chunks.value, head))
+    if spec.reversed:
+        as_query = reader.read(hit, Feature.REVERSED)
+        if as_query is None:
+            return None
+        features = replace(features, reversed=heads["query"].alone(as_query.value[None])[0])
     if spec.tokens == "none":
         return features
     stored, offsets = reader.read(hit, Feature.TOKENS), reader.read(hit, Feature.OFFSETS)

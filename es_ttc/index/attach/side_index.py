@@ -138,7 +138,7 @@ async def _carried(
         if report is not None:
             report(FillResult(source.index, total=max(total, carried), seen=carried, carried=carried))
 
-    return await carry_over(engine, source, before, after, encoder.heads["document"], report_carried)
+    return await carry_over(engine, source, before, after, encoder.heads, report_carried)
 
 
 async def sides_of(engine: Engine, source: str) -> dict[str, Mapping[str, Any]]:

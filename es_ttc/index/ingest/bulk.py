@@ -3,10 +3,10 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 from es_ttc.engine.protocol import BulkItem, Engine
 from es_ttc.errors import EngineError, EngineUnavailable
@@ -15,6 +15,8 @@ from es_ttc.index.ingest.prepare import Prepared
 
 _TOO_MUCH = (400, 413)
 """Statuses of a whole bulk that is rejected because of one of its documents, or of its size."""
+_SETTLE_SECONDS = 5.0
+"""Time that a cancelled write waits for the engine's response."""
 
 
 class BulkAction(Protocol):
@@ -202,7 +204,7 @@ async def write(
 async def _send(engine: Engine, index: str, actions: Sequence[BulkAction]) -> list[BulkItem]:
     """Send one bulk; if it is rejected as a whole, split it until the offending document is alone."""
     try:
-        items = await engine.bulk(index, [line for action in actions for line in action.lines])
+        items = await _settled(engine.bulk(index, [line for action in actions for line in action.lines]))
     except EngineError as error:
         if error.upstream_status not in _TOO_MUCH:
             raise
@@ -216,3 +218,21 @@ async def _send(engine: Engine, index: str, actions: Sequence[BulkAction]) -> li
     if len(items) != len(actions):
         raise EngineError(f"the engine at {engine.url} answered {len(items)} of {len(actions)} actions of a bulk")
     return items
+
+
+async def _settled(bulk: Coroutine[Any, Any, list[BulkItem]]) -> list[BulkItem]:
+    """Return the results of a bulk; if the caller is cancelled, wait some seconds for the response first.
+
+    The engine executes what it was sent, also if nobody waits for the response. Whoever deletes an index after a write
+    was cancelled would otherwise find it again, because a bulk creates an index that is not there.
+    """
+    sent = asyncio.ensure_future(bulk)
+    try:
+        return await asyncio.shield(sent)
+    except asyncio.CancelledError:
+        await asyncio.wait([sent], timeout=_SETTLE_SECONDS)
+        if not sent.done():
+            sent.cancel()
+        elif not sent.cancelled():
+            sent.exception()  # nobody asks for it
+        raise

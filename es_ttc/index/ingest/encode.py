@@ -16,6 +16,7 @@ from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.errors import EncoderError
 from es_ttc.index.ingest.chunks import encode_chunks
 from es_ttc.index.ingest.compose import Document, Span, compose, content_hash, locate
+from es_ttc.index.ingest.fewer_tokens import reduce_tokens
 from es_ttc.index.mappings.fields import EMPTY, READY, stored_scales
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.rescorers.spectral.evidence import characters_under, main_lobe
@@ -85,10 +86,12 @@ class Encoded:
     Attributes:
         encodings: Of the whole texts.
         chunks: One for each text; empty if the index has no chunks.
+        reversed: ``(n, d)`` the texts' pooled vectors as queries; None if the index does not store them.
     """
 
     encodings: Encodings
     chunks: Sequence[DocumentChunks] = ()
+    reversed: Float32 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ class DocumentFeatures:
         truncated: Whether its text has more tokens than the index stores.
         spans: None for a document without text, and if the index has no spans.
         chunks: None for a document without text, and if the index has no chunks.
+        reversed: ``(d,)`` float32 unit vector of the document as a query; None for a document without text, and if the
+            index does not store it.
     """
 
     hash: str
@@ -110,6 +115,7 @@ class DocumentFeatures:
     truncated: bool
     spans: SpanFeatures | None = None
     chunks: DocumentChunks | None = None
+    reversed: Float32 | None = None
 
 
 def encode_documents(documents: Sequence[Document], spec: IndexSpec, encoder: Encoder) -> list[DocumentFeatures]:
@@ -131,8 +137,11 @@ def encode_texts(composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder
     """Encode documents' texts for an index."""
     texts = [text for text, _ in composed]
     encodings = encoder.encode(texts, role="document", tokens=spec.encodes_tokens, max_tokens=spec.max_tokens)
+    if spec.reduces_tokens:
+        encodings = reduce_tokens(encodings, texts, spec)
     chunks = encode_chunks(texts, [spans for _, spans in composed], spec, encoder) if spec.chunks else ()
-    return Encoded(encodings, chunks)
+    as_queries = encoder.encode(texts, role="query", tokens=False).pooled if spec.reversed else None
+    return Encoded(encodings, chunks, as_queries)
 
 
 def encode_apart(
@@ -177,16 +186,18 @@ def features_of(
         return DocumentFeatures(text_hash, None, None, truncated=False)
     truncated = bool(encodings.truncated[position])
     chunks = encoded.chunks[position] if encoded.chunks else None
+    as_query = None if encoded.reversed is None else encoded.reversed[position]
+    features = DocumentFeatures(text_hash, pooled, None, truncated, chunks=chunks, reversed=as_query)
     if not spec.encodes_tokens:
-        return DocumentFeatures(text_hash, pooled, None, truncated, chunks=chunks)
+        return features
     matrix, offsets = encodings.tokens[position], locate(encodings.offsets[position], spans)
     read = share_read(encodings.offsets[position], spans) if truncated else 1.0
     tokens = None if spec.tokens == "none" else token_features(matrix, offsets, spec, read)
     if not spec.spans:
-        return DocumentFeatures(text_hash, pooled, tokens, truncated, chunks=chunks)
+        return replace(features, tokens=tokens)
     # Spans are made from the stored vectors, as the norms are: a rescorer computes the same cosines.
     smoothed = span_features(matrix if tokens is None else dequantise(tokens.vectors), offsets, spec.spans)
-    return DocumentFeatures(text_hash, pooled, tokens, truncated, smoothed, chunks)
+    return replace(features, tokens=tokens, spans=smoothed)
 
 
 def share_read(offsets: NDArray[np.int32], spans: Sequence[Span]) -> float:
@@ -272,7 +283,7 @@ def feature_fields(features: DocumentFeatures, spec: IndexSpec) -> dict[str, obj
     }
     if features.pooled is not None:
         stored["vector"] = features.pooled
-        stored["pooled"] = _base64(pack_tokens(TokenVectors(features.pooled[np.newaxis])))
+        stored["pooled"] = _base64(_row_blob(features.pooled))
     if features.tokens is not None:
         stored["tokens"] = _tokens(features.tokens, spec)
         stored["offsets"] = _base64(pack_offsets(features.tokens.offsets, spec.text_fields))
@@ -280,9 +291,16 @@ def feature_fields(features: DocumentFeatures, spec: IndexSpec) -> dict[str, obj
             stored["norms"] = _base64(pack_norms(features.tokens.norms))
     if features.chunks is not None:
         stored["chunks"] = _base64(pack_chunks(features.chunks))
+    if features.reversed is not None:
+        stored["reversed"] = _base64(_row_blob(features.reversed))
     if features.spans is not None:
         stored["spans"] = span_objects(features.spans, spec)
     return stored
+
+
+def _row_blob(vector: Float32) -> bytes:
+    """Return the blob of one pooled vector."""
+    return pack_tokens(TokenVectors(vector[np.newaxis]))
 
 
 def token_blob(tokens: TokenFeatures, spec: IndexSpec) -> bytes:

@@ -1,10 +1,10 @@
 """Write a document again with something added, without changing its features.
 
 The fields below ``ttc`` are not in ``_source``, so an `_update` would drop them. A document is therefore read
-completely: its ``_source``, its blobs from the fields that store them, its keywords from doc values. Fields that
-engines do not return are computed again: the kNN vector from the pooled blob (float32, the same numbers), spans from
-the stored token vectors. The document is written in one action with the version that was read, so either all of it is
-replaced or nothing, and no other write is overwritten.
+completely: its ``_source``, its blobs from the fields that store them, its keywords from doc values, its nested token
+vectors. Fields that engines do not return are computed again: the kNN vector from the pooled blob (float32, the same
+numbers), spans from the stored token vectors. The document is written in one action with the version that was read, so
+either all of it is replaced or nothing, and no other write is overwritten.
 """
 
 import base64
@@ -33,13 +33,17 @@ from es_ttc.index.mappings.spec import (
     ROOT,
     STATE,
     IndexSpec,
+    Layout,
 )
 from es_ttc.rescorers.base import Feature
 from es_ttc.vectors.packed import Codebooks, codebook_id, unpack_codebook
 from es_ttc.vectors.quantise import dequantise
+from es_ttc.vectors.tokens import TokenVectors
 
 _KEYWORDS = (HASH, ENCODER, STATE, DOCUMENT, ENRICHED, ENRICHED_BY, ENRICHED_TEXT)
 _NO_PIPELINE = "_none"
+_LAYOUTS_WITH_TOKENS: tuple[Layout, ...] = ("stored", "doc_values", "nested_vectors")
+"""Layouts from which token vectors are read beside spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +85,9 @@ class DocumentRewriter:
     """
 
     def __init__(self, engine: Engine, index: str, spec: IndexSpec, key: str = "") -> None:
-        if spec.spans and spec.tokens != "packed":
+        if spec.spans and (spec.tokens == "none" or spec.layout not in _LAYOUTS_WITH_TOKENS):
             # Without tokens, spans cannot be computed. If spans are stored outside `_source`, Elasticsearch 9.4
-            # does not return nested token vectors (a null pointer in its loader).
+            # does not return token vectors in it (a null pointer in its loader).
             raise InvalidRequest(
                 f"index [{index}] keeps spans, and tokens as [{spec.tokens}]: engines give spans to no reader, so its "
                 "documents cannot be written again with something added; make the index with packed tokens"
@@ -106,11 +110,13 @@ class DocumentRewriter:
             EngineUnavailable: A part of the index returned no answer.
             ValueError: A stored field is damaged.
         """
-        blobs = [field.name for field in self._features.values() if field.name not in self._sourced]
+        blobs = [field.name for field in self._features.values() if field.kind == "blob"]
         stored = blobs if self._spec.blobs == "stored" else []
+        capabilities = await self._engine.capabilities()
         parts: dict[str, Any] = {
+            "query": self._reader.query({"ids": {"values": list(ids)}}, list(self._features), capabilities.product),
             "seq_no_primary_term": True,
-            "_source": whole_source(await self._engine.capabilities()),
+            "_source": whole_source(capabilities),
             "stored_fields": [*stored, ENRICHMENT],
             "docvalue_fields": [*_KEYWORDS, *(blobs if not stored else ())],
         }
@@ -137,18 +143,27 @@ class DocumentRewriter:
         if POOLED in fields:
             pooled = self._reader.read(hit, Feature.POOLED)
             ours["vector"] = pooled.value if pooled else None
+            if self._spec.layout == "nested_vectors":
+                ours["tokens"] = [{"v": vector} for vector in self._tokens(hit).values]
             if self._spec.spans:
                 ours["spans"] = self._spans(hit)
         return FullDocument(
             hit["_id"], hit.get("_routing"), hit["_seq_no"], hit["_primary_term"], source, ours, self._key
         )
 
-    def _spans(self, hit: Mapping[str, Any]) -> list[dict[str, object]]:
+    def _tokens(self, hit: Mapping[str, Any]) -> TokenVectors:
         tokens = self._reader.read(hit, Feature.TOKENS, self._codebooks)
-        offsets = self._reader.read(hit, Feature.OFFSETS)
-        if tokens is None or offsets is None:
+        if tokens is None:
             raise ValueError(f"document [{hit['_id']}] has lost its token vectors")
-        return span_objects(span_features(dequantise(tokens.value), offsets.value[0], self._spec.spans), self._spec)
+        found: TokenVectors = tokens.value
+        return found
+
+    def _spans(self, hit: Mapping[str, Any]) -> list[dict[str, object]]:
+        tokens = self._tokens(hit)
+        offsets = self._reader.read(hit, Feature.OFFSETS)
+        if offsets is None:
+            raise ValueError(f"document [{hit['_id']}] has lost the offsets of its tokens")
+        return span_objects(span_features(dequantise(tokens), offsets.value[0], self._spec.spans), self._spec)
 
 
 def _leaf(name: str) -> str:

@@ -2,9 +2,9 @@
 
 The fields below ``ttc`` are not in ``_source``: hits stay small, and a write of the document by another client (an
 index call, ``_update``, ``_reindex``) drops all of them at once. So a document never has the features of an earlier
-text; it lacks them, which ``ttc.state`` shows and the next ingest repairs. The exception are token vectors that are not
-packed, which engines return from ``_source`` only: such a write keeps them, but without their hash and encoder, so they
-are never used for the new text.
+text; it lacks them, which ``ttc.state`` shows and the next ingest repairs. The exception are token vectors of the type
+``rank_vectors``, which engines return from ``_source`` only: such a write keeps them, but without their hash and
+encoder, so they are never used for the new text.
 """
 
 from collections.abc import Mapping
@@ -22,6 +22,7 @@ from es_ttc.index.mappings.spec import (
     NORMS,
     OFFSETS,
     POOLED,
+    REVERSED,
     SPAN_END,
     SPAN_FIELD,
     SPAN_POSITION,
@@ -75,6 +76,7 @@ FEATURES: Mapping[Feature, Field] = {
     Feature.NORMS: Field(NORMS, "blob"),
     Feature.OFFSETS: Field(OFFSETS, "blob"),
     Feature.CHUNKS: Field(CHUNKS, "blob"),
+    Feature.REVERSED: Field(REVERSED, "blob"),
 }
 """The field of each stored feature; token vectors have another one if they are not packed."""
 
@@ -111,6 +113,8 @@ def carried(spec: IndexSpec) -> dict[Feature, Field]:
         carries |= {Feature.TOKENS, Feature.OFFSETS} | ({Feature.NORMS} if stored_scales(spec) else set())
     if spec.chunks:
         carries.add(Feature.CHUNKS)
+    if spec.reversed:
+        carries.add(Feature.REVERSED)
     tokens = {Feature.TOKENS: _TOKENS_UNPACKED.get(spec.tokens, FEATURES[Feature.TOKENS])}
     return {feature: field for feature, field in {**FEATURES, **tokens}.items() if feature in carries}
 
@@ -122,7 +126,8 @@ def fields(spec: IndexSpec) -> tuple[Field, ...]:
 
 def kept_in_source(spec: IndexSpec) -> tuple[Field, ...]:
     """Return the fields below ``ttc`` that are in ``_source``, because engines do not return them otherwise."""
-    return tuple(field for field in carried(spec).values() if field.kind in ("nested", "rank_vectors"))
+    kinds: tuple[Kind, ...] = ("rank_vectors",) if spec.outside_source else ("rank_vectors", "nested")
+    return tuple(field for field in carried(spec).values() if field.kind in kinds)
 
 
 def stored_scales(spec: IndexSpec) -> tuple[float, ...]:

@@ -9,12 +9,8 @@ from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.engine.versions import VECTORS_OUTSIDE_SOURCE
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.fields import field_mapping, fields, kept_in_source
+from es_ttc.index.mappings.readers import MOST_NESTED_OBJECTS
 from es_ttc.index.mappings.spec import ENRICHMENT_FIELDS, ROOT, IndexSpec, spec_of_own
-
-"""First version of Elasticsearch that excludes vectors from `_source` and restores them on `_update` and `_reindex`."""
-
-MOST_NESTED_OBJECTS = 10_000
-"""``index.mapping.nested_objects.limit`` of both products: a document with more is rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +70,19 @@ def source_excludes(spec: IndexSpec) -> list[str]:
 
 def vector_settings(spec: IndexSpec, capabilities: Capabilities) -> dict[str, Any]:
     """Return the settings below ``index`` for an index with vectors."""
+    settings: dict[str, Any] = inner_hits_settings(spec)
     if capabilities.product == "opensearch":
-        return {"knn": True}
-    if capabilities.has(VECTORS_OUTSIDE_SOURCE):
+        settings["knn"] = True
+    elif capabilities.has(VECTORS_OUTSIDE_SOURCE):
         # Vectors in `_source` are not returned with every hit, nor stored twice. If there are none, `_update` must not
         # restore the pooled vector alone: it belongs to a text that may just have changed.
-        return {"mapping": {"exclude_source_vectors": bool(kept_in_source(spec))}}
-    return {}
+        settings["mapping"] = {"exclude_source_vectors": bool(kept_in_source(spec))}
+    return settings
+
+
+def inner_hits_settings(spec: IndexSpec) -> dict[str, Any]:
+    """Return the settings below ``index`` with which nested token vectors can be read: all of a document at once."""
+    return {"max_inner_result_window": MOST_NESTED_OBJECTS} if spec.layout == "nested_vectors" else {}
 
 
 async def create_index(engine: Engine, name: str, spec: IndexSpec, options: IndexOptions | None = None) -> None:

@@ -2,9 +2,11 @@
 
 It is the index's final pipeline, so every write passes it, whatever pipeline a request names. The processor is
 configured with the fields that are encoded. So it computes the same content hash as `es-ttc ingest`, and recognises
-documents that es-ttc itself writes with their features; it does not change those.
+documents that es-ttc itself writes with their features; it does not change those. In an index whose writes are followed
+it has the index's key instead, as the pipeline of the engine's own processors has.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 from urllib.parse import quote
@@ -12,7 +14,8 @@ from urllib.parse import quote
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest
 from es_ttc.index.mappings.index import resolve_index
-from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.index.mappings.spec import ROOT, IndexSpec
+from es_ttc.index.mappings.write_options import KEY, WriteOptions
 
 PROCESSOR = "ttc"
 OnError = Literal["pending", "fail"]
@@ -37,13 +40,48 @@ class EncodeMode:
 
 def processor(spec: IndexSpec, waiting: EncodeMode | None = None) -> dict[str, Any]:
     """Return the processor for documents of a spec; without encoding it only adds the hash."""
-    content = {
+    options = {"wait": waiting is not None, **(asdict(waiting) if waiting else {})}
+    return {PROCESSOR: {**options, "content": _content(spec)}}
+
+
+def following_processor(spec: IndexSpec, options: WriteOptions) -> dict[str, Any]:
+    """Return the processor for an index whose writes are followed.
+
+    Args:
+        spec: The spec of the index.
+        options: Its options, with a key and a time limit.
+    """
+    timeout = {"timeout": options.plugin_timeout} if options.encode == "now" else {}
+    step = {"encode": options.encode, **timeout, "enrich": options.enrich, "key": options.key}
+    return {PROCESSOR: {**step, "content": _content(spec)}}
+
+
+async def check_processor(engine: Engine, step: Mapping[str, Any]) -> None:
+    """Check that the engine has the processor and accepts its options; nothing is changed.
+
+    Args:
+        engine: The engine.
+        step: A processor with a key: the document of the simulation has it, so the gateway is not asked.
+
+    Raises:
+        ConfigurationError: The engine has no such processor.
+        EngineError: It refuses an option.
+    """
+    document = {"_source": {ROOT: {KEY.removeprefix(f"{ROOT}."): step[PROCESSOR]["key"]}}}
+    body = {"pipeline": {"processors": [step]}, "docs": [document]}
+    try:
+        await engine.request("POST", "/_ingest/pipeline/_simulate", body=body)
+    except EngineError as error:
+        raise _without_plugin(engine, error) from error
+
+
+def _content(spec: IndexSpec) -> dict[str, Any]:
+    return {
         "encoder": spec.encoder.key,
         "text_fields": list(spec.text_fields),
         "storage": spec.storage.hex(),
         "layout": spec.layout,
     }
-    return {PROCESSOR: {"wait": waiting is not None, **(asdict(waiting) if waiting else {}), "content": content}}
 
 
 def pipeline_name(index: str) -> str:
@@ -74,12 +112,7 @@ async def add_pipeline(engine: Engine, name: str, waiting: EncodeMode | None = N
     try:
         await engine.request("PUT", _path(pipeline), body=body)
     except EngineError as error:
-        if _UNKNOWN in str(error):
-            raise ConfigurationError(
-                f"the engine at {engine.url} has no ingest processor [{PROCESSOR}]: install the es-ttc plugin on its "
-                "nodes (docs/how-to/use-the-plugin.md)"
-            ) from error
-        raise
+        raise _without_plugin(engine, error) from error
     await engine.request("PUT", f"/{quote(index, safe='')}/_settings", body={_FINAL: pipeline})
     return {"index": index, "pipeline": pipeline, "processor": step}
 
@@ -107,6 +140,16 @@ async def delete_pipeline(engine: Engine, index: str) -> bool:
             return False
         raise
     return True
+
+
+def _without_plugin(engine: Engine, error: EngineError) -> Exception:
+    """Return the error for an engine without the processor, or the engine's own error."""
+    if _UNKNOWN not in str(error):
+        return error
+    return ConfigurationError(
+        f"the engine at {engine.url} has no ingest processor [{PROCESSOR}]: install the es-ttc plugin on its nodes "
+        "(docs/how-to/use-the-plugin.md)"
+    )
 
 
 async def _final_pipeline(engine: Engine, index: str) -> str:

@@ -1,6 +1,6 @@
 """Searches over the fields of an index, for both products."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from es_ttc.engine.versions import Product
@@ -21,7 +21,7 @@ def matching(text: str, fields: Sequence[str]) -> dict[str, Any]:
     return {"multi_match": {"query": text, "fields": [*fields], "tie_breaker": TIE_BREAKER}}
 
 
-def nearest(vector: Float32, k: int, product: Product) -> dict[str, Any]:
+def nearest(vector: Float32, k: int, product: Product, *, among: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the part of a `_search` body that finds the k documents with the nearest pooled vectors.
 
     Both products return the score (1 + cosine) / 2.
@@ -30,9 +30,10 @@ def nearest(vector: Float32, k: int, product: Product) -> dict[str, Any]:
         vector: ``(d,)`` float32, the query's pooled vector.
         k: Number of documents; the body's ``size`` says how many of them are returned.
         product: The product whose syntax is used.
+        among: A query that the documents match; None for all documents.
     """
-    values = vector.tolist()
+    values, filtered = vector.tolist(), {} if among is None else {"filter": among}
     if product == "opensearch":
-        return {"query": {"knn": {VECTOR: {"vector": values, "k": k}}}}
-    candidates = min(MOST_CANDIDATES, max(2 * k, 100))
-    return {"knn": {"field": VECTOR, "query_vector": values, "k": k, "num_candidates": max(k, candidates)}}
+        return {"query": {"knn": {VECTOR: {"vector": values, "k": k, **filtered}}}}
+    candidates = max(k, min(MOST_CANDIDATES, max(2 * k, 100)))
+    return {"knn": {"field": VECTOR, "query_vector": values, "k": k, "num_candidates": candidates, **filtered}}

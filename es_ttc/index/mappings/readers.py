@@ -11,20 +11,26 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from es_ttc.engine.versions import Product
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import TOKEN_VECTOR, TOKENS, Layout
 from es_ttc.rescorers.base import Feature
 from es_ttc.vectors.chunks import unpack_chunks
-from es_ttc.vectors.packed import NO_CODEBOOKS, Codebooks, unpack_norms, unpack_offsets, unpack_tokens
+from es_ttc.vectors.packed import NO_CODEBOOKS, Blob, Codebooks, unpack_norms, unpack_offsets, unpack_tokens
 from es_ttc.vectors.quantise import dequantise
-from es_ttc.vectors.tokens import TokenVectors
+from es_ttc.vectors.tokens import Float32, TokenVectors
 
 Hit = Mapping[str, Any]
+Query = dict[str, Any]
 
-BLOB_LAYOUTS: tuple[Layout, ...] = ("stored", "doc_values")
-"""Layouts with all features in blobs, which the plugin can send unchanged."""
+MOST_NESTED_OBJECTS = 10_000
+"""``index.mapping.nested_objects.limit`` of both products: a document with more is rejected."""
+
+SENDABLE_LAYOUTS: tuple[Layout, ...] = ("stored", "doc_values", "nested_vectors")
+"""Layouts whose features the plugin can send: blobs as they are stored, nested vectors as a blob of its own making."""
 
 _MARK = "-"
+_VECTOR_BYTES = "v"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +40,12 @@ class ReadFeature:
     Attributes:
         value: The value for rescorers; offsets with the names of their fields.
         nbytes: Approximate size in memory.
+        blob: The blob that it was unpacked from, where :func:`unpack_feature` of it returns the same value.
     """
 
     value: Any
     nbytes: int
+    blob: bytes | None = None
 
 
 class FeatureReader(Protocol):
@@ -54,7 +62,11 @@ class FeatureReader(Protocol):
         ...
 
     def request(self, features: Sequence[Feature]) -> dict[str, Any]:
-        """Return the part of a `_search` body that requests features."""
+        """Return the part of a `_search` body that requests features, beside the query."""
+        ...
+
+    def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:
+        """Return a query for the same documents whose hits have what the features are read from."""
         ...
 
     def read(self, hit: Hit, feature: Feature, codebooks: Codebooks = NO_CODEBOOKS) -> ReadFeature | None:
@@ -70,6 +82,19 @@ class FeatureReader(Protocol):
 def marked(digest: str, layout: Layout) -> str:
     """Return a content hash with the mark of its layout; stored fields have none."""
     return digest if layout == "stored" else f"{digest}{_MARK}{layout}"
+
+
+def unpack_feature(feature: Feature, blob: Blob) -> Any:
+    """Return the feature in a blob that needs no codebook.
+
+    Args:
+        feature: Which it is.
+        blob: The blob.
+
+    Raises:
+        ValueError: The blob is damaged.
+    """
+    return _UNPACK[feature](blob)
 
 
 def layout_of(content: str) -> str:
@@ -105,6 +130,10 @@ class BlobReader:
         """Request the fields without `_source`."""
         return {"_source": False, self._part: [FEATURES[feature].name for feature in features]}
 
+    def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:  # noqa: ARG002
+        """Return the query itself."""
+        return query
+
     def read(self, hit: Hit, feature: Feature, codebooks: Codebooks = NO_CODEBOOKS) -> ReadFeature | None:
         """Unpack one blob."""
         values = hit.get("fields", {}).get(FEATURES[feature].name)
@@ -112,9 +141,57 @@ class BlobReader:
             return None
         blob = _bytes(values[0])
         if feature is not Feature.TOKENS:
-            return ReadFeature(_UNPACK[feature](blob), len(blob))
+            return ReadFeature(unpack_feature(feature, blob), len(blob), blob)
         tokens = unpack_tokens(blob, codebooks)
-        return ReadFeature(tokens, max(len(blob), tokens.nbytes))
+        decoded = tokens.nbytes > len(blob)  # residuals, which need their codebook
+        return ReadFeature(tokens, max(len(blob), tokens.nbytes), None if decoded else blob)
+
+
+class NestedReader:
+    """Reads token vectors from the nested vector fields themselves, and all other features from blobs.
+
+    Engines return the vectors of a nested field in inner hits only, and there by a script. It returns bytes, because
+    numbers take ten times as long to read.
+    """
+
+    most_documents = 100
+    as_text = True
+
+    def __init__(self) -> None:
+        self._blobs = BlobReader("stored_fields")
+
+    def request(self, features: Sequence[Feature]) -> dict[str, Any]:
+        """Request the blobs."""
+        return self._blobs.request([feature for feature in features if feature is not Feature.TOKENS])
+
+    def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:
+        """Add the nested vectors as inner hits, in the order of the tokens."""
+        if Feature.TOKENS not in features:
+            return query
+        inner = {
+            "name": TOKENS,
+            "size": MOST_NESTED_OBJECTS,
+            "_source": False,
+            "sort": ["_doc"],
+            "script_fields": {_VECTOR_BYTES: {"script": {"lang": "painless", "source": _vector_script(product)}}},
+        }
+        every: Query = {"match_all": {}}
+        nested = {"path": TOKENS, "query": every, "score_mode": "none", "inner_hits": inner}
+        return {"bool": {"must": [query], "should": [{"nested": nested}]}}
+
+    def read(self, hit: Hit, feature: Feature, codebooks: Codebooks = NO_CODEBOOKS) -> ReadFeature | None:
+        """Read the vectors of the inner hits, or unpack one blob."""
+        if feature is not Feature.TOKENS:
+            return self._blobs.read(hit, feature, codebooks)
+        found = hit.get("inner_hits", {}).get(TOKENS, {}).get("hits", {}).get("hits")
+        if not found:
+            return None
+        rows = [_bytes(token["fields"][_VECTOR_BYTES][0]) for token in found]
+        matrix = np.frombuffer(b"".join(rows), dtype="<f4").reshape(len(rows), -1)
+        if not np.isfinite(matrix).all():
+            raise ValueError("token vectors: a value is not finite")
+        tokens = TokenVectors(matrix)
+        return ReadFeature(tokens, tokens.nbytes)
 
 
 class SourceReader:
@@ -137,6 +214,10 @@ class SourceReader:
         """Request the vectors by their full name: Elasticsearch does not return them otherwise."""
         blobs = [feature for feature in features if feature is not Feature.TOKENS]
         return {**self._blobs.request(blobs), "_source": [self._name] if len(blobs) < len(features) else False}
+
+    def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:  # noqa: ARG002
+        """Return the query itself."""
+        return query
 
     def read(self, hit: Hit, feature: Feature, codebooks: Codebooks = NO_CODEBOOKS) -> ReadFeature | None:
         """Read the vectors, or unpack one blob."""
@@ -163,16 +244,44 @@ _ROOT, _, _LEAF = TOKENS.partition(".")
 _READERS: Mapping[str, FeatureReader] = {
     "stored": BlobReader("stored_fields"),
     "doc_values": BlobReader("docvalue_fields"),
+    "nested_vectors": NestedReader(),
     "nested": SourceReader(TOKEN_VECTOR, lambda found: [token["v"] for token in found]),
     "rank_vectors": SourceReader(TOKENS, lambda found: found),
 }
 
-_UNPACK: Mapping[Feature, Callable[[bytes], Any]] = {
-    Feature.POOLED: lambda blob: dequantise(unpack_tokens(blob))[0],
+
+def _unpack_row(blob: Blob) -> Float32:
+    """Return the one vector in a blob.
+
+    Raises:
+        ValueError: The blob is damaged, or holds another number of vectors.
+    """
+    rows = dequantise(unpack_tokens(blob))
+    if len(rows) != 1:
+        raise ValueError(f"packed vector: {len(rows)} rows, where one is expected")
+    row: Float32 = rows[0]
+    return row
+
+
+_UNPACK: Mapping[Feature, Callable[[Blob], Any]] = {
+    Feature.TOKENS: unpack_tokens,
+    Feature.POOLED: _unpack_row,
     Feature.NORMS: unpack_norms,
     Feature.OFFSETS: unpack_offsets,
     Feature.CHUNKS: unpack_chunks,
+    Feature.REVERSED: _unpack_row,
 }
+
+
+def _vector_script(product: Product) -> str:
+    """Return the script that returns a nested vector as little-endian float32."""
+    value = "value" if product == "opensearch" else "vectorValue"
+    return (
+        f"float[] v = doc['{TOKEN_VECTOR}'].{value}; byte[] b = new byte[4 * v.length]; int at = 0; "
+        "for (int i = 0; i < v.length; ++i) { int bits = Float.floatToIntBits(v[i]); "
+        "b[at++] = (byte) bits; b[at++] = (byte) (bits >> 8); b[at++] = (byte) (bits >> 16); "
+        "b[at++] = (byte) (bits >> 24); } return b;"
+    )
 
 
 def _bytes(value: bytes | str) -> bytes:

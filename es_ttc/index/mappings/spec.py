@@ -31,6 +31,8 @@ NORMS = "ttc.norms"
 OFFSETS = "ttc.offsets"
 CHUNKS = "ttc.chunks"
 """Sentences, pairs of sentences and paragraphs with their vectors, for programs."""
+REVERSED = "ttc.reversed"
+"""The reversed reading: the pooled vector of the document encoded as a query, as a packed blob."""
 HASH = "ttc.hash"
 """Hash of the text and of the storage of its features: documents with equal hash and encoder have equal features."""
 ENCODER = "ttc.encoder"
@@ -61,9 +63,14 @@ DOCUMENT = "ttc.document"
 TokenStorage = Literal["packed", "nested", "rank_vectors", "none"]
 Codec = Literal["float16", "int8", "residual2", "residual4"]
 Blobs = Literal["stored", "doc_values"]
-Layout = Literal["stored", "doc_values", "nested", "rank_vectors"]
+DroppedTokens = Literal["none", "punctuation", "english", "special"]
+"""Tokens without vectors: none; punctuation; also English stop words; also special tokens."""
+MAX_TOKEN_POOLING = 6
+Layout = Literal["stored", "doc_values", "nested", "nested_vectors", "rank_vectors"]
+"""How features are read; ``nested``: of an index whose nested token vectors are in ``_source``, as they once were."""
 RESIDUAL_BITS: Mapping[Codec, Bits] = {"residual2": 2, "residual4": 4}
 
+_OUTSIDE = "outside_source"
 MEAN = "mean"
 """The scale L = inf in JSON and on the command line."""
 
@@ -102,6 +109,12 @@ class IndexSpec:
         codebook: Packed codebook of the ``residual`` codecs; it is stored in the mapping, so it is copied with the
             index. Otherwise empty.
         chunks: Whether vectors of sentences, pairs of sentences and paragraphs are stored, for programs.
+        reversed: Whether each document's vector as a query is stored, for programs. For an encoder that does not
+            distinguish roles it would be the pooled vector again.
+        outside_source: Whether nested token vectors are outside ``_source``, as all other features are. Those of
+            indices made by earlier releases are in it.
+        token_pooling: How many tokens share one vector, on average: 1 (each has its own) to 6.
+        drop_tokens: Tokens without vectors.
     """
 
     encoder: EncoderIdentity
@@ -112,13 +125,21 @@ class IndexSpec:
     max_tokens: int = 1024
     spans: tuple[SpanGrid, ...] = ()
     chunks: bool = False
+    reversed: bool = False
     blobs: Blobs = "stored"
     codebook: bytes = b""
+    outside_source: bool = True
+    token_pooling: int = 1
+    drop_tokens: DroppedTokens = "none"
 
     def __post_init__(self) -> None:
         packed = self.tokens == "packed"
         if self.blobs != "stored" and self.tokens not in ("packed", "none"):
             raise InvalidRequest(f"[blobs] {self.blobs} goes with packed tokens, not with {self.tokens}")
+        if not 1 <= self.token_pooling <= MAX_TOKEN_POOLING:
+            raise InvalidRequest(f"[token_pooling] must be from 1 to {MAX_TOKEN_POOLING}, got [{self.token_pooling}]")
+        if not self.encodes_tokens and self.reduces_tokens:
+            raise InvalidRequest("[token_pooling] and [drop_tokens] go with token vectors, not with tokens none")
         if packed and (self.codec in RESIDUAL_BITS) != bool(self.codebook):
             raise InvalidRequest(
                 f"codec [{self.codec}] needs a codebook: learn one from a sample of the documents (--sample FILE)"
@@ -145,6 +166,14 @@ class IndexSpec:
             meta[CODEBOOK] = b64encode(self.codebook).decode("ascii")
         if self.chunks:
             meta["chunks"] = True
+        if self.reversed:
+            meta["reversed"] = True
+        if self.tokens == "nested" and self.outside_source:
+            meta[_OUTSIDE] = True
+        if self.token_pooling != 1:
+            meta["token_pooling"] = self.token_pooling
+        if self.drop_tokens != "none":
+            meta["drop_tokens"] = self.drop_tokens
         return meta
 
     def as_shown(self) -> dict[str, Any]:
@@ -159,8 +188,10 @@ class IndexSpec:
     def layout(self) -> Layout:
         """The layout of a document's features; see :mod:`es_ttc.index.mappings.readers`."""
         match self.tokens:
-            case "nested" | "rank_vectors":
-                return self.tokens
+            case "nested":
+                return "nested_vectors" if self.outside_source else "nested"
+            case "rank_vectors":
+                return "rank_vectors"
             case _:
                 return self.blobs
 
@@ -168,6 +199,11 @@ class IndexSpec:
     def encodes_tokens(self) -> bool:
         """Whether token vectors are needed to compute the stored features."""
         return self.tokens != "none" or bool(self.spans)
+
+    @property
+    def reduces_tokens(self) -> bool:
+        """Whether fewer vectors are stored than a document has tokens."""
+        return self.token_pooling != 1 or self.drop_tokens != "none"
 
     @property
     def storage(self) -> bytes:
@@ -213,6 +249,10 @@ class IndexSpec:
             blobs=meta.get("blobs", "stored"),
             codebook=b64decode(meta.get(CODEBOOK, "")),
             chunks=meta.get("chunks", False),
+            reversed=meta.get("reversed", False),
+            outside_source=meta.get(_OUTSIDE, meta["tokens"] != "nested"),
+            token_pooling=meta.get("token_pooling", 1),
+            drop_tokens=meta.get("drop_tokens", "none"),
         )
 
 

@@ -28,18 +28,28 @@ class WriteOptions:
         enrich: Whether workers also enrich documents by a language model.
         key: The value of ``ttc.key`` that the index's pipeline accepts; empty if the index has no pipeline, because
             its features are in a side index.
+        plugin_timeout: Time limit of the plugin's processor for the gateway, in the engines' time format; None if the
+            index's pipeline is one of the engine's own processors.
     """
 
     encode: Encode
     enrich: bool
     key: str
+    plugin_timeout: str | None = None
+
+    @property
+    def plugin(self) -> bool:
+        """Whether the index's pipeline is the plugin's processor."""
+        return self.plugin_timeout is not None
 
     def as_meta(self) -> dict[str, Any]:
         """Return the JSON-ready value of ``_meta.ttc.writes``."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def of(cls, mapping: Mapping[str, Any]) -> Self | None:
         """Return the options in an index's mapping; None if writes to it are not followed."""
         found = own_meta(mapping).get(WRITES)
-        return None if found is None else cls(found["encode"], bool(found["enrich"]), found["key"])
+        if found is None:
+            return None
+        return cls(found["encode"], bool(found["enrich"]), found["key"], found.get("plugin_timeout"))

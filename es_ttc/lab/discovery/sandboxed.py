@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from es_ttc.lab.discovery.tasks import Task
-from es_ttc.rescorers.programs.interface import ADAPTERS, PASSAGE, TOPIC_LENGTH
+from es_ttc.rescorers.programs.catalogue import REVERSED
+from es_ttc.rescorers.programs.interface import PASSAGE, QUERY, TOPIC_LENGTH
 from es_ttc.rescorers.programs.source import Reason, Refused
 from es_ttc.sandbox.process import Process, ProcessLimits, line
 from es_ttc.sandbox.shared import Shared, SharedChunks, SharedTexts
@@ -170,13 +171,19 @@ class _Counted:
         return self._task.document_texts
 
     def view(self, adapter: str, max_length: int | None) -> Shared:
-        """Return the documents under another adapter, unchanged for encoders without adapters; or their openings."""
+        """Return the documents under another adapter, unchanged where the encoder has no such view; or their openings.
+
+        Documents as queries are encoded, and counted, only for an encoder that distinguishes roles.
+        """
         count = self._task.size[1]
+        if (adapter, max_length) == (QUERY, None):
+            self._count(REVERSED, 0 if self._task.reversed is None else count)
+            return self._task.inputs.documents if self._task.reversed is None else self._task.reversed
         if (adapter, max_length) == (PASSAGE, TOPIC_LENGTH):
             self._count("topic", count)
             return self._task.topics
         if adapter != PASSAGE:
-            self._count("reversed" if adapter == ADAPTERS[0] else adapter, count)
+            self._count(REVERSED if adapter == QUERY else adapter, count)
         return self._task.inputs.documents
 
     def encode(self, texts: list[str], adapter: str, dimensions: int | None, max_length: int | None) -> Float32:

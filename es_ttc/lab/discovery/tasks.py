@@ -44,6 +44,7 @@ class Task:
         chunks: By granularity.
         chunk_texts: By granularity.
         topics: ``(n, d)``: the documents' openings.
+        reversed: ``(n, d)``: the documents encoded as queries; None for an encoder that does not distinguish roles.
         encode: The frozen encoder.
         sample: ``(m, d)`` other queries as a sample of an index's queries (``ctx.calibration``); None: the queries
             themselves, as in the paper.
@@ -61,6 +62,7 @@ class Task:
     chunk_texts: Mapping[Granularity, SharedTexts]
     topics: Shared
     encode: EncodeFn
+    reversed: Shared | None = None
     sample: Float32 | None = None
 
     @property
@@ -100,11 +102,22 @@ class Task:
         return score_by(METRIC, self.qrels, rankings)
 
 
+def spec_of_programs(collection: Collection, encoder: Encoder) -> IndexSpec:
+    """Return the spec of an index that stores what programs read, and nothing else."""
+    titled = any(document.title for document in collection.documents)
+    return IndexSpec(
+        encoder.identity,
+        text_fields=("title", "text") if titled else ("text",),
+        tokens="none",
+        codec="float16",
+        chunks=True,
+        reversed=encoder.distinguishes_roles,
+    )
+
+
 def task_of(collection: Collection, encoder: Encoder, progress: Progress = silent) -> Task:
     """Encode a collection as ingest does; documents without text are left out."""
-    titled = any(document.title for document in collection.documents)
-    fields = ("title", "text") if titled else ("text",)
-    spec = IndexSpec(encoder.identity, text_fields=fields, tokens="none", codec="float16", chunks=True)
+    spec = spec_of_programs(collection, encoder)
     features = encode_corpus(collection.documents, spec, encoder, progress)
     queries = encode_queries(list(collection.queries.values()), encoder, tokens=False, progress=progress)
     present = np.flatnonzero(features.present).tolist()
@@ -122,6 +135,7 @@ def task_of(collection: Collection, encoder: Encoder, progress: Progress = silen
         {name: _chunk_texts(features, present, name) for name in GRANULARITIES},
         Shared.of(np.concatenate([dequantise(features.chunks[place].topic) for place in present])),
         encode_fn(encoder),
+        None if features.reversed is None else Shared.of(features.reversed[present]),
     )
 
 

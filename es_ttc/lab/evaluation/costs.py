@@ -106,11 +106,14 @@ def cost_of(entry: Entry, features: CorpusFeatures, queries: int) -> Cost:
 
 
 def counted(features: CorpusFeatures) -> dict[Reading, int]:
-    """Return how many texts of each kind a collection has."""
+    """Return how many texts of each kind are encoded of a collection.
+
+    Documents are encoded as queries only where the encoder distinguishes roles: otherwise the vectors are there.
+    """
     counts: dict[Reading, int] = {
         name: sum(len(own.vectors[name]) for own in features.chunks) for name in GRANULARITIES
     }
-    return counts | {TOPIC: len(features.ids), REVERSED: len(features.ids)}
+    return counts | {TOPIC: len(features.ids), REVERSED: 0 if features.reversed is None else len(features.ids)}
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:

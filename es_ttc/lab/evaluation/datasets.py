@@ -2,6 +2,7 @@
 
 The format of Thakur et al., *BEIR* (2021): a document is ``{"_id", "title", "text"}``, a query ``{"_id", "text"}``, a
 judgement one line ``query-id TAB corpus-id TAB score`` below a header line. Ids are strings and may hold spaces.
+Further numbers of a document, at the top or inside objects such as ``metadata``, are its numeric fields.
 
 Judgements by aspect, which BEIR does not have, are in ``qrels/SPLIT.aspects.tsv``: one line ``query-id TAB
 aspect TAB corpus-id TAB score`` below a header line, the order of TREC's diversity judgements.
@@ -14,12 +15,15 @@ from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
-from es_ttc.errors import ConfigurationError
+from es_ttc.common.validation import did_you_mean
+from es_ttc.errors import ConfigurationError, InvalidRequest
 
 CORPUS = "corpus.jsonl"
 QUERIES = "queries.jsonl"
 QRELS = "qrels"
+_NOT_FIELDS = frozenset({"_id", "title", "text"})
 ASPECTS = ".aspects"
 """Suffix of a split's name in the name of the file with its judgements by aspect."""
 
@@ -31,6 +35,8 @@ class Document:
     id: str
     title: str
     text: str
+    numbers: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Numeric fields by path, such as ``metadata.year``; the least value of a list."""
 
     @property
     def source(self) -> dict[str, str]:
@@ -82,26 +88,45 @@ def load_collection(folder: Path, split: str = "test") -> Collection:
         ConfigurationError: The folder, a file or the split is missing, or a line is malformed; the message names the
             place and what is there instead.
     """
-    _require(folder, split)
+    _require(folder, split, (CORPUS, QUERIES))
     documents = tuple(_documents(folder / CORPUS))
-    texts = {record["_id"]: record["text"] for record in _records(folder / QUERIES)}
-    judged = _judgements(folder / QRELS / f"{split}.tsv")
-
-    queries = {query: text for query, text in texts.items() if query in judged}
-    qrels = {query: judged[query] for query in queries}
+    queries, qrels, unknown = _judged_queries(folder, split)
     if not documents:
         raise ConfigurationError(f"[{folder / CORPUS}] holds no document")
+    aspects = _aspects(folder / QRELS / f"{split}{ASPECTS}.tsv", qrels)
+    warnings = _warnings(documents, qrels, unknown_queries=unknown)
+    if aspects and len(aspects) < len(qrels):
+        count = len(qrels) - len(aspects)
+        warnings += (f"{count} queries have no judgement by aspect and count as zero for alpha-ndcg",)
+    return Collection(folder.resolve().name, split, documents, queries, qrels, warnings, aspects)
+
+
+def load_queries(folder: Path, split: str) -> Collection:
+    """Read the queries and judgements of a folder, whose documents are in an index; ``corpus.jsonl`` is not read.
+
+    Raises:
+        ConfigurationError: See :func:`load_collection`.
+    """
+    _require(folder, split, (QUERIES,))
+    queries, qrels, _ = _judged_queries(folder, split)
+    return Collection(folder.resolve().name, split, (), queries, qrels)
+
+
+def _judged_queries(folder: Path, split: str) -> tuple[dict[str, str], dict[str, dict[str, int]], int]:
+    """Return the texts and judgements of judged queries, and the number of judged queries without a text.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    texts = {record["_id"]: record["text"] for record in _records(folder / QUERIES)}
+    judged = _judgements(folder / QRELS / f"{split}.tsv")
+    queries = {query: text for query, text in texts.items() if query in judged}
     if not queries:
         raise ConfigurationError(
             f"split [{split}] of [{folder}] judges no query of {QUERIES}: "
             f"{len(judged)} judged ids, {len(texts)} queries"
         )
-    aspects = _aspects(folder / QRELS / f"{split}{ASPECTS}.tsv", qrels)
-    warnings = _warnings(documents, qrels, unknown_queries=len(judged.keys() - texts.keys()))
-    if aspects and len(aspects) < len(qrels):
-        count = len(qrels) - len(aspects)
-        warnings += (f"{count} queries have no judgement by aspect and count as zero for alpha-ndcg",)
-    return Collection(folder.resolve().name, split, documents, queries, qrels, warnings, aspects)
+    return queries, {query: judged[query] for query in queries}, len(judged.keys() - texts.keys())
 
 
 def sample(collection: Collection, queries: int, seed: int) -> Collection:
@@ -122,21 +147,35 @@ def only(collection: Collection, queries: Container[str]) -> Collection:
     )
 
 
+def field_values(collection: Collection, name: str) -> NDArray[np.float64]:
+    """Return a numeric field of all documents, ``(n,)``; NaN where one has no value.
+
+    Raises:
+        InvalidRequest: None has one.
+    """
+    values = np.array([document.numbers.get(name, np.nan) for document in collection.documents], np.float64)
+    if np.isnan(values).all():
+        known = {found for document in collection.documents for found in document.numbers}
+        hint = did_you_mean(name, known) if known else ": its documents have no numbers"
+        raise InvalidRequest(f"no document of [{collection.name}] has a number in the field [{name}]{hint}")
+    return values
+
+
 def splits(folder: Path) -> list[str]:
     """Return the names of a folder's splits."""
     return sorted(path.stem for path in (folder / QRELS).glob("*.tsv") if not path.stem.endswith(ASPECTS))
 
 
-def _require(folder: Path, split: str) -> None:
+def _require(folder: Path, split: str, files: Sequence[str]) -> None:
     if not folder.is_dir():
         raise ConfigurationError(f"data folder [{folder}] does not exist")
-    missing = [name for name in (CORPUS, QUERIES) if not (folder / name).is_file()]
+    missing = [name for name in files if not (folder / name).is_file()]
     missing += [] if (folder / QRELS).is_dir() else [f"{QRELS}/"]
     if missing:
         held = ", ".join(sorted(path.name for path in folder.iterdir())[:12]) or "nothing"
         raise ConfigurationError(
             f"[{folder}] has no {' and no '.join(missing)}: it holds {held}; "
-            f"a BEIR folder holds {CORPUS}, {QUERIES} and {QRELS}/SPLIT.tsv"
+            f"a BEIR folder holds {', '.join(files)} and {QRELS}/SPLIT.tsv"
         )
     if split not in splits(folder):
         raise ConfigurationError(
@@ -149,7 +188,23 @@ def _documents(path: Path) -> Iterator[Document]:
         title = record.get("title") or ""
         if not isinstance(title, str):
             raise ConfigurationError(f"[{path}]: [title] of document [{record['_id']}] must be a string")
-        yield Document(record["_id"], title, record["text"])
+        numbers = dict(_numbers({key: value for key, value in record.items() if key not in _NOT_FIELDS}))
+        yield Document(record["_id"], title, record["text"], numbers)
+
+
+def _numbers(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers of an object by their paths."""
+    for key, value in record.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{prefix}{key}.")
+        elif (several := [one for one in (value if isinstance(value, list) else [value]) if _is_number(one)]) and (
+            not isinstance(value, list) or len(several) == len(value)
+        ):
+            yield f"{prefix}{key}", float(min(several))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:

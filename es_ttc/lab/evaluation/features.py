@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.words import needs_words, word_means
 from es_ttc.errors import ConfigurationError
 from es_ttc.index.ingest.encode import DocumentFeatures, encode_documents
 from es_ttc.index.mappings.fields import stored_scales
@@ -38,6 +39,7 @@ class CorpusFeatures:
         norms: One value per document; empty if no method needs token vectors.
         chunks: One value per document; empty if no method needs chunks.
         spans: One ``(m, d)`` float32 matrix per document; empty if no method searches spans.
+        reversed: ``(n, d)`` float32 unit rows, the documents encoded as queries; None if the spec does not store them.
         truncated: Number of documents whose text has more tokens than the spec allows.
     """
 
@@ -49,6 +51,7 @@ class CorpusFeatures:
     chunks: Sequence[DocumentChunks] = ()
     spans: Sequence[Float32] = ()
     truncated: int = 0
+    reversed: Float32 | None = None
 
     def window(self, documents: Positions, first_pass: Float32, features: frozenset[Feature]) -> Window:
         """Return some documents as a window for a rescorer.
@@ -65,6 +68,7 @@ class CorpusFeatures:
             tokens=[self.tokens[i] for i in documents] if Feature.TOKENS in features else None,
             norms=[self.norms[i] for i in documents] if Feature.NORMS in features and self.norms else None,
             chunks=[self.chunks[i] for i in documents] if Feature.CHUNKS in features else None,
+            reversed=None if self.reversed is None or Feature.REVERSED not in features else self.reversed[documents],
         )
 
     def matrix(self, among: Vectors) -> Matrix:
@@ -102,13 +106,19 @@ def encode_corpus(
     return CorpusFeatures(
         ids=[document.id for document in documents],
         present=np.array([one.pooled is not None for one in features]),
-        pooled=np.stack([np.zeros(dims, np.float32) if one.pooled is None else one.pooled for one in features]),
+        pooled=_stacked([one.pooled for one in features], dims),
         tokens=[one.tokens.vectors if one.tokens else nothing for one in features] if stored else (),
         norms=[one.tokens.norms if one.tokens else no_norms for one in features] if stored else (),
         chunks=[one.chunks or no_chunks(dims) for one in features] if spec.chunks else (),
         spans=[one.spans.vectors if one.spans else no_vectors for one in features] if spec.spans else (),
         truncated=sum(one.truncated for one in features),
+        reversed=_stacked([one.reversed for one in features], dims) if spec.reversed else None,
     )
+
+
+def _stacked(vectors: Sequence[Float32 | None], dims: int) -> Float32:
+    """Return one row for each vector, of zeros where there is none."""
+    return np.stack([np.zeros(dims, np.float32) if vector is None else vector for vector in vectors])
 
 
 def encode_queries(texts: Sequence[str], encoder: Encoder, *, tokens: bool, progress: Progress = silent) -> list[Query]:
@@ -120,11 +130,12 @@ def encode_queries(texts: Sequence[str], encoder: Encoder, *, tokens: bool, prog
         tokens: Whether a method needs the queries' token vectors.
         progress: Receives the progress.
     """
-    late = encoder.identity.late_interaction
+    late, words = encoder.identity.late_interaction, needs_words(encoder)
     queries: list[Query] = []
     for start in range(0, len(texts), _BATCH):
         batch = texts[start : start + _BATCH]
-        encodings = encoder.encode(batch, role="query", tokens=tokens or late)
+        encodings = encoder.encode(batch, role="query", tokens=tokens or late or words)
+        means = word_means(encodings) if words else None
         queries += [
             Query(
                 text,
@@ -132,6 +143,7 @@ def encode_queries(texts: Sequence[str], encoder: Encoder, *, tokens: bool, prog
                 encodings.tokens[i] if tokens or late else None,
                 encode_fn(encoder),
                 late,
+                None if means is None else means[i : i + 1],
             )
             for i, text in enumerate(batch)
         ]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.evaluation.adaptive_reranking import MemoryGraph, rerank
 from es_ttc.lab.evaluation.bm25 import Bm25
-from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.datasets import Collection, field_values
 from es_ttc.lab.evaluation.features import CorpusFeatures
 from es_ttc.lab.evaluation.methods import Bm25Params, FirstPass, HybridParams, Method
 from es_ttc.lab.evaluation.rankings import Positions, Ranking, Run, reciprocal_rank_fusion, reorder, top
@@ -91,6 +91,7 @@ class MemorySearcher:
         self._depth = depth_of(window, len(collection.documents))
         self._reach = self._depth if window is not None else len(collection.documents)
         self._found: dict[Method, Found] = {}
+        self._columns: dict[str, NDArray[np.float64]] = {}
 
     @property
     def vectors(self) -> Mapping[str, Float32] | None:
@@ -199,7 +200,7 @@ class MemorySearcher:
             window, first_scores = first.documents[: self._window], first.scores[: self._window]
             known = features.present[window]
             window = window[known]
-            scores = rescorer.score(query, self._given(window, first_scores[known], needs), params)
+            scores = rescorer.score(query, self._given(window, first_scores[known], needs, method.fields), params)
             return reorder(first, window, shown_similarity(scores) if rescorer.similarity else scores)
 
         pairs = list(zip(self._queries, first_pass, strict=True))
@@ -212,23 +213,29 @@ class MemorySearcher:
         parts, spent = self._parts(progress)
 
         def rescore(part: tuple[Query, Ranking, Ranking]) -> Ranking:
-            joined = self._joined(*part, needs)
+            joined = self._joined(*part, needs, method.fields)
             scores = rescorer.score(joined.query, joined.window, method.params)
             return reorder(joined.first, joined.documents, scores)
 
         rankings, seconds = _each(rescore, parts, method.name, progress)
         return rankings, seconds + spent
 
-    def joined_windows(self, needs: frozenset[Feature], progress: Progress = silent) -> Iterator[JoinedWindow]:
+    def joined_windows(
+        self, needs: frozenset[Feature], fields: Sequence[str] = (), progress: Progress = silent
+    ) -> Iterator[JoinedWindow]:
         """Yield for each query what a method that joins the nearest documents scores.
 
         Args:
             needs: Features that the windows carry.
+            fields: Numeric fields that they carry.
             progress: Told about every query.
+
+        Raises:
+            InvalidRequest: No document has one of the fields.
         """
         parts, _ = self._parts(progress)
         for place, part in enumerate(parts, 1):
-            yield self._joined(*part, needs)
+            yield self._joined(*part, needs, fields)
             progress("signals", place, len(parts))
 
     def _parts(self, progress: Progress) -> tuple[list[tuple[Query, Ranking, Ranking]], NDArray[np.float64]]:
@@ -237,7 +244,9 @@ class MemorySearcher:
         by_vector, spent_on_vectors = self._retrieve(self._retrieval["dense"], progress)
         return list(zip(self._queries, by_words, by_vector, strict=True)), spent + spent_on_vectors
 
-    def _joined(self, query: Query, first: Ranking, nearest: Ranking, needs: frozenset[Feature]) -> JoinedWindow:
+    def _joined(
+        self, query: Query, first: Ranking, nearest: Ranking, needs: frozenset[Feature], fields: Sequence[str]
+    ) -> JoinedWindow:
         features = self._encoded()
         if self._window is None:
             first = _with_whole_corpus(first, len(features.ids))
@@ -248,7 +257,7 @@ class MemorySearcher:
         found = np.arange(len(documents)) < len(window)
         known = features.present[documents]
         documents, scores, found = documents[known], scores[known], found[known]
-        given = replace(self._given(documents, scores, needs), present={Feature.FIRST_PASS: found})
+        given = replace(self._given(documents, scores, needs, fields), present={Feature.FIRST_PASS: found})
         return JoinedWindow(query, first, documents, given)
 
     def _walk(self, method: Method, progress: Progress) -> Found:
@@ -288,10 +297,20 @@ class MemorySearcher:
         share = (time.perf_counter() - start) / max(1, len(rankings))
         return rankings, np.full(len(rankings), share)
 
-    def _given(self, documents: Positions, first_pass: Float32, needs: frozenset[Feature]) -> Window:
+    def _given(
+        self, documents: Positions, first_pass: Float32, needs: frozenset[Feature], fields: Sequence[str] = ()
+    ) -> Window:
         """Return a window; statistics along queries are those of the collection's own queries, as in the paper."""
         window = self._encoded().window(documents, first_pass, needs)
+        if fields:
+            window = replace(window, numbers={name: self._numbers(name)[documents] for name in fields})
         return replace(window, calibration=self._moments) if Feature.CALIBRATION in needs else window
+
+    def _numbers(self, name: str) -> NDArray[np.float64]:
+        """Return a numeric field of all documents, ``(n,)``; NaN where one has no value."""
+        if name not in self._columns:
+            self._columns[name] = field_values(self._collection, name)
+        return self._columns[name]
 
     @cached_property
     def _moments(self) -> Moments:

@@ -16,7 +16,7 @@ from es_ttc.common.validation import did_you_mean
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation import bm25
 from es_ttc.reranking.strategies.methods import BY_THEMSELVES, STRATEGIES, Strategy, StrategyParams
-from es_ttc.rescorers.base import Feature, Params, PartialRescorer, Rescorer
+from es_ttc.rescorers.base import Feature, FieldRescorer, Params, PartialRescorer, Rescorer
 from es_ttc.rescorers.dense import DenseParams
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.rescorers.registry import load, parse_params
@@ -84,6 +84,11 @@ class Method:
     def joins_nearest(self) -> bool:
         """Whether it is a rescorer of what BM25 finds together with the nearest documents."""
         return isinstance(self.rescorer, PartialRescorer) and self.rescorer.joins_nearest
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Numeric fields of documents that the method reads."""
+        return self.rescorer.fields(self.params) if isinstance(self.rescorer, FieldRescorer) else ()
 
     @property
     def needs(self) -> frozenset[Feature]:

@@ -9,8 +9,8 @@ from typing import Any
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.ingest.compose import compose
-from es_ttc.index.mappings.spec import Codec, IndexSpec, SpanGrid, TokenStorage
-from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.index.mappings.spec import Codec, DroppedTokens, IndexSpec, SpanGrid, TokenStorage
+from es_ttc.lab.evaluation.datasets import Collection, field_values
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.harness import choose_baseline, evaluate
 from es_ttc.lab.evaluation.memory import MemorySearcher
@@ -39,6 +39,8 @@ class Plan:
         window: Number of documents that a rescorer scores; None for the whole corpus.
         codec: Storage type of token vectors.
         max_tokens: Maximum number of token vectors of a document.
+        token_pooling: How many tokens share one vector, on average.
+        drop_tokens: Tokens without vectors.
         engine: The engine that is used; None to evaluate in memory.
     """
 
@@ -49,6 +51,8 @@ class Plan:
     window: int | None = 100
     codec: Codec = "float16"
     max_tokens: int = 1024
+    token_pooling: int = 1
+    drop_tokens: DroppedTokens = "none"
     engine: EngineSettings | None = None
 
     def __post_init__(self) -> None:
@@ -59,6 +63,11 @@ class Plan:
         """The features of documents and queries that the methods and the first pass read."""
         needs = reduce(frozenset.__or__, (method.needs for method in self.methods), frozenset[Feature]())
         return needs | {Feature.POOLED} if any(method.rescorer for method in self.methods) else needs
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The numeric fields of documents that the methods read."""
+        return tuple(dict.fromkeys(name for method in self.methods for name in method.fields))
 
     @property
     def needs_encoder(self) -> bool:
@@ -74,7 +83,10 @@ class Plan:
             tokens=self._token_storage,
             codec=self.codec,
             max_tokens=self.max_tokens,
+            token_pooling=self.token_pooling,
+            drop_tokens=self.drop_tokens,
             chunks=Feature.CHUNKS in self.features,
+            reversed=Feature.REVERSED in self.features and encoder.distinguishes_roles,
             spans=(SPANS,) if Vectors.SPANS in self._searches else (),
         )
 
@@ -95,6 +107,8 @@ class Plan:
             "first_pass": self.first_pass,
             "tokens": self.codec,
             "max_tokens": self.max_tokens,
+            **({"token_pooling": self.token_pooling} if self.token_pooling != 1 else {}),
+            **({"drop_tokens": self.drop_tokens} if self.drop_tokens != "none" else {}),
         }
 
 
@@ -140,6 +154,8 @@ def opened(
     """Yield the searcher, where it searches, and the number of truncated documents; see :func:`run`."""
     if plan.engine is None:
         require_no_engine(plan.methods)
+    for name in plan.fields:
+        field_values(collection, name)
     texts = [compose(document.source, ("title", "text"))[0] for document in collection.documents]
     known = retrieval(plan.methods)
     if not plan.needs_encoder:
@@ -162,7 +178,7 @@ def opened(
 
     require_possible(plan.methods, plan.first_pass, plan.window, len(collection.documents))
     graph = any(method.strategy is not None and method.strategy.walks for method in plan.methods)
-    with temporary_index(plan.engine, collection, spec, encoder, progress, graph=graph) as index:
+    with temporary_index(plan.engine, collection, spec, encoder, progress, graph=graph, fields=plan.fields) as index:
         queries = encode_queries(query_texts, encoder, tokens=False, progress=progress)
         with engine_searcher(
             plan.engine,

@@ -22,7 +22,7 @@ from es_ttc.index.ingest.readers import Documents, Inputs
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.queries import matching, nearest
 from es_ttc.index.mappings.spec import VECTOR, IndexSpec
-from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.methods import Bm25Params, FirstPass, HybridParams, Method
 from es_ttc.lab.evaluation.rankings import Run, reciprocal_rank_fusion
 from es_ttc.lab.evaluation.searcher import Progress, depth_of, silent
@@ -242,6 +242,7 @@ def temporary_index(
     progress: Progress = silent,
     *,
     graph: bool = False,
+    fields: Sequence[str] = (),
 ) -> Iterator[TemporaryIndex]:
     """Index a collection under a new name; the index is deleted at the end of the context.
 
@@ -252,6 +253,7 @@ def temporary_index(
         encoder: Encodes the documents.
         progress: Receives the progress.
         graph: Whether a neighbour graph is built.
+        fields: Numeric fields that the documents keep.
 
     Raises:
         EngineError: A document was rejected, so that the figures would not be those of the collection.
@@ -261,7 +263,7 @@ def temporary_index(
         engine = runner.run(connect(settings))
         try:
             report = partial(progress, "indexing documents")
-            outcome = runner.run(index_collection(engine, name, collection, spec, encoder, report))
+            outcome = runner.run(index_collection(engine, name, collection, spec, encoder, report, fields))
             if graph:
                 runner.run(
                     build_graph(engine, name, report=lambda so_far: progress(so_far.doing, so_far.done, so_far.total))
@@ -317,6 +319,7 @@ async def index_collection(
     spec: IndexSpec,
     encoder: Encoder,
     report: Callable[[int, int], None] = lambda *_: None,
+    fields: Sequence[str] = (),
 ) -> IngestResult:
     """Create an index of one shard and write every document of a collection into it.
 
@@ -327,17 +330,22 @@ async def index_collection(
         spec: The spec of the index.
         encoder: Encodes the documents.
         report: Receives the number of written documents and of all.
+        fields: Numeric fields that the documents keep.
 
     Raises:
         EngineError: A document was rejected, so that the figures would not be those of the collection.
     """
-    total = len(collection.documents)
+    documents = collection.documents
+    total = len(documents)
     await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
+    if fields:
+        mapping = {"properties": {field: {"type": "double"} for field in fields}}
+        await engine.request("PUT", f"/{name}/_mapping", body=mapping)
     rejected = DeadLetterList()
     outcome = await ingest(
         engine,
         name,
-        Inputs([Documents(({"_id": one.id, **one.source} for one in collection.documents), total)]),
+        Inputs([Documents(({"_id": one.id, **one.source, **_numbers(one, fields)} for one in documents), total)]),
         encoder,
         dead_letters=rejected,
         options=IngestOptions(id_field="_id"),
@@ -353,10 +361,26 @@ async def index_collection(
     return outcome
 
 
+def _numbers(document: Document, fields: Sequence[str]) -> dict[str, float]:
+    return {field: document.numbers[field] for field in fields if field in document.numbers}
+
+
 async def _clean_up(engine: Engine, index: str) -> None:
     try:
+        await _stop_writing()
         await delete_graphs(engine, index)
         if await engine.exists(index):
             await engine.delete_index(index)
     finally:
         await engine.close()
+
+
+async def _stop_writing() -> None:
+    """Cancel the loop's other tasks: a KeyboardInterrupt raised inside the loop leaves them running.
+
+    A bulk sent after the index was deleted would create it again.
+    """
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

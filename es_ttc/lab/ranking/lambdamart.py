@@ -1,4 +1,4 @@
-"""Learning to rank: LambdaMART over blend's signals, fitted by LightGBM, and its trees as plain arrays.
+"""Learning to rank: LambdaMART over blend's signals and numeric fields, fitted by LightGBM; its trees as plain arrays.
 
 The trees begin from blend's mean: where judgements are few they change little, and the ranking stays near the default
 (Burges, *From RankNet to LambdaRank to LambdaMART*, 2010; the start is LightGBM's ``init_score``).
@@ -20,7 +20,8 @@ from es_ttc.lab.ranking.pools import Pools
 from es_ttc.lab.ranking.weights import compared, values_of_default, values_of_scores
 from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
-from es_ttc.rescorers.learned.scores import features_of, learned_scores, start_of
+from es_ttc.rescorers.learned.fields import NumericField, field_columns
+from es_ttc.rescorers.learned.scores import features_of, learned_scores, rows_of, start_of
 from es_ttc.rescorers.learned.trees import Missing, Trees
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class RankTraining:
         default: ``(q,)`` each query's value under blend's defaults.
         reached: ``(q,)`` each query's value under the trees that were fitted to the other folds.
         against_default: The one against the other.
-        gains: Share of each signal in what the splits gain, by signal.
+        gains: Share of each signal and field in what the splits gain, by signal or ``field NAME``.
     """
 
     metric: str
@@ -84,6 +85,7 @@ def train(
     *,
     folds: int,
     names: Sequence[SignalName] = DEFAULT_SIGNALS,
+    fields: Sequence[NumericField] = (),
     options: RankOptions | None = None,
     seed: int = SEED,
     progress: Progress = silent,
@@ -95,6 +97,7 @@ def train(
         metric: What is compared with the default.
         folds: Parts for cross-fitting.
         names: The signals that the trees read.
+        fields: The numeric fields that they read.
         options: How trees are fitted.
         seed: Of the folds and the bootstrap.
         progress: Told about every fit.
@@ -109,11 +112,11 @@ def train(
     pools = pools.of(names)
     reached = np.zeros(len(pools))
     for one in range(folds):
-        trees, _ = fit(pools.some(np.flatnonzero(fold != one)), options)
+        trees, _ = fit(pools.some(np.flatnonzero(fold != one)), options, fields)
         held_out = np.flatnonzero(fold == one)
-        reached[held_out] = values_of_trees(pools.some(held_out), trees, options.blend, metric)
+        reached[held_out] = values_of_trees(pools.some(held_out), trees, options.blend, metric, fields)
         progress("trees", one + 1, folds + 1)
-    trees, gains = fit(pools, options)
+    trees, gains = fit(pools, options, fields)
     progress("trees", folds + 1, folds + 1)
     return RankTraining(metric, trees, default, reached, compared(reached, default, seed), gains)
 
@@ -128,16 +131,19 @@ def require_lightgbm() -> None:
         raise ConfigurationError("learning to rank needs LightGBM: pip install 'es-ttc[ltr]'")
 
 
-def values_of_trees(pools: Pools, trees: Trees, blend: float, metric: str) -> Float64:
+def values_of_trees(
+    pools: Pools, trees: Trees, blend: float, metric: str, fields: Sequence[NumericField] = ()
+) -> Float64:
     """Return a metric of each query under a model, ``(q,)``."""
     scores = np.zeros((len(pools), max(len(pool.documents) for pool in pools.pools)), np.float32)
     for row, pool, weights in zip(scores, pools.pools, pools.default_weights(), strict=True):
-        row[: len(pool.documents)] = learned_scores(pool.scores, weights, blend, trees)
+        columns = field_columns(fields, pool.numbers, len(pool.documents))
+        row[: len(pool.documents)] = learned_scores(pool.scores, columns, weights, blend, trees)
     return values_of_scores(pools, scores, metric)
 
 
-def fit(pools: Pools, options: RankOptions) -> tuple[Trees, dict[str, float]]:
-    """Fit trees, and return them with each signal's share in what the splits gain.
+def fit(pools: Pools, options: RankOptions, fields: Sequence[NumericField] = ()) -> tuple[Trees, dict[str, float]]:
+    """Fit trees, and return them with the share of each signal and field in what the splits gain.
 
     Raises:
         InvalidRequest: See :func:`train`.
@@ -160,12 +166,15 @@ def fit(pools: Pools, options: RankOptions) -> tuple[Trees, dict[str, float]]:
     features = [features_of(pool.scores) for pool in useful]
     starts = [options.blend * start_of(*pair) for pair in zip(features, some.default_weights(), strict=True)]
     grades = np.concatenate([np.maximum(pool.grades, 0) for pool in useful])
+    columns = [field_columns(fields, pool.numbers, len(pool.documents)) for pool in useful]
+    rows = [rows_of(*pair) for pair in zip(features, columns, strict=True)]
+    names = [*pools.signals, *(f"field {field.name}" for field in fields)]
     data = lightgbm.Dataset(
-        np.concatenate(features).astype(np.float64),
+        np.concatenate(rows).astype(np.float64),
         grades,
         group=[len(pool.documents) for pool in useful],
         init_score=np.concatenate(starts),
-        feature_name=list(pools.signals),
+        feature_name=[f"feature{place}" for place in range(len(names))],
     )
     params = {
         "objective": "lambdarank",
@@ -183,7 +192,7 @@ def fit(pools: Pools, options: RankOptions) -> tuple[Trees, dict[str, float]]:
     booster = lightgbm.train(params, data, options.trees)
     gains = booster.feature_importance("gain")
     shares = gains / max(gains.sum(), 1e-12)
-    return exported(booster), {name: float(share) for name, share in zip(pools.signals, shares, strict=True)}
+    return exported(booster), {name: float(share) for name, share in zip(names, shares, strict=True)}
 
 
 def exported(booster: "Booster") -> Trees:

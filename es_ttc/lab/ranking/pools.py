@@ -5,7 +5,7 @@ scores are a matrix of documents and signals. A trial of weights is then a produ
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from es_ttc.common.validation import did_you_mean
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.spec import Codec
-from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.datasets import Collection, field_values
 from es_ttc.lab.evaluation.memory import JoinedWindow, MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one
 from es_ttc.lab.evaluation.plan import Plan, opened
@@ -33,6 +33,7 @@ from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.vectors.tokens import Float32
 
 Grades = NDArray[np.int64]
+Float64 = NDArray[np.float64]
 _MANY = 50
 """Queries from which on compiling the loops (some seconds, once a process) takes less than it saves."""
 
@@ -49,6 +50,7 @@ class Pool:
         grades: ``(k,)`` each document's grade; 0 where it is not judged.
         behind: ``(b,)`` grades of the documents that are ranked behind the pool, in their order.
         judged: Grades of all judged documents, in the pool or not.
+        numbers: By numeric field ``(k,)`` values; NaN where a document has none.
     """
 
     query: str
@@ -58,6 +60,7 @@ class Pool:
     grades: Grades
     behind: Grades
     judged: Grades
+    numbers: Mapping[str, Float64] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,7 @@ def collect(
     window: int | None = 100,
     max_tokens: int = 1024,
     codec: Codec = "float16",
+    fields: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Pools:
     """Encode a collection and score every signal once for each query's pool.
@@ -137,8 +141,14 @@ def collect(
         window: Documents of the first pass, joined by as many nearest ones; None for the whole corpus.
         max_tokens: Rows kept of one document's token matrix.
         codec: Storage type of token vectors.
+        fields: Numeric fields of the documents.
         progress: Told about every step.
+
+    Raises:
+        InvalidRequest: No document has one of the fields.
     """
+    for name in fields:
+        field_values(collection, name)
     signals = [name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS]
     if len(collection.queries) >= _MANY:
         compiled.prepare()
@@ -146,7 +156,9 @@ def collect(
     plan = Plan((method,), first_pass="bm25", window=window, max_tokens=max_tokens, codec=codec)
     with opened(plan, collection, encoder, progress) as (searcher, _, _):
         assert isinstance(searcher, MemorySearcher)  # noqa: S101 - the plan has no engine
-        return pools_of(collection, searcher, signals, encoder.identity.key, plan.settings(), progress)
+        return pools_of(
+            collection, searcher, signals, encoder.identity.key, plan.settings(), fields=fields, progress=progress
+        )
 
 
 def merged(every: Sequence[Pools]) -> Pools:
@@ -167,6 +179,8 @@ def pools_of(
     signals: Sequence[SignalName],
     encoder: str,
     settings: Mapping[str, Any],
+    *,
+    fields: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Pools:
     """Score every signal once for each query's pool; see :func:`collect`."""
@@ -174,7 +188,7 @@ def pools_of(
     ids = [document.id for document in collection.documents]
     pools = [
         _pool(query, joined, collection.qrels[query], signals, ids)
-        for query, joined in zip(collection.queries, searcher.joined_windows(needs, progress), strict=True)
+        for query, joined in zip(collection.queries, searcher.joined_windows(needs, fields, progress), strict=True)
     ]
     return Pools(collection.name, collection.split, encoder, tuple(signals), tuple(pools), settings)
 
@@ -194,4 +208,5 @@ def _pool(
         grades=np.array([judged.get(document, 0) for document in documents], np.int64),
         behind=np.array([judged.get(document, 0) for document in behind], np.int64),
         judged=np.array(sorted(judged.values(), reverse=True), np.int64),
+        numbers=joined.window.numbers,
     )

@@ -123,6 +123,34 @@ def load_task(
     Raises:
         ConfigurationError: There is no train split, or too little in it.
     """
+    train, valid, own = judged_parts(folder, seed=seed, train_split=train_split, most_queries=most_queries)
+    features, ids, texts = _corpus(train, encoder, progress)
+    place = {document: number for number, document in enumerate(ids)}
+
+    def questions(collection: Collection) -> TrainingQueries:
+        return _questions(collection, place, encoder, progress)
+
+    test = questions(load_collection(folder, TEST)) if TEST in splits(folder) and train_split != TEST else None
+    task = Task(train.name, features, questions(train), questions(valid), test, own, texts)
+    if not len(task.train) or not len(task.valid):
+        raise ConfigurationError(f"[{folder}] has too few judged train queries: {len(train.queries)}")
+    return task
+
+
+def judged_parts(
+    folder: Path, *, seed: int, train_split: str = TRAIN, most_queries: int | None = None
+) -> tuple[Collection, Collection, bool]:
+    """Return the collection with its train queries, with its validation queries, and whether these are held out.
+
+    Args:
+        folder: A BEIR folder with a train split.
+        seed: Seed of the held-out part and of samples.
+        train_split: The train split's name.
+        most_queries: Maximum number of train queries, drawn at random.
+
+    Raises:
+        ConfigurationError: There is no train split.
+    """
     found = splits(folder) if folder.is_dir() else []
     if folder.is_dir() and found and train_split not in found:
         raise ConfigurationError(
@@ -133,20 +161,8 @@ def load_task(
         train = sample(train, most_queries, seed)
     named = next((name for name in VALID if name in found), None)
     if named is None:
-        train, valid = held_out(train, seed)
-    else:
-        valid = load_collection(folder, named)
-    features, ids, texts = _corpus(train, encoder, progress)
-    place = {document: number for number, document in enumerate(ids)}
-
-    def questions(collection: Collection) -> TrainingQueries:
-        return _questions(collection, place, encoder, progress)
-
-    test = questions(load_collection(folder, TEST)) if TEST in found and train_split != TEST else None
-    task = Task(train.name, features, questions(train), questions(valid), test, named is None, texts)
-    if not len(task.train) or not len(task.valid):
-        raise ConfigurationError(f"[{folder}] has too few judged train queries: {len(train.queries)}")
-    return task
+        return *held_out(train, seed), True
+    return train, load_collection(folder, named), False
 
 
 def held_out(collection: Collection, seed: int, share: float = HELD_OUT) -> tuple[Collection, Collection]:
@@ -175,24 +191,44 @@ def questions_of(
 
 def _corpus(collection: Collection, encoder: Encoder, progress: Progress) -> tuple[Float32, list[str], list[str]]:
     """Return the documents' vectors, ids and texts."""
-    titled = any(document.title for document in collection.documents)
-    fields = ("title", "text") if titled else ("text",)
-    spec = IndexSpec(encoder.identity, text_fields=fields, tokens="none")
+    spec = IndexSpec(encoder.identity, text_fields=_fields(collection), tokens="none")
     features = encode_corpus(collection.documents, spec, encoder, progress)
-    texts = [compose(document.source, fields)[0] for document in collection.documents]
-    return features.pooled, list(features.ids), texts
+    return features.pooled, list(features.ids), texts_of(collection)
+
+
+def texts_of(collection: Collection) -> list[str]:
+    """Return the documents' texts as they are encoded."""
+    fields = _fields(collection)
+    return [compose(document.source, fields)[0] for document in collection.documents]
+
+
+def _fields(collection: Collection) -> tuple[str, ...]:
+    titled = any(document.title for document in collection.documents)
+    return ("title", "text") if titled else ("text",)
+
+
+def relevant_places(collection: Collection) -> dict[str, Places]:
+    """Return by query the positions of its relevant documents in the corpus; queries without one are left out."""
+    place = {document.id: number for number, document in enumerate(collection.documents)}
+    return _relevant(collection, place)
 
 
 def _questions(
     collection: Collection, place: Mapping[str, int], encoder: Encoder, progress: Progress
 ) -> TrainingQueries:
     """Return the queries with a relevant document in the corpus."""
-    relevant = {
-        query: np.array(sorted(place[one] for one, grade in judged.items() if grade > 0 and one in place), np.intp)
-        for query, judged in collection.qrels.items()
-    }
-    answerable = [query for query in collection.queries if len(relevant[query])]
+    relevant = _relevant(collection, place)
+    answerable = list(relevant)
     texts = [collection.queries[query] for query in answerable]
     encoded = encode_queries(texts, encoder, tokens=False, progress=progress)
     vectors = np.concatenate([query.vectors for query in encoded]) if encoded else np.zeros((0, 0), np.float32)
     return TrainingQueries(texts, vectors, [relevant[query] for query in answerable])
+
+
+def _relevant(collection: Collection, place: Mapping[str, int]) -> dict[str, Places]:
+    """Return by query the positions of its relevant documents, in the order of the queries that have one."""
+    found = {
+        query: sorted(place[one] for one, grade in collection.qrels[query].items() if grade > 0 and one in place)
+        for query in collection.queries
+    }
+    return {query: np.array(places, np.intp) for query, places in found.items() if places}

@@ -22,6 +22,9 @@ from es_ttc.lab.training.data import Places
 
 Precision = Literal["float32", "bfloat16"]
 
+OF_NO_INFLUENCE = ("device", "threads", "save_seconds")
+"""Options of the loop that a resumed run may change."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoopOptions:

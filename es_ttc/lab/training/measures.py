@@ -49,7 +49,17 @@ def measure(name: str, scores: Tensor, relevant: Tensor) -> Tensor:
     Raises:
         InvalidRequest: There is no such measure.
     """
+    family, cutoff = check_measure(name)
+    return MEASURES[family](scores, relevant, cutoff)
+
+
+def check_measure(name: str) -> tuple[str, int]:
+    """Return a measure's family and cutoff.
+
+    Raises:
+        InvalidRequest: There is no such measure.
+    """
     family, _, cutoff = name.partition("@")
     if family not in MEASURES or not (cutoff.isascii() and cutoff.isdigit() and int(cutoff) > 0):
         raise InvalidRequest(f"unknown metric [{name}]: take comp@k, recall@k or ndcg@k, e.g. comp@5")
-    return MEASURES[family](scores, relevant, int(cutoff))
+    return family, int(cutoff)

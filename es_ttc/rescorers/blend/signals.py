@@ -120,7 +120,7 @@ def _in_one_pass(query: Query, window: Window) -> dict[SignalName, SignalScores]
     held = part_of(window, known)
     assert held.tokens is not None  # noqa: S101 - both are carried
     assert query.tokens is not None  # noqa: S101 - both are carried
-    found = greatest_cosines(query.vectors, held.tokens, held.norms, SpectralParams().scales, plain=query.tokens)
+    found = greatest_cosines(query.of_tokens, held.tokens, held.norms, SpectralParams().scales, plain=query.tokens)
     ends = len(query.vectors)
     spectral, late = np.zeros(len(window), np.float32), np.zeros(len(window), np.float32)
     spectral[known] = np.clip(found[:, :ends].max(axis=1), -1, 1)
@@ -162,7 +162,8 @@ def part_of(window: Window, known: Mask) -> Window:
         if (values := getattr(window, name)) is not None
     }
     pooled = None if window.pooled is None else window.pooled[places]
-    return replace(window, **picked, first_pass=window.first_pass[places], pooled=pooled, present={})
+    numbers = {name: values[places] for name, values in window.numbers.items()}
+    return replace(window, **picked, first_pass=window.first_pass[places], pooled=pooled, numbers=numbers, present={})
 
 
 def _carried(feature: Feature, query: Query, window: Window) -> bool:

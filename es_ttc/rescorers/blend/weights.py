@@ -4,7 +4,7 @@ Each rule was looked at on training queries; docs/results/blend.md has what it c
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -67,7 +67,16 @@ def weight_of_vectors(window: Window) -> float:
     It is the square root of :func:`share_read`: where a text's evidence of relevance is spread evenly, a share c of it
     correlates with the whole by sqrt(c).
     """
-    return math.sqrt(share_read(window))
+    return trust_in_vectors(_reads(window))
+
+
+def trust_in_vectors(reads: Sequence[float]) -> float:
+    """Return how far scores of vectors can be trusted; see :func:`weight_of_vectors`.
+
+    Args:
+        reads: The share of each document's text that the encoder read; none of documents without token vectors.
+    """
+    return math.sqrt(_mean_share(reads))
 
 
 def share_read(window: Window) -> float:
@@ -75,5 +84,12 @@ def share_read(window: Window) -> float:
 
     It is 1 where no text was cut, and where the window carries no token vectors, which alone know it.
     """
-    read = [tokens.read for tokens in window.tokens or () if len(tokens)]
-    return sum(read) / len(read) if read else 1.0
+    return _mean_share(_reads(window))
+
+
+def _reads(window: Window) -> list[float]:
+    return [tokens.read for tokens in window.tokens or () if len(tokens)]
+
+
+def _mean_share(reads: Sequence[float]) -> float:
+    return sum(reads) / len(reads) if reads else 1.0

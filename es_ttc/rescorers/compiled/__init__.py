@@ -2,7 +2,9 @@
 
 They take the place of numpy for the one thing that every spectral and MaxSim query does to every token vector of a
 window. Whoever serves queries calls :func:`prepare` once; until then, and wherever numba is missing, the same scores
-come from numpy. ``loops`` is what is compiled, ``window`` turns documents into what loops read.
+come from numpy. ``window`` turns documents into what the loops read, ``loops`` is one call for a window's documents: of
+their tokens' inner products (``products``; ``late`` in ``tiles``, for many query vectors) and their transforms
+(``fourier``).
 """
 
 import threading
@@ -56,16 +58,25 @@ def _try_all() -> None:
     """Call the loops with every kind of token vectors, so that no query waits for a compiler."""
     from es_ttc.rescorers.compiled import window
 
-    vectors = np.ones((5, 2), dtype=np.float32)  # four that share a read, and one
+    vectors = np.ones((6, 2), dtype=np.float32)  # one to be smoothed, and enough for tiles
     kinds: tuple[TokenVectors, ...] = (
         TokenVectors(np.ones((2, 2), dtype=np.float32)),
         TokenVectors(np.ones((2, 2), dtype=np.float16)),
         TokenVectors(np.ones((2, 2), dtype=np.int8), np.ones(2, dtype=np.float32)),
     )
     norms, spectra = ScaleNorms((2.0,), np.ones((1, 2), dtype=np.float32)), np.ones((1, 2, 4), dtype=np.float32)
-    out = np.empty((1, 5), dtype=np.float32)
+    out = np.empty((1, 6), dtype=np.float32)
     for tokens in kinds:
         table = window.Table([tokens], [norms], norms.scales, lambda *_: norms.values, lambda _: spectra)
         window.greatest_cosines(
-            table, slice(0, 1), vectors, out, plain=1, identity=True, smoothing=1, mean=False, floor=np.float32(1)
+            table,
+            slice(0, 1),
+            vectors,
+            window.tiled(vectors, 5),
+            out,
+            plain=5,
+            identity=True,
+            smoothing=1,
+            mean=False,
+            floor=np.float32(1),
         )

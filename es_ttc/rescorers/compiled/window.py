@@ -9,15 +9,19 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.rescorers.compiled import loops
+from es_ttc.rescorers.compiled import documents, late, loops
 from es_ttc.rescorers.scratch import Scratch
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 _FLOAT16 = np.dtype(np.float16)
-_KINDS = {np.dtype(np.float32): loops.FLOAT32, np.dtype(np.int16): loops.FLOAT16, np.dtype(np.int8): loops.INT8}
+_KINDS = {
+    np.dtype(np.float32): documents.FLOAT32,
+    np.dtype(np.int16): documents.FLOAT16,
+    np.dtype(np.int8): documents.INT8,
+}
 NormsOfScales = Callable[[TokenVectors, ScaleNorms | None, Sequence[float]], Float32]
 
-_PACKED = Struct(f"={loops.COLUMNS}q")
+_PACKED = Struct(f"={documents.COLUMNS}q")
 
 _scratch = Scratch()
 
@@ -34,7 +38,7 @@ class Table:
 
     Attributes:
         places: ``(k,)`` which documents these are.
-        rows: ``(k, loops.COLUMNS)`` int64. The arrays behind the addresses live as long as the table.
+        rows: ``(k, documents.COLUMNS)`` int64. The arrays behind the addresses live as long as the table.
         lengths: ``(k,)`` int64, their numbers of tokens.
     """
 
@@ -48,14 +52,14 @@ class Table:
     ) -> None:
         self._kept: list[Any] = [tokens, norms]
         read = _rows_of(tokens, [None] * len(tokens) if norms is None else norms, scales, norms_of_scales, self._kept)
-        order = np.argsort(read[:, loops.LENGTH], kind="stable")
-        self.places: NDArray[np.intp] = order[np.count_nonzero(read[:, loops.LENGTH] == 0) :]
+        order = np.argsort(read[:, documents.LENGTH], kind="stable")
+        self.places: NDArray[np.intp] = order[np.count_nonzero(read[:, documents.LENGTH] == 0) :]
         self.rows = read[self.places]
-        self.lengths = self.rows[:, loops.LENGTH]
+        self.lengths = self.rows[:, documents.LENGTH]
         if spectra is not None:
             lengths = self.lengths.tolist()
             made = {length: _transforming(spectra(length), self._kept) for length in set(lengths)}
-            for number, column in enumerate((loops.SPECTRA, loops.TWIDDLES, loops.SIZE)):
+            for number, column in enumerate((documents.SPECTRA, documents.TWIDDLES, documents.SIZE)):
                 self.rows[:, column] = [made[length][number] for length in lengths]
 
 
@@ -92,7 +96,7 @@ def _rows_of(
             rows += known.row
         else:
             rows += _made(document, stored, scales, norms_of_scales, kept)
-    return np.frombuffer(rows, dtype=np.int64).reshape(-1, loops.COLUMNS)
+    return np.frombuffer(rows, dtype=np.int64).reshape(-1, documents.COLUMNS)
 
 
 def _made(
@@ -105,15 +109,15 @@ def _made(
     """Return a document's row, and remember it where all that it holds is the document's own."""
     own: list[Any] = []
     values = document.values.view(np.int16) if document.values.dtype == _FLOAT16 else document.values
-    row = [0] * loops.COLUMNS
-    row[loops.VALUES] = _address(values, own)
-    row[loops.LENGTH] = len(values)
-    row[loops.KIND] = _KINDS[values.dtype]
+    row = [0] * documents.COLUMNS
+    row[documents.VALUES] = _address(values, own)
+    row[documents.LENGTH] = len(values)
+    row[documents.KIND] = _KINDS[values.dtype]
     if document.scales is not None:
-        row[loops.FACTORS] = _address(document.scales, own)
+        row[documents.FACTORS] = _address(document.scales, own)
     if scales and len(values):
         read = norms_of_scales(document, stored, scales)
-        row[loops.NORMS] = _address(read, own)
+        row[documents.NORMS] = _address(read, own)
         if stored is None or not np.shares_memory(read, stored.values):
             own.append(read)
     packed = _PACKED.pack(*row)
@@ -139,10 +143,16 @@ def _transforming(spectra: Float32, kept: list[Any]) -> tuple[int, int, int]:
     return spectra.ctypes.data, kept[-1].ctypes.data, size
 
 
+def tiled(vectors: Float32, plain: int) -> late.Asked:
+    """Return the last query vectors as tiles read them where there are enough for tiles, else none of them."""
+    return late.asked(vectors[len(vectors) - plain :] if plain > late.FEW else vectors[:0])
+
+
 def greatest_cosines(
     table: Table,
     part: slice,
     vectors: Float32,
+    asked: late.Asked,
     out: Float32,
     *,
     plain: int,
@@ -157,6 +167,7 @@ def greatest_cosines(
         table: k documents, in the order of their lengths, whose vectors have as many components as the query's.
         part: Which of them, with a start and a stop.
         vectors: ``(r, d)`` float32, C-contiguous.
+        asked: What :func:`tiled` returns for them.
         out: ``(k, r)`` float32, C-contiguous, of which this part is written.
         plain: How many of the query vectors, the last ones, are compared with the tokens themselves alone.
         identity: Whether the tokens themselves count for the others.
@@ -165,11 +176,20 @@ def greatest_cosines(
         floor: Least length to divide by.
     """
     rows, lengths, pairs = table.rows[part], table.lengths[part], (smoothing + 1) // 2
-    size = int(rows[-1, loops.SIZE])  # of the longest document
+    size = int(rows[-1, documents.SIZE])  # of the longest document
     buffers = _scratch.array("buffers", (4, max(loops.CELLS, size * pairs) if pairs else 0), np.float32)
-    room = max(length * loops.together(size, pairs) for size, length in _longest(rows[:, loops.SIZE], lengths))
-    found = _scratch.array("found", (len(vectors) * room,), np.float32)
-    loops.greatest_cosines(rows, vectors, plain, identity, smoothing, mean, floor, buffers, found, out[part])
+    room = max(length * loops.together(size, pairs) for size, length in _longest(rows[:, documents.SIZE], lengths))
+    found = _scratch.array("signals", ((len(vectors) - len(asked.vectors)) * room,), np.float32)
+    tiles = _tiles_room(asked.vectors)
+    loops.greatest_cosines(
+        rows, vectors, plain, identity, smoothing, mean, floor, asked, buffers, found, tiles, out[part]
+    )
+
+
+def _tiles_room(vectors: Float32) -> late.Room:
+    """Return the arrays that tiles are computed in, which a thread keeps."""
+    sizes = late.room_sizes(vectors).items()
+    return late.Room(**{name: _scratch.array(name, (size,), np.float32) for name, size in sizes})
 
 
 def _longest(sizes: NDArray[np.int64], lengths: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,7 @@ A request names a model; it never gives a path, so no request can add one. The f
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from es_ttc.common.validation import first_error
 from es_ttc.errors import ConfigurationError
 from es_ttc.rescorers.blend.signals import SignalName
+from es_ttc.rescorers.learned.fields import NumericField, fields_problem
 from es_ttc.rescorers.learned.trees import Trees
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
@@ -56,12 +57,22 @@ class StoredTrees(BaseModel):
         )
 
 
+class StoredField(BaseModel):
+    """The parts of :class:`NumericField`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    missing: float | None = Field(None, allow_inf_nan=False)
+
+
 class ModelFile(BaseModel):
     """A model as it is written.
 
     Attributes:
         format: Version of the format.
         signals: The signals that the trees read, one a feature: z-scores over the window, NaN where one is missing.
+        fields: The numeric fields of documents that they read after the signals, one a feature: the values themselves.
         blend: Weight of blend's mean over these signals, to which the trees' values are added.
         trees: The trees.
         trained: Its origin and what it gains, for display.
@@ -71,6 +82,7 @@ class ModelFile(BaseModel):
 
     format: Literal[1] = 1
     signals: tuple[SignalName, ...] = Field(min_length=1)
+    fields: tuple[StoredField, ...] = ()
     blend: float = Field(ge=0, allow_inf_nan=False)
     trees: StoredTrees
     trained: dict[str, Any]
@@ -86,6 +98,7 @@ class RankingModel:
         blend: See :class:`ModelFile`.
         trees: The trees.
         trained: Its origin, for display.
+        fields: See :class:`ModelFile`.
     """
 
     name: str
@@ -93,14 +106,16 @@ class RankingModel:
     blend: float
     trees: Trees
     trained: Mapping[str, Any]
+    fields: tuple[NumericField, ...] = ()
 
     def content(self) -> bytes:
         """Return the file's content."""
-        lists = {field.name: getattr(self.trees, field.name).tolist() for field in fields(self.trees)}
+        lists = {one.name: getattr(self.trees, one.name).tolist() for one in fields(self.trees)}
         return orjson.dumps(
             {
                 "format": 1,
                 "signals": self.signals,
+                **({"fields": [asdict(field) for field in self.fields]} if self.fields else {}),
                 "blend": self.blend,
                 "trees": lists,
                 "trained": dict(self.trained),
@@ -163,9 +178,12 @@ def read_model(path: Path) -> RankingModel:
         ) from error
     except OverflowError as error:
         raise ConfigurationError(f"[{path}] is no ranking model: {error}") from error
-    problem = trees.problem(len(stored.signals))
+    numeric = tuple(NumericField(field.name, field.missing) for field in stored.fields)
+    problem = trees.problem(len(stored.signals) + len(numeric))
     if problem is None and len(set(stored.signals)) < len(stored.signals):
         problem = "a signal is named twice"
+    if problem is None and (of_fields := fields_problem(numeric)) is not None:
+        problem = f"[fields] {of_fields}"
     if problem is not None:
         raise ConfigurationError(f"[{path}] is no ranking model: {problem}")
-    return RankingModel(path.stem, stored.signals, stored.blend, trees, stored.trained)
+    return RankingModel(path.stem, stored.signals, stored.blend, trees, stored.trained, numeric)

@@ -1,4 +1,4 @@
-"""Learned: a model of `es-ttc train rank` over blend's signals."""
+"""Learned: a model of `es-ttc train rank` over blend's signals and numeric fields of documents."""
 
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from es_ttc.rescorers.blend.signals import (
     signals_summary,
 )
 from es_ttc.rescorers.blend.weights import Trust
+from es_ttc.rescorers.learned.fields import NumericField, field_columns
 from es_ttc.rescorers.learned.model import RankingModel, served
 from es_ttc.rescorers.learned.scores import learned_scores
 from es_ttc.vectors.tokens import Float32
@@ -65,11 +66,14 @@ _NO_MODELS = "write one with `es-ttc train rank` and name its folder in the sett
 
 
 class LearnedRescorer:
-    """Trees over blend's signals, learned from judgements by `es-ttc train rank`.
+    """Trees over blend's signals and numeric fields of documents, learned from judgements by `es-ttc train rank`.
 
     A score is blend's mean plus the trees' values, shown as ``1 / (1 + exp(-sum))``. As with blend the nearest
     documents join the window, the signals that the index lacks are missing, and so are those of a document without
     features: the trees have learned what to do then.
+
+    The numeric fields that a model names are read with the window's hits, so with the caller's rights. An index without
+    such a numeric field is an error.
     """
 
     name: ClassVar[str] = "learned"
@@ -86,6 +90,10 @@ class LearnedRescorer:
         """What the model's other signals read."""
         return read_by(params.signals) - self.needs(params)
 
+    def fields(self, params: LearnedParams) -> tuple[str, ...]:
+        """Return the numeric fields that the model reads."""
+        return tuple(field.name for field in params.chosen.fields) if served() else ()
+
     def score(self, query: Query, window: Window, params: LearnedParams) -> Float32:
         """Return the scores, ``(k,)``."""
         model = params.chosen
@@ -95,26 +103,42 @@ class LearnedRescorer:
             if name in signals:
                 matrix[:, place] = np.where(signals[name].known, signals[name].scores, np.float32(np.nan))
         weights = Trust.of(window).weights(model.signals)
-        total = learned_scores(matrix, [weights[name] for name in model.signals], model.blend, model.trees)
+        columns = field_columns(model.fields, window.numbers, len(window))
+        total = learned_scores(matrix, columns, [weights[name] for name in model.signals], model.blend, model.trees)
         return logistic(total)
 
     def detail(self, query: Query, window: Window, params: LearnedParams) -> list[dict[str, Any]]:
-        """Return each signal's score."""
-        signals = _signals(params.chosen, query, window)
-        return [
-            {
-                "signals": {
-                    name: {"score": round(float(one.scores[place]), 6) if one.known[place] else None}
-                    for name, one in signals.items()
-                }
+        """Return each signal's score, and the value of each numeric field that the model reads."""
+        model = params.chosen
+        signals = _signals(model, query, window)
+        values = field_columns([NumericField(field.name) for field in model.fields], window.numbers, len(window))
+        details: list[dict[str, Any]] = []
+        for place in range(len(window)):
+            scores = {
+                name: {"score": round(float(one.scores[place]), 6) if one.known[place] else None}
+                for name, one in signals.items()
             }
-            for place in range(len(window))
-        ]
+            numbers = {
+                field.name: None if np.isnan(value) else float(value)
+                for field, value in zip(model.fields, values[place], strict=True)
+            }
+            details.append({"signals": scores, **({"fields": numbers} if numbers else {})})
+        return details
 
     def summary(self, query: Query, window: Window, params: LearnedParams) -> dict[str, Any]:
-        """Return the model, its signals, those that the index lacks, and how many documents have no features."""
+        """Return the model, its signals, those that the index lacks, and how many documents have no features.
+
+        For a model that reads numeric fields also these, and how many documents have no value of one.
+        """
         model = params.chosen
-        return {"model": model.name, **signals_summary(model.signals, self.needs(params), query, window)}
+        summary = {"model": model.name, **signals_summary(model.signals, self.needs(params), query, window)}
+        if not model.fields:
+            return summary
+        values = field_columns([NumericField(field.name) for field in model.fields], window.numbers, len(window))
+        without = np.isnan(values).sum(axis=0).tolist()
+        summary["fields"] = [field.name for field in model.fields]
+        lacking = {field.name: count for field, count in zip(model.fields, without, strict=True) if count}
+        return {**summary, "without_field": lacking} if lacking else summary
 
 
 def _signals(model: RankingModel, query: Query, window: Window) -> dict[SignalName, SignalScores]:

@@ -21,12 +21,22 @@ class Predictor(Protocol):
 
 
 def features_of(scores: Float32) -> Float32:
-    """Return the features of a window's documents, ``(k, s)``: z-scores of each signal; NaN where one is missing.
+    """Return the signals of a window's documents, ``(k, s)``: z-scores of each signal; NaN where one is missing.
 
     Args:
         scores: ``(k, s)`` the signals' scores; NaN where a document does not have one.
     """
     return np.where(np.isnan(scores), np.float32(np.nan), comparable(scores, "z"))
+
+
+def rows_of(features: Float32, columns: Float64) -> NDArray[np.floating]:
+    """Return what trees read, ``(k, s + f)``: the signals, then the numeric fields with their own values.
+
+    Args:
+        features: ``(k, s)``, what :func:`features_of` gives.
+        columns: ``(k, f)``, what :func:`es_ttc.rescorers.learned.fields.field_columns` gives.
+    """
+    return np.concatenate([features, columns], axis=1) if columns.shape[1] else features
 
 
 def start_of(features: Float32, weights: Sequence[float] | NDArray[np.floating]) -> Float64:
@@ -42,8 +52,20 @@ def start_of(features: Float32, weights: Sequence[float] | NDArray[np.floating])
 
 
 def learned_scores(
-    scores: Float32, weights: Sequence[float] | NDArray[np.floating], blend: float, trees: Predictor
+    scores: Float32,
+    columns: Float64,
+    weights: Sequence[float] | NDArray[np.floating],
+    blend: float,
+    trees: Predictor,
 ) -> Float64:
-    """Return a model's scores of a window's documents, ``(k,)``; see :class:`RankingModel`."""
+    """Return a model's scores of a window's documents, ``(k,)``; see :class:`RankingModel`.
+
+    Args:
+        scores: ``(k, s)`` the signals' scores; NaN where a document does not have one.
+        columns: ``(k, f)`` the numeric fields' values; NaN where a document has none.
+        weights: Blend's weight of each signal.
+        blend: Weight of blend's mean.
+        trees: The trees.
+    """
     features = features_of(scores)
-    return blend * start_of(features, weights) + trees.predict(features)
+    return blend * start_of(features, weights) + trees.predict(rows_of(features, columns))

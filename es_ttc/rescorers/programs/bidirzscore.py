@@ -13,8 +13,8 @@ def bidirzscore(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
 
     Mean and deviation of the z-scores are computed over queries. For a single query, ``ctx.calibration`` (a stored
     sample of queries) replaces the batch. Without a sample, a single query gets the sum of both cosines, because
-    z-scores of one value are meaningless. With an encoder that has no adapters S' equals S, and the program is the
-    z-score.
+    z-scores of one value are meaningless. With an encoder that does not distinguish roles S' equals S, and the program
+    is the z-score.
     """
     reversed_documents = ctx.view(D, QUERY)
     sample = ctx.calibration or (Moments.of(Q) if len(Q) > 1 else None)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from es_ttc.errors import ConfigurationError
 from es_ttc.rescorers.base import Feature
-from es_ttc.rescorers.programs.catalogue import CATALOGUE, Entry
+from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, TOPIC, Entry
 from es_ttc.rescorers.programs.interface import Program
 from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
 from es_ttc.rescorers.programs.source import Refused, compiled
@@ -24,7 +24,7 @@ from es_ttc.vectors.chunks import GRANULARITIES
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 TEXTS: Final = "texts"
-SERVED: Final = frozenset((*GRANULARITIES, "topic", "reversed", TEXTS))
+SERVED: Final = frozenset((*GRANULARITIES, TOPIC, REVERSED, TEXTS))
 """Features that an index can store for a program, in addition to whole documents."""
 LONGEST_SECONDS: Final = 10.0
 """Time limit of one window, in this process: an endless program then releases its thread."""
@@ -32,7 +32,7 @@ LONGEST_SECONDS: Final = 10.0
 Runner = Callable[[str], Program]
 """Returns a function for a source, which runs it. Raises :class:`Refused` for a text that violates a rule."""
 
-_NEEDING_CHUNKS = SERVED - {"reversed"}
+_NEEDING_CHUNKS = SERVED - {REVERSED}
 
 
 class Manifest(BaseModel):
@@ -65,8 +65,10 @@ class PromotedRescorer(ProgramRescorer):
     readings: frozenset[str] = frozenset()
 
     def needs(self, params: ProgramParams) -> frozenset[Feature]:  # noqa: ARG002
-        """The pooled vectors; chunks, the encoder and a calibration if the program uses them."""
+        """The pooled vectors; chunks, documents as queries, the encoder and a calibration if the program uses them."""
         needed = {Feature.POOLED}
+        if REVERSED in self.readings:
+            needed.add(Feature.REVERSED)
         if self.readings & _NEEDING_CHUNKS:
             needed.add(Feature.CHUNKS)
         if self.entry.passes:

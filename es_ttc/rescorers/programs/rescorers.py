@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from es_ttc.rescorers.base import Feature, Params, Query, Window
-from es_ttc.rescorers.programs.catalogue import CATALOGUE, Entry
+from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, Entry
 from es_ttc.rescorers.programs.feedback import feedback
 from es_ttc.rescorers.programs.interface import PASSAGE, QUERY, Program, run
 from es_ttc.rescorers.programs.windows import context_of
@@ -45,8 +45,10 @@ class ProgramRescorer:
     granularities: ClassVar[tuple[Granularity, ...]] = ()
 
     def needs(self, params: ProgramParams) -> frozenset[Feature]:
-        """The pooled vectors; chunks, the first pass's scores and the encoder if the program uses them."""
+        """The pooled vectors; what else the program uses: chunks, documents as queries, first-pass scores, encoder."""
         needed = {Feature.POOLED}
+        if REVERSED in self.entry.reads:
+            needed.add(Feature.REVERSED)
         if self.entry.chunked:
             needed.add(Feature.CHUNKS)
         if self.entry.passes:
@@ -100,7 +102,8 @@ class ProgramRescorer:
             context.lexical_scores = lexical_scores
         if seen is not None:
             context.record = seen.__setitem__
-        context.views = {**context.views, (QUERY, None): window.pooled, (PASSAGE, None): window.pooled}
+        as_queries = window.pooled if window.reversed is None else window.reversed
+        context.views = {**context.views, (QUERY, None): as_queries, (PASSAGE, None): window.pooled}
         vectors = np.stack([query.vectors[0] for query in queries])
         return run(self._program(params), vectors, window.pooled, context)
 

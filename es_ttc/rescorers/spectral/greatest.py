@@ -18,6 +18,7 @@ from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 _PARTS_A_CORE = 1  # so that cores end at about the same time
 _LEAST_PART = 3 * 2**19  # components, some 300 us: less is done sooner than another thread wakes up and is waited for
+_TILED = 8  # components that tiles multiply while one is read, and multiplied by a vector or two
 
 
 def greatest_cosines(
@@ -81,6 +82,7 @@ def _compiled(
     if not len(table.places):
         return
     queries = np.ascontiguousarray(vectors, dtype=np.float32)
+    asked = window.tiled(queries, plain)
     found = np.empty((len(table.places), len(vectors)), dtype=np.float32)
 
     def work(part: slice) -> None:
@@ -88,6 +90,7 @@ def _compiled(
             table,
             part,
             queries,
+            asked,
             found,
             plain=plain,
             identity=identity,
@@ -96,7 +99,8 @@ def _compiled(
             floor=NORM_FLOOR,
         )
 
-    share(work, _parts(np.cumsum(table.lengths), vectors.size))
+    components = vectors.size - asked.vectors.size + asked.vectors.size // _TILED
+    share(work, _parts(np.cumsum(table.lengths), components))
     best[table.places] = found
 
 

@@ -27,6 +27,9 @@ class SpectralRescorer:
     or by a percentile, instead of the maximum; the greatest scale then counts in every case. With several query
     texts each is scored on its own, and `roles` says how these scores become one.
 
+    For an encoder whose pooled vector is not the mean of its tokens (CLS pooling) the query is the mean of its words'
+    token vectors.
+
     A document without any token scores -1, the least cosine.
     """
 
@@ -42,7 +45,7 @@ class SpectralRescorer:
     def score(self, query: Query, window: Window, params: SpectralParams) -> Float32:
         """Return the spectral scores, ``(k,)``."""
         assert window.tokens is not None  # noqa: S101 - promised by needs
-        by_role = _by_role(query.vectors, window.tokens, window.norms, params)
+        by_role = _by_role(query.of_tokens, window.tokens, window.norms, params)
         scores: Float32 = by_role.max(axis=1) if params.roles == "max" else by_role.mean(axis=1)
         return np.clip(scores, -1, 1)
 
@@ -53,7 +56,7 @@ class SpectralRescorer:
         """
         assert window.tokens is not None  # noqa: S101 - promised by needs
         details: list[dict[str, Any]] = [{} for _ in range(len(window))]
-        for block in blocks(query.vectors, window.tokens, window.norms, params.scales):
+        for block in blocks(query.of_tokens, window.tokens, window.norms, params.scales):
             by_scale = _by_scale(block, params)
             for row, (place, length) in enumerate(zip(block.documents, block.lengths, strict=True)):
                 offsets = None if window.offsets is None else window.offsets[place]

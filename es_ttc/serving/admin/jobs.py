@@ -37,7 +37,7 @@ from es_ttc.settings import GatewaySettings
 _KIND = "jobs"
 _AT_ONCE = 8
 _LONGEST_BODY = 2**20
-_CHANGES = ("_pause", "_resume", "_cancel", "_retry")
+CHANGES = ("_pause", "_resume", "_cancel", "_retry")
 
 
 class JobsApi:
@@ -105,7 +105,7 @@ class JobsApi:
             case "_resume":
                 status = await commands.resume(engine, self._settings, job)
             case _:
-                raise InvalidRequest(f"a job knows no [{change}]{did_you_mean(change, _CHANGES)}")
+                raise InvalidRequest(f"a job knows no [{change}]{did_you_mean(change, CHANGES)}")
         return status.as_dict()
 
     async def _body(self, request: Request) -> Mapping[str, Any]:

@@ -8,13 +8,14 @@ This endpoint is for installations in which clients cannot use the gateway's add
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from pydantic import SecretStr
 from starlette.requests import Request
 
-from es_ttc.encoders.base import Encodings
+from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.errors import DeadlineExceeded, InvalidRequest, MissingFeature
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Window
@@ -30,7 +31,7 @@ from es_ttc.vectors.tokens import Float32, TokenVectors
 
 _MAX_TOKENS = 1024
 _AT_ONCE = 16
-_AVAILABLE = frozenset({Feature.POOLED, Feature.TOKENS, Feature.QUERY_TOKENS})
+_AVAILABLE = frozenset({Feature.POOLED, Feature.REVERSED, Feature.TOKENS, Feature.QUERY_TOKENS})
 
 
 class RerankService:
@@ -79,7 +80,7 @@ class RerankService:
         asked = await self._read(request)
         rescorer = registry.load(self._models.get(asked.model, asked.model))
         method = Method(rescorer, registry.parse_params(rescorer, {}), detail=False)
-        lacking = rescorer.needs(method.params) - _AVAILABLE
+        lacking = {*(rescorer.needs(method.params) - _AVAILABLE), *method.fields}
         if lacking:
             raise MissingFeature(
                 f"method [{rescorer.name}] needs [{', '.join(sorted(lacking))}], which texts of a request do not have: "
@@ -115,11 +116,20 @@ class RerankService:
         )
         pooled = np.concatenate([batch.pooled for batch in batches])
         places = np.flatnonzero(pooled.any(axis=1))
+        as_queries = await self._as_queries(encoder, texts) if method.reads_reversed else None
         scores = np.zeros(len(texts), dtype=np.float32)
         if len(places):
             window = _window(batches, pooled, places.tolist(), tokens=with_tokens)
+            window = replace(window, reversed=None if as_queries is None else as_queries[places])
             scores[places] = await self._scorer.run(method, encoded.query, window, Timings())
         return scores
+
+    async def _as_queries(self, encoder: Encoder, texts: Sequence[str]) -> Float32 | None:
+        """Return the texts' pooled vectors as queries; None for an encoder that does not distinguish roles."""
+        if not encoder.distinguishes_roles:
+            return None
+        batches = await self._encoders.encode_texts(encoder, texts, role="query", tokens=False, max_tokens=_MAX_TOKENS)
+        return np.concatenate([batch.pooled for batch in batches])
 
 
 def _window(batches: Sequence[Encodings], pooled: Float32, places: Sequence[int], *, tokens: bool) -> Window:

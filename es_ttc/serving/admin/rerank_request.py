@@ -29,6 +29,11 @@ _UNUSED = frozenset(
 """Keys of the clients that change nothing here: texts are always cut at the encoder's length."""
 
 
+def _with_unused(schema: dict[str, Any]) -> None:
+    """Add the unused keys to the JSON Schema of a request."""
+    schema["properties"] |= {key: {"description": "Accepted, not used."} for key in sorted(_UNUSED)}
+
+
 class RerankDocument(BaseModel):
     """A text as an object."""
 
@@ -40,7 +45,7 @@ class RerankDocument(BaseModel):
 class RerankRequest(BaseModel):
     """A rerank request in Cohere's and Jina's form."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_with_unused)
 
     query: str = Field(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S", description="The query's text.")
     documents: tuple[str | RerankDocument, ...] = Field(
@@ -75,7 +80,7 @@ class RerankRequest(BaseModel):
 class TextsRequest(BaseModel):
     """A rerank request in the form of text-embeddings-inference."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=_with_unused)
 
     query: str = Field(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S", description="The query's text.")
     texts: tuple[str, ...] = Field(min_length=1, description="The texts to be scored.")

@@ -128,6 +128,11 @@ class SidecarService:
         rescorer = registry.load(section.method)
         params, tuned = self._tuned.parse(rescorer, section.params)
         method = Method(rescorer, params, section.detail)
+        if method.fields:
+            raise InvalidRequest(
+                f"method [{section.method}] reads the numeric fields [{', '.join(method.fields)}], which the engine's "
+                "plugin does not send: search through the gateway"
+            )
         documents = _sent(frame)
         timings = Timings()
         try:

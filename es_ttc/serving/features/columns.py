@@ -13,6 +13,8 @@ from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 Stored = dict[Feature, Any]
 
 _FILLED = frozenset({Feature.NORMS, Feature.OFFSETS})
+_ROWS = frozenset({Feature.POOLED, Feature.REVERSED})
+"""Features that are one vector a document, and one matrix a window."""
 
 
 def columns(documents: Sequence[Stored], features: Iterable[Feature]) -> dict[str, Any]:
@@ -33,8 +35,8 @@ def columns(documents: Sequence[Stored], features: Iterable[Feature]) -> dict[st
     for feature in features:
         if all(feature in stored for stored in documents):
             found[feature.value] = [stored[feature] for stored in documents]
-    if Feature.POOLED in found:
-        found[Feature.POOLED] = np.stack(found[Feature.POOLED])
+    for feature in _ROWS & found.keys():
+        found[feature.value] = np.stack(found[feature.value])
     if Feature.OFFSETS in found:
         found[Feature.OFFSETS] = [offsets for offsets, _ in found[Feature.OFFSETS]]
     return found
@@ -62,7 +64,7 @@ def partial_columns(documents: Sequence[Stored], features: Iterable[Feature]) ->
         values = [stored.get(feature, nothing) for stored in documents]
         if feature is Feature.OFFSETS:
             values = [offsets for offsets, _ in values]
-        found[feature.value] = np.stack(values) if feature is Feature.POOLED else values
+        found[feature.value] = np.stack(values) if feature in _ROWS else values
         if not mask.all():
             present[feature] = mask
     return {**found, "present": present}
@@ -71,7 +73,7 @@ def partial_columns(documents: Sequence[Stored], features: Iterable[Feature]) ->
 def _nothing_like(feature: Feature, example: Any) -> Any:
     """Return the value for a document that lacks a feature."""
     match feature:
-        case Feature.POOLED:
+        case Feature.POOLED | Feature.REVERSED:
             return np.zeros_like(example)
         case Feature.TOKENS:
             return TokenVectors(np.zeros((0, example.dims), np.float32))

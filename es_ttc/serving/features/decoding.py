@@ -12,8 +12,18 @@ from typing import Any
 
 import cbor2
 
+from es_ttc.engine.versions import Product
 from es_ttc.errors import EngineError
-from es_ttc.index.mappings.readers import BLOB_LAYOUTS, FeatureReader, Hit, ReadFeature, layout_of, reader_of
+from es_ttc.index.mappings.readers import (
+    SENDABLE_LAYOUTS,
+    BlobReader,
+    FeatureReader,
+    Hit,
+    Query,
+    ReadFeature,
+    layout_of,
+    reader_of,
+)
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.features.columns import Stored
@@ -21,6 +31,9 @@ from es_ttc.serving.features.keys import DocumentKey, SentBlobs
 from es_ttc.serving.features.skip_reasons import SkipReason, fault_in
 from es_ttc.serving.logs import log
 from es_ttc.vectors.packed import NO_CODEBOOKS, Codebooks, UnknownCodebook
+
+_SENT = BlobReader("stored_fields")
+"""Reads what a plugin has sent: blobs, whatever the layout."""
 
 ABSENT = ReadFeature(object(), 64)
 """In place of a feature that a document does not have."""
@@ -46,24 +59,35 @@ class DecodedFeatures:
     codebooks: frozenset[str]
 
 
-def read_request(keys: Sequence[DocumentKey], features: Sequence[Feature]) -> dict[str, Any]:
+def read_request(
+    keys: Sequence[DocumentKey], features: Sequence[Feature], product: Product, *further: Query
+) -> dict[str, Any]:
     """Return the search that reads stored features by content, for documents of one index, encoder and layout.
 
     It is a search and not an `_mget`, because hits of a window have no ids; it is as fast.
+
+    Args:
+        keys: The documents.
+        features: The features.
+        product: The engine's product.
+        further: Further queries that all documents must match.
     """
-    request = reader_for(keys).request(features)
+    reader = reader_for(keys)
+    request = reader.request(features)
     if asked := request.get("docvalue_fields"):
         request["docvalue_fields"] = [HASH, *asked]  # older engines cannot add the collapsed field to a list without it
+    query: Query = {
+        "bool": {
+            "filter": [
+                {"terms": {HASH: [key.hash for key in keys]}},
+                {"term": {ENCODER: keys[0].encoder}},
+                {"term": {"_index": keys[0].index}},
+                *further,
+            ]
+        }
+    }
     return {
-        "query": {
-            "bool": {
-                "filter": [
-                    {"terms": {HASH: [key.hash for key in keys]}},
-                    {"term": {ENCODER: keys[0].encoder}},
-                    {"term": {"_index": keys[0].index}},
-                ]
-            }
-        },
+        "query": reader.query(query, features, product),
         "collapse": {"field": HASH},
         "size": len(keys),
         "track_total_hits": False,
@@ -93,11 +117,11 @@ def decode_sent(
     """Decode the blobs in a score request.
 
     Raises:
-        EngineError: The documents' layout is not one of blobs.
+        EngineError: The documents' layout is one that only the gateway reads.
     """
     require_sendable(keys[0])
     hits = ((key, {"_id": key.hash, "fields": {name: [b] for name, b in sent[key.hash].items()}}) for key in keys)
-    return _decoded(hits, reader_for(keys), features, codebooks)
+    return _decoded(hits, _SENT, features, codebooks)
 
 
 def features_from_hit(key: DocumentKey, hit: Hit, features: Iterable[Feature]) -> Stored:
@@ -160,12 +184,12 @@ def require_sendable(key: DocumentKey) -> None:
     """Raise an error for a document whose features a plugin cannot send.
 
     Raises:
-        EngineError: The layout is not one of blobs.
+        EngineError: The layout is one that only the gateway reads.
     """
     layout = layout_of(key.hash)
-    if layout not in BLOB_LAYOUTS:
+    if layout not in SENDABLE_LAYOUTS:
         raise EngineError(
-            f"token vectors of layout [{layout}] cannot be sent along, only those of [{', '.join(BLOB_LAYOUTS)}]: "
+            f"token vectors of layout [{layout}] cannot be sent along, only those of [{', '.join(SENDABLE_LAYOUTS)}]: "
             "search this index through the gateway, or store its tokens as [packed]"
         )
 

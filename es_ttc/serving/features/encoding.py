@@ -10,10 +10,12 @@ import numpy as np
 
 from es_ttc.common.caches import LruCache
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Role, fix_for, name_in, or_folder
+from es_ttc.encoders.words import needs_words, word_means
 from es_ttc.errors import EncoderError, EncoderMismatch
 from es_ttc.rescorers.base import Query
 from es_ttc.serving.features.encoder_variants import EncoderVariants
 from es_ttc.serving.pool import BoundedPool, slices, work_of
+from es_ttc.serving.tracing import span
 
 _QUERIES_BYTES = 32 * 2**20
 _TEXTS_AT_ONCE = 16
@@ -187,13 +189,21 @@ class Encoders:
 
     async def _encode(self, encoder: Encoder, texts: tuple[str, ...], tokens: bool) -> EncodedQuery:
         started = time.perf_counter()
-        late = encoder.identity.late_interaction
-        encodings = await self._pool.run(encoder.encode, texts, role="query", tokens=tokens or late)
+        late, words = encoder.identity.late_interaction, needs_words(encoder)
+        with span("encode"):
+            encodings = await self._pool.run(encoder.encode, texts, role="query", tokens=tokens or late or words)
         if not np.isfinite(encodings.pooled).all():
             raise EncoderError(f"encoder [{encoder.identity.key}] gave a query a vector that is not finite")
-        query = Query(texts[0], encodings.pooled, encodings.tokens[0] if tokens or late else None, late=late)
+        query = Query(
+            texts[0],
+            encodings.pooled,
+            encodings.tokens[0] if tokens or late else None,
+            late=late,
+            word_means=word_means(encodings) if words else None,
+        )
         key = encoder.identity.key
-        weight = query.vectors.nbytes + (0 if query.tokens is None else query.tokens.nbytes) + sum(map(len, texts))
+        held = (query.vectors, query.tokens, query.word_means)
+        weight = sum(one.nbytes for one in held if one is not None) + sum(map(len, texts))
         self._queries.put((key, texts, tokens), query, weight)
         return EncodedQuery(query, key, time.perf_counter() - started)
 

@@ -91,6 +91,7 @@ def unknown_size(encoder: str, features: Sequence[Feature], *, as_text: bool) ->
         Feature.OFFSETS: _TOKENS_OF_UNKNOWN * 12,
         Feature.CHUNKS: _CHUNKS_OF_UNKNOWN * dims * 2,
         Feature.POOLED: dims * 4,
+        Feature.REVERSED: dims * 4,
     }
     return float(sum(bytes_of.get(feature, 0) for feature in features) or 1)
 
@@ -184,14 +185,16 @@ class ReadBudget:
     Args:
         upstream: The engine.
         megabytes: The bound in MiB; None to read it from the engine.
+        processes: Number of processes that share the bound.
 
     Attributes:
         turns: The queue of reads.
         sizes: Expected sizes of documents.
     """
 
-    def __init__(self, upstream: Upstream, megabytes: int | None) -> None:
-        self.turns = ReadQueue(_UNKNOWN_HEAP if megabytes is None else megabytes * MIB)
+    def __init__(self, upstream: Upstream, megabytes: int | None, processes: int = 1) -> None:
+        self._processes = processes
+        self.turns = ReadQueue(self._own(_UNKNOWN_HEAP if megabytes is None else megabytes * MIB))
         self.sizes = DocumentSizes()
         self._engine = EngineRequests(upstream)
         self._is_set = megabytes is not None
@@ -217,10 +220,14 @@ class ReadBudget:
             pass
         self._next_read = time.monotonic() + (_HEAP_FAILURE_SECONDS if heap is None else _HEAP_SECONDS)
         if heap is not None:
-            capacity = in_flight_of(heap)
+            capacity = self._own(in_flight_of(heap))
             if capacity != self.turns.capacity:
                 log.info("reads of features bounded", mib=capacity // MIB, smallest_heap_mib=heap // MIB)
                 self.turns.resize(capacity)
+
+    def _own(self, capacity: int) -> int:
+        """Return this process's part of the bound."""
+        return max(MIB, capacity // self._processes)
 
 
 def in_flight_of(heap: int) -> int:

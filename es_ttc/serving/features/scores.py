@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.errors import EsTtcError
-from es_ttc.rescorers.base import Feature, Params, PartialRescorer, Query, Rescorer, Window
+from es_ttc.rescorers.base import Feature, FieldRescorer, Params, PartialRescorer, Query, Rescorer, Window
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
@@ -61,16 +61,24 @@ class Method:
         rescorer: The rescorer.
         params: Its validated parameters.
         detail: Whether hits contain the method's details.
+        reversed: Whether the window's encoder distinguishes roles, so that documents as queries are a feature.
     """
 
     rescorer: Rescorer[Any]
     params: Params
     detail: bool
+    reversed: bool = False
 
     @cached_property
     def needs(self) -> frozenset[Feature]:
         """Stored features that every scored document must have."""
-        return self.rescorer.needs(self.params) - _NOT_STORED_WITH_DOCUMENTS
+        needed = self.rescorer.needs(self.params) - _NOT_STORED_WITH_DOCUMENTS
+        return needed if self.reversed else needed - {Feature.REVERSED}
+
+    @cached_property
+    def reads_reversed(self) -> bool:
+        """Whether it reads documents as queries, for an encoder that distinguishes roles."""
+        return Feature.REVERSED in self.rescorer.needs(self.params)
 
     @cached_property
     def wants(self) -> frozenset[Feature]:
@@ -82,6 +90,11 @@ class Method:
     def partial(self) -> PartialRescorer[Any] | None:
         """The rescorer if it also scores documents that lack features, else None."""
         return self.rescorer if isinstance(self.rescorer, PartialRescorer) else None
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """Numeric fields of documents that are read."""
+        return self.rescorer.fields(self.params) if isinstance(self.rescorer, FieldRescorer) else ()
 
     @cached_property
     def query_tokens(self) -> bool:

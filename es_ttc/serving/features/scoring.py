@@ -3,15 +3,16 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EngineError, EsTtcError, MissingFeature
 from es_ttc.index.mappings.fields import FEATURES
-from es_ttc.index.mappings.spec import CHUNKS, ENCODER, HASH
+from es_ttc.index.mappings.spec import CHUNKS, ENCODER, HASH, REVERSED
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.serving.features import skip_reasons
@@ -22,6 +23,7 @@ from es_ttc.serving.features.decoding import require_readable, require_sendable
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
 from es_ttc.serving.features.index_encoders import IndexEncoderLookup, ScorableDocuments
 from es_ttc.serving.features.index_meta import mapped_fields
+from es_ttc.serving.features.numbers import FieldsReader, NumericFields, numbers_of
 from es_ttc.serving.features.scores import (
     Method,
     ScoringRequest,
@@ -33,7 +35,9 @@ from es_ttc.serving.features.scores import (
 )
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.features.store import FeatureServices, MissingFeatures, SideIndexUnreadable, WindowFeatures
+from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.search.fallback import ScoringError
+from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import Float32
 
 
@@ -48,6 +52,7 @@ class _ReadWindow:
         scorable: The documents with features.
         found: Their features.
         skipped: Places of hits whose features are not used.
+        numbers: By numeric field that the method reads ``(n,)`` values, NaN where a document has none.
     """
 
     ids: Sequence[str]
@@ -56,6 +61,7 @@ class _ReadWindow:
     scorable: ScorableDocuments
     found: WindowFeatures
     skipped: Mapping[int, SkipReason]
+    numbers: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 class WindowScorer:
@@ -63,10 +69,12 @@ class WindowScorer:
 
     Args:
         services: The engine, the features, the encoders.
+        numbers: Refuses targets without a numeric field that a method reads.
     """
 
-    def __init__(self, services: FeatureServices) -> None:
+    def __init__(self, services: FeatureServices, numbers: NumericFields) -> None:
         self._services = services
+        self._numbers = numbers
         self._calibrations = CalibrationStore(services.upstream)
         self._index_encoders = IndexEncoderLookup(
             services.upstream, services.attached.side_caller, services.encoders.loaded_keys
@@ -107,9 +115,11 @@ class WindowScorer:
         if not hits:
             return WindowScores.none(0)
         ids = [str(hit.get("_id", "")) for hit in hits]
+        numbers = await self._read_numbers(hits, request)
         if not request.method.encodes:
-            return await self._without_features(ids, first_pass, request)
+            return await self._without_features(ids, first_pass, request, numbers)
         located, scorable = await self._located(hits, request, encoder)
+        request = await self._with_roles(scorable, request)
         try:
             found, encoded = await self._read(scorable, request)
             replaced = _was_replaced(scorable, found)
@@ -118,7 +128,8 @@ class WindowScorer:
         if replaced:
             located, scorable = await self._located(hits, request, encoder)
             found, encoded = await self._read(scorable, request)
-        window = _ReadWindow(ids, first_pass, joined, scorable, found, _skipped(scorable, found, request.method))
+        skipped = _skipped(scorable, found, request.method)
+        window = _ReadWindow(ids, first_pass, joined, scorable, found, skipped, numbers)
         if not _any_complete(found, request.method):
             if window.skipped:
                 raise _none_usable(window.skipped, scorable.known[0].index)
@@ -159,6 +170,8 @@ class WindowScorer:
         scorable = await self._index_encoders.scorable(documents.keys, {}, caller, None, require=require_sendable)
         if SkipReason.ENCODER in scorable.skipped.values():
             await self._encoder(scorable, request)  # raises before features of a wrong encoder are sent
+        request = await self._with_roles(scorable, request)
+        method = request.method
         started = time.perf_counter()
         needed = method.needs | method.wants
         found = await self._services.store.window_of(scorable.known, needed, documents.blobs, caller)
@@ -167,6 +180,8 @@ class WindowScorer:
             return found
         skipped = _skipped(scorable, found, method)
         if not _any_complete(found, method):
+            if _lacks_reversed_only(found, method):
+                raise _lacks_reversed(method, [scorable.known[0].index], attached=False)
             raise _none_usable(skipped, scorable.known[0].index)
         encoder = await self._encoder(scorable, request)
         encoded = await self._services.encoders.finish(
@@ -204,7 +219,8 @@ class WindowScorer:
         """
         started = time.perf_counter()
         try:
-            scores = await self._services.pool.run(method.rescorer.score, query, window, method.params)
+            with span("score"):
+                scores = await self._services.pool.run(method.rescorer.score, query, window, method.params)
         except (EsTtcError, asyncio.CancelledError):
             raise
         except Exception as error:  # a method may raise anything
@@ -212,11 +228,35 @@ class WindowScorer:
         timings.score = _ms_since(started)
         return checked_scores(np.asarray(scores), len(window), method.rescorer)
 
-    async def _without_features(self, ids: list[str], first_pass: Float32, request: ScoringRequest) -> WindowScores:
+    async def _read_numbers(
+        self, hits: Sequence[Mapping[str, Any]], request: ScoringRequest
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return the numeric fields that the method reads, ``(n,)`` by name.
+
+        Raises:
+            MissingFeature: The indices of a point in time lack one.
+            InvalidRequest: A value is no number.
+        """
+        caller, numbers = request.caller, numbers_of(hits, request.method.fields)
+        empty = [name for name, values in numbers.items() if np.isnan(values).all()]
+        if empty and caller.pit is not None:
+            indices = sorted({str(hit["_index"]) for hit in hits})
+            reader = FieldsReader.of_method(request.method.rescorer.name)
+            await self._numbers.require(empty, reader, Caller(caller.headers), indices)
+        return numbers
+
+    async def _without_features(
+        self,
+        ids: list[str],
+        first_pass: Float32,
+        request: ScoringRequest,
+        numbers: Mapping[str, NDArray[np.float64]] | None = None,
+    ) -> WindowScores:
         """Return the scores of a method that reads no features."""
         scored = WindowScores.none(len(ids))
         scored.mask[:] = scored.complete[:] = True
-        scored.window, scored.query = Window(ids, first_pass), Query(request.texts[0], np.zeros((0, 0), np.float32))
+        scored.window = Window(ids, first_pass, numbers=numbers or {})
+        scored.query = Query(request.texts[0], np.zeros((0, 0), np.float32))
         scored.values[:] = await self.run(request.method, scored.query, scored.window, request.timings)
         return scored
 
@@ -238,12 +278,14 @@ class WindowScorer:
             window = Window(
                 [read.ids[place] for place in places],
                 read.first_pass[places],
+                numbers={name: values[places] for name, values in read.numbers.items()},
                 **columns(documents, method.needs | method.wants),
             )
         else:
             places = np.arange(len(keys))
             documents = [complete.get(place, {}) for place in places.tolist()]
-            window = Window(read.ids, read.first_pass, **partial_columns(documents, method.needs | method.wants))
+            features = partial_columns(documents, method.needs | method.wants)
+            window = Window(read.ids, read.first_pass, numbers=read.numbers, **features)
             if read.joined:
                 in_first_pass = places < len(places) - read.joined
                 window = replace(window, present={**window.present, Feature.FIRST_PASS: in_first_pass})
@@ -316,6 +358,18 @@ class WindowScorer:
             raise no_features({**scorable.skipped, **foreign})
         return await self._services.encoders.serving(scorable.encoder, known[0].index)
 
+    async def _with_roles(self, scorable: ScorableDocuments, request: ScoringRequest) -> ScoringRequest:
+        """Return the request, with documents as queries among the method's needs where their encoder has such vectors.
+
+        Raises:
+            EncoderMismatch: See :meth:`_encoder`.
+            EncoderBusy: See :meth:`_encoder`.
+            NoFeatures: See :meth:`_encoder`.
+        """
+        if not request.method.reads_reversed or not (await self._encoder(scorable, request)).distinguishes_roles:
+            return request
+        return replace(request, method=replace(request.method, reversed=True))
+
     async def _read(self, scorable: ScorableDocuments, request: ScoringRequest) -> tuple[WindowFeatures, EncodedQuery]:
         """Read features and encode the query at the same time."""
         method = request.method
@@ -325,7 +379,8 @@ class WindowScorer:
         query_task.add_done_callback(ignore_failure)
         try:
             started = time.perf_counter()
-            found = await self._services.store.window(scorable.known, method.needs | method.wants, request.caller)
+            with span("features"):
+                found = await self._services.store.window(scorable.known, method.needs | method.wants, request.caller)
             request.timings.features += _ms_since(started)
             return found, await query_task
         finally:
@@ -356,13 +411,42 @@ class WindowScorer:
         lacking = sorted(fields - mapped)
         if not lacking or (located.sides and not sides):
             raise no_features({})
+        if lacking == [REVERSED]:
+            raise _lacks_reversed(request.method, indices, attached=bool(sides))
         names = ", ".join(indices)
-        flag = " --chunks" if CHUNKS in lacking else ""
+        flag = " --chunks" if {CHUNKS, REVERSED} & set(lacking) else ""
         raise MissingFeature(
             f"method [{request.method.rescorer.name}] needs [{', '.join(lacking)}], which index [{names}] does not "
             f"have: add it with `es-ttc attach{flag}`, or make an index that has it with `es-ttc index create{flag}` "
             "and `es-ttc ingest`"
         )
+
+
+def _lacks_reversed(method: Method, indices: Sequence[str], *, attached: bool) -> MissingFeature:
+    """Return the error for indices without documents as queries, which the method reads.
+
+    Args:
+        method: The method.
+        indices: The indices.
+        attached: Whether their features are in side indices.
+    """
+    first = indices[0]
+    fix = (
+        f"add them with `es-ttc attach {first} --chunks`"
+        if attached
+        else "make the index anew with `es-ttc index create --chunks` and `es-ttc ingest`, or, if its features were "
+        f"attached, run `es-ttc detach {first}` and `es-ttc attach {first} --in-index --chunks`"
+    )
+    return MissingFeature(
+        f"method [{method.rescorer.name}] compares the query with documents encoded as queries too, and index "
+        f"[{', '.join(indices)}] has none (no [{REVERSED}]): {fix}"
+    )
+
+
+def _lacks_reversed_only(found: WindowFeatures, method: Method) -> bool:
+    """Return whether documents have all that the method needs, except the documents as queries."""
+    rest = method.needs - {Feature.REVERSED}
+    return Feature.REVERSED in method.needs and any(rest <= stored.keys() for stored in found.documents)
 
 
 def _none_usable(skipped: Mapping[int, SkipReason], index: str) -> EsTtcError:

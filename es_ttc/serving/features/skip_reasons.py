@@ -53,7 +53,7 @@ def fault_in(feature: Feature, value: Any, dims: int | None) -> SkipReason | Non
     """
     if feature is Feature.TOKENS:
         return _of_tokens(value, dims)
-    if feature is Feature.POOLED:
+    if feature is Feature.POOLED or feature is Feature.REVERSED:
         return _of_rows(value[np.newaxis], dims)
     if feature is Feature.CHUNKS:
         return _of_chunks(value, dims)

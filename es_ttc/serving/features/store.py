@@ -9,7 +9,6 @@ from typing import Any, Protocol, TypeVar
 
 import cbor2
 
-from es_ttc.common.caches import LruCache
 from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.readers import ReadFeature
@@ -17,6 +16,7 @@ from es_ttc.index.mappings.spec import HASH
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features.attached import AttachedFeatureLocator
+from es_ttc.serving.features.cache import CacheKey, FeatureCache
 from es_ttc.serving.features.columns import Stored
 from es_ttc.serving.features.decoding import (
     ABSENT,
@@ -49,7 +49,6 @@ _MAX_CODEBOOKS = 4  # of one read; an index has one
 
 _UNEXPECTED = (cbor2.CBORError, LookupError, TypeError, ValueError, EOFError)
 
-CacheKey = tuple[str, str, str, Feature]
 S = TypeVar("S")
 
 
@@ -115,7 +114,7 @@ class FeatureStore:
 
     Args:
         upstream: The engine.
-        capacity: Size of the cache in bytes.
+        cache: Keeps features.
         pool: Decodes blobs.
         side_caller: Returns the request context with which a side index is read for a caller.
         budget: Bounds the bytes that are read at the same time.
@@ -125,13 +124,14 @@ class FeatureStore:
     def __init__(
         self,
         upstream: Upstream,
-        capacity: int,
+        cache: FeatureCache,
         pool: BoundedPool,
         side_caller: Callable[[Caller], Caller],
         budget: ReadBudget,
         codebooks: CodebookReader,
     ) -> None:
-        self.cache: LruCache[CacheKey, Any] = LruCache(capacity)
+        self._cache = cache
+        self._upstream = upstream
         self._engine = EngineRequests(upstream)
         self._pool = pool
         self._codebooks = codebooks
@@ -196,7 +196,8 @@ class FeatureStore:
     def _cached(self, keys: Sequence[DocumentKey], features: Sequence[Feature]) -> _CachedWindow:
         """Return the cached features of documents."""
         cached = _CachedWindow([], {}, set(), 0)
-        get, absent = self.cache.get, ABSENT.value
+        self._cache.refresh()
+        get, absent = self._cache.get, ABSENT.value
         for key in keys:  # hundreds per search
             known: Stored = {}
             lacks = False
@@ -260,7 +261,7 @@ class FeatureStore:
         keys: list[DocumentKey] = []
         while left and len(keys) < most:
             key = left.popleft()
-            known = {feature: self.cache.peek(_cache_key(key, feature)) for feature in features}
+            known = {feature: self._cache.peek(_cache_key(key, feature)) for feature in features}
             if any(value is None for value in known.values()):
                 keys.append(key)
             else:
@@ -281,10 +282,14 @@ class FeatureStore:
         return fetched
 
     def _put(self, fetched: Fetched) -> None:
-        for key, stored in fetched.items():
-            for feature, read in stored.items():
-                if isinstance(read, ReadFeature):
-                    self.cache.put(_cache_key(key, feature), read.value, read.nbytes)
+        self._cache.put(
+            {
+                _cache_key(key, feature): read
+                for key, stored in fetched.items()
+                for feature, read in stored.items()
+                if isinstance(read, ReadFeature)
+            }
+        )
 
     async def _read(
         self, kind: Kind, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller
@@ -301,11 +306,11 @@ class FeatureStore:
     async def _read_as(
         self, caller: Caller, kind: Kind, keys: Sequence[DocumentKey], features: Sequence[Feature]
     ) -> Fetched:
-        body = read_request(keys, features)
+        product = await self._upstream.product()
         try:
-            return await self._read_once(caller, kind, keys, features, body)
+            return await self._read_once(caller, kind, keys, features, read_request(keys, features, product))
         except ShardsFailed:  # one document with several hashes prevents collapsing
-            body["query"]["bool"]["filter"].append(_ONE_HASH)
+            body = read_request(keys, features, product, _ONE_HASH)
             return await self._read_once(caller, kind, keys, features, body)
 
     async def _read_once(

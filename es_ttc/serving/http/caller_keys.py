@@ -18,3 +18,7 @@ class CallerKeys:
         """Return the key of a caller's headers and a target."""
         parts = [target, *(part for name, value in headers if name in _CREDENTIALS for part in (name, value))]
         return hmac.digest(self._key, b"".join(b"%d:%b" % (len(part), part) for part in parts), "sha256")
+
+    def known(self, headers: RawHeaders) -> bool:
+        """Return whether headers contain credentials."""
+        return any(name in _CREDENTIALS for name, _ in headers)

@@ -17,6 +17,7 @@ class RawRequest:
         raw_path: The path as received, percent-encoded.
         query_string: The query string as received, without its question mark.
         headers: Header names in lower case, with their values.
+        client: The address that the request comes from.
         gone: Whether the client has disconnected.
         answered: Set when the response is complete: the end of the connection then has no meaning.
     """
@@ -26,6 +27,7 @@ class RawRequest:
         self.raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
         self.query_string: bytes = scope["query_string"]
         self.headers: RawHeaders = scope["headers"]
+        self.client: str = (scope.get("client") or ("",))[0]
         self.gone = False
         self.answered = False
         self._receive = receive

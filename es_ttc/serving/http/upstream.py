@@ -17,6 +17,7 @@ from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import ClientDisconnected, RawHeaders, callers
 from es_ttc.serving.http.signing import gateway_signer
 from es_ttc.serving.logs import log
+from es_ttc.serving.tracing import engine_call
 from es_ttc.settings import GatewaySettings
 
 _READ_AHEAD = (
@@ -95,14 +96,15 @@ class Upstream:
         if self.signer is not None and self.signer.signs(headers) and isinstance(data, AsyncIterator):
             raise TypeError("only a whole body can be signed")
         try:
-            async with await self._answer(
-                self._session, method, raw_path, query_string, headers, data, ours=ours
-            ) as response:
-                if is_elasticsearch(response.headers):
-                    self._product = "elasticsearch"
-                elif self._product is None and response.status < 500:  # not a load balancer in front of a dead engine
-                    self._product = "opensearch"
-                yield response
+            with engine_call(method, raw_path, headers) as sent:
+                async with await self._answer(
+                    self._session, method, raw_path, query_string, sent, data, ours=ours
+                ) as response:
+                    if is_elasticsearch(response.headers):
+                        self._product = "elasticsearch"
+                    elif self._product is None and response.status < 500:  # no load balancer before a dead engine
+                        self._product = "opensearch"
+                    yield response
         except (aiohttp.ClientError, TimeoutError) as error:
             late = isinstance(error, TimeoutError)
             self._log_silence(error)

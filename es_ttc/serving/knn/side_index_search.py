@@ -63,7 +63,7 @@ class SideIndexSearch(EngineSearch):
     ) -> None:
         super().__init__(clause, context, client, services, details=details)
         self._indices = indices
-        self._uuids: dict[str, str | None] = {}
+        self._uuids: dict[str, asyncio.Task[str | None]] = {}
         self._matching: dict[str, dict[SourceIdentity, Hit]] = {}
         self._numbers_of_source: dict[tuple[str, SourceIdentity], int | None] = {}
 
@@ -147,9 +147,9 @@ class SideIndexSearch(EngineSearch):
         return {identity_of(hit): hit for hit in answer["hits"]["hits"]}
 
     async def _uuid(self, index: str) -> str | None:
-        if index not in self._uuids:
-            self._uuids[index] = await self._services.attached.uuid(index, self._context.caller)
-        return self._uuids[index]
+        if index not in self._uuids:  # searches of several vectors ask once
+            self._uuids[index] = asyncio.create_task(self._services.attached.uuid(index, self._context.caller))
+        return await self._uuids[index]
 
     async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> WindowFeatures:
         try:

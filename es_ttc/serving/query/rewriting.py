@@ -23,6 +23,7 @@ from es_ttc.serving.query.clauses import QueryClause
 from es_ttc.serving.query.corpus import CallerCorpus, CorpusQuestions
 from es_ttc.serving.query.shared_model import SharedModel
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
+from es_ttc.serving.tracing import span
 
 _FRESH_SECONDS = 300.0
 """Time for which fields and document frequencies are cached; the model's answers are kept while there is room."""
@@ -115,7 +116,8 @@ class RewriteService:
         engine = CorpusQuestions(self._upstream, question.caller, _shared(question.body))
         fields = await self._searched(engine, context, rewriter, params)
         corpus = CallerCorpus(engine, self._model, self._prompts, fields)
-        outcome = await self._expanded(question, rewriter, params, corpus, context)
+        with span("rewrite"):
+            outcome = await self._expanded(question, rewriter, params, corpus, context)
         ms = (time.perf_counter() - began) * 1000
         self._metrics.stage_seconds.labels("rewrite").observe(ms / 1000)
         summary: dict[str, Any] = {"method": rewriter.name, "applied": not isinstance(outcome, EsTtcError)}

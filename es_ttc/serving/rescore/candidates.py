@@ -11,7 +11,7 @@ read.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +56,9 @@ _UNDERSTOOD = frozenset(
 )  # fmt: skip
 """Parts of a body that do not affect which documents are found, or whose meaning for candidates is known."""
 _PARAMS_UNDERSTOOD = SAFE_PARAMS | {"_source", "_source_excludes", "_source_includes", "explain", "version"}
+Send = Callable[[Sequence[Body]], Awaitable[Sequence[Mapping[str, Any]]]]
+"""Sends searches to the caller's target, and returns the engine's responses."""
+
 _MOST_REMEMBERED = 10_000
 _REMEMBERED_SECONDS = 60.0
 
@@ -160,7 +163,7 @@ class NearestDocuments:
     ) -> list[dict[str, Any]]:
         """Return the hits that the engine finds by the documents' own vectors."""
         product = await self._services.upstream.product()
-        clause = _clause(product, search.filters)
+        clause = any_clause(product, search.filters)
         body = search_body(clause, product, vector, search.request.count, search.filters)
         answer = await search.send({**body, **search.marks, **({} if named else {"stored_fields": "_none_"})})
         return [hit for hit in answer["hits"]["hits"] if (key := own_key(hit)) is not None and key.encoder == encoder]
@@ -198,23 +201,14 @@ class NearestDocuments:
         assert indices.encoder is not None  # noqa: S101 - a side index has one
         vector = await self._vector(search, indices.encoder)
         product = await self._services.upstream.product()
-        clause = _clause(product, search.filters)
+        clause = any_clause(product, search.filters)
         never = float("inf")  # the scoring timeout ends the search
         context = SearchContext(product, search.caller, indices.encoder, search.shared, never)
-        try:
-            async with self._client(search) as client:
-                in_side_indices = SideIndexSearch(clause, context, indices, client, self._services, details=False)
-                [nearest] = await in_side_indices.nearest(vector[np.newaxis], search.request.count)
-        except SideIndexReplaced as error:
-            raise EngineError(str(error)) from error
-        named = [in_side_indices.ids[number] for number in nearest.documents.tolist()]
-        if not named:
-            return []
-        ids = {"ids": {"values": sorted({identifier for _, identifier in named})}}
-        body = {"query": {"bool": {"filter": [ids, *search.filters]}}, "size": len(named), **search.marks}
-        answer = await search.send({**body, "track_total_hits": False})
-        found = {(str(hit["_index"]), str(hit["_id"])): hit for hit in answer["hits"]["hits"]}
-        return [found[one] for one in named if one in found]
+        async with self._client(search) as client:
+            in_side_indices = SideIndexSearch(clause, context, indices, client, self._services, details=False)
+            vectors, count = vector[np.newaxis], search.request.count
+            [found] = await nearest_in_side_indices(in_side_indices, vectors, count, search.body_of, search.send_all)
+        return found
 
 
 @dataclass(slots=True)
@@ -250,7 +244,8 @@ class CandidateSearch:
     @property
     def marks(self) -> Body:
         """The parts of a search that make its hits contain what identifies features, with the shared parts."""
-        fields = [HASH, ENCODER, VERSION, SEQ_NO, *self.request.plan.group_fields]
+        plan = self.request.plan
+        fields = [HASH, ENCODER, VERSION, SEQ_NO, *plan.numbers, *plan.group_fields]
         return {**self.shared, "_source": False, "docvalue_fields": fields, "version": True}
 
     async def find(self, hits: Sequence[Mapping[str, Any]]) -> JoinedCandidates:
@@ -268,6 +263,15 @@ class CandidateSearch:
         response, _ = await self.service.engine.again(self.request.request, self.request.item, body)
         require_complete(response)
         return response
+
+    def body_of(self, ids: Sequence[str]) -> Body:
+        """Return the search for candidates with some ids, among the documents that match the filters."""
+        found = {"bool": {"filter": [{"ids": {"values": [*ids]}}, *self.filters]}}
+        return {"query": found, **self.marks, "track_total_hits": False}
+
+    async def send_all(self, bodies: Sequence[Body]) -> list[dict[str, Any]]:
+        """Send several bodies; see :meth:`send`."""
+        return [await self.send(body) for body in bodies]
 
 
 def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[dict[str, Any]], *, named: bool) -> list[dict[str, Any]]:
@@ -288,6 +292,38 @@ def _ignore_failure(task: asyncio.Task[Any]) -> None:
         task.exception()  # marks it as retrieved; a task that awaits it gets it too
 
 
-def _clause(product: Product, filters: Sequence[Any]) -> KnnClause:
+async def nearest_in_side_indices(
+    search: SideIndexSearch, vectors: Float32, count: int, body: Callable[[Sequence[str]], Body], send: Send
+) -> list[list[dict[str, Any]]]:
+    """Return for each vector the sources' hits of the nearest documents, nearest first; none without a right to it.
+
+    Args:
+        search: Finds documents by vectors in side indices.
+        vectors: ``(r, d)``.
+        count: Number of requested documents.
+        body: Returns the search of the sources for some ids, with the filters that documents must match.
+        send: Sends searches to the sources.
+
+    Raises:
+        EngineError: The engine failed, or a side index was replaced.
+    """
+    try:
+        nearest = await search.nearest(vectors, count)
+    except SideIndexReplaced as error:
+        raise EngineError(str(error)) from error
+    named = [[search.ids[number] for number in one.documents.tolist()] for one in nearest]
+    some = [ids for ids in named if ids]
+    bodies = [body(sorted({identifier for _, identifier in ids})) | {"size": len(ids)} for ids in some]
+    answers = iter(await send(bodies) if bodies else ())
+    return [_in_order(ids, next(answers)) if ids else [] for ids in named]
+
+
+def _in_order(ids: Sequence[tuple[str, str]], answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the hits of documents in the order of their ids, without documents that have none."""
+    found = {(str(hit["_index"]), str(hit["_id"])): hit for hit in answer["hits"]["hits"]}
+    return [found[one] for one in ids if one in found]
+
+
+def any_clause(product: Product, filters: Sequence[Any] = ()) -> KnnClause:
     """Return a kNN clause with filters, as if it came from a request."""
     return KnnClause((), "top", product, VECTOR, {"filter": [*filters]}, (), None, None)

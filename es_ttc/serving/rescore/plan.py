@@ -95,6 +95,7 @@ class SearchPlan:
         hide_ids: Whether the caller requested hits without `_id` (`stored_fields: _none_`).
         explain: Whether the caller requested explanations.
         timeout_ms: The caller's own search timeout, in ms, or None.
+        numbers: Numeric fields of documents that the method reads.
     """
 
     section: Section
@@ -108,6 +109,16 @@ class SearchPlan:
     hide_ids: bool
     explain: bool
     timeout_ms: float | None
+    numbers: tuple[str, ...] = ()
+
+    def reading(self, fields: Sequence[str]) -> "SearchPlan":
+        """Return the plan of a search whose hits contain the doc values of further fields."""
+        if not fields:
+            return self
+        patterns = _doc_value_patterns(self.body, dict(self.params))
+        missing = tuple(name for name in fields if not any(fnmatchcase(name, pattern) for pattern in patterns))
+        body = {**self.body, "docvalue_fields": [*self.body["docvalue_fields"], *missing]}
+        return replace(self, body=body, hidden=(*self.hidden, *missing), numbers=tuple(fields))
 
     @property
     def group_fields(self) -> list[Any]:
@@ -307,12 +318,8 @@ def _take_none_fields(body: dict[str, Any], url: dict[str, str]) -> bool:
 
 def _ask_for_doc_values(body: dict[str, Any], url: Mapping[str, str]) -> tuple[str, ...]:
     """Add the doc values that identify a document's features, in place; return those that were not requested."""
-    asked = body.get("docvalue_fields", [])
-    if not isinstance(asked, list):
-        asked = [asked]
-    patterns = [*map(_field_name, asked), *url.get("docvalue_fields", "").split(",")]
-    fields = body.get("fields")
-    patterns += map(_field_name, fields if isinstance(fields, list) else [])
+    asked = _as_list(body.get("docvalue_fields", []))
+    patterns = _doc_value_patterns(body, url)
     missing = tuple(
         name for name in (HASH, ENCODER, VERSION) if not any(fnmatchcase(name, pattern) for pattern in patterns)
     )
@@ -320,6 +327,18 @@ def _ask_for_doc_values(body: dict[str, Any], url: Mapping[str, str]) -> tuple[s
         missing = (*missing, SEQ_NO)
     body["docvalue_fields"] = [*asked, *missing]
     return missing
+
+
+def _doc_value_patterns(body: Mapping[str, Any], url: Mapping[str, str]) -> list[str]:
+    """Return the names and patterns of the fields that hits contain."""
+    patterns = [*map(_field_name, _as_list(body.get("docvalue_fields", [])))]
+    patterns += url.get("docvalue_fields", "").split(",")
+    fields = body.get("fields")
+    return [*patterns, *map(_field_name, fields if isinstance(fields, list) else [])]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _ask_for_version(body: dict[str, Any], url: dict[str, str]) -> tuple[str, ...]:

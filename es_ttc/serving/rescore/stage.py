@@ -7,7 +7,9 @@ from typing import Any, Protocol
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.keys import marks_of
+from es_ttc.serving.features.numbers import FieldsReader, NumericFields
 from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.limits import RequestLimits
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.rescore.collapse import WindowGroups, following, rest_of_page
@@ -20,6 +22,7 @@ from es_ttc.serving.search.engine import EngineRefusal
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 from es_ttc.serving.search.response import add_took
 from es_ttc.serving.search.stage import Answered, Completion
+from es_ttc.serving.tracing import span
 
 _BEGUN_AT_ONCE = 20  # searches of one `_msearch`, before the event loop runs other tasks
 
@@ -30,6 +33,11 @@ class Rescoring(Protocol):
     @property
     def reads_bare_hits(self) -> bool:
         """Whether hits with only content hashes can be ranked."""
+        ...
+
+    @property
+    def plan(self) -> SearchPlan:
+        """The parsed search, with the fields of hits that the method reads."""
         ...
 
     async def rank(self, answered: Answered) -> RescoredResponse:
@@ -60,7 +68,9 @@ class RescoreStage:
         rescorers: The methods that score a window.
         strategies: The methods that rerank under a budget.
         attached: Finds the features of attached indices.
+        numbers: Refuses targets without a numeric field that a method reads.
         accepted: The callers and targets that the engine has answered recently.
+        callers: Limits the windows of each caller.
         limits: Limits of requests.
         offload: Runs the parsing of long bodies.
         max_window: Maximum window.
@@ -71,7 +81,9 @@ class RescoreStage:
         rescorers: Rescorers,
         strategies: Strategies,
         attached: AttachedFeatureLocator,
+        numbers: NumericFields,
         accepted: AcceptedCallers,
+        callers: CallerLimits,
         limits: RequestLimits,
         offload: Offload,
         *,
@@ -80,7 +92,9 @@ class RescoreStage:
         self._rescorers = rescorers
         self._strategies = strategies
         self._attached = attached
+        self._numbers = numbers
         self._accepted = accepted
+        self._callers = callers
         self._limits = limits
         self._offload = offload
         self._max_window = max_window
@@ -94,7 +108,7 @@ class RescoreStage:
             try:
                 if isinstance(plan, EsTtcError):
                     raise plan
-                self._begin(request, item, plan)
+                await self._begin(request, item, plan)
             except EsTtcError as error:
                 item.error = error
             if number % _BEGUN_AT_ONCE == 0:
@@ -112,12 +126,16 @@ class RescoreStage:
                 plans += [] if plan is None else [(item, plan)]
         return plans
 
-    def _begin(self, request: SearchRequest, item: SearchItem, plan: SearchPlan) -> None:
+    async def _begin(self, request: SearchRequest, item: SearchItem, plan: SearchPlan) -> None:
+        self._callers.window(request.incoming)
         known = (request.incoming.headers, request.target(item)) in self._accepted
         item.params = plan.params
         rescoring = self._strategies.begin(plan, request.started, encode=known)
         if rescoring is None:
             rescoring = self._rescorers.begin(request, item, plan, encode=known)
+        plan = rescoring.plan
+        if plan.numbers:
+            await self._require_numbers(plan, request.caller(item))
         in_two_steps = (
             rescoring.reads_bare_hits
             and not request.is_multi
@@ -126,6 +144,18 @@ class RescoreStage:
         )
         item.body = bare_window(plan) if in_two_steps else plan.body
         item.completions.append(RescoreCompletion(plan, rescoring, self._attached, in_two_steps=in_two_steps))
+
+    async def _require_numbers(self, plan: SearchPlan, caller: Caller) -> None:
+        """Refuse a search whose target lacks a numeric field that the method reads.
+
+        Raises:
+            MissingFeature: It lacks one, and the search does not define it.
+        """
+        if caller.pit is not None:  # names no indices: the window is examined
+            return
+        defined = {name for part in ("derived", "runtime_mappings") for name in plan.body.get(part) or ()}
+        fields = [name for name in plan.numbers if name not in defined]
+        await self._numbers.require(fields, FieldsReader.of_method(plan.section.method), caller)
 
 
 class RescoreCompletion(Completion):
@@ -174,7 +204,8 @@ class RescoreCompletion(Completion):
         if not joined:
             return
         filters, named = self._joined.filters, self._joined.named
-        full, ms = await answered.again(joined_hits(self._plan.body, joined, filters, named=named))
+        with span("page"):
+            full, ms = await answered.again(joined_hits(self._plan.body, joined, filters, named=named))
         answered.response["hits"]["hits"] = with_joined(page, joined, full["hits"]["hits"], named=named)
         add_to_first_pass(answered.response, ms)
 
@@ -198,7 +229,8 @@ class RescoreCompletion(Completion):
             return False
         try:
             filters = self._joined.filters if self._joined.among(page) else None
-            full, ms = await answered.again(page_hits(self._plan.body, marks_of_page, filter(None, marks), filters))
+            with span("page"):
+                full, ms = await answered.again(page_hits(self._plan.body, marks_of_page, filter(None, marks), filters))
         except EngineRefusal:
             return False
         hits = None if full["_shards"]["failed"] else filled(page, marks_of_page, full["hits"]["hits"])

@@ -70,7 +70,7 @@ def bare_window(plan: SearchPlan) -> dict[str, Any]:
     """Return the request for ranks, scores and content hashes, with the parts that concern the whole search."""
     rest = {key: value for key, value in plan.body.items() if key not in OF_HITS}
     groups = [] if plan.collapse is None else [plan.collapse.field]
-    asked = [HASH, ENCODER, VERSION, *groups]
+    asked = [HASH, ENCODER, VERSION, *plan.numbers, *groups]
     return rest | {"stored_fields": "_none_", "docvalue_fields": asked, "version": True}
 
 

@@ -33,6 +33,7 @@ from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 from es_ttc.serving.search.response import add_took
 from es_ttc.serving.search.stage import Answered
+from es_ttc.serving.tracing import span
 
 
 class CandidateSearch(Protocol):
@@ -91,6 +92,7 @@ class WindowRescorers:
         rescorer = registry.load(plan.section.method)
         params, tuned = self._tuned.parse(rescorer, plan.section.params)
         method = Method(rescorer, params, plan.section.detail)
+        plan = plan.reading(method.fields)
         begun = self.scorer.begin_encoding(method, plan.texts) if plan.page.fetch and encode else None
         count = candidates_of(plan, method)
         candidates = self._nearest.begin(CandidateRequest(request, item, plan, count, method, begun)) if count else None
@@ -170,7 +172,8 @@ class WindowRescoring:
         joined = NONE_JOINED
         if self.candidates is not None:
             started = time.perf_counter()
-            joined = await self.candidates.find(window)
+            with span("candidates"):
+                joined = await self.candidates.find(window)
             timings.candidates = (time.perf_counter() - started) * 1000
         union = [*window, *joined.hits]
         scores = await self._score(answered, union, len(joined.hits), timings)

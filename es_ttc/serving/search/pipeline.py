@@ -28,6 +28,7 @@ from es_ttc.serving.search.response import (
 )
 from es_ttc.serving.search.stage import Answered, Stage
 from es_ttc.serving.search.templates import Templates
+from es_ttc.serving.tracing import span
 
 _COMPLETED_AT_ONCE = 8  # searches of one `_msearch`
 _LONG = 2**20  # assumed size of a response that is filtered
@@ -103,7 +104,8 @@ class SearchPipeline:
         request.require_json()
         for item in request.items if request.is_template else ():
             item.path = request.path if item.is_ours else item.path
-        first = await self._engine.first_pass(request)
+        with span("first_pass"):
+            first = await self._engine.first_pass(request)
         response = await (self._multi(request, first) if request.is_multi else self._single(request, first))
         completions = [completion for item in request.items for completion in item.completions]
         applied = all(completion.applied for completion in completions)

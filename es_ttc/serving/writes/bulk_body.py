@@ -36,14 +36,19 @@ async def names_followed(beginning: bytes, path_index: str | None, follow: Follo
         path_index: The index in the request's path.
         follow: Returns the followed index of a name.
     """
+    for name in names_in(beginning, path_index):
+        if await follow(name) is not None:
+            return True
+    return False
+
+
+def names_in(beginning: bytes, path_index: str | None) -> list[str]:
+    """Return the names of indices in the beginning of a body, and the one in the request's path."""
     names = [] if path_index is None else [path_index]
     for quoted in islice(dict.fromkeys(_NAMES.findall(beginning)), _MOST_NAMES):
         with suppress(ValueError):
             names.append(orjson.loads(quoted))
-    for name in names:
-        if await follow(name) is not None:
-            return True
-    return False
+    return names
 
 
 class BulkBody:

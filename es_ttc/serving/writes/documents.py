@@ -38,6 +38,8 @@ class Pending(StrEnum):
     """The time for encoding was over."""
     BUSY = "busy"
     """Too many documents were waiting."""
+    LEFT = "left"
+    """It was to be encoded right after its write, and was not in time, or another write came in between."""
     ENCODER = "encoder"
     """The encoder could not be loaded, or failed."""
 

@@ -1,8 +1,8 @@
 """The indices whose documents are encoded on their way: what their mappings say, kept for a few seconds.
 
 An index is followed if its own name is written to, es-ttc created it, and ``es-ttc index pipeline NAME --encode now``
-was run. Documents written by an alias or a data stream go in as pending, because such a name may stand for another
-index at any moment, one without the pipeline, which would keep the features in the user's document.
+was run. Documents written by an alias or a data stream are sent as they come, because such a name may stand for another
+index at any moment, one without the pipeline, which would keep the features in the user's document; see `afterwards`.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class FollowedIndices:
 
     async def of(self, name: str, headers: RawHeaders) -> FollowedIndex | None:
         """Return the index of a name if documents written to it by this caller are encoded on their way."""
-        if name.startswith(_NO_BEGINNING) or not _NOT_A_NAME.isdisjoint(name) or name in _NO_NAMES:
+        if not is_a_name(name):
             return None
         key = self._key_of(name, headers)
         cached: Fresh[FollowedIndex | None] | None = self._cache.get(key)
@@ -153,6 +153,11 @@ class FollowedIndices:
             return await self._requests.as_gateway().json("GET", path.encode(), query_string, failing=failing)
         except (NotForCaller, NotThere):
             return None
+
+
+def is_a_name(name: str) -> bool:
+    """Return whether a name may be that of one index, alias or data stream."""
+    return not name.startswith(_NO_BEGINNING) and _NOT_A_NAME.isdisjoint(name) and name not in _NO_NAMES
 
 
 def _warn(name: str, problem: str) -> None:

@@ -5,11 +5,12 @@ fails, it is sent as it came, the index's pipeline stamps it as pending, and a w
 """
 
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from starlette.types import Send
 
 from es_ttc.errors import InvalidRequest, RequestTooLarge
+from es_ttc.index.attach.feature_locations import FeatureLocation
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.limits import decompressed
 from es_ttc.serving.http.proxy import PassThrough
@@ -18,10 +19,11 @@ from es_ttc.serving.http.signing import changeable
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.search.response import Outcome
+from es_ttc.serving.writes.afterwards import HeldResponse, LaterEncoding, Locations
 from es_ttc.serving.writes.allowance import Allowance
 from es_ttc.serving.writes.batches import EncodingBatches
 from es_ttc.serving.writes.body_limit import BodyLimit
-from es_ttc.serving.writes.bulk_body import BulkBody, names_followed
+from es_ttc.serving.writes.bulk_body import BulkBody, names_followed, names_in
 from es_ttc.serving.writes.bulk_lines import MAX_DOCUMENT_BYTES
 from es_ttc.serving.writes.documents import Pending
 from es_ttc.serving.writes.followed_indices import FollowedIndex, FollowedIndices
@@ -43,6 +45,7 @@ class WriteEncoding:
         pass_through: Forwards requests.
         indices: Finds out which indices are followed.
         batches: Encodes documents.
+        later: Encodes documents that were written.
         metrics: Counts documents.
         timeout_ms: Maximum time that a request waits for encodings.
         added_bytes: Maximum number of bytes that features add to a request.
@@ -54,6 +57,7 @@ class WriteEncoding:
         pass_through: PassThrough,
         indices: FollowedIndices,
         batches: EncodingBatches,
+        later: LaterEncoding,
         metrics: Metrics,
         *,
         timeout_ms: int,
@@ -63,6 +67,7 @@ class WriteEncoding:
         self._pass_through = pass_through
         self._indices = indices
         self._batches = batches
+        self._later = later
         self._metrics = metrics
         self._seconds = timeout_ms / 1000
         self._added_bytes = added_bytes
@@ -75,10 +80,15 @@ class WriteEncoding:
             return await self._passed(incoming, send)
         if write.api == "_bulk":
             return await self._answer_bulk(incoming, write, send)
-        index = await self._indices.of(write.index or "", incoming.headers)
-        if index is None:
-            return await self._passed(incoming, send)
-        return await self._answer_document(incoming, write, index, send)
+        name = write.index or ""
+        index = await self._indices.of(name, incoming.headers)
+        on_its_way = index is not None and write.api != "_update"
+        locations = {} if on_its_way else await self._later.of(name)
+        if locations:
+            return await self._answer_and_encode(incoming, locations, send)
+        if index is not None:
+            return await self._answer_document(incoming, write, index, send)
+        return await self._passed(incoming, send)
 
     async def _passed(self, incoming: RawRequest, send: Send) -> Outcome:
         status = 0
@@ -87,7 +97,22 @@ class WriteEncoding:
         finally:
             if status < 400 and may_change_indices(incoming):  # an unknown end counts as a change
                 self._indices.forget()
+                self._later.forget()
         return Outcome("passthrough", status)
+
+    async def _answer_and_encode(self, incoming: RawRequest, locations: Locations, send: Send) -> Outcome:
+        """Forward a write, and encode what the engine's response names before it is sent on."""
+        held = HeldResponse(send)
+        status = await self._pass_through.forward(incoming, held)
+        headers: RawHeaders = []
+        encoded = pending = 0
+        if status < 400:
+            encoded, pending = await self._later.encode(held.decoded(), locations, self._seconds)
+            if encoded or pending:
+                headers = [(b"x-ttc-encoded", b"false" if pending else b"true")]
+        await held.release(headers)
+        self._metrics.written(encoded, {Pending.LEFT: pending} if pending else {})
+        return Outcome(_KIND, status, bool(encoded) and not pending)
 
     async def _answer_document(
         self, incoming: RawRequest, write: WriteRequest, index: FollowedIndex, send: Send
@@ -117,6 +142,9 @@ class WriteEncoding:
 
         beginning = _beginning(incoming)
         if not await names_followed(beginning, write.index, follow):
+            locations = await self._locations(names_in(beginning, write.index))
+            if locations:
+                return await self._answer_and_encode(incoming, locations, send)
             return await self._passed(incoming, send)
         size, chunks = await _body(incoming) if is_json(incoming, write.api) else (0, None)
         allowance = await self._allowance(incoming, size)
@@ -128,6 +156,13 @@ class WriteEncoding:
             return await self._sent(incoming, allowance, rewritten, send)
         # Engines, too, handle a short body in one piece and a long one in parts, with different messages.
         return await self._sent(incoming, allowance, b"".join([part async for part in rewritten]), send)
+
+    async def _locations(self, names: Sequence[str]) -> Locations:
+        """Return the indices behind some names whose documents are encoded right after they are written."""
+        found: dict[str, FeatureLocation] = {}
+        for name in names:
+            found |= await self._later.of(name)
+        return found
 
     async def _allowance(self, incoming: RawRequest, size: int) -> Allowance:
         added = min(self._added_bytes, await self._limit.bytes() - size)

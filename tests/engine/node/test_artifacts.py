@@ -1,16 +1,10 @@
 """Fetching, from a repository of the test's own: what is right, wrong, damaged, missing, or wanted twice at once."""
 
-import gc
-import threading
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from hashlib import sha256
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import stamina
@@ -19,6 +13,7 @@ from es_ttc.engine.node import artifacts, parts
 from es_ttc.engine.node.parts import Artifact, Pinned
 from es_ttc.engine.node.progress import Progress
 from es_ttc.errors import NodeError
+from tests.support.maven import Repository, serving
 
 CONTENT = {
     Artifact("org.example", name, "1.0", kind): name.encode() * 50_000
@@ -27,41 +22,13 @@ CONTENT = {
 PINS = [Pinned(artifact, sha256(content).hexdigest(), len(content)) for artifact, content in CONTENT.items()]
 
 
-class Repository:
-    """A Maven repository on disk behind HTTP."""
-
-    def __init__(self, folder: Path) -> None:
-        self.asked: list[str] = []
-        self.folder = folder
-        for artifact, content in CONTENT.items():
-            path = self.path(artifact)
-            path.parent.mkdir(parents=True)
-            path.write_bytes(content)
-
-    def path(self, artifact: Artifact) -> Path:
-        return self.folder / "org" / "example" / artifact.name / artifact.version / artifact.filename
-
-
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
-    served = Repository(tmp_path / "repository")
-
-    class Handler(SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            if not self.path.endswith(".sha1"):
-                served.asked.append(Path(self.path).name)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(served.folder)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    monkeypatch.setattr(artifacts, "repositories", lambda: {"test": f"http://127.0.0.1:{server.server_port}"})
-    with stamina.set_testing(True, attempts=2):
-        yield served
-    server.shutdown()
-    thread.join()
-    server.server_close()
-    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
-        gc.collect()  # jgo leaves the connections of failed answers to the collector.
+    served = Repository(tmp_path / "repository", CONTENT)
+    with serving(served) as url:
+        monkeypatch.setattr(artifacts, "repositories", lambda: {"test": url})
+        with stamina.set_testing(True, attempts=2):
+            yield served
 
 
 def contents(paths: dict[Artifact, Path]) -> dict[Artifact, bytes]:

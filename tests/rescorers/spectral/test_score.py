@@ -274,3 +274,13 @@ def test_a_planted_token_is_found_above_the_noise_floor_only(alpha: float, at_le
 def test_it_needs_tokens_and_only_wants_the_rest() -> None:
     assert spectral.needs(SpectralParams()) == {Feature.TOKENS}
     assert spectral.wants == {Feature.NORMS, Feature.OFFSETS}
+
+
+def test_means_of_words_stand_for_a_pooled_vector_that_is_no_mean() -> None:
+    random = np.random.default_rng(0)
+    window = window_of(random_documents(random, [1, 7, 40], 8))
+    pooled, means = unit_rows(random, 2, 8), unit_rows(random, 2, 8)
+    query, expected = Query("", pooled, word_means=means), Query("", means)
+    np.testing.assert_array_equal(score(query, window), score(expected, window))
+    assert spectral.detail(query, window, SpectralParams()) == spectral.detail(expected, window, SpectralParams())
+    assert not np.allclose(score(query, window), score(Query("", pooled), window))

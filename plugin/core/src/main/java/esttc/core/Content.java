@@ -107,13 +107,29 @@ public record Content(String encoder, List<String> textFields, byte[] storage, S
         }
     }
 
-    /** A field's value by its name as it stands, else by its path through objects. */
+    /** A field's value by its name as it stands, else by its path through objects and lists of objects. */
     private static Object value(Map<?, ?> source, String name) {
         if (source.containsKey(name)) {
             return source.get(name);
         }
         int dot = name.indexOf('.');
-        return dot >= 0 && source.get(name.substring(0, dot)) instanceof Map<?, ?> inner ? value(inner, name.substring(dot + 1)) : null;
+        if (dot < 0) {
+            return null;
+        }
+        String rest = name.substring(dot + 1);
+        return switch (source.get(name.substring(0, dot))) {
+            case Map<?, ?> inner -> value(inner, rest);
+            case List<?> list -> {
+                List<Object> values = new ArrayList<>(list.size()); // of objects only, and with nulls: they have no text
+                for (Object one : list) {
+                    if (one instanceof Map<?, ?> inner) {
+                        values.add(value(inner, rest));
+                    }
+                }
+                yield values;
+            }
+            case null, default -> null;
+        };
     }
 
     private static String text(Object value) throws NoText {

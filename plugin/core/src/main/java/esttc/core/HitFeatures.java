@@ -15,6 +15,8 @@ public final class HitFeatures implements FeatureSource {
     public static final String ENCODER = "ttc.encoder";
 
     private static final String DOC_VALUES_MARK = "-doc_values";
+    /** Token vectors of one document that are read at most: what engines allow of nested objects. */
+    public static final int MOST_TOKENS = 10_000;
     private static final int AT_ONCE = 50; // documents whose blobs stand in one answer
 
     private final Search search;
@@ -39,17 +41,31 @@ public final class HitFeatures implements FeatureSource {
      */
     public record Found(String id, String hash, String encoder, Map<String, byte[]> blobs) {}
 
+    /** Where a document's features are. */
+    public enum Layout {
+        /** Blobs in stored fields. */
+        STORED,
+        /** Blobs in doc values. */
+        DOC_VALUES,
+        /** Token vectors as nested vectors, all else as blobs in stored fields. */
+        NESTED;
+
+        static Layout of(String hash) {
+            return hash.endsWith(DOC_VALUES_MARK) ? DOC_VALUES : hash.endsWith(TokenBlob.MARK) ? NESTED : STORED;
+        }
+    }
+
     /** Asks the engine for documents of an index. */
     @FunctionalInterface
     public interface Search {
         /**
          * Searches in the caller's name.
          *
-         * @param blobs fields to read
-         * @param stored whether they are stored fields; else doc values
+         * @param blobs fields to read; nested token vectors become a blob
+         * @param layout where they are
          * @param budget told of every blob
          */
-        List<Found> documents(String index, List<String> ids, List<String> blobs, boolean stored, Budget budget);
+        List<Found> documents(String index, List<String> ids, List<String> blobs, Layout layout, Budget budget);
     }
 
     /**
@@ -73,7 +89,7 @@ public final class HitFeatures implements FeatureSource {
         }
         Map<String, Found> looked = new HashMap<>();
         unknown.forEach((index, ids) -> {
-            for (Found found : search.documents(index, ids, List.of(), false, bytes -> {})) {
+            for (Found found : search.documents(index, ids, List.of(), Layout.DOC_VALUES, bytes -> {})) {
                 looked.put(index + "/" + found.id(), found);
             }
         });
@@ -98,14 +114,14 @@ public final class HitFeatures implements FeatureSource {
             read.put(hash, Map.of());
             Hit hit = byHash.get(hash);
             if (hit != null) {
-                Place place = new Place(hit.index(), !hash.endsWith(DOC_VALUES_MARK));
+                Place place = new Place(hit.index(), Layout.of(hash));
                 wanted.computeIfAbsent(place, ignored -> new ArrayList<>()).add(hit.id());
             }
         }
         wanted.forEach((place, ids) -> {
             for (int start = 0; start < ids.size(); start += AT_ONCE) {
                 List<String> some = ids.subList(start, Math.min(ids.size(), start + AT_ONCE));
-                for (Found found : search.documents(place.index(), some, fields, place.stored(), budget)) {
+                for (Found found : search.documents(place.index(), some, fields, place.layout(), budget)) {
                     read.replace(found.hash(), found.blobs()); // one that has just been changed has another hash
                 }
             }
@@ -113,5 +129,5 @@ public final class HitFeatures implements FeatureSource {
         return read;
     }
 
-    private record Place(String index, boolean stored) {}
+    private record Place(String index, Layout layout) {}
 }

@@ -8,7 +8,12 @@ import java.util.function.Supplier;
 
 /**
  * The ingest processor {@code ttc}, without an engine: stamps documents with their hash and as pending, so that nobody
- * takes features of an earlier text for theirs; where it is told to wait, has them encoded before they are indexed.
+ * takes features of an earlier text for theirs; with {@code encode: now}, has them encoded before they are indexed.
+ *
+ * <p>In the pipeline of an index whose writes are followed it has the index's key, and does what the pipeline of the
+ * engine's own processors does: a write with the key is one of es-ttc and keeps its features, any other write loses
+ * what it sends below {@code ttc}, so it is pending for the jobs that encode and enrich. Without a key it recognises
+ * es-ttc's own writes by the content hash.
  */
 public final class Ingest {
     /** The processor's name. */
@@ -17,10 +22,14 @@ public final class Ingest {
     private static final String DOTTED = Section.NAME + ".";
     private static final String PENDING = "pending";
     private static final String FAIL = "fail";
+    private static final String NOW = "now";
+    private static final String LATER = "later";
+    private static final String KEY = "key";
 
     private final boolean wait;
     private final boolean fails;
     private final double timeoutMs;
+    private final String key;
     private final Content content;
     private final Supplier<EncodingQueue> queue;
 
@@ -39,10 +48,11 @@ public final class Ingest {
         void remove(String name);
     }
 
-    private Ingest(boolean wait, boolean fails, double timeoutMs, Content content, Supplier<EncodingQueue> queue) {
+    private Ingest(boolean wait, boolean fails, double timeoutMs, String key, Content content, Supplier<EncodingQueue> queue) {
         this.wait = wait;
         this.fails = fails;
         this.timeoutMs = timeoutMs;
+        this.key = key;
         this.content = content;
         this.queue = queue;
     }
@@ -55,10 +65,8 @@ public final class Ingest {
      * @throws IllegalArgumentException naming the option and the fix
      */
     public static Ingest of(Map<String, Object> options, Supplier<EncodingQueue> queue) {
-        Object wait = options.remove("wait");
-        if (wait != null && !(wait instanceof Boolean)) {
-            throw new IllegalArgumentException("[wait] must be true or false, got " + Names.shown(wait));
-        }
+        boolean wait = waits(options.remove("encode"), options.remove("wait"));
+        String key = key(options.remove("enrich"), options.remove(KEY));
         Object onError = options.remove("on_error");
         if (onError != null && !List.of(PENDING, FAIL).contains(onError)) {
             throw new IllegalArgumentException("[on_error] must be one of [pending, fail], got " + Names.shown(onError));
@@ -69,7 +77,37 @@ public final class Ingest {
             throw new IllegalArgumentException("[timeout] must be a time longer than nothing, e.g. \"30s\", got " + Names.shown(timeout));
         }
         Object content = options.remove(Content.OPTION);
-        return new Ingest(Boolean.TRUE.equals(wait), FAIL.equals(onError), timeoutMs, content == null ? null : Content.of(content), queue);
+        return new Ingest(wait, FAIL.equals(onError), timeoutMs, key, content == null ? null : Content.of(content), queue);
+    }
+
+    /** Whether documents are encoded now: said by {@code encode}, or by the older {@code wait}. */
+    private static boolean waits(Object encode, Object wait) {
+        if (wait != null && !(wait instanceof Boolean)) {
+            throw new IllegalArgumentException("[wait] must be true or false, got " + Names.shown(wait));
+        }
+        if (encode != null && !List.of(NOW, LATER).contains(encode)) {
+            throw new IllegalArgumentException("[encode] must be one of [now, later], got " + Names.shown(encode));
+        }
+        if (encode != null && wait != null) {
+            throw new IllegalArgumentException("[wait] says the same as [encode]: leave [wait] out");
+        }
+        return encode == null ? Boolean.TRUE.equals(wait) : NOW.equals(encode);
+    }
+
+    /** The key of es-ttc's own writes, or null. Phrases of the job that enriches are told from a client's by it alone. */
+    private static String key(Object enrich, Object key) {
+        if (enrich != null && !(enrich instanceof Boolean)) {
+            throw new IllegalArgumentException("[enrich] must be true or false, got " + Names.shown(enrich));
+        }
+        if (key != null && !(key instanceof String text && !text.isEmpty())) {
+            throw new IllegalArgumentException("[" + KEY + "] must be the key in the index's mapping (_meta.ttc.writes), got " + Names.shown(key));
+        }
+        if (key == null && Boolean.TRUE.equals(enrich)) {
+            throw new IllegalArgumentException(
+                "[enrich] needs [" + KEY + "]: have `es-ttc index pipeline INDEX --encode later --enrich --plugin` make this pipeline"
+            );
+        }
+        return (String) key;
     }
 
     /** Whether documents wait for the sidecar. */
@@ -108,8 +146,12 @@ public final class Ingest {
             source.remove(name); // engines would index it as if it stood inside the object
             document.remove(name);
         }
+        if (key != null && own instanceof Map<?, ?> sent && key.equals(sent.get(KEY))) {
+            document.put(withoutKey(sent));
+            return true;
+        }
         String hash = content == null ? null : content.hash(source);
-        if (content != null && content.isReady(own, hash)) {
+        if (key == null && content != null && content.isReady(own, hash)) {
             return true;
         }
         Map<String, Object> stamp = new LinkedHashMap<>();
@@ -119,5 +161,12 @@ public final class Ingest {
         }
         document.put(stamp);
         return false;
+    }
+
+    private static Map<String, Object> withoutKey(Map<?, ?> sent) {
+        Map<String, Object> kept = new LinkedHashMap<>();
+        sent.forEach((name, value) -> kept.put(String.valueOf(name), value));
+        kept.remove(KEY);
+        return kept;
     }
 }

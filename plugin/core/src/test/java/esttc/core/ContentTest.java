@@ -30,6 +30,8 @@ class ContentTest {
         assertEquals("eca8648fb42bc0ef91ff89880bef4568", CONTENT.hash(greatest));
         assertEquals("be45cb2605bf36bebde684841a28f0fd", CONTENT.hash(Map.of("title", "", "other", "text")));
         assertEquals("27f2a43abf40a8e15dd8af3557f5e912", CONTENT.hash(Map.of("title", "x".repeat(300))));
+        List<Object> objects = List.of(Map.of("b", "one"), "no object", Map.of("c", 1), Map.of("b", List.of("two", 3)));
+        assertEquals("8d585550703d38dd7e5fff2ff1a05690", CONTENT.hash(Map.of("a", objects)));
     }
 
     @Test

@@ -2,13 +2,17 @@ package esttc.lucene;
 
 import esttc.core.Candidate;
 import esttc.core.FeatureSource;
+import esttc.core.TokenBlob;
 
 import org.apache.lucene.index.BinaryDocValues;
 import org.apache.lucene.index.DocValues;
 import org.apache.lucene.index.DocValuesType;
 import org.apache.lucene.index.FieldInfo;
+import org.apache.lucene.index.FloatVectorValues;
 import org.apache.lucene.index.IndexReader;
+import org.apache.lucene.index.KnnVectorValues;
 import org.apache.lucene.index.LeafReaderContext;
+import org.apache.lucene.index.NumericDocValues;
 import org.apache.lucene.index.ReaderUtil;
 import org.apache.lucene.index.SortedSetDocValues;
 import org.apache.lucene.index.StoredFieldVisitor;
@@ -25,11 +29,13 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** What a shard's documents carry for es-ttc: hashes from doc values, blobs from doc values or stored fields. */
+/** What a shard's documents carry for es-ttc: hashes from doc values, blobs from doc values or stored fields, nested vectors. */
 final class ShardFeatures implements FeatureSource {
     private static final String HASH = "ttc.hash";
     private static final String ENCODER = "ttc.encoder";
     private static final String DOC_VALUES_MARK = "-doc_values";
+    private static final String ROOTS = "_primary_term"; // nested documents have none
+    private static final int NEAREST_ROOTS = 512;
 
     private final IndexReader reader;
     private final ScoreDoc[] hits;
@@ -76,6 +82,8 @@ final class ShardFeatures implements FeatureSource {
                 found.put(hash, Map.of()); // nobody asked for it
             } else if (hash.endsWith(DOC_VALUES_MARK)) {
                 found.put(hash, fromDocValues(doc, fields, budget));
+            } else if (hash.endsWith(TokenBlob.MARK)) {
+                found.put(hash, withTokens(doc, fields, budget));
             } else {
                 found.put(hash, fromStoredFields(doc, fields, budget));
             }
@@ -121,6 +129,43 @@ final class ShardFeatures implements FeatureSource {
             }
         });
         return blobs;
+    }
+
+    /** Blobs from stored fields, and one of the token vectors, which are those of the document's nested ones. */
+    private Map<String, byte[]> withTokens(int doc, List<String> fields, Budget budget) throws IOException {
+        Map<String, byte[]> blobs = fromStoredFields(doc, fields.stream().filter(name -> !name.equals(TokenBlob.FIELD)).toList(), budget);
+        LeafReaderContext leaf = leafOf(doc);
+        FloatVectorValues vectors = leaf.reader().getFloatVectorValues(TokenBlob.VECTOR);
+        if (vectors == null || !fields.contains(TokenBlob.FIELD)) {
+            return blobs;
+        }
+        int root = doc - leaf.docBase;
+        TokenBlob tokens = new TokenBlob();
+        KnnVectorValues.DocIndexIterator nested = vectors.iterator();
+        for (int one = nested.advance(firstNested(leaf, root)); one < root; one = nested.nextDoc()) {
+            tokens.add(vectors.vectorValue(nested.index()));
+        }
+        byte[] blob = tokens.bytes();
+        if (blob != null) {
+            budget.take(blob.length);
+            blobs.put(TokenBlob.FIELD, blob);
+        }
+        return blobs;
+    }
+
+    /** Nested documents stand before their root and after the root before it, which is looked for in growing steps. */
+    private static int firstNested(LeafReaderContext leaf, int root) throws IOException {
+        for (long reach = NEAREST_ROOTS;; reach *= 8) {
+            int start = (int) Math.max(0, root - reach);
+            NumericDocValues roots = DocValues.getNumeric(leaf.reader(), ROOTS);
+            int before = -1;
+            for (int one = roots.advance(start); one < root; one = roots.nextDoc()) {
+                before = one;
+            }
+            if (before >= 0 || start == 0) {
+                return before + 1;
+            }
+        }
     }
 
     private static SortedSetDocValues keywords(LeafReaderContext leaf, String field) throws IOException {

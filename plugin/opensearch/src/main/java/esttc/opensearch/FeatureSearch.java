@@ -2,14 +2,24 @@ package esttc.opensearch;
 
 import esttc.core.FeatureSource;
 import esttc.core.HitFeatures;
+import esttc.core.TokenBlob;
 
+import org.apache.lucene.search.join.ScoreMode;
 import org.opensearch.action.search.SearchRequest;
 import org.opensearch.common.document.DocumentField;
 import org.opensearch.common.unit.TimeValue;
 import org.opensearch.core.common.bytes.BytesReference;
+import org.opensearch.index.query.InnerHitBuilder;
+import org.opensearch.index.query.QueryBuilder;
 import org.opensearch.index.query.QueryBuilders;
+import org.opensearch.script.Script;
+import org.opensearch.script.ScriptType;
 import org.opensearch.search.SearchHit;
+import org.opensearch.search.SearchHits;
 import org.opensearch.search.builder.SearchSourceBuilder;
+import org.opensearch.search.fetch.subphase.FetchSourceContext;
+import org.opensearch.search.sort.FieldSortBuilder;
+import org.opensearch.search.sort.SortBuilders;
 import org.opensearch.transport.client.Client;
 
 import java.util.ArrayList;
@@ -18,9 +28,15 @@ import java.util.Base64;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 /** Reads what documents carry for es-ttc, by searches in the caller's name. */
 final class FeatureSearch implements HitFeatures.Search {
+    private static final String VECTOR = "v";
+    private static final String VECTOR_BYTES = "float[] v = doc['" + TokenBlob.VECTOR + "'].value; byte[] b = new byte[4 * v.length]; "
+        + "int at = 0; for (int i = 0; i < v.length; ++i) { int bits = Float.floatToIntBits(v[i]); b[at++] = (byte) bits; "
+        + "b[at++] = (byte) (bits >> 8); b[at++] = (byte) (bits >> 16); b[at++] = (byte) (bits >> 24); } return b;";
+
     private final Client client;
     private final TimeValue most;
 
@@ -37,15 +53,17 @@ final class FeatureSearch implements HitFeatures.Search {
     }
 
     @Override
-    public List<HitFeatures.Found> documents(String index, List<String> ids, List<String> blobs, boolean stored, FeatureSource.Budget budget) {
-        SearchSourceBuilder source = new SearchSourceBuilder().query(QueryBuilders.idsQuery().addIds(ids.toArray(String[]::new)))
+    public List<HitFeatures.Found> documents(String index, List<String> ids, List<String> blobs, HitFeatures.Layout layout, FeatureSource.Budget budget) {
+        boolean nested = layout == HitFeatures.Layout.NESTED && blobs.contains(TokenBlob.FIELD);
+        QueryBuilder query = QueryBuilders.idsQuery().addIds(ids.toArray(String[]::new));
+        SearchSourceBuilder source = new SearchSourceBuilder().query(nested ? withTokens(query) : query)
             .size(ids.size())
             .trackTotalHits(false)
             .fetchSource(false)
             .docValueField(HitFeatures.HASH)
             .docValueField(HitFeatures.ENCODER);
-        if (stored && !blobs.isEmpty()) {
-            source.storedFields(blobs);
+        if (layout != HitFeatures.Layout.DOC_VALUES && !blobs.isEmpty()) {
+            source.storedFields(blobs.stream().filter(name -> !(nested && name.equals(TokenBlob.FIELD))).toList());
         } else {
             blobs.forEach(source::docValueField);
         }
@@ -59,17 +77,44 @@ final class FeatureSearch implements HitFeatures.Search {
         return found;
     }
 
+    /** Engines give nested vectors in inner hits only, and there by a script. */
+    private static QueryBuilder withTokens(QueryBuilder documents) {
+        Script vector = new Script(ScriptType.INLINE, "painless", VECTOR_BYTES, Map.of());
+        InnerHitBuilder tokens = new InnerHitBuilder(TokenBlob.FIELD).setSize(HitFeatures.MOST_TOKENS)
+            .setFetchSourceContext(FetchSourceContext.DO_NOT_FETCH_SOURCE)
+            .addSort(SortBuilders.fieldSort(FieldSortBuilder.DOC_FIELD_NAME))
+            .setScriptFields(Set.of(new SearchSourceBuilder.ScriptField(VECTOR, vector, false)));
+        QueryBuilder nested = QueryBuilders.nestedQuery(TokenBlob.FIELD, QueryBuilders.matchAllQuery(), ScoreMode.None).innerHit(tokens);
+        return QueryBuilders.boolQuery().must(documents).should(nested);
+    }
+
+    private static byte[] tokens(SearchHit hit) {
+        SearchHits inner = hit.getInnerHits() == null ? null : hit.getInnerHits().get(TokenBlob.FIELD);
+        if (inner == null) {
+            return null;
+        }
+        TokenBlob blob = new TokenBlob();
+        for (SearchHit token : inner.getHits()) {
+            blob.add(bytes(token.field(VECTOR).getValue()));
+        }
+        return blob.bytes();
+    }
+
+    private static byte[] bytes(Object value) {
+        return switch (value) {
+            case BytesReference bytes -> BytesReference.toBytes(bytes);
+            case byte[] bytes -> bytes;
+            case Object text -> Base64.getDecoder().decode(text.toString());
+        };
+    }
+
     private static Map<String, byte[]> blobs(SearchHit hit, List<String> fields, FeatureSource.Budget budget) {
         Map<String, byte[]> blobs = new HashMap<>();
         for (String name : fields) {
             DocumentField field = hit.field(name);
             Object value = field == null ? null : field.getValue();
-            if (value != null) {
-                byte[] blob = switch (value) {
-                    case BytesReference bytes -> BytesReference.toBytes(bytes);
-                    case byte[] bytes -> bytes;
-                    case Object text -> Base64.getDecoder().decode(text.toString());
-                };
+            byte[] blob = value != null ? bytes(value) : name.equals(TokenBlob.FIELD) ? tokens(hit) : null;
+            if (blob != null) {
                 budget.take(blob.length);
                 blobs.put(name, blob);
             }

@@ -1,0 +1,49 @@
+"""`es-ttc mcp`: search as tools for agents, by the Model Context Protocol."""
+
+from contextlib import ExitStack
+
+import click
+
+from es_ttc.cli.common import engine_flag, given
+from es_ttc.cli.options import examples
+from es_ttc.errors import ConfigurationError
+from es_ttc.settings import GatewaySettings
+
+
+@click.command(
+    epilog=examples(
+        "es-ttc mcp --gateway http://127.0.0.1:9280",
+        "es-ttc mcp --engine http://127.0.0.1:9200",
+        "es-ttc mcp --gateway https://search.example.org --http --port 9290",
+    ),
+)
+@engine_flag
+@click.option(
+    "--gateway", metavar="URL", help="URL of a running gateway. Default: one of its own, in front of the engine."
+)
+@click.option("--http", "over_http", is_flag=True, help="Serve by HTTP at /mcp. Default: standard input and output.")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Address for --http.")
+@click.option("--port", type=click.IntRange(1, 65535), default=9290, show_default=True, help="Port for --http.")
+def mcp(engine: str | None, gateway: str | None, over_http: bool, host: str, port: int) -> None:
+    """Offer search to agents as tools of the Model Context Protocol.
+
+    The tools list indices and methods, search, and explain a document's rank; none writes. On standard input and output
+    they use the credentials of the settings (ES_TTC_API_KEY, ...); with --http those of each request's Authorization
+    header, and none without one.
+    """
+    try:
+        from es_ttc.serving.agents.server import make_server
+    except ModuleNotFoundError as error:
+        raise ConfigurationError("the Model Context Protocol needs its SDK: pip install 'es-ttc[mcp]'") from error
+    from es_ttc.serving.logs import configure_logs
+    from es_ttc.serving.server import running_gateway
+
+    settings = GatewaySettings(**given(engine=engine, port=0))
+    configure_logs(settings.log_format)
+    with ExitStack() as stack:
+        url = gateway or stack.enter_context(running_gateway(settings))
+        server = make_server(settings.model_copy(update={"engine": url}), forwards=over_http)
+        if over_http:
+            server.run("streamable-http", host=host, port=port, stateless_http=True, json_response=True)
+        else:
+            server.run("stdio")

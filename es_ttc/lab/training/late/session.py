@@ -1,0 +1,262 @@
+"""One training from a BEIR folder to a late-interaction model's folder, as `es-ttc train late` runs it."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import torch
+from sentence_transformers import MultiVectorEncoder
+
+from es_ttc.encoders.hashing import FileHashes, revision
+from es_ttc.encoders.registry import load_encoder
+from es_ttc.encoders.sentence_transformers import no_progress_bars
+from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.lab.evaluation import provenance
+from es_ttc.lab.evaluation.searcher import Progress, silent
+from es_ttc.lab.training.artefact import PACKAGES, PAGE
+from es_ttc.lab.training.late.backbone import LateShape, backbone_folder, build, train_last_layers
+from es_ttc.lab.training.late.data import LateTask, load_late_task
+from es_ttc.lab.training.late.recipe import LateRecipe
+from es_ttc.lab.training.loop import OF_NO_INFLUENCE, LoopOptions, Report, TrainingProgress, train
+from es_ttc.lab.training.measures import check_measure
+
+RECORD = "training.json"
+"""File of the settings and the course, in the model's folder. `card.json` would say that it holds heads."""
+_SAMPLED = 128
+"""Documents whose token vectors give the first projection."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateOptions:
+    """Options of a training, besides those of the loop.
+
+    Attributes:
+        shape: Components and lengths.
+        negatives: Number of mined negatives of each query.
+        train_length: Maximum number of tokens of a document in training.
+        temperature: Temperature of the loss.
+        metric: Validation metric.
+        pool: Number of documents that the validation queries rank.
+        layers: Number of the backbone's last layers that are trained; None for all of it.
+        queries: Maximum number of train queries; None for all.
+    """
+
+    shape: LateShape = field(default_factory=LateShape)
+    negatives: int = 1
+    train_length: int = 128
+    temperature: float = 1.0
+    metric: str = "ndcg@10"
+    pool: int = 500
+    layers: int | None = None
+    queries: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LateRequest:
+    """A request for a training.
+
+    Attributes:
+        data: A BEIR folder with a train split.
+        backbone: An encoder's name, or a folder.
+        out: Folder for the result.
+        options: Options of the training.
+        loop: Options of the loop.
+        resume: Whether to resume a stopped training.
+    """
+
+    data: Path
+    backbone: str
+    out: Path
+    options: LateOptions
+    loop: LoopOptions
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LateResult:
+    """The result of a training.
+
+    Attributes:
+        encoder: The key of the model's identity.
+        course: Losses and validation.
+    """
+
+    encoder: str
+    course: TrainingProgress
+
+
+def run(
+    request: LateRequest, *, cache_dir: Path, progress: Progress = silent, report: Report | None = None
+) -> LateResult:
+    """Train, and write the model's folder as a whole.
+
+    Args:
+        request: The request.
+        cache_dir: Folder of assembled models and file hashes.
+        progress: Receives the progress of what precedes the training, and of each validation.
+        report: Receives the progress of the training.
+
+    Raises:
+        ConfigurationError: The backbone, the data or the checkpoint are invalid.
+        InvalidRequest: The folder holds something else, or a name is unknown.
+    """
+    options, loop = request.options, request.loop
+    check_measure(options.metric)
+    settings = {
+        "kind": "late",
+        "backbone": _lasting(request.backbone),
+        "data": request.data.resolve().name,
+        "options": asdict(options),
+        "loop": {name: value for name, value in asdict(loop).items() if name not in OF_NO_INFLUENCE},
+    }
+    checkpoint = _claim(request, settings)
+    _make_parent(request.out)
+    folder = backbone_folder(request.backbone, cache_dir)
+    task = load_late_task(
+        request.data, seed=loop.seed, most_queries=options.queries, pool=options.pool, progress=progress
+    )
+    about = {**settings, "revision": revision(folder, FileHashes(cache_dir)), "digest": task.digest}
+    torch.manual_seed(loop.seed)
+    model = build(folder, options.shape, _sample(task, loop.seed))
+    train_last_layers(model, options.layers)
+    recipe = LateRecipe(
+        task,
+        model,
+        negatives=options.negatives,
+        train_length=options.train_length,
+        temperature=options.temperature,
+        metric=options.metric,
+        progress=progress,
+    )
+    course = train(recipe, loop, file=checkpoint, about=about, resume=request.resume, report=report)
+    _write(request.out, model, _record(task, about, course))
+    checkpoint.unlink(missing_ok=True)
+    return LateResult(load_encoder(str(request.out), cache_dir=cache_dir).identity.key, course)
+
+
+def checkpoint_of(out: Path) -> Path:
+    """Return the checkpoint's file: beside the folder, which appears only when it is whole."""
+    return out.with_name(f"{out.name}.checkpoint.safetensors")
+
+
+def _lasting(backbone: str) -> str:
+    """Return a backbone's name, or its folder's full path."""
+    folder = Path(backbone).expanduser()
+    return str(folder.resolve()) if folder.is_dir() else backbone
+
+
+def _sample(task: LateTask, seed: int) -> list[str]:
+    """Return documents at random, for the first projection."""
+    count = min(_SAMPLED, len(task.documents))
+    drawn = np.random.default_rng(seed).choice(len(task.documents), count, replace=False)
+    return [task.documents[place] for place in np.sort(drawn)]
+
+
+def _claim(request: LateRequest, settings: Mapping[str, Any]) -> Path:
+    """Return the checkpoint's file, for a folder that does not exist yet or is empty."""
+    out, checkpoint = request.out, checkpoint_of(request.out)
+    if (out / RECORD).is_file():
+        raise InvalidRequest(f"[{out}] holds a trained model already{_other(out, settings)}: choose another --out")
+    if out.exists() and not out.is_dir():
+        raise InvalidRequest(f"[{out}] is a file: choose another --out")
+    if out.is_dir() and any(out.iterdir()):
+        held = ", ".join(sorted(path.name for path in out.iterdir())[:5])
+        raise InvalidRequest(f"[{out}] is no empty folder (it holds {held}): choose another --out")
+    if checkpoint.exists() and not request.resume:
+        raise InvalidRequest(
+            f"[{checkpoint}] is of a training that was stopped: go on with --resume, delete it, or choose another --out"
+        )
+    return checkpoint
+
+
+def _make_parent(out: Path) -> None:
+    """Make the folder that the result and its checkpoint will lie in, before anything long begins."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"[{out}] cannot be written: {error.strerror}") from error
+
+
+def _other(out: Path, settings: Mapping[str, Any]) -> str:
+    """Return in what a finished training differs, for a message."""
+    try:
+        before = json.loads((out / RECORD).read_bytes())
+    except (OSError, ValueError):
+        return ""
+    now = _flat(json.loads(json.dumps(settings)))
+    was = _flat({name: before.get(name) for name in settings})
+    differing = [
+        f"[{name}] is {was.get(name)} there and {now[name]} here" for name in now if was.get(name) != now[name]
+    ]
+    return f", of other settings ({'; '.join(differing)})" if differing else ", of the same settings"
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without groups, by their own names."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= _flat(value) if isinstance(value, dict) else {name: value}
+    return found
+
+
+def _record(task: LateTask, about: Mapping[str, Any], course: TrainingProgress) -> dict[str, Any]:
+    return {
+        **about,
+        "documents": len(task.documents),
+        "train_queries": len(task.train),
+        "valid_queries": len(task.valid),
+        "valid": "train, a seeded part held out" if task.held_out else "valid",
+        "course": {"best_epoch": course.best, "losses": course.losses, "valid": course.valid},
+        "versions": provenance.versions(PACKAGES),
+        "machine": provenance.machine(),
+        "date": provenance.now(),
+    }
+
+
+def _write(out: Path, model: MultiVectorEncoder, record: Mapping[str, Any]) -> None:
+    """Write the folder under another name, and rename it when it is whole."""
+    partial = out.with_name(f".{out.name}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        with no_progress_bars():
+            model.cpu().eval().save_pretrained(str(partial), create_model_card=False, safe_serialization=True)
+        (partial / PAGE).write_text(_page(out, record), encoding="utf-8")
+        (partial / RECORD).write_bytes(orjson.dumps(record, option=orjson.OPT_INDENT_2) + b"\n")
+        if out.is_dir():
+            out.rmdir()
+        partial.rename(out)
+    except OSError as error:
+        raise ConfigurationError(f"[{out}] cannot be written: {error.strerror}") from error
+
+
+def _page(out: Path, record: Mapping[str, Any]) -> str:
+    course, metric = record["course"], record["options"]["metric"]
+    rows = [
+        f"| {epoch} | {'' if not epoch else format(course['losses'][epoch - 1], '.4f')} | {value:.4f} |"
+        for epoch, value in enumerate(course["valid"])
+    ]
+    return "\n".join(
+        (
+            f"# {out.resolve().name}",
+            "",
+            f"A late-interaction model: {record['backbone']}, fine-tuned by `es-ttc train late` on {record['data']} "
+            f"({record['train_queries']:,} train queries, {record['valid_queries']:,} for validation: "
+            f"{record['valid']}). Best epoch: {course['best_epoch']}.",
+            "",
+            f"| epoch | mean loss | {metric}, validation |",
+            "| --- | --- | --- |",
+            *rows,
+            "",
+            "```",
+            f"es-ttc index create NAME --encoder {out.name}",
+            "```",
+            "",
+            f"Options, versions and machine: `{RECORD}`.",
+            "",
+        )
+    )

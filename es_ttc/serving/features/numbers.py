@@ -1,0 +1,140 @@
+"""Numeric fields of a window's documents: their doc values in the hits of a search with the caller's credentials.
+
+So an alias's filter and the caller's rights hold for them: a field that the caller may not read is missing from the
+hits. The fields of attached indices are those of the user's documents; a side index has none.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.common.caches import ExpiringCache
+from es_ttc.errors import EngineError, InvalidRequest, MissingFeature
+from es_ttc.rescorers.learned.fields import as_number
+from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.caller_keys import CallerKeys
+from es_ttc.serving.http.upstream import Upstream
+
+NUMERIC_TYPES = frozenset(
+    {"byte", "double", "float", "half_float", "integer", "long", "scaled_float", "short", "unsigned_long"}
+)
+_MOST_REMEMBERED = 10_000
+_SECONDS = 60.0
+_UNMAPPED = "unmapped"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldsReader:
+    """What reads numeric fields, in the words of an error.
+
+    Attributes:
+        reads: The beginning of the sentence.
+        fix: What to do if a field is missing.
+    """
+
+    reads: str
+    fix: str
+
+    @classmethod
+    def of_method(cls, name: str) -> Self:
+        """Return the words for a method of a search."""
+        return cls(f"method [{name}] reads", "search an index that has it, or take a model that was trained without it")
+
+
+def numbers_of(hits: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Return numeric fields of hits, ``(n,)`` by name: NaN where a hit has none, the least of several values.
+
+    Args:
+        hits: Hits of a search that requested these doc values.
+        fields: Names of the fields.
+
+    Raises:
+        InvalidRequest: A value is no number: the request asks for the field in another format.
+    """
+    return {name: np.array([_number_of(hit, name) for hit in hits], np.float64) for name in fields}
+
+
+def _number_of(hit: Mapping[str, Any], name: str) -> float:
+    values = (hit.get("fields") or {}).get(name)
+    try:
+        number = as_number(values)
+    except ValueError:
+        raise InvalidRequest(
+            f"the method reads the numeric field [{name}], and the request asks for it in another form, {values}: "
+            "leave out the [format] of the field, or read it from [_source]"
+        ) from None
+    return np.nan if number is None else number
+
+
+class NumericFields:
+    """Refuses searches whose target lacks a numeric field that a method reads.
+
+    Args:
+        upstream: The engine.
+    """
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._requests = EngineRequests(upstream)
+        self._keys = CallerKeys()
+        self._known: ExpiringCache[bytes, None] = ExpiringCache(_MOST_REMEMBERED, _SECONDS)
+
+    async def require(
+        self, fields: Sequence[str], reader: FieldsReader, caller: Caller, indices: Sequence[str] = ()
+    ) -> None:
+        """Check that a target has numeric fields; the answer is remembered for a minute.
+
+        A target that cannot be examined is taken to have them: the engine's own answer says what is wrong.
+
+        Args:
+            fields: Names of the fields.
+            reader: What reads them, for the message.
+            caller: The request context.
+            indices: Concrete indices; none for the caller's target.
+
+        Raises:
+            MissingFeature: It has no such field that the caller may read, or the field is not numeric.
+        """
+        if not fields:
+            return
+        target = ",".join(indices) or caller.indices or "_all"
+        key = self._keys.of(caller.headers, "\n".join([target, str(caller.params), *fields]).encode())
+        if key in self._known:
+            return
+        try:
+            answer = await self._requests.as_caller(caller).json(
+                "GET",
+                f"/{target}/_field_caps".encode(),
+                caller.query_string(fields=",".join(fields)),
+                failing=f"the fields of [{target}] could not be read",
+            )
+        except EngineError:
+            return
+        problem = field_problem(answer["fields"], fields)
+        if problem is not None and answer.get("indices"):
+            raise MissingFeature(
+                f"{reader.reads} the numeric field [{problem[0]}], {problem[1]} in [{target}]: {reader.fix}"
+            )
+        self._known.put(key, None)
+
+
+def field_problem(capabilities: Mapping[str, Any], fields: Sequence[str]) -> tuple[str, str] | None:
+    """Return the first field that is not numeric, with what it is; None if all are.
+
+    Args:
+        capabilities: What the engine's `_field_caps` answers.
+        fields: Names of the fields.
+    """
+    for name in fields:
+        types = {kind: found for kind, found in capabilities.get(name, {}).items() if kind != _UNMAPPED}
+        if not types:
+            return name, "and there is none that this caller may read"
+        other = sorted(types.keys() - NUMERIC_TYPES)
+        if other:
+            return name, f"which is of type [{', '.join(other)}]"
+        if not all(found.get("aggregatable", True) for found in types.values()):
+            return name, "which has no doc values"
+    return None

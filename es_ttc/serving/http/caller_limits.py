@@ -1,0 +1,83 @@
+"""Limits of what one caller may ask for at a time, so that one cannot take the place of all others.
+
+A caller is who sends the same credentials, or without any the address that a request comes from. Each process of a
+gateway counts for itself.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from es_ttc.common.caches import LruCache
+from es_ttc.errors import TooManyRequests
+from es_ttc.serving.http.caller_keys import CallerKeys
+from es_ttc.serving.http.raw_request import RawRequest
+
+_MOST_CALLERS = 10_000
+
+
+class CallerLimits:
+    """Limits of each caller's concurrent requests, and of the windows that are rescored for it per second.
+
+    Args:
+        requests: Maximum number of concurrent requests; 0 for no limit.
+        windows: Maximum number of windows per second; as many may come at once. 0 for no limit.
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(self, requests: int, windows: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._requests = requests
+        self._windows = windows
+        self._clock = clock
+        self._keys = CallerKeys()
+        self._in_flight: Counter[bytes] = Counter()
+        self._allowances: LruCache[bytes, tuple[float, float]] = LruCache(_MOST_CALLERS)
+
+    @contextmanager
+    def request(self, incoming: RawRequest) -> Iterator[None]:
+        """Count a request of a caller while it is answered.
+
+        Raises:
+            TooManyRequests: The caller has too many.
+        """
+        if not self._requests:
+            yield
+            return
+        key = self._key(incoming)
+        if self._in_flight[key] >= self._requests:
+            raise TooManyRequests(
+                f"this caller has {self._requests} requests that are being answered: wait for one of them "
+                "[max_caller_requests]"
+            )
+        self._in_flight[key] += 1
+        try:
+            yield
+        finally:
+            self._in_flight[key] -= 1
+            if not self._in_flight[key]:
+                del self._in_flight[key]
+
+    def window(self, incoming: RawRequest) -> None:
+        """Count a window that is to be rescored for a caller.
+
+        Raises:
+            TooManyRequests: The caller has had too many in this second.
+        """
+        if not self._windows:
+            return
+        key, now, burst = self._key(incoming), self._clock(), max(1.0, self._windows)
+        left, since = self._allowances.get(key) or (burst, now)
+        left = min(burst, left + (now - since) * self._windows)
+        if left < 1:
+            self._allowances.put(key, (left, now))
+            raise TooManyRequests(
+                f"{self._windows:g} windows per second are rescored for one caller: send fewer searches with a [ttc] "
+                "section [max_caller_windows_per_second]",
+                retry_after=max(1, math.ceil((1 - left) / self._windows)),
+            )
+        self._allowances.put(key, (left - 1, now))
+
+    def _key(self, incoming: RawRequest) -> bytes:
+        return self._keys.of(incoming.headers, b"" if self._keys.known(incoming.headers) else incoming.client.encode())

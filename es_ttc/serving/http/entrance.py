@@ -1,0 +1,66 @@
+"""Which requests are let in: by the host that they name, and by the web page that they come from."""
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from es_ttc.errors import EsTtcError, NotAllowed
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.proxy import json_headers
+from es_ttc.serving.logs import log
+
+_ALWAYS = frozenset({"/_ttc/health", "/_ttc/ready"})  # probes name an address, not a host
+
+
+class WrongHost(EsTtcError):
+    """A request names a host that this gateway does not answer for."""
+
+    status = 421
+    type = "ttc_wrong_host_exception"
+
+
+class Entrance:
+    """Passes on requests whose host and origin are allowed, and answers the others.
+
+    Args:
+        app: The application.
+        hosts: Names that the `Host` header may have, without a port; ``*.example.org`` for all below one. Empty for
+            all.
+        origins: Values that an `Origin` header may have; empty for all. Browsers send it, other clients do not.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str], origins: Iterable[str]) -> None:
+        self._app = app
+        self._hosts = tuple(host.lower() for host in hosts)
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or (error := self._refusal(scope)) is None:
+            await self._app(scope, receive, send)
+            return
+        client = scope.get("client") or ("",)
+        log.warning("refused", status=error.status, client=client[0], path=scope["path"], reason=str(error))
+        body = jsonio.dumps(error.body())
+        await send(
+            {"type": "http.response.start", "status": error.status, "headers": json_headers(scope["headers"], body)}
+        )
+        await send({"type": "http.response.body", "body": body})
+
+    def _refusal(self, scope: Scope) -> EsTtcError | None:
+        if scope["path"] in _ALWAYS:
+            return None
+        if self._hosts and not self._is_own(host := _header(scope, b"host")):
+            return WrongHost(f"this gateway does not answer for the host [{host}]: add it to [allowed_hosts]")
+        if self._origins and (origin := _header(scope, b"origin")) and origin.lower() not in self._origins:
+            return NotAllowed(f"requests from pages of [{origin}] are not allowed: add it to [allowed_origins]")
+        return None
+
+    def _is_own(self, host: str) -> bool:
+        name = (urlsplit(f"//{host}").hostname or "").lower()
+        return any(name == own or (own.startswith("*.") and name.endswith(own[1:])) for own in self._hosts)
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")

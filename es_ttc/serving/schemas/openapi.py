@@ -1,0 +1,210 @@
+"""The OpenAPI description (3.1) of the endpoints below `/_ttc/`, generated from the models that validate requests."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from es_ttc import __version__
+from es_ttc.enrichment.jobs.record import JobState
+from es_ttc.enrichment.jobs.service import JobRequest
+from es_ttc.serving.admin.embeddings import EmbeddingsRequest
+from es_ttc.serving.admin.encode import EncodeRequest
+from es_ttc.serving.admin.frames import MEDIA_TYPE as CBOR
+from es_ttc.serving.admin.jobs import CHANGES
+from es_ttc.serving.admin.rerank_request import RerankRequest, TextsRequest
+from es_ttc.serving.admin.score import ScoreRequest
+from es_ttc.serving.schemas import responses
+
+Schema = dict[str, Any]
+
+JSON = "application/json"
+TEXT = "text/plain"
+
+_ENGINE, _MODEL, _SIDECAR = "engine", "model_token", "sidecar_token"
+_SECURITY: Schema = {
+    _ENGINE: {"type": "http", "scheme": "basic", "description": "The caller's credentials in the engine, of any kind."},
+    _MODEL: {"type": "http", "scheme": "bearer", "description": "The gateway's `model_token`, if it has one."},
+    _SIDECAR: {"type": "http", "scheme": "bearer", "description": "The gateway's `sidecar_token`."},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path.
+
+    Attributes:
+        method: The HTTP method, in lower case.
+        path: The path, with its parameters in braces.
+        summary: What it does.
+        answers: Types of a successful response's body; none if it is not JSON.
+        body: Types of the request's body, one of which it must fit.
+        media_type: Of both bodies.
+        parameters: Parameters in path and query.
+        statuses: Further statuses whose body is that of a success.
+        security: What a request carries, if the gateway or the engine is set up so.
+    """
+
+    method: str
+    path: str
+    summary: str
+    answers: tuple[Any, ...] = ()
+    body: tuple[Any, ...] = ()
+    media_type: str = JSON
+    parameters: tuple[Schema, ...] = ()
+    statuses: tuple[int, ...] = ()
+    security: str | None = None
+
+
+def _path_parameter(name: str, description: str, values: Iterable[str] = ()) -> Schema:
+    schema: Schema = {"type": "string", "minLength": 1}
+    if listed := list(values):
+        schema = {"type": "string", "enum": listed}
+    return {"name": name, "in": "path", "required": True, "description": description, "schema": schema}
+
+
+_JOB = _path_parameter("job", "Id of the job.")
+_CHANGE = _path_parameter("change", "What is done with it.", CHANGES)
+_STATES: Schema = {
+    "name": "state",
+    "in": "query",
+    "description": "Only jobs in one of these states.",
+    "style": "form",
+    "explode": False,
+    "schema": {"type": "array", "items": {"type": "string", "enum": [str(state) for state in JobState]}},
+}
+
+
+_PRETTY: Schema = {
+    "name": "pretty",
+    "in": "query",
+    "description": "With any value, or none: write the response's JSON on several lines.",
+    "allowEmptyValue": True,
+    "schema": {},
+}
+
+
+def _rerank(path: str) -> Operation:
+    return Operation(
+        "post",
+        path,
+        "Score texts, in Cohere's and Jina's form, or in that of text-embeddings-inference.",
+        (responses.RankedTexts, list[responses.ScoredText]),
+        (RerankRequest, TextsRequest),
+        security=_MODEL,
+    )
+
+
+OPERATIONS = (
+    Operation("get", "/_ttc/", "Return the gateway's version, methods and limits.", (responses.Info,)),
+    Operation("get", "/_ttc/health", "Return that the process is alive.", (responses.Health,)),
+    Operation(
+        "get", "/_ttc/ready", "Return whether searches can be rescored.", (responses.Readiness,), statuses=(503,)
+    ),
+    Operation("get", "/_ttc/metrics", "Return metrics for Prometheus.", media_type=TEXT),
+    Operation("get", "/_ttc/openapi.json", "Return this description.", (dict[str, Any],)),
+    Operation("get", "/_ttc/search.schema.json", "Return the JSON Schema of `ttc` sections.", (dict[str, Any],)),
+    *map(_rerank, ("/_ttc/rerank", "/_ttc/v1/rerank", "/_ttc/v2/rerank")),
+    Operation(
+        "post",
+        "/_ttc/v1/embeddings",
+        "Return the vectors of texts, in OpenAI's form.",
+        (responses.Embeddings,),
+        (EmbeddingsRequest,),
+        security=_MODEL,
+    ),
+    Operation(
+        "post",
+        "/_ttc/score",
+        "Score a window that an engine with the plugin has found (docs/reference/sidecar-protocol.md).",
+        body=(ScoreRequest,),
+        media_type=CBOR,
+        security=_SIDECAR,
+    ),
+    Operation(
+        "post",
+        "/_ttc/encode",
+        "Return the features of documents that an engine with the plugin is about to index.",
+        body=(EncodeRequest,),
+        media_type=CBOR,
+        security=_SIDECAR,
+    ),
+    Operation("get", "/_ttc/jobs", "List the jobs.", (responses.JobList,), parameters=(_STATES,), security=_ENGINE),
+    Operation(
+        "post",
+        "/_ttc/jobs",
+        "Submit a job that enriches an index.",
+        (responses.JobView,),
+        (JobRequest,),
+        security=_ENGINE,
+    ),
+    Operation("get", "/_ttc/jobs/{job}", "Return one job.", (responses.JobView,), parameters=(_JOB,), security=_ENGINE),
+    Operation(
+        "post",
+        "/_ttc/jobs/{job}/{change}",
+        "Pause, resume, cancel or retry a job.",
+        (responses.JobView,),
+        parameters=(_JOB, _CHANGE),
+        security=_ENGINE,
+    ),
+)
+"""Every operation; a test compares them with the routes."""
+
+
+@cache
+def openapi() -> Schema:
+    """Return the description."""
+    types = {one for operation in OPERATIONS for one in (*operation.answers, *operation.body)}
+    mode: Literal["validation"] = "validation"
+    adapters = [(one, mode, TypeAdapter(one)) for one in (*sorted(types, key=repr), responses.ErrorResponse)]
+    schemas, defined = TypeAdapter.json_schemas(adapters, ref_template="#/components/schemas/{model}")
+    named = {one: schemas[one, mode] for one, _, _ in adapters}
+    paths: dict[str, Schema] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _described(operation, named)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "es-ttc gateway",
+            "version": __version__,
+            "description": "The gateway's own endpoints. All other requests are the engine's.",
+        },
+        "paths": paths,
+        "components": {"schemas": defined["$defs"], "securitySchemes": _SECURITY},
+    }
+
+
+def _described(operation: Operation, named: Mapping[Any, Schema]) -> Schema:
+    """Return the description of one operation."""
+    content = {operation.media_type: {"schema": _any_of(operation.answers, named)}}
+    answer = {"description": "Success.", "content": content}
+    failure = {"description": "An error.", "content": {JSON: {"schema": named[responses.ErrorResponse]}}}
+    described: Schema = {
+        "summary": operation.summary,
+        "operationId": _identifier(operation),
+        "parameters": [*operation.parameters, *([_PRETTY] if operation.media_type == JSON else [])],
+        "responses": {
+            "200": answer,
+            **{str(status): {**answer, "description": "Not ready."} for status in operation.statuses},
+            "default": failure,
+        },
+    }
+    if operation.body:
+        schema = _any_of(operation.body, named)
+        described["requestBody"] = {"required": True, "content": {operation.media_type: {"schema": schema}}}
+    if operation.security is not None:
+        described["security"] = [{operation.security: []}, {}]
+    return described
+
+
+def _any_of(types: tuple[Any, ...], named: Mapping[Any, Schema]) -> Schema:
+    if not types:
+        return {}
+    return named[types[0]] if len(types) == 1 else {"anyOf": [named[one] for one in types]}
+
+
+def _identifier(operation: Operation) -> str:
+    words = operation.path.removeprefix("/_ttc/").translate(str.maketrans("/.", "__", "{}"))
+    return f"{operation.method}_{words or 'info'}"

@@ -1,0 +1,206 @@
+"""Documents that are encoded right after the engine has written them, before its response is sent on.
+
+Where features cannot travel with a document, the engine's response says what was written: in an attached index, whose
+features are in another place; behind an alias or a data stream, which may stand for another index at any moment; after
+an `_update`, whose result only the engine knows. The gateway's own account reads these documents and writes their
+features. What is not done in time is pending as before, and a worker does it.
+"""
+
+import asyncio
+import gzip
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import orjson
+from starlette.types import Message, Send
+
+from es_ttc.common.caches import ExpiringCache
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EsTtcError
+from es_ttc.index.attach.feature_locations import FeatureLocation, found_behind
+from es_ttc.index.attach.fill import encode_items
+from es_ttc.index.attach.just_written import WrittenDocument, encode_just_written
+from es_ttc.index.attach.target import FeatureWrite
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.index.mappings.write_options import WriteOptions
+from es_ttc.serving.features.encoding import Encoders
+from es_ttc.serving.http.caller import RawHeaders
+from es_ttc.serving.logs import log
+from es_ttc.serving.pool import BoundedPool, work_of
+from es_ttc.serving.writes.followed_indices import is_a_name
+from es_ttc.settings import EngineSettings
+
+Locations = Mapping[str, FeatureLocation]
+"""By concrete index, where its features are stored."""
+
+_KIND = "write"
+_SECONDS = 5.0
+"""Time for which the answer for a name is used."""
+_MAX_CACHED = 1024
+_LOOK_SECONDS = 2.0
+_MOST_TOGETHER = 32
+_MAX_RESPONSE = 8 * 2**20
+_CHANGED = ("created", "updated")
+_WITH_PIPELINE = ("index", "create")
+"""Operations of a `_bulk` that pass the index's pipeline."""
+
+
+class HeldResponse:
+    """A response that is kept until :meth:`release`, unless it is too long: then it is passed on as it comes.
+
+    Args:
+        send: Sends the response.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._held: list[Message] = []
+        self._size = 0
+        self._passing = False
+
+    async def __call__(self, message: Message) -> None:
+        """Keep a message."""
+        self._held.append(message)
+        self._size += len(message.get("body", b""))
+        if self._passing or self._size > _MAX_RESPONSE:
+            await self.release([])
+
+    async def release(self, headers: RawHeaders) -> None:
+        """Send what was kept, with further headers unless it has begun."""
+        if not self._passing and self._held:
+            self._held[0]["headers"] = [*self._held[0]["headers"], *headers]
+        self._passing = True
+        held, self._held = self._held, []
+        for message in held:
+            await self._send(message)
+
+    def decoded(self) -> Any:
+        """Return the JSON of a complete response; None if it is none, or has begun."""
+        if self._passing or not self._held:
+            return None
+        body = b"".join(message.get("body", b"") for message in self._held[1:])
+        encodings = [value for name, value in self._held[0]["headers"] if name.lower() == b"content-encoding"]
+        with suppress(ValueError, OSError, zlib.error, EOFError):
+            return orjson.loads(gzip.decompress(body) if encodings else body)
+        return None
+
+
+class LaterEncoding:
+    """Encodes written documents, with the gateway's own account.
+
+    Args:
+        settings: The engine.
+        encoders: The encoders that may be loaded.
+        pool: Where documents are encoded.
+    """
+
+    def __init__(self, settings: EngineSettings, encoders: Encoders, pool: BoundedPool) -> None:
+        self._settings = settings
+        self._encoders = encoders
+        self._pool = pool
+        self._engine: Engine | None = None
+        self._connecting = asyncio.Lock()
+        self._cache: ExpiringCache[str, Locations] = ExpiringCache(_MAX_CACHED, _SECONDS)
+
+    async def close(self) -> None:
+        """Close the connections to the engine."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.close()
+
+    def forget(self) -> None:
+        """Ask again for every name: a request may have changed what indices are."""
+        self._cache = ExpiringCache(_MAX_CACHED, _SECONDS)
+
+    async def of(self, name: str) -> Locations:
+        """Return the indices behind a name whose documents are encoded now; none if the gateway may not know."""
+        if not is_a_name(name):
+            return {}
+        cached = self._cache.get(name)
+        if cached is not None:
+            return cached.value
+        found: Locations = {}
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                found = _encoded_now(await found_behind(await self._connected(), name))
+        except (EsTtcError, TimeoutError):  # the write itself finds out, in the engine's words
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever someone has put into `_meta`, the write is forwarded
+            log.warning("a mapping cannot be read", index=name, problem=f"{type(error).__name__}: {error}")
+        self._cache.put(name, found)
+        return found
+
+    async def encode(self, answer: Any, locations: Locations, seconds: float) -> tuple[int, int]:
+        """Encode what a response names; return the number of documents with features, and of the others.
+
+        Args:
+            answer: The engine's response to a write.
+            locations: The indices whose documents are encoded.
+            seconds: Maximum time.
+        """
+        written, unknown = _written_in(answer, locations)
+        total = unknown + sum(map(len, written.values()))
+        done = 0
+        try:
+            async with asyncio.timeout(seconds):
+                engine = await self._connected()
+                for index, documents in written.items():
+                    held = locations[index]
+                    encoder = await self._encoders.serving(held.spec.encoder.key, index)
+                    for start in range(0, len(documents), _MOST_TOGETHER):
+                        part = documents[start : start + _MOST_TOGETHER]
+                        done += await encode_just_written(engine, held, part, encoder, self._encode)
+        except TimeoutError:
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever fails, the documents are written, and pending
+            log.warning("documents could not be encoded", problem=f"{type(error).__name__}: {error}")
+        return done, total - done
+
+    async def _encode(self, documents: Sequence[Any], spec: IndexSpec, encoder: Encoder) -> list[FeatureWrite]:
+        with work_of(_KIND):
+            return await self._pool.run(encode_items, documents, spec, encoder)
+
+    async def _connected(self) -> Engine:
+        async with self._connecting:
+            if self._engine is None:
+                self._engine = await connect(self._settings)
+            return self._engine
+
+
+def _encoded_now(found: Sequence[tuple[Any, FeatureLocation | None]]) -> Locations:
+    locations: dict[str, FeatureLocation] = {}
+    for source, held in found:
+        options = None if held is None else WriteOptions.of(held.holder.mapping)
+        if held is not None and options is not None and options.encode == "now":
+            locations[source.index] = held
+    return locations
+
+
+def _written_in(answer: Any, locations: Locations) -> tuple[dict[str, list[WrittenDocument]], int]:
+    """Return the documents that a response names, by index, and the number of those that cannot be encoded now."""
+    written: dict[str, list[WrittenDocument]] = defaultdict(list)
+    unknown = 0
+    if not isinstance(answer, dict):
+        return written, 1
+    items = [(next(iter(item)), next(iter(item.values()))) for item in answer.get("items", ())] or [("index", answer)]
+    for operation, item in items:
+        if item.get("result", "created") not in _CHANGED or item.get("error") is not None:
+            continue
+        try:
+            document = WrittenDocument(item["_id"], item["_seq_no"], item["_primary_term"], item["_version"])
+            held = locations.get(item["_index"])
+        except KeyError:  # `filter_path` has left it out
+            unknown += 1
+            continue
+        if held is None:
+            continue
+        if held.side or operation in _WITH_PIPELINE:
+            written[held.source.index].append(document)
+        else:
+            unknown += 1
+    return written, unknown

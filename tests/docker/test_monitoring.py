@@ -1,0 +1,80 @@
+"""Dashboard and alerts: their queries are PromQL over metrics, labels and values that the gateway really has."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import promql_parser
+import pytest
+import yaml
+
+from es_ttc import errors
+from es_ttc.serving.metrics import Metrics
+from es_ttc.serving.writes.documents import Pending
+from tests.docker.test_docker import DOCKER
+
+NAME = re.compile(r"\bes_ttc_\w+")
+OF_GRAFANA = {"$__rate_interval": "5m", "$job": ".*"}
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Yield every query with the title of its panel or alert."""
+    for panel in json.loads(Path(DOCKER / "grafana" / "es-ttc.json").read_text())["panels"]:
+        for target in panel["targets"]:
+            query = target["expr"]
+            for variable, value in OF_GRAFANA.items():
+                query = query.replace(variable, value)
+            yield panel["title"], query
+    for rule in yaml.safe_load((DOCKER / "prometheus" / "alerts.yaml").read_text())["groups"][0]["rules"]:
+        yield rule["alert"], rule["expr"]
+
+
+class _Cache:
+    """Nothing is cached."""
+
+    nbytes = capacity = hits = misses = 0
+
+    def __len__(self) -> int:
+        return 0
+
+
+def scraped() -> set[str]:
+    """Return the names of the samples of a gateway that has done everything once."""
+    metrics = Metrics()
+    metrics.answered("search", 200, 0.1)
+    metrics.stage_seconds.labels("score").observe(0.1)
+    metrics.fallbacks.labels("ttc_deadline_exceeded_exception").inc()
+    metrics.skipped(["marks"])
+    metrics.written(1, {})
+    metrics.watch_requests(int)
+    metrics.watch_writes(int)
+    metrics.watch_reads(int, int, int)
+    metrics.watch_cache(_Cache())
+    return set(re.findall(r"^(es_ttc_\w+)", metrics.text().decode(), re.MULTILINE))
+
+
+@pytest.mark.parametrize(("title", "query"), list(queries()))
+def test_a_query_is_one_over_metrics_that_there_are(title: str, query: str) -> None:
+    promql_parser.parse(query)
+    assert set(NAME.findall(query)) <= scraped()
+
+
+def test_labels_have_values_that_the_gateway_gives() -> None:
+    whole = " ".join(query for _, query in queries())
+    classes = [one for one in vars(errors).values() if isinstance(one, type)]
+    reasons = {one.type for one in classes if issubclass(one, errors.EsTtcError)}
+    assert set(re.findall(r'reason="(\w+)"', whole)) <= reasons
+    pending = {str(one) for one in Pending}
+    written = re.findall(r'es_ttc_written_documents_total\{outcome=~"([\w|]+)"', whole)
+    assert set("|".join(written).split("|")) <= pending
+    [requests] = Metrics().requests.describe()
+    for label in re.findall(r'(?:kind|outcome)=~?"([\w|]+)"', whole):
+        assert all(value in requests.documentation or value in pending for value in label.split("|")), label
+
+
+def test_panels_have_places_of_their_own() -> None:
+    panels = json.loads((DOCKER / "grafana" / "es-ttc.json").read_text())["panels"]
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+    assert len(set(places)) == len({panel["id"] for panel in panels}) == len(panels)
+    assert all(panel["description"] for panel in panels)

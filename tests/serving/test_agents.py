@@ -1,0 +1,93 @@
+"""The tools for agents, used by the SDK's own client: over standard input and output, and over HTTP."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from es_ttc.serving.agents.server import make_server
+from es_ttc.settings import GatewaySettings
+from tests.serving.conftest import Behind
+
+COMMAND = ["-m", "es_ttc", "mcp"]
+
+
+async def ask(client: Client, tool: str, **arguments: Any) -> Any:
+    """Return a tool's answer, or its error's text."""
+    result = await client.call_tool(tool, arguments)
+    if result.is_error:
+        return result.content[0].text  # type: ignore[union-attr]
+    found = result.structured_content or {}
+    return found.get("result", found)
+
+
+@contextlib.contextmanager
+def over_http(gateway: str) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, *COMMAND, "--gateway", gateway, "--http", "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            end = time.monotonic() + 60
+            while time.monotonic() < end:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                    break
+                time.sleep(0.1)
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            process.terminate()
+
+
+async def test_an_agent_searches_and_asks_why(behind: Behind) -> None:
+    settings = GatewaySettings(engine=behind.gateway)
+    async with Client(make_server(settings, forwards=False)) as client:
+        tools = (await client.list_tools()).tools
+        assert {tool.name for tool in tools} == {"list_indices", "list_methods", "search", "explain"}
+        assert all(tool.annotations and tool.annotations.read_only_hint and tool.description for tool in tools)
+
+        (index,) = [one for one in await ask(client, "list_indices") if one["name"] == behind.index]
+        assert index == {"name": behind.index, "documents": 60, "text_fields": ["title", "text"]}
+        assert "spectral" in (await ask(client, "list_methods"))["methods"]
+
+        found = await ask(client, "search", index=behind.index, query="a cat drinks milk", size=3)
+        assert (found["ranked_by"], found["reason"], len(found["hits"])) == ("blend", None, 3)
+        best = found["hits"][0]
+        assert "drinks milk" in best["passage"]
+        assert set(best["fields"]) <= {"title", "text"}
+        assert best["fields"]["text"]
+
+        term = {"term": {"group": "g3"}}
+        filtered = await ask(client, "search", index=behind.index, query="a cat drinks milk", size=50, filter=term)
+        assert {int(hit["id"][1:]) % 7 for hit in filtered["hits"]} == {3}
+
+        why = await ask(client, "explain", index=behind.index, query="a cat drinks milk", id=best["id"])
+        assert why["rank"] == 1
+        assert {"lexical", "dense", "spectral", "late_interaction"} <= set(why["signals"])
+        assert why["passage"] == best["passage"]
+
+
+async def test_what_is_wrong_is_told_in_a_sentence(behind: Behind) -> None:
+    async with Client(make_server(GatewaySettings(engine=behind.gateway), forwards=False)) as client:
+        assert "no such index [nosuch]" in await ask(client, "search", index="nosuch", query="x")
+        assert "unknown method [nosuch]" in await ask(client, "search", index=behind.index, query="x", method="nosuch")
+        assert "[d999] is not among" in await ask(client, "explain", index=behind.index, query="cat", id="d999")
+        assert "less than or equal to 50" in await ask(client, "search", index=behind.index, query="x", size=51)
+
+
+@pytest.mark.slow
+async def test_over_standard_input_and_over_http(behind: Behind) -> None:
+    command = StdioServerParameters(
+        command=sys.executable, args=[*COMMAND, "--gateway", behind.gateway], env=dict(os.environ)
+    )
+    with over_http(behind.gateway) as url:
+        for server in (command, url):
+            async with Client(server) as client:
+                found = await ask(client, "search", index=behind.index, query="a cat drinks milk", size=2)
+                assert found["ranked_by"] == "blend"

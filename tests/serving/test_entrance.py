@@ -1,0 +1,144 @@
+"""Who is let in: TLS with certificates that change, hosts, origins, and limits of one caller."""
+
+import http.client
+import itertools
+import shutil
+import ssl
+import time
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from es_ttc.errors import ConfigurationError, TooManyRequests
+from es_ttc.serving.http.caller_limits import CallerLimits
+from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.tls import server_certificate
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.serving.client import call
+from tests.serving.conftest import Behind
+from tests.support.certificates import make_certificate
+
+SECTION = {"query": {"match": {"text": "cat"}}, "rescore": {"window_size": 5, "ttc": {}}}
+
+
+def shown_certificate(url: str) -> str:
+    parts = urlsplit(url)
+    return ssl.get_server_certificate((parts.hostname or "", parts.port or 0), timeout=10)
+
+
+def test_https_with_a_certificate_that_is_replaced(opensearch_url: str, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    certificate, key = make_certificate(first)
+    later, later_key = make_certificate(second)
+    settings = GatewaySettings(engine=opensearch_url, port=0, tls_cert=certificate, tls_key=key)
+    with running_gateway(settings) as url:
+        assert url.startswith("https://")
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        with closing(http.client.HTTPSConnection(url.removeprefix("https://"), context=trusting, timeout=30)) as client:
+            client.request("GET", "/_cat/health")
+            assert client.getresponse().status == 200
+        before = shown_certificate(url)
+        shutil.copy(later, certificate)  # its key is not there yet
+        time.sleep(1.5)
+        assert shown_certificate(url) == before
+        shutil.copy(later_key, key)
+        end = time.monotonic() + 20
+        while shown_certificate(url) != later.read_text():
+            assert time.monotonic() < end
+            time.sleep(0.2)
+
+
+def test_wrong_certificates_are_named(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"\[tls_key\] is missing"):
+        server_certificate(GatewaySettings(tls_cert=certificate))
+    with pytest.raises(ConfigurationError, match=r"\[tls_cert\] is missing"):
+        server_certificate(GatewaySettings(tls_key=key))
+    with pytest.raises(ConfigurationError, match="no certificate and its key"):
+        server_certificate(GatewaySettings(tls_cert=key, tls_key=certificate))
+    with pytest.raises(ConfigurationError, match="No such file"):
+        server_certificate(GatewaySettings(tls_cert=certificate, tls_key=tmp_path / "none.pem"))
+    assert server_certificate(GatewaySettings()) is None
+
+
+def test_hosts_and_origins(opensearch_url: str) -> None:
+    settings = GatewaySettings(
+        engine=opensearch_url,
+        port=0,
+        allowed_hosts=("search.example.org", "*.internal"),
+        allowed_origins=("https://app.example.org",),
+    )
+    with running_gateway(settings) as url:
+
+        def status(path: str = "/_cat/health", **headers: str) -> int:
+            with closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)) as client:
+                client.request("GET", path, headers=headers)
+                return client.getresponse().status
+
+        assert status(host="search.example.org:9280") == 200
+        assert status(host="Node1.INTERNAL") == 200
+        assert status(host="internal") == 421
+        assert status(host="evil.example.com") == 421
+        assert status("/_ttc/", host="evil.example.com") == 421
+        assert status("/_ttc/health", host="10.0.0.7") == 200, "probes name an address"
+        assert status(host="search.example.org", origin="https://app.example.org") == 200
+        assert status(host="search.example.org", origin="https://evil.example.com") == 403
+        assert status(host="search.example.org", origin="null") == 403
+        refused = call(url, "GET", "/_cat/health")
+        assert "add it to [allowed_hosts]" in refused.reason
+
+
+def request_of(client: str = "10.0.0.1", **headers: str) -> RawRequest:
+    scope = {
+        "method": "POST",
+        "path": "/",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "client": (client, 1),
+    }
+    return RawRequest(scope, None)  # type: ignore[arg-type]
+
+
+def test_a_caller_is_who_sends_the_same_credentials() -> None:
+    limits = CallerLimits(requests=1, windows=0)
+    with limits.request(request_of(authorization="a")):
+        with pytest.raises(TooManyRequests, match="1 requests"):
+            limits.request(request_of("10.0.0.2", authorization="a")).__enter__()
+        for other in (request_of(authorization="b"), request_of(), request_of("10.0.0.2")):
+            with limits.request(other):
+                pass
+    with limits.request(request_of(authorization="a")):
+        pass
+    assert not limits._in_flight
+
+
+def test_windows_are_given_back_with_time() -> None:
+    now = itertools.count(0, 0.25)
+    limits = CallerLimits(requests=0, windows=2, clock=lambda: next(now))
+    outcomes = []
+    for _ in range(9):
+        try:
+            limits.window(request_of())
+        except TooManyRequests as error:
+            outcomes.append(error.retry_after)
+        else:
+            outcomes.append(0)
+    assert outcomes == [0, 0, 0, 1, 0, 1, 0, 1, 0], "two at once, then two a second"
+    limits.window(request_of("10.0.0.2"))
+
+
+def test_too_many_windows_are_refused_with_retry_after(behind: Behind) -> None:
+    settings = GatewaySettings(engine=behind.engine, port=0, max_caller_windows_per_second=0.01)
+    with running_gateway(settings) as url:
+        path = f"/{behind.index}/_search"
+        assert call(url, "POST", path, SECTION).status == 200
+        late = call(url, "POST", path, SECTION)
+        assert late.status == 429
+        assert 90 <= int(late.headers["retry-after"]) <= 100
+        assert "max_caller_windows_per_second" in late.reason
+        assert call(url, "POST", path, {"query": {"match_all": {}}}).status == 200, "other searches are not counted"

@@ -1,0 +1,218 @@
+"""Writes whose documents are encoded right after them: attached indices, aliases, updates; what is not, is pending."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
+from es_ttc.index.attach import attach_beside, attach_inside
+from es_ttc.index.attach.feature_locations import feature_location
+from es_ttc.index.attach.followed_writes import follow_writes
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.settings import EngineSettings
+from tests.serving.client import Reply, call, search
+from tests.serving.writes.conftest import JSON, NDJSON, Place, encoded, gateway_of, states
+
+pytestmark = pytest.mark.processors
+
+MAPPING = {"properties": {"title": {"type": "text"}, "text": {"type": "text"}, "price": {"type": "integer"}}}
+
+
+def put(place: Place, index: str, name: str, **document: Any) -> Reply:
+    reply = call(place.gateway, "PUT", f"/{index}/_doc/{name}", orjson.dumps(document), JSON)
+    assert reply.status in (200, 201), reply.body
+    return reply
+
+
+def bulk(place: Place, index: str, *lines: dict[str, Any]) -> Reply:
+    body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+    reply = call(place.gateway, "POST", f"/{index}/_bulk", body, NDJSON)
+    assert reply.json()["errors"] is False, reply.body
+    return reply
+
+
+def scored(place: Place, index: str) -> int:
+    """Return how many documents a rescored search finds features of."""
+    call(place.engine, "POST", f"/{index}/_refresh")
+    call(place.engine, "POST", "/ttc-*/_refresh?expand_wildcards=all")
+    section = {"window_size": 100, "ttc": {"method": "spectral", "query_text": "an owl"}}
+    reply = search(place.gateway, index, {"size": 50, "query": {"match_all": {}}, "rescore": section})
+    found: int = reply.json()["ttc"]["scored"]
+    return found
+
+
+@pytest.fixture(params=["beside", "inside"])
+def attached(request: pytest.FixtureRequest, place: Place, index_name: str, spec: IndexSpec, encoder: Encoder) -> Any:
+    """An index of somebody else with attached features, whose writes are followed."""
+
+    async def attach() -> None:
+        engine = await connect(EngineSettings(engine=place.engine))
+        try:
+            await engine.create_index(index_name, {"settings": {"number_of_replicas": 0}, "mappings": MAPPING})
+            [source] = await sources_of(engine, index_name)
+            await (attach_inside if request.param == "inside" else attach_beside)(engine, source, spec, encoder)
+            await follow_writes(engine, await feature_location(engine, index_name), "now", enrich=False)
+        finally:
+            await engine.close()
+
+    asyncio.run(attach())
+    yield request.param
+    call(place.engine, "DELETE", f"/{index_name}")
+    for found in call(place.engine, "GET", f"/ttc-*-{index_name}?expand_wildcards=all").json():
+        call(place.engine, "DELETE", f"/{found}")
+    call(place.engine, "DELETE", f"/_ingest/pipeline/ttc-stamp-{index_name}")
+
+
+def test_an_attached_index(place: Place, index_name: str, attached: str) -> None:
+    direct = call(place.engine, "PUT", f"/{index_name}/_doc/before", orjson.dumps({"text": "An owl."}), JSON)
+    assert direct.status == 201
+    reply = put(place, index_name, "one", title="The owl", text="It hunts at night.", price=1)
+    assert encoded(reply) == "true"
+    assert (reply.json()["_version"], reply.json()["result"]) == (1, "created")
+    assert scored(place, index_name) == 1  # the gateway has encoded what it has seen
+    assert encoded(put(place, index_name, "one", title="The trout", text="It swims.", price=2)) == "true"
+    several = bulk(
+        place,
+        index_name,
+        {"index": {"_id": "two"}},
+        {"text": "A cat."},
+        {"create": {"_id": "three"}},
+        {"text": "A dog."},
+    )
+    assert encoded(several) == "true"
+    assert scored(place, index_name) == 3
+    update = bulk(place, index_name, {"update": {"_id": "two"}}, {"doc": {"text": "A lynx."}})
+    # no pipeline marks such an update: features in a side index do not need it, others wait for the job
+    assert encoded(update) == ("true" if attached == "beside" else "false")
+    assert scored(place, index_name) == (3 if attached == "beside" else 2)
+
+
+def test_an_alias(place: Place, followed: Any, index_name: str) -> None:
+    index = followed("now")
+    alias = f"{index_name}-alias"
+    assert call(place.gateway, "PUT", f"/{index}/_alias/{alias}").status == 200
+    reply = put(place, alias, "one", text="An owl hunts.")
+    assert (encoded(reply), reply.json()["_index"]) == ("true", index)
+    assert encoded(bulk(place, alias, {"index": {"_id": "two"}}, {"text": "A cat."})) == "true"
+    assert encoded(bulk(place, alias, {"update": {"_id": "two"}}, {"doc": {"text": "A lynx."}})) == "false"
+    assert states(place.engine, index) == {"one": "ready", "two": None}
+    assert call(place.gateway, "DELETE", f"/{alias}/_doc/two").headers.get("x-ttc-encoded") is None
+
+
+def test_an_update_has_the_features_of_the_whole_document(
+    place: Place, followed: Any, encoder: Encoder, spec: IndexSpec
+) -> None:
+    index = followed("now")
+    assert encoded(put(place, index, "one", title="The owl", text="It hunts.")) == "true"
+
+    def update(name: str, **body: Any) -> Reply:
+        return call(place.gateway, "POST", f"/{index}/_update/{name}", orjson.dumps(body), JSON)
+
+    assert encoded(update("one", doc={"text": "It sleeps."})) == "true"
+    assert encoded(update("new", doc={"title": "The cat", "text": "It drinks."}, doc_as_upsert=True)) == "true"
+    assert encoded(update("script", script="ctx._source.text = 'no'", upsert={"text": "A dog."})) == "true"
+    nothing = update("new", doc={"text": "It drinks."})
+    assert (nothing.json()["result"], encoded(nothing)) == ("noop", None)
+    assert update("absent", doc={"text": "x"}).status == 404
+    assert states(place.engine, index) == dict.fromkeys(("one", "new", "script"), "ready")
+    assert scored(place, index) == 3
+
+
+def test_what_is_late_is_pending(engine_url: str, followed: Any, index_name: str, encoder: Encoder) -> None:
+    index = followed("now")
+    call(engine_url, "PUT", f"/{index}/_alias/{index_name}-alias")
+    with gateway_of(engine_url, encoder, write_timeout_ms=1) as gateway:
+        reply = put(Place(engine_url, gateway), f"{index_name}-alias", "one", text="An owl hunts.")
+    assert encoded(reply) == "false"
+    assert states(engine_url, index) == {"one": "pending"}
+
+
+def test_nothing_is_said_of_other_indices(place: Place, followed: Any, index_name: str) -> None:
+    index = followed("later")
+    assert encoded(put(place, index, "one", text="An owl.")) is None
+    other = f"{index_name}-other"
+    try:
+        reply = put(place, other, "one", text="An owl.")
+        assert (reply.status, encoded(reply)) == (201, None)
+    finally:
+        call(place.engine, "DELETE", f"/{other}")
+
+
+@pytest.fixture
+def stream(place: Place, index_name: str, spec: IndexSpec, encoder: Encoder) -> Iterator[str]:
+    """A data stream with attached features whose writes are followed; on the tests' Elasticsearch, which has none, an
+    alias that rolls over."""
+    name = f"{index_name}-stream"
+
+    async def make() -> None:
+        engine = await connect(EngineSettings(engine=place.engine))
+        try:
+            streams = (await engine.capabilities()).product == "opensearch"
+            template = {
+                "index_patterns": [name, f"{name}-0*"],
+                "priority": 500,
+                **({"data_stream": {}} if streams else {}),
+                "template": {"settings": {"number_of_replicas": 0}, "mappings": MAPPING},
+            }
+            await engine.request("PUT", f"/_index_template/{name}", body=template)
+            if streams:
+                await engine.request("PUT", f"/_data_stream/{name}")
+            else:
+                await engine.create_index(f"{name}-000001", {"aliases": {name: {"is_write_index": True}}})
+            await attach_and_follow(engine, name, spec, encoder)
+        finally:
+            await engine.close()
+
+    asyncio.run(make())
+    yield name
+    call(place.engine, "DELETE", f"/_data_stream/{name}")
+    for pattern in (f"{name}-0*", f"ttc-*{name}*"):
+        for found in call(place.engine, "GET", f"/{pattern}?expand_wildcards=all").json():
+            call(place.engine, "DELETE", f"/{found}")
+    call(place.engine, "DELETE", f"/_index_template/{name}")
+    call(place.engine, "DELETE", f"/_ingest/pipeline/ttc-*{name}*")
+
+
+async def attach_and_follow(engine: Engine, name: str, spec: IndexSpec, encoder: Encoder) -> None:
+    """Attach the newest index behind a name, and follow its writes."""
+    source = (await sources_of(engine, name))[-1]
+    await attach_beside(engine, source, spec, encoder)
+    await follow_writes(engine, await feature_location(engine, source.index), "now", enrich=False)
+
+
+def test_a_data_stream_and_its_next_index(place: Place, stream: str, spec: IndexSpec, encoder: Encoder) -> None:
+    def add(name: str) -> Reply:
+        document = {"@timestamp": "2026-11-23T00:00:00Z", "text": f"About {name}."}
+        reply = call(place.gateway, "PUT", f"/{stream}/_create/{name}", orjson.dumps(document), JSON)
+        assert reply.status == 201, reply.body
+        return reply
+
+    first = add("owls")
+    assert encoded(first) == "true"
+    lines = ({"create": {"_id": "cats"}}, {"@timestamp": "2026-11-23T00:00:00Z", "text": "About cats."})
+    assert encoded(bulk(place, stream, *lines)) == "true"
+    assert scored(place, stream) == 2
+    assert call(place.gateway, "POST", f"/{stream}/_rollover").json()["rolled_over"]
+    second = add("trout")  # a worker attaches the new index with its next look; until then nothing is encoded there
+    assert second.json()["_index"] != first.json()["_index"]
+    assert encoded(second) in (None, "false")
+    assert scored(place, stream) == 2
+
+    async def attach_next() -> None:
+        engine = await connect(EngineSettings(engine=place.engine))
+        try:
+            await attach_and_follow(engine, stream, spec, encoder)
+        finally:
+            await engine.close()
+
+    asyncio.run(attach_next())
+    # what the gateway knows of a name is kept for some seconds, or until a request may have changed it
+    assert call(place.gateway, "PUT", f"/{stream}/_mapping", b"{}", JSON).status == 200
+    assert encoded(add("eels")) == "true"
+    assert scored(place, stream) == 4  # with the one that attaching has found
