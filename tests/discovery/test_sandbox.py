@@ -14,7 +14,7 @@ from es_ttc.lab.discovery.sandboxed import Limits, run
 from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers.programs.source import Reason, Refused
 from es_ttc.sandbox.shared import Shared
-from tests.support.children import running
+from tests.support.children import pipes_and_memory, running
 
 LIMITS = Limits(seconds=2, memory_mb=128, cost=20)
 HEAD = "import ctypes, os, socket, subprocess, sys, threading, time\nimport numpy as np\n"
@@ -66,12 +66,13 @@ def target(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_an_attack_ends_its_process_and_nothing_else(attack: str, bees: Task, target: Path) -> None:
     body, reason = ATTACKS[attack]
-    before = bees.inputs.documents.read(), _descriptors()
+    before, held = bees.inputs.documents.read(), pipes_and_memory()
     source = f"{HEAD}def program(Q, D, S, ctx):\n    {body.replace('{target!r}', repr(str(target)))}\n"
     with pytest.raises(Refused) as caught:
         run(source, [bees], LIMITS, restricted=False)
     assert caught.value.reason == reason, caught.value
-    assert (bees.inputs.documents.read(), _descriptors()) == before
+    assert bees.inputs.documents.read() == before
+    assert not pipes_and_memory() - held
     assert not running("es_ttc.sandbox.child")
 
 
@@ -167,7 +168,3 @@ def test_a_socket_of_the_host_stays_its_own(bees: Task) -> None:
         source = f"{HEAD}def program(Q, D, S, ctx):\n    os.write({theirs.fileno()}, b'hello')\n    return S\n"
         with pytest.raises(Refused, match="Bad file descriptor"):
             run(source, [bees], LIMITS, restricted=False)
-
-
-def _descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())

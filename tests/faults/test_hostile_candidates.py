@@ -20,7 +20,7 @@ from es_ttc.lab.discovery.sandboxed import Limits, run
 from es_ttc.lab.discovery.tasks import Task
 from es_ttc.rescorers.programs.source import Reason, Refused
 from tests.discovery.conftest import bees, tasks
-from tests.support.children import running
+from tests.support.children import pipes_and_memory, running
 
 __all__ = ["bees", "tasks"]
 
@@ -129,7 +129,7 @@ def test_a_hostile_candidate_ends_itself_and_the_search_goes_on(
     searched: Callable[[list[str]], list[Record]], bees: Task
 ) -> None:
     assert bees.inputs.size  # shared at the first use
-    descriptors = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    held = pipes_and_memory()
     tracemalloc.start()
     records = searched([*(source(body) for body, _ in HOSTILE.values()), GOOD])
     _, peak = tracemalloc.get_traced_memory()
@@ -143,7 +143,7 @@ def test_a_hostile_candidate_ends_itself_and_the_search_goes_on(
     assert records[-1].verdict == "measured"
     assert all(len(record.detail) < 400 and "\n" not in record.detail for record in records)
     assert peak < 150e6
-    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == descriptors
+    assert not pipes_and_memory() - held
 
 
 def test_texts_that_cannot_be_programs_are_recorded_too(searched: Callable[[list[str]], list[Record]]) -> None:

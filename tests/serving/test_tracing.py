@@ -22,7 +22,6 @@ from tests.serving.relay import relay
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CONTEXT = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
 QUESTION = "which cat drinks milk while it is traced?"
-"""No other test asks it: the gateway would have it encoded already."""
 STAGES = {"first_pass", "encode", "candidates", "features", "score"}
 
 
@@ -37,8 +36,8 @@ def exporter() -> Iterator[InMemorySpanExporter]:
     tracing.use(None)
 
 
-def blended(name: str) -> dict[str, Any]:
-    section = {"query_text": QUESTION, "timeout": "20s"}
+def blended(name: str, question: str = QUESTION) -> dict[str, Any]:
+    section = {"query_text": question, "timeout": "20s"}
     return {"query": {"match": {"text": name}}, "size": 5, "rescore": {"window_size": 6, "ttc": section}}
 
 
@@ -52,11 +51,19 @@ def lineage(span: ReadableSpan, spans: dict[int, ReadableSpan]) -> list[str]:
 
 
 @pytest.mark.engine
-def test_a_search_is_one_trace(behind: Behind, exporter: InMemorySpanExporter) -> None:
-    reply = call(behind.gateway, "POST", f"/{behind.index}/_search", blended("farmer"), CONTEXT)
+@pytest.mark.parametrize("known", [False, True], ids=["first", "later"])  # later, kNN and first pass run together
+def test_a_search_is_one_trace(behind: Behind, encoder: Encoder, exporter: InMemorySpanExporter, known: bool) -> None:
+    path = f"/{behind.index}/_search"
+    with running_gateway(GatewaySettings(engine=behind.engine, port=0), load=lambda _name, _folder: encoder) as gateway:
+        if known:
+            assert call(gateway, "POST", path, blended("farmer", "another question")).status == 200
+            exporter.clear()
+        reply = call(gateway, "POST", path, blended("farmer"), CONTEXT)
     assert reply.json()["ttc"]["applied"] is True
-    spans = {span.context.span_id: span for span in exporter.get_finished_spans()}
-    assert {f"{span.context.trace_id:032x}" for span in spans.values()} == {TRACE}
+    traced = [span for span in exporter.get_finished_spans() if f"{span.context.trace_id:032x}" == TRACE]
+    spans = {span.context.span_id: span for span in traced}
+    others = {span.name for span in exporter.get_finished_spans()} - {span.name for span in traced}
+    assert others <= {"engine GET"}  # the gateway's own looks at the engine
     lines = [lineage(span, spans) for span in spans.values()]
     [root] = [span for span in spans.values() if span.name == "POST search"]
     assert root.parent is not None

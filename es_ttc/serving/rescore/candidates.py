@@ -46,6 +46,7 @@ from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SAFE_PARAMS, Sea
 from es_ttc.serving.rescore.response import CandidateRequest, JoinedCandidates
 from es_ttc.serving.search.engine import EngineRefusal, EngineSearches, ItemRefusal
 from es_ttc.serving.search.request import SHARED_PARTS, shared_parts
+from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import Float32
 
 _UNDERSTOOD = frozenset(
@@ -128,6 +129,19 @@ class NearestDocuments:
 
     async def _found(self, search: "CandidateSearch") -> tuple[list[dict[str, Any]], bool]:
         """Return the nearest documents, and whether they have ids."""
+        found = None if search.early is None else await asyncio.shield(search.early)  # the window may be ranked twice
+        if found is not None and not any(map(changed_inside, found)):
+            return found, False
+        with span("candidates"):
+            return await self._found_now(search, changed=found is not None)
+
+    async def _found_now(self, search: "CandidateSearch", *, changed: bool) -> tuple[list[dict[str, Any]], bool]:
+        """Return the nearest documents, and whether they have ids.
+
+        Args:
+            search: The search for candidates.
+            changed: Whether documents are known to have changed inside, so that their ids are needed.
+        """
         encoder = self._known(search.caller)
         if encoder is None:
             indices = await self._searched_indices(search)
@@ -137,13 +151,12 @@ class NearestDocuments:
                 return [], False
             encoder = indices.encoder
             self._own.put(search.caller.indices, encoder)
-        found = None if search.early is None else await asyncio.shield(search.early)  # the window may be ranked twice
-        if found is None:
-            found = await self._own_vectors(search, encoder, await self._vector(search, encoder), named=False)
-        if any(map(changed_inside, found)):
-            found = await self._own_vectors(search, encoder, await self._vector(search, encoder), named=True)
-            return found, True
-        return found, False
+        vector = await self._vector(search, encoder)
+        if not changed:
+            found = await self._own_vectors(search, encoder, vector, named=False)
+            if not any(map(changed_inside, found)):
+                return found, False
+        return await self._own_vectors(search, encoder, vector, named=True), True
 
     def _known(self, caller: Caller) -> str | None:
         """Return the encoder of a target whose documents are known to contain their own vectors, or None."""
@@ -156,7 +169,8 @@ class NearestDocuments:
         encoded = await asyncio.shield(begun)
         if encoded.key != encoder:
             return None
-        return await self._own_vectors(search, encoder, encoded.query.vectors[0], named=False)
+        with span("candidates"):
+            return await self._own_vectors(search, encoder, encoded.query.vectors[0], named=False)
 
     async def _own_vectors(
         self, search: "CandidateSearch", encoder: str, vector: Float32, *, named: bool

@@ -33,7 +33,6 @@ from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
 from es_ttc.serving.search.request import SearchItem, SearchRequest
 from es_ttc.serving.search.response import add_took
 from es_ttc.serving.search.stage import Answered
-from es_ttc.serving.tracing import span
 
 
 class CandidateSearch(Protocol):
@@ -172,8 +171,7 @@ class WindowRescoring:
         joined = NONE_JOINED
         if self.candidates is not None:
             started = time.perf_counter()
-            with span("candidates"):
-                joined = await self.candidates.find(window)
+            joined = await self.candidates.find(window)
             timings.candidates = (time.perf_counter() - started) * 1000
         union = [*window, *joined.hits]
         scores = await self._score(answered, union, len(joined.hits), timings)
