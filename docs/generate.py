@@ -198,8 +198,8 @@ def section_page() -> str:
         "If `size` and `from` go beyond `window_size`, the window is as wide as the page needs. Scores are never "
         "negative and never rise down the page. Documents outside the window follow in the engine's order. All other "
         "parts of a search (`aggs`, `highlight`, `fields`, `_source`, `post_filter`, `min_score`, `explain`, "
-        "`profile`, points in time, aliases, routing) are the engine's; [known limits](../known-limits.md) lists what "
-        "does not work.\n",
+        "`profile`, points in time, aliases, routing) are the engine's, except `highlight` with "
+        "[type `ttc`](../how-to/show-passages.md); [known limits](../known-limits.md) lists what does not work.\n",
     ]
     return "\n".join(parts)
 

@@ -53,6 +53,7 @@ from es_ttc.serving.query.rewriting import RewriteService
 from es_ttc.serving.query.shared_model import SharedModel
 from es_ttc.serving.query.stage import RewriteStage
 from es_ttc.serving.rescore.candidates import NearestDocuments
+from es_ttc.serving.rescore.passages import PassageReader
 from es_ttc.serving.rescore.stage import RescoreStage
 from es_ttc.serving.rescore.window import WindowRescorers
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
@@ -226,6 +227,7 @@ def search_pipeline(settings: GatewaySettings, services: Services, callers: Call
             rescorers,
             strategies,
             services.attached,
+            PassageReader(services.scorer, timeout_ms),
             services.numbers,
             accepted,
             callers,

@@ -79,3 +79,25 @@ async def test_vectors_of_another_text_do_not_join(
     reply = blended(gateway, shop)
     assert "new" in reply.ids  # it has no features yet, and keeps a place by its words
     assert reply.json()["ttc"]["without_features"] == 1
+
+
+async def test_a_changed_text_has_no_passages_of_the_earlier_one(
+    engine: Engine,
+    shop: str,
+    gateway: str,
+    spec: IndexSpec,
+    encoder: Encoder,
+    inside: bool,  # noqa: F811
+) -> None:
+    await attach(engine, shop, spec, encoder, inside=inside)
+    changed = blended(gateway, shop).ids[0]
+    await update(engine, shop, changed, {"body": "Our trout hunts at night."})
+    rescore = {"window_size": WINDOW, "ttc": {"query_text": CATS, "passages": 1}}
+    marked = {"fields": {"body": {"type": "ttc"}}}
+    reply = search(gateway, shop, {"query": WORDS, "size": WINDOW, "rescore": rescore, "highlight": marked}).json()
+    shown = {hit["_id"]: hit for hit in reply["hits"]["hits"]}
+    assert shown[changed]["_ttc"]["passages"] == []
+    assert "highlight" not in shown.pop(changed)
+    for hit in shown.values():
+        [passage] = hit["_ttc"]["passages"]
+        assert hit["_source"][passage["field"]][passage["start"] : passage["end"]]

@@ -16,6 +16,7 @@ from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
+from es_ttc.serving.rescore.highlights import Highlight, take_highlights
 from es_ttc.serving.search.query_text import texts_of
 from es_ttc.serving.search.section import DEFAULT_METHOD, KEY, Section, milliseconds, parse_section
 
@@ -95,6 +96,7 @@ class SearchPlan:
         hide_ids: Whether the caller requested hits without `_id` (`stored_fields: _none_`).
         explain: Whether the caller requested explanations.
         timeout_ms: The caller's own search timeout, in ms, or None.
+        highlights: Fields of `highlight` whose fragments are passages.
         numbers: Numeric fields of documents that the method reads.
     """
 
@@ -109,7 +111,13 @@ class SearchPlan:
     hide_ids: bool
     explain: bool
     timeout_ms: float | None
+    highlights: tuple[Highlight, ...] = ()
     numbers: tuple[str, ...] = ()
+
+    @property
+    def reads_passages(self) -> bool:
+        """Whether hits contain passages."""
+        return bool(self.section.passages or self.highlights)
 
     def reading(self, fields: Sequence[str]) -> "SearchPlan":
         """Return the plan of a search whose hits contain the doc values of further fields."""
@@ -161,8 +169,9 @@ def plan_search(
         page = replace(page, fetch=min(page.block, page.fetch))  # the groups beyond it are the engine's
     texts = _query_texts(section, rest, url)
     limits.check_query(texts)
+    highlights = take_highlights(rest)
     hide_ids = _take_none_fields(rest, url)
-    hidden = _ask_for_doc_values(rest, url)
+    hidden = _ask_for_doc_values(rest, url) + _ask_for_texts(rest, highlights)
     hidden_marks = _ask_for_version(rest, url)
     if collapse is not None and collapse.field not in map(_field_name, rest["docvalue_fields"]):
         rest["docvalue_fields"].append(collapse.field)  # not hidden: the engines return it too
@@ -179,6 +188,7 @@ def plan_search(
         hide_ids=hide_ids,
         explain=url["explain"] == "true" if "explain" in url else rest.get("explain") is True,
         timeout_ms=own_timeout(rest, url),
+        highlights=highlights,
     )
 
 
@@ -327,6 +337,36 @@ def _ask_for_doc_values(body: dict[str, Any], url: Mapping[str, str]) -> tuple[s
         missing = (*missing, SEQ_NO)
     body["docvalue_fields"] = [*asked, *missing]
     return missing
+
+
+def _ask_for_texts(body: dict[str, Any], highlights: Sequence[Highlight]) -> tuple[str, ...]:
+    """Add the texts of highlighted fields to the hits' `fields`, in place; return those that were not requested.
+
+    Raises:
+        InvalidRequest: The engine would add them to the hits of an aggregation too.
+    """
+    if not highlights:
+        return ()
+    if has_top_hits(body):
+        raise InvalidRequest(
+            f"[highlight] with type [{KEY}] cannot be used with an aggregation [top_hits]: send them in two searches"
+        )
+    asked = body.get("fields", [])
+    if not isinstance(asked, list):
+        return ()  # the engine returns the error
+    patterns = [*map(_field_name, asked)]
+    names = dict.fromkeys(highlight.field for highlight in highlights)
+    missing = tuple(name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns))
+    body["fields"] = [*asked, *missing]
+    return missing
+
+
+def has_top_hits(part: Any) -> bool:
+    """Return whether one of the aggregations of a body, or of an aggregation, is `top_hits`."""
+    if not isinstance(part, dict):
+        return False
+    named = [one for key in ("aggs", "aggregations") if isinstance(part.get(key), dict) for one in part[key].values()]
+    return "top_hits" in part or any(map(has_top_hits, named))
 
 
 def _doc_value_patterns(body: Mapping[str, Any], url: Mapping[str, str]) -> list[str]:

@@ -1,6 +1,7 @@
 """The stage of the `rescore` hook: parse each search with a section, and put the engine's response in order."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from es_ttc.serving.http.limits import RequestLimits
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.rescore.collapse import WindowGroups, following, rest_of_page
 from es_ttc.serving.rescore.page import shortest, shown_hit
+from es_ttc.serving.rescore.passages import PassageReader
 from es_ttc.serving.rescore.plan import SearchPlan, plan_search
 from es_ttc.serving.rescore.response import NONE_JOINED, RescoredResponse
 from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, joined_hits, page_hits, with_joined
@@ -68,6 +70,7 @@ class RescoreStage:
         rescorers: The methods that score a window.
         strategies: The methods that rerank under a budget.
         attached: Finds the features of attached indices.
+        passages: Adds passages to hits.
         numbers: Refuses targets without a numeric field that a method reads.
         accepted: The callers and targets that the engine has answered recently.
         callers: Limits the windows of each caller.
@@ -81,6 +84,7 @@ class RescoreStage:
         rescorers: Rescorers,
         strategies: Strategies,
         attached: AttachedFeatureLocator,
+        passages: PassageReader,
         numbers: NumericFields,
         accepted: AcceptedCallers,
         callers: CallerLimits,
@@ -92,6 +96,7 @@ class RescoreStage:
         self._rescorers = rescorers
         self._strategies = strategies
         self._attached = attached
+        self._passages = passages
         self._numbers = numbers
         self._accepted = accepted
         self._callers = callers
@@ -143,7 +148,8 @@ class RescoreStage:
             and not self._attached.expects_ids(request.caller(item))
         )
         item.body = bare_window(plan) if in_two_steps else plan.body
-        item.completions.append(RescoreCompletion(plan, rescoring, self._attached, in_two_steps=in_two_steps))
+        completion = RescoreCompletion(plan, rescoring, self._attached, self._passages, in_two_steps=in_two_steps)
+        item.completions.append(completion)
 
     async def _require_numbers(self, plan: SearchPlan, caller: Caller) -> None:
         """Refuse a search whose target lacks a numeric field that the method reads.
@@ -165,22 +171,30 @@ class RescoreCompletion(Completion):
         plan: The parsed search.
         rescoring: Ranks the hits.
         attached: Finds the features of attached indices.
+        passages: Adds passages to hits.
         in_two_steps: Whether the response is a bare window, so that the page's hits are requested afterwards.
     """
 
     def __init__(
-        self, plan: SearchPlan, rescoring: Rescoring, attached: AttachedFeatureLocator, *, in_two_steps: bool
+        self,
+        plan: SearchPlan,
+        rescoring: Rescoring,
+        attached: AttachedFeatureLocator,
+        passages: PassageReader,
+        *,
+        in_two_steps: bool,
     ) -> None:
         self._plan = plan
         self._rescoring = rescoring
         self._attached = attached
+        self._passages = passages
         self._in_two_steps = in_two_steps
         self._groups: WindowGroups | None = None
         self._joined = NONE_JOINED
 
     async def complete(self, answered: Answered) -> None:
         """Put the response in the method's order, with the parts that the caller requested."""
-        caller = answered.caller
+        caller, began = answered.caller, time.perf_counter()
         if not self._in_two_steps:
             await self._rank_whole(answered)
         elif not await self._filled(answered, caller):
@@ -190,6 +204,8 @@ class RescoreCompletion(Completion):
         if beyond is not None:
             groups, ms = await answered.again(beyond)
             self._add_groups(answered.response, groups["hits"]["hits"], ms)
+        if self._plan.reads_passages:
+            await self._passages.add(answered, self._plan, began)
         hide(answered.response["hits"]["hits"], self._plan)
 
     async def _rank(self, answered: Answered) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.serving.features.keys import Mark, identity_mark, marks_of
-from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SAFE_PARAMS, SearchPlan
+from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SAFE_PARAMS, SearchPlan, has_top_hits
 
 _MAX_JOINED = 1000
 """Maximum number of hits of candidates: documents of equal content are all returned."""
@@ -54,16 +54,8 @@ def can_split(plan: SearchPlan) -> bool:
         and not plan.hide_ids
         and not plan.explain
         and not plan.section.detail  # details may contain the id of any document of the window
-        and not (plan.body.keys() & _OF_HITS_IN_AGGREGATIONS and _has_top_hits(plan.body))
+        and not (plan.body.keys() & _OF_HITS_IN_AGGREGATIONS and has_top_hits(plan.body))
     )
-
-
-def _has_top_hits(part: Any) -> bool:
-    """Return whether one of the aggregations is `top_hits`."""
-    if not isinstance(part, dict):
-        return False
-    named = [one for key in ("aggs", "aggregations") if isinstance(part.get(key), dict) for one in part[key].values()]
-    return "top_hits" in part or any(map(_has_top_hits, named))
 
 
 def bare_window(plan: SearchPlan) -> dict[str, Any]:

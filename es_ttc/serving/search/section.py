@@ -16,7 +16,8 @@ DEFAULT_METHOD = "blend"
 """The method of a `rescore` section that names none."""
 MAX_WEIGHT = 1e9
 MAX_CANDIDATES = 10_000
-OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight", "candidates")
+MAX_PASSAGES = 10
+OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight", "candidates", "passages")
 """Keys that are valid in `rescore` only."""
 
 _UNIT_MS = {"nanos": 1e-6, "micros": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7}
@@ -80,6 +81,14 @@ class Section(BaseModel):
         None,
         description='Documents that join the window under the search\'s own filters, e.g. {"knn": 100}. Default: as '
         "many as the window for `blend` and `hybrid`, none for other methods. In `rescore` only.",
+    )
+
+    passages: int = Field(
+        0,
+        ge=0,
+        le=MAX_PASSAGES,
+        description="Greatest number of passages of each hit: the stretches of its text that match the query best, by "
+        "the stored token vectors. In `rescore` only.",
     )
 
     @field_validator("query_text")

@@ -1,0 +1,98 @@
+"""The passages of a document that match a query best: places of the greatest cosines of smoothed token vectors.
+
+A passage is the text under the main lobe of a kernel that is wide enough to be read, in one field. Its match is the
+narrower text inside it that is nearest to the query.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from es_ttc.rescorers.spectral.cosines import blocks
+from es_ttc.rescorers.spectral.evidence import main_lobe
+from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
+
+PASSAGE_SCALE = 15.0
+"""Scale of a passage: its main lobe has 29 or 30 tokens, about 130 characters of English."""
+MATCH_SCALE = 3.0
+"""Scale of the match inside a passage: 5 or 6 tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A stretch of one text field.
+
+    Attributes:
+        field: Ordinal of the field.
+        start: First character.
+        end: Character after the last one.
+        score: Cosine with the query, in [-1, 1].
+        match: First character, and character after the last one, of the text inside it that is nearest to the query.
+    """
+
+    field: int
+    start: int
+    end: int
+    score: float
+    match: tuple[int, int]
+
+
+def best_passages(
+    vectors: Float32, tokens: TokenVectors, norms: ScaleNorms | None, offsets: NDArray[np.int32], count: int
+) -> list[Passage]:
+    """Return a document's best passages, best first; those of one field do not overlap.
+
+    Args:
+        vectors: ``(r, d)`` float32 unit rows, what compares with document tokens; the best row counts.
+        tokens: The document's token vectors.
+        norms: Their norms by scale, or None where they must be computed.
+        offsets: ``(n, 3)`` int32 field ordinal, first character, end character of each token.
+        count: Maximum number of passages.
+    """
+    for block in blocks(vectors, [tokens], None if norms is None else [norms], (MATCH_SCALE, PASSAGE_SCALE)):
+        narrow, wide = block.cosines[0].max(axis=0)
+        return [_passage(narrow, wide, offsets, position) for position in _apart(wide, offsets, count)]
+    return []  # no token
+
+
+def _apart(wide: Float32, offsets: NDArray[np.int32], count: int) -> list[int]:
+    """Return positions of the greatest cosines whose main lobes share no token of their field, greatest first.
+
+    Args:
+        wide: ``(n,)`` cosines at the scale of passages.
+        offsets: ``(n, 3)``, see :func:`best_passages`; a token without text of its own is no position.
+        count: Maximum number of positions.
+    """
+    left: Float32 = np.where(offsets[:, 2] > offsets[:, 1], wide, np.float32(-np.inf))
+    reach = math.ceil(PASSAGE_SCALE)
+    positions: list[int] = []
+    while len(positions) < count and left.max() > -np.inf:
+        position = int(np.argmax(left))
+        positions.append(position)
+        first, end = main_lobe(len(wide), PASSAGE_SCALE, position)
+        near = slice(max(0, first - reach), end + reach)
+        left[near][offsets[near, 0] == offsets[position, 0]] = -np.inf
+    return positions
+
+
+def _passage(narrow: Float32, wide: Float32, offsets: NDArray[np.int32], position: int) -> Passage:
+    """Return the passage at a position whose token has text."""
+    inside = _inside(offsets, PASSAGE_SCALE, position)
+    peak = int(inside[np.argmax(narrow[inside])])
+    match = np.intersect1d(inside, _inside(offsets, MATCH_SCALE, peak))
+    return Passage(
+        field=int(offsets[position, 0]),
+        start=int(offsets[inside, 1].min()),
+        end=int(offsets[inside, 2].max()),
+        score=min(1.0, max(-1.0, float(wide[position]))),
+        match=(int(offsets[match, 1].min()), int(offsets[match, 2].max())),
+    )
+
+
+def _inside(offsets: NDArray[np.int32], scale: float, position: int) -> NDArray[np.intp]:
+    """Return the tokens with text under the main lobe at a position, in the field of its token."""
+    first, end = main_lobe(len(offsets), scale, position)
+    lobe = offsets[first:end]
+    return first + np.flatnonzero((lobe[:, 0] == offsets[position, 0]) & (lobe[:, 2] > lobe[:, 1]))

@@ -1,0 +1,136 @@
+"""`highlight` with ``"type": "ttc"``: the parts of a body that the gateway answers, and the fragments of a hit.
+
+The other fields of `highlight` stay the engine's.
+"""
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from es_ttc.common.validation import shown, validated
+from es_ttc.errors import InvalidRequest
+from es_ttc.rescorers.spectral.passages import Passage
+from es_ttc.serving.search.section import KEY, MAX_PASSAGES
+
+_INHERITED = ("number_of_fragments", "order", "pre_tags", "post_tags")
+"""Options that a field takes from the whole `highlight`."""
+_WORD = re.compile(r"\w")
+_AFTER_A_WORD = " \t\r\n.,;:!?)]}"
+"""Characters that a fragment does not begin with: they belong to the words before it."""
+
+
+class _Options(BaseModel):
+    """The options of one field."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["ttc"]
+    number_of_fragments: int = Field(5, ge=1, le=MAX_PASSAGES)
+    order: Literal["none", "score"] = "none"
+    pre_tags: tuple[str, ...] = Field(("<em>",), min_length=1)
+    post_tags: tuple[str, ...] = Field(("</em>",), min_length=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Highlight:
+    """One field that is highlighted.
+
+    Attributes:
+        field: The field's name.
+        count: Maximum number of fragments.
+        by_score: Whether the best fragment is first; otherwise they are in the text's order.
+        tags: What is put before and after a match.
+        escaped: Whether the text is escaped as HTML.
+    """
+
+    field: str
+    count: int
+    by_score: bool
+    tags: tuple[str, str]
+    escaped: bool
+
+    def fragments(self, text: str, passages: Sequence[Passage]) -> list[str]:
+        """Return the fragments of a field's text with their matches marked.
+
+        Args:
+            text: The text.
+            passages: Its passages, best first.
+        """
+        chosen = list(passages[: self.count])
+        if not self.by_score:
+            chosen.sort(key=lambda passage: passage.start)
+        return [self._marked(text, passage) for passage in chosen]
+
+    def _marked(self, text: str, passage: Passage) -> str:
+        start, end = whole_words(text, passage.start, passage.end)
+        first, last = whole_words(text, *passage.match)
+        while start < first and text[start] in _AFTER_A_WORD:
+            start += 1
+        before, match, after = (self._shown(part) for part in (text[start:first], text[first:last], text[last:end]))
+        return f"{before}{self.tags[0]}{match}{self.tags[1]}{after}"
+
+    def _shown(self, text: str) -> str:
+        return html.escape(text) if self.escaped else text
+
+
+def take_highlights(body: dict[str, Any]) -> tuple[Highlight, ...]:
+    """Remove the fields with ``"type": "ttc"`` from a body's `highlight`, in place, and return them.
+
+    Raises:
+        InvalidRequest: An option is unknown or invalid, or a name is a pattern.
+    """
+    given = body.get("highlight")
+    fields = given.get("fields") if isinstance(given, Mapping) else None
+    if not isinstance(given, Mapping) or not isinstance(fields, Mapping | list):
+        return ()  # not valid, or the engine's own
+    entries = [fields] if isinstance(fields, Mapping) else [one for one in fields if isinstance(one, Mapping)]
+    ours = [
+        _parsed(name, options, given)
+        for entry in entries
+        for name, options in entry.items()
+        if _type_of(options, given) == KEY
+    ]
+    if not ours:
+        return ()
+    rest = [{name: options for name, options in entry.items() if _type_of(options, given) != KEY} for entry in entries]
+    kept = [entry for entry in rest if entry]
+    if kept:
+        body["highlight"] = {**given, "fields": kept[0] if isinstance(fields, Mapping) else kept}
+    else:
+        del body["highlight"]
+    return tuple(ours)
+
+
+def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return a stretch of a text widened to whole words.
+
+    Args:
+        text: The text.
+        start: First character.
+        end: Character after the last one.
+    """
+    while 0 < start < len(text) and _WORD.match(text[start]) and _WORD.match(text[start - 1]):
+        start -= 1
+    while 0 < end < len(text) and _WORD.match(text[end - 1]) and _WORD.match(text[end]):
+        end += 1
+    return start, end
+
+
+def _type_of(options: Any, given: Mapping[str, Any]) -> Any:
+    return options.get("type", given.get("type")) if isinstance(options, Mapping) else None
+
+
+def _parsed(name: str, options: Mapping[str, Any], given: Mapping[str, Any]) -> Highlight:
+    if "*" in name:
+        raise InvalidRequest(f'[highlight.fields] with type [{KEY}] takes names of text fields, got "{name}"')
+    inherited = {key: given[key] for key in _INHERITED if key in given}
+    own = validated(_Options, {**inherited, **options, "type": KEY}, f"highlight.fields.{name}")
+    encoder = given.get("encoder", "default")
+    if encoder not in ("default", "html"):
+        raise InvalidRequest(f"[highlight.encoder] must be [default] or [html], got {shown(encoder)}")
+    tags = own.pre_tags[0], own.post_tags[0]
+    return Highlight(name, own.number_of_fragments, own.order == "score", tags, encoder == "html")

@@ -1,0 +1,152 @@
+"""The passages of a page's hits: in `_ttc`, and as fragments of `highlight`.
+
+They depend on the query and on the stored token vectors only, so every method has them. Features are read for the hits
+of the page alone, with the caller's rights.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from es_ttc.errors import EsTtcError, InvalidRequest
+from es_ttc.rescorers.base import Feature, Params, Query, Window
+from es_ttc.rescorers.spectral.passages import Passage, best_passages
+from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
+from es_ttc.serving.features.scoring import WindowScorer
+from es_ttc.serving.rescore.plan import SearchPlan
+from es_ttc.serving.search.fallback import attempt, budget_ms
+from es_ttc.serving.search.response import add_took
+from es_ttc.serving.search.section import MAX_PASSAGES
+from es_ttc.serving.search.stage import Answered
+from es_ttc.serving.tracing import span
+from es_ttc.vectors.tokens import Float32, ScaleNorms
+
+Named = tuple[str, Passage]
+"""A passage with the name of its field."""
+
+
+class _Count(Params):
+    count: int = Field(ge=1, le=MAX_PASSAGES, description="Maximum number of passages of a document.")
+
+
+class _PassageMethod:
+    """The passages as the details of a method that ranks nothing; so they are read and computed as scores are."""
+
+    name: ClassVar[str] = "passages"
+    Params: ClassVar[type[Params]] = _Count
+    wants: ClassVar[frozenset[Feature]] = frozenset({Feature.NORMS})
+    similarity: ClassVar[bool] = True
+
+    def needs(self, params: _Count) -> frozenset[Feature]:  # noqa: ARG002
+        return frozenset({Feature.TOKENS, Feature.OFFSETS})
+
+    def score(self, query: Query, window: Window, params: _Count) -> Float32:  # noqa: ARG002
+        return np.zeros(len(window), np.float32)
+
+    def detail(self, query: Query, window: Window, params: _Count) -> list[dict[str, Any]]:
+        assert window.tokens is not None  # noqa: S101 - promised by needs
+        assert window.offsets is not None  # noqa: S101 - promised by needs
+        norms: Sequence[ScaleNorms | None] = window.norms or [None] * len(window)
+        return [
+            {"passages": best_passages(query.of_tokens, *features, params.count)}
+            for features in zip(window.tokens, norms, window.offsets, strict=True)
+        ]
+
+
+_METHOD = _PassageMethod()
+
+
+class PassageReader:
+    """Adds passages to hits.
+
+    Args:
+        scorer: Reads features, and runs what is computed.
+        default_timeout_ms: Time budget of a request that sets none.
+    """
+
+    def __init__(self, scorer: WindowScorer, default_timeout_ms: float) -> None:
+        self._scorer = scorer
+        self._default_timeout_ms = default_timeout_ms
+
+    async def add(self, answered: Answered, plan: SearchPlan, since: float) -> None:
+        """Add passages and fragments to the hits of a page, in place; after a failure the response says why not.
+
+        Args:
+            answered: The response, whose hits contain what identifies their features.
+            plan: The parsed search.
+            since: `time.perf_counter` when scoring began, which has the same time budget.
+
+        Raises:
+            InvalidRequest: The index lacks token vectors or their places in the text.
+            EsTtcError: They cannot be had, and the request says ``on_error: fail``.
+        """
+        response, section = answered.response, plan.section
+        hits: list[dict[str, Any]] = response["hits"]["hits"]
+        if not hits:
+            return
+        began, total = time.perf_counter(), section.timeout_ms or self._default_timeout_ms
+        budget = max(0.0, total - (began - since) * 1000)
+        with span("passages"):
+            found = await attempt(
+                self._of(hits, answered, plan),
+                what="reading passages",
+                method=section.method,
+                budget_ms=budget_ms(budget, plan.timeout_ms, answered.request.started),
+            )
+        if isinstance(found, EsTtcError):
+            if section.on_error == "fail":
+                raise found
+            response["ttc"]["passages"] = {"reason": str(found)}
+            found = [[] for _ in hits]
+        for hit, passages in zip(hits, found, strict=True):
+            _show(hit, passages, plan)
+        ms = (time.perf_counter() - began) * 1000
+        response["ttc"]["took"]["passages"] = round(ms, 2)
+        add_took(response, ms)
+
+    async def _of(self, hits: Sequence[dict[str, Any]], answered: Answered, plan: SearchPlan) -> list[list[Named]]:
+        """Return the passages of each hit, best first."""
+        # A field's fragments are chosen among the passages of all fields, so there must be enough of them.
+        count = MAX_PASSAGES if plan.highlights else plan.section.passages
+        method = Method(_METHOD, _Count(count=count), detail=True)
+        request = ScoringRequest(method, plan.texts, None, answered.caller, Timings())
+        scored = await self._scorer.score(hits, request)
+        places = [place for place in np.flatnonzero(scored.mask).tolist() if place not in scored.stale]
+        position = {int(place): number for number, place in enumerate(np.flatnonzero(scored.mask))}
+        numbers = [position[place] for place in places]
+        found: list[list[Named]] = [[] for _ in hits]
+        details = await self._scorer.details(scored, method, numbers)
+        for place, number, detail in zip(places, numbers, details, strict=True):
+            names = scored.fields[number]
+            found[place] = [(names[one.field], one) for one in detail["passages"] if one.field < len(names)]
+        encoded = {name for names in scored.fields for name in names}
+        unknown = [highlight.field for highlight in plan.highlights if highlight.field not in encoded]
+        if unknown:
+            raise InvalidRequest(
+                f"[highlight.fields] names [{unknown[0]}], which has no token vectors: the page's documents have them "
+                f"of [{', '.join(sorted(encoded))}]"
+            )
+        return found
+
+
+def _show(hit: dict[str, Any], passages: Sequence[Named], plan: SearchPlan) -> None:
+    """Add passages to one hit, in place."""
+    if plan.section.passages:
+        shown = [
+            {"field": name, "start": one.start, "end": one.end, "score": round(one.score, 6)}
+            for name, one in passages[: plan.section.passages]
+        ]
+        hit["_ttc"] = {**hit.get("_ttc", {}), "passages": shown}
+    for highlight in plan.highlights:
+        text = _text_of(hit, highlight.field)
+        inside = [one for name, one in passages if name == highlight.field and one.end <= len(text)]
+        if inside:
+            hit.setdefault("highlight", {})[highlight.field] = highlight.fragments(text, inside)
+
+
+def _text_of(hit: dict[str, Any], field: str) -> str:
+    """Return a field's text as it was encoded: several values are joined by one space."""
+    return " ".join(map(str, hit.get("fields", {}).get(field, ())))

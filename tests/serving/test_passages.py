@@ -1,0 +1,83 @@
+"""Passages of hits, in `_ttc` and as fragments of `highlight`, on both engines."""
+
+from typing import Any
+
+import pytest
+
+from tests.serving.client import search
+from tests.serving.conftest import Behind
+
+QUERY = {"match": {"text": "cat drinks milk"}}
+MARKED = {"type": "ttc", "number_of_fragments": 1, "pre_tags": ["<b>"], "post_tags": ["</b>"]}
+
+
+def body(highlight: Any = None, **section: Any) -> dict[str, Any]:
+    rescore = {"window_size": 40, "ttc": {"timeout": "60s", "on_error": "fail", **section}}
+    return {"query": QUERY, "size": 4, "rescore": rescore} | ({} if highlight is None else {"highlight": highlight})
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("method", ["blend", "dense", "hybrid"])
+def test_every_method_has_passages_of_the_hits_own_fields(behind: Behind, method: str) -> None:
+    reply = search(behind.gateway, behind.index, body(method=method, passages=2)).json()
+    assert reply["ttc"]["applied"] is True
+    assert reply["ttc"]["took"]["passages"] > 0
+    for hit in reply["hits"]["hits"]:
+        assert set(hit["_ttc"]) == {"passages"}
+        assert 1 <= len(hit["_ttc"]["passages"]) <= 2
+        for passage in hit["_ttc"]["passages"]:
+            assert hit["_source"][passage["field"]][passage["start"] : passage["end"]].strip()
+            assert -1 <= passage["score"] <= 1
+        assert "fields" not in hit
+
+
+@pytest.mark.engine
+def test_fragments_mark_whole_words_of_the_text(behind: Behind) -> None:
+    highlight = {"fields": {"text": MARKED, "title": {"type": "plain"}}, "require_field_match": False}
+    fields = {"_source": False, "fields": ["title"]}
+    reply = search(behind.gateway, behind.index, body(highlight) | fields).json()
+    first = reply["hits"]["hits"][0]
+    assert first["fields"] == {"title": ["The cat"]}
+    assert first["highlight"]["title"] == ["The <em>cat</em>"]  # the engine's own
+    [fragment] = first["highlight"]["text"]
+    plain = fragment.replace("<b>", "").replace("</b>", "")
+    assert plain in "Our cat drinks milk, and the farmer watches it for 5 hours."
+    assert "drinks milk" in plain
+    before, match, after = fragment.replace("</b>", "<b>").split("<b>")
+    assert match
+    assert not (before[-1:] + match[:1]).isalnum() or not before
+    assert not (match[-1:] + after[:1]).isalnum() or not after
+    assert "_ttc" not in first
+
+
+@pytest.mark.engine
+def test_text_is_escaped_as_html_and_the_caller_s_own_fields_stay(behind: Behind) -> None:
+    highlight = {"type": "ttc", "encoder": "html", "fields": [{"text": {}}]}
+    for hit in search(behind.gateway, behind.index, body(highlight) | {"fields": ["te*"]}).json()["hits"]["hits"]:
+        assert hit["fields"]["text"] == [hit["_source"]["text"]]
+        assert "<em>" in hit["highlight"]["text"][0]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("highlight", "section", "message"),
+    [
+        (None, {"passages": 11}, "[ttc.passages] is wrong, got 11"),
+        ({"fields": {"text": {"type": "ttc", "fragment_size": 9}}}, {}, "unknown field [fragment_size]"),
+        ({"fields": {"te*": {"type": "ttc"}}}, {}, 'takes names of text fields, got "te*"'),
+        ({"type": "ttc", "encoder": "xml", "fields": {"text": {}}}, {}, "[highlight.encoder] must be"),
+        ({"fields": {"group": {"type": "ttc"}}}, {}, "names [group], which has no token vectors"),
+    ],
+)
+def test_what_cannot_be_shown_is_named(behind: Behind, highlight: Any, section: dict[str, Any], message: str) -> None:
+    reply = search(behind.gateway, behind.index, body(highlight, **section))
+    assert reply.status == 400
+    assert message in reply.json()["error"]["reason"]
+
+
+@pytest.mark.engine
+def test_top_hits_would_show_the_texts_too(behind: Behind) -> None:
+    aggregation = {"aggs": {"groups": {"terms": {"field": "group"}, "aggs": {"best": {"top_hits": {}}}}}}
+    reply = search(behind.gateway, behind.index, body({"fields": {"text": MARKED}}) | aggregation)
+    assert reply.status == 400
+    assert "[top_hits]" in reply.json()["error"]["reason"]
