@@ -23,11 +23,18 @@ class Rm3Params(FieldParams):
     """Parameters of :class:`Rm3Rewriter`."""
 
     GRID: ClassVar[Mapping[str, Sequence[Any]]] = {
-        "weight": (0.1, 0.2, 0.5, 1.0),
+        "weight": (0.05, 0.1, 0.2, 0.5, 1.0),
         "feedback": (3, 5, 10),
         "terms": (10, 20, 40),
     }
 
+    weight: float = Field(
+        0.05,
+        ge=0,
+        le=100,
+        allow_inf_nan=False,
+        description="Weight w of the words relative to the query; 0 is the query alone.",
+    )
     feedback: int = Field(10, ge=1, le=100, description="Number of best documents from which words are taken.")
     terms: int = Field(20, ge=1, le=100, description="Number of words that are searched in addition to the text.")
     tau: float = Field(

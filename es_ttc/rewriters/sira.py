@@ -27,7 +27,7 @@ class SiraParams(FieldParams):
     """Parameters of :class:`SiraRewriter`."""
 
     GRID: ClassVar[Mapping[str, Sequence[Any]]] = {
-        "weight": (0.0, 0.1, 0.2, 0.5, 1.0, 2.0),
+        "weight": (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0),
         "tau": (0.01, 0.02, 0.05, 0.1, 1.0),
     }
 

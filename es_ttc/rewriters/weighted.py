@@ -16,6 +16,9 @@ from es_ttc.rescorers.base import Params
 from es_ttc.rewriters.base import Expansion, Fields, Term
 
 _FIELD = re.compile(r"[^\s^*]+(\^\d+(\.\d+)?)?")
+DEFAULT_WEIGHT = 0.2
+"""Of the expansion and of the enrichment: the greatest tried weight that does no harm on train queries, even with
+a weak model's words (docs/results/sira.md)."""
 NAMED = "ttc:"
 """Prefix of the names of es-ttc's clauses, followed by the term."""
 
@@ -46,10 +49,10 @@ class FieldParams(Params):
         ge=0,
         le=100,
         allow_inf_nan=False,
-        description="Weight of a match in `ttc.enrichment`; 0 excludes the field. Default: 1 if an index has it.",
+        description="Weight of a match in `ttc.enrichment`; 0 excludes the field. Default: 0.2 if an index has it.",
     )
     weight: float = Field(
-        0.5,
+        DEFAULT_WEIGHT,
         ge=0,
         le=100,
         allow_inf_nan=False,
@@ -101,7 +104,7 @@ def _weights(fields: Fields, params: FieldParams) -> float:
     """Return the weight of the field of enrichment."""
     if not fields.enrichment:
         return 0.0
-    return 1.0 if params.enrichment is None else params.enrichment
+    return DEFAULT_WEIGHT if params.enrichment is None else params.enrichment
 
 
 def _term(term: Term, fields: Fields, enrichment: float, *, named: bool) -> dict[str, Any]:

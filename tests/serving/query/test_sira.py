@@ -62,7 +62,7 @@ def test_detail_shows_what_was_kept_and_left_out_and_why(rewritten: Rewritten) -
 def test_the_score_is_the_sum_of_both_parts(rewritten: Rewritten) -> None:
     rewritten.says("blood sum", "thrombosis", "warfarin")
     weight = 0.7
-    whole = scores(rewritten.search(sira("blood sum", params={"weight": weight})))
+    whole = scores(rewritten.search(sira("blood sum", params={"weight": weight, "enrichment": 1})))
     own = scores(rewritten.directly(plain("blood sum")))
     terms = [
         {
