@@ -13,7 +13,11 @@ class DenseParams(Params):
 
 
 class DenseRescorer:
-    """MeanCos of Spectral Retrieval, section III-A; with several query vectors, the greatest of their cosines."""
+    """The cosine of the pooled vectors; with several query vectors, the greatest of their cosines.
+
+    The documents' vectors are the encoder's own. MeanCos of Spectral Retrieval (section III-A) compares with the mean
+    of a document's token vectors: that is `spectral` with `"scales": ["mean"]`.
+    """
 
     name: ClassVar[str] = "dense"
     Params: ClassVar[type[Params]] = DenseParams

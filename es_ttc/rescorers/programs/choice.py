@@ -11,7 +11,7 @@ from es_ttc.common.validation import did_you_mean
 from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.rescorers.programs.promoted import promoted
-from es_ttc.rescorers.programs.rescorers import LexicalParams, ProgramParams, rescorer_of
+from es_ttc.rescorers.programs.rescorers import Lexical, LexicalParams, ProgramParams, rescorer_of
 from es_ttc.vectors.tokens import Float32
 
 
@@ -48,7 +48,7 @@ def unpaid() -> str | None:
     return max(free, key=lambda one: one.delta).name if free else None
 
 
-class ChoiceParams(LexicalParams):
+class ChoiceParams(ProgramParams):
     """Parameters of the choice."""
 
     name: str | None = Field(
@@ -64,6 +64,12 @@ class ChoiceParams(LexicalParams):
         "greatest gain among those that encode nothing at query time.",
     )
 
+    lexical: Lexical | None = Field(
+        None,
+        description="The program's lexical channels, as in its own parameters. Default: `engine` with `name`, and "
+        "`paper` for a choice from the table, which was measured so.",
+    )
+
     @model_validator(mode="after")
     def _is_one(self) -> Self:
         if self.name is not None and self.budget is not None:
@@ -75,6 +81,11 @@ class ChoiceParams(LexicalParams):
             least = min((one for one in measured() if one.name in CATALOGUE), key=lambda one: one.c)
             raise ValueError(f"no program costs {self.budget:g} or less: the cheapest is [{least.name}] at {least.c:g}")
         return self
+
+    @property
+    def channels(self) -> Lexical:
+        """The lexical channels of the chosen program."""
+        return self.lexical or ("paper" if self.name is None else "engine")
 
     @property
     def chosen(self) -> str:
@@ -109,5 +120,5 @@ class ProgramChoice:
 
 def _chosen(params: ChoiceParams) -> tuple[Rescorer[Any], ProgramParams]:
     rescorer = promoted().get(params.chosen) or rescorer_of(params.chosen)
-    own = LexicalParams(lexical=params.lexical) if issubclass(rescorer.Params, LexicalParams) else ProgramParams()
+    own = LexicalParams(lexical=params.channels) if issubclass(rescorer.Params, LexicalParams) else ProgramParams()
     return rescorer, own

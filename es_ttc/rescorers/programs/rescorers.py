@@ -14,6 +14,8 @@ from es_ttc.rescorers.programs.windows import context_of
 from es_ttc.vectors.chunks import GRANULARITIES, Granularity
 from es_ttc.vectors.tokens import Float32
 
+Lexical = Literal["engine", "paper"]
+
 
 class ProgramParams(Params):
     """Parameters of a program without lexical channels."""
@@ -22,7 +24,7 @@ class ProgramParams(Params):
 class LexicalParams(ProgramParams):
     """Parameters of a program with lexical channels."""
 
-    lexical: Literal["engine", "paper"] = Field(
+    lexical: Lexical = Field(
         "engine",
         description="engine: the scores of the first pass are the only lexical channel, so its query should be BM25. "
         "paper: the paper's channels (words, bigrams, and from `crossroundrrf` on coverage and rare words), computed "
