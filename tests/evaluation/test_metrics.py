@@ -61,6 +61,9 @@ def test_every_metric_equals_its_formula(qrels: list[dict[str, int]], rankings: 
             expected[f"recall@{k}"] = n / len(relevant) if relevant else 0.0
             expected[f"success@{k}"] = float(n > 0)
             expected[f"comp@{k}"] = float(0 < len(relevant) == n)
+        for k in (3, 4, 5, 10):
+            top = run[query][:k]
+            expected[f"unjudged@{k}"] = sum(document not in grades for document in top) / max(1, len(top))
         assert set(expected) == set(scores.values) == set(metric_names(4))
         for name, value in expected.items():
             assert scores.values[name][i] == pytest.approx(value, abs=1e-9), name
@@ -179,6 +182,12 @@ def test_similarity_of_the_top_k_where_vectors_are_at_hand() -> None:
     assert scores.values["ils@3"] == pytest.approx([1, 0])
     assert scores.values["ils@10"] == pytest.approx([1 / 3, 0])
     assert tuple(scores.values) == metric_names(2, vectors=True)
+
+
+def test_documents_that_nobody_has_judged_are_counted() -> None:
+    scores = score({"q": {"a": 1, "b": 0}, "r": {"a": 1}, "s": {"a": 1}}, {"q": ["b", "x", "a", "y"], "r": ["a"]}, k=2)
+    assert scores.values["unjudged@2"] == pytest.approx([1 / 2, 0, 0])
+    assert scores.values["unjudged@3"] == pytest.approx([1 / 3, 0, 0])
 
 
 @settings(max_examples=20, deadline=None)

@@ -66,6 +66,19 @@ def evaluation(*collections: CollectionResult) -> Evaluation:
     )
 
 
+@pytest.mark.parametrize("pooled", [True, False])
+def test_methods_with_many_unjudged_documents_are_named_where_judgements_are_pooled(pooled: bool) -> None:
+    documents = tuple(Document(f"d{i}", "", "") for i in range(30))
+    texts = {f"q{i}": "a question" for i in range(20)}
+    judged = {f"d{i}": int(i < 5 or not pooled) for i in range(10)}
+    collection = Collection("pool", "test", documents, texts, dict.fromkeys(texts, judged))
+    # Shuffled puts more of the judged documents first, the better the method.
+    methods = resolve(("spectral", "bm25"))
+    result = evaluate(collection, methods, Shuffled(collection), k=10, baseline="spectral", resamples=50)
+    named = [warning for warning in result.warnings if "of bm25 have no judgement" in warning]
+    assert len(named) == pooled
+
+
 class Page(HTMLParser):
     """Collects text and tags, and checks that every element is closed where it should be."""
 

@@ -1,6 +1,6 @@
 """The evaluation itself: rankings from a searcher, metrics of them, and the comparison with a baseline."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from es_ttc.lab.evaluation.metrics import QueryScores, score
 from es_ttc.lab.evaluation.rankings import Run
 from es_ttc.lab.evaluation.results import CollectionResult, MethodResult
 from es_ttc.lab.evaluation.searcher import Progress, Searcher, silent
+
+MIN_UNJUDGED = 0.1
+"""Difference in the share of unjudged documents from which a warning is given."""
 
 
 def evaluate(
@@ -50,11 +53,30 @@ def evaluate(
         documents=len(collection.documents),
         judgements=collection.judgements,
         relevant=collection.relevant,
-        warnings=collection.warnings,
+        warnings=(*collection.warnings, *_unjudged(collection, scores, reference, k)),
         baseline=reference,
         methods=_compared(methods, runs, scores, reference, resamples, seed),
         texts=dict(collection.queries),
     )
+
+
+def _unjudged(collection: Collection, scores: Mapping[str, QueryScores], baseline: str, k: int) -> Iterator[str]:
+    """Return a warning for each method with many more unjudged documents than the baseline.
+
+    Where no document is judged not relevant, judgements name the relevant documents alone, and every other one is meant
+    to count as not relevant.
+    """
+    if collection.judgements == collection.relevant:
+        return
+    metric = f"unjudged@{k}"
+    least = scores[baseline].mean(metric)
+    for name, one in scores.items():
+        share = one.mean(metric)
+        if share - least >= MIN_UNJUDGED:
+            yield (
+                f"{share:.0%} of the first {k} documents of {name} have no judgement, {least:.0%} of those of "
+                f"{baseline}: they count as not relevant, so its figures may be too low"
+            )
 
 
 def choose_baseline(methods: Sequence[Method], requested: str | None = None) -> str:

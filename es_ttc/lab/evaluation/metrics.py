@@ -24,7 +24,7 @@ Rankings = Mapping[str, Sequence[str]]
 CUTOFFS = (1, 2, 3, 5, 10, 20, 100)
 """Cutoffs that are always computed, in addition to the caller's."""
 OF_SETS = (3, 5, 10)
-"""Cutoffs of the metrics of sets of documents: ``ils`` and ``alpha-ndcg``."""
+"""Cutoffs of the metrics of sets of documents: ``ils``, ``alpha-ndcg`` and ``unjudged``."""
 ALPHA = 0.5
 """The reduction of the gain of a further document on the same aspect, as in TREC's web track."""
 
@@ -58,7 +58,7 @@ class QueryScores:
 def metric_names(k: int = 10, *, aspects: bool = False, vectors: bool = False) -> tuple[str, ...]:
     """Return the names of the metrics that :func:`score` computes, in its order."""
     cutoffs = _cutoffs(k)
-    of_sets = (*(("alpha-ndcg",) if aspects else ()), *(("ils",) if vectors else ()))
+    of_sets = (*(("alpha-ndcg",) if aspects else ()), *(("ils",) if vectors else ()), "unjudged")
     return (
         *(f"{family}@{cutoff}" for family in _FAMILIES for cutoff in cutoffs),
         *_WHOLE,
@@ -91,7 +91,8 @@ def score(
     Returns:
         ``ndcg@c``, ``recall@c``, ``success@c`` (any relevant document in the top c) and ``comp@c`` (all of them) at
         every cutoff c; ``map`` and ``mrr`` over the whole ranking. With aspects ``alpha-ndcg@c`` (Clarke et al.,
-        SIGIR 2008); with vectors ``ils@c``, the mean cosine of two of the top c: the less, the more diverse.
+        SIGIR 2008); with vectors ``ils@c``, the mean cosine of two of the top c: the less, the more diverse;
+        ``unjudged@c``, the share of the top c without a judgement.
 
     Raises:
         ValueError: A ranking names a document twice, or ``k`` is below 1.
@@ -106,6 +107,8 @@ def score(
             values[name] = _completeness(qrels, rankings, _cutoff(name))
         elif _family(name) == "ils" and vectors is not None:
             values[name] = _similarities(qrels, rankings, vectors, _cutoff(name))
+        elif _family(name) == "unjudged":
+            values[name] = _unjudged(qrels, rankings, _cutoff(name))
     return QueryScores(tuple(qrels), {name: values[name] for name in names})
 
 
@@ -219,6 +222,15 @@ def _similarities(qrels: Qrels, rankings: Rankings, vectors: Mapping[str, Float3
         rows = [vectors[document] for document in rankings.get(query, ())[:k] if document in vectors]
         values[place] = intra_list_similarity(np.stack(rows)) if rows else 0.0
     return values
+
+
+def _unjudged(qrels: Qrels, rankings: Rankings, k: int) -> Float64:
+    """Return the share of each query's top k that has no judgement, relevant or not; 0 where there is no document."""
+    found = [
+        np.mean([document not in judged for document in top]) if (top := rankings.get(query, ())[:k]) else 0.0
+        for query, judged in qrels.items()
+    ]
+    return np.array(found, dtype=np.float64)
 
 
 def _by_ir_measures(
