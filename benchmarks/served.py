@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.connect import connect
@@ -106,9 +107,15 @@ def documents(group: int) -> Iterator[tuple[str, str, Float32]]:
 
 def features(matrix: Float32, spec: IndexSpec, text: str) -> DocumentFeatures:
     """Return what ingest would store of a document."""
-    tokens = token_features(matrix, np.zeros((len(matrix), 3), dtype=np.int32), spec)
+    tokens = token_features(matrix, _offsets(len(matrix)), spec)
     content = content_hash(*compose({"text": text}, spec.text_fields), spec)
     return DocumentFeatures(content, matrix[0], tokens, truncated=False)
+
+
+def _offsets(tokens: int) -> NDArray[np.int32]:
+    """Return the places of tokens of four characters each in the first field."""
+    starts = 4 * np.arange(tokens)
+    return np.stack([np.zeros_like(starts), starts, starts + 4], axis=1).astype(np.int32)
 
 
 @contextmanager
