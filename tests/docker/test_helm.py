@@ -1,6 +1,7 @@
 """The chart: rendered by Helm, and compared with Kubernetes' schemas and with our settings, commands and endpoints."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,17 @@ def test_values_are_our_settings() -> None:
 
 
 @pytest.mark.slow
+def test_the_values_of_the_how_to_are_accepted(tmp_path: Path) -> None:
+    page = (helm.CHART.parents[2] / "docs" / "how-to" / "deploy-on-kubernetes.md").read_text(encoding="utf-8")
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    values = [block for block in blocks if "rules" not in block]  # those of the adapter
+    assert len(values) == 3
+    merged = {key: value for block in values for key, value in block.items()}
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(merged), encoding="utf-8")
+    assert len(pods(helm.render("-f", str(tmp_path / "values.yaml")))) == 3
+
+
+@pytest.mark.slow
 def test_kubernetes_knows_every_field(manifests: list[dict[str, Any]]) -> None:
     for manifest in manifests:
         if manifest["kind"] != "ServiceMonitor":  # a resource of Prometheus' operator
@@ -112,6 +124,7 @@ def test_containers_are_started_with_commands_and_settings_that_there_are(
         settings = GatewaySettings()
         given = {variable["name"] for variable in container["env"]}
         if "ES_TTC_RERANK_MODELS" in given:
+            assert ("ES_TTC_MODEL_TOKEN" in given) == (name == "serve")  # callers send it to gateways
             assert settings.rerank_models == {"rerank-v3.5": "spectral"}
             assert settings.allowed_origins == ("https://one.example.org", "https://two.example.org")
             assert settings.feature_cache_mb == 2048

@@ -98,8 +98,10 @@ capabilities:
 {{- range $setting, $_ := .Values.secrets }}{{ if has $setting (list "password" "api_key" "bearer_token") }}{{ $setting }} {{ end }}{{ end }}
 {{- end }}
 
-{{/* Image, variables, volumes and rights of a container of es-ttc. */}}
+{{/* Image, variables, volumes and rights of a container of es-ttc: (list . "gateway"). */}}
 {{- define "es-ttc.container" -}}
+{{- $callers := ternary (list "model_token" "sidecar_token") list (ne (index . 1) "gateway") }}
+{{- with index . 0 }}
 image: {{ include "es-ttc.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 securityContext: {{- include "es-ttc.containerSecurity" . | nindent 2 }}
@@ -126,7 +128,7 @@ env:
   {{- if has $setting (list "password" "api_key" "bearer_token") }}
   - name: ES_TTC_{{ upper $setting }}_FILE
     value: /etc/es-ttc/secrets/{{ $setting }}
-  {{- else }}
+  {{- else if not (has $setting $callers) }}
   - name: ES_TTC_{{ upper $setting }}
     valueFrom:
       secretKeyRef:
@@ -154,6 +156,7 @@ volumeMounts:
     mountPath: /etc/es-ttc/secrets
     readOnly: true
   {{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Rules of what a pod may reach, if there are any. */}}
