@@ -8,7 +8,7 @@ export TOKENIZERS_PARALLELISM ?= false
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-engines test-vllm check format bench docs lock image clean
+.PHONY: help demo test test-quick test-engines test-vllm check format bench docs site lock image clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -31,11 +31,12 @@ test-engines: $(VENV)/.dev ## Run the tests that need an engine on older version
 test-vllm: $(VENV)/.dev $(VENV)/.vllm ## Run the tests of language models against a real vLLM (on the processor).
 	@ES_TTC_TEST_VLLM=$(abspath $(VENV))/vllm/bin/python $(BIN)/python -m pytest -m llm tests/llm $(ARGS)
 
-check: $(VENV)/.dev ## Lint, formatting, types, import directions.
+check: $(VENV)/.dev $(VENV)/.site ## Lint, formatting, types, import directions, links of the documentation.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m docs.site
 
 format: $(VENV)/.dev ## Format the code and mend what the linter can.
 	$(BIN)/ruff check --fix .
@@ -47,6 +48,9 @@ bench: $(VENV)/.dev ## Run every benchmark; the tables go to reports/.
 docs: $(VENV)/.dev ## Write the generated reference pages again.
 	$(BIN)/python docs/generate.py
 
+site: $(VENV)/.demo $(VENV)/.site ## Build the documentation site into build/site/html (ARGS="--serve 8000" shows it).
+	@$(BIN)/python -m docs.site $(ARGS)
+
 COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
 lock: $(VENV)/.uv ## Resolve the pinned requirements again (hash-checked, for every platform).
@@ -56,6 +60,7 @@ lock: $(VENV)/.uv ## Resolve the pinned requirements again (hash-checked, for ev
 	$(COMPILE) $(ARGS) --extra minilm --extra jobs --extra fast --extra sandbox --extra aws pyproject.toml -c requirements/demo.txt -o requirements/gateway.txt
 	$(COMPILE) $(ARGS) --extra dev pyproject.toml -c requirements/demo.txt -c requirements/tools.txt -o requirements/dev.txt
 	$(COMPILE) $(ARGS) requirements/frameworks.in -o requirements/frameworks.txt
+	$(COMPILE) $(ARGS) requirements/site.in -c requirements/demo.txt -c requirements/tools.txt -o requirements/site.txt
 	$(filter-out --universal,$(COMPILE)) $(ARGS) --override requirements/vllm.override.in --extra redis pyproject.toml requirements/vllm.in -c requirements/tools.txt -o requirements/vllm.txt
 
 image: ## Build the gateway's image as it is published: every base image by digest, or nothing is built.
@@ -97,4 +102,11 @@ $(VENV)/.frameworks: $(VENV)/.uv requirements/frameworks.txt
 	@echo "installing LangChain, LlamaIndex and Haystack into $(VENV)/frameworks (280 MB, once)"
 	@$(BIN)/uv venv -q --clear --python $(BIN)/python $(VENV)/frameworks
 	@$(BIN)/uv pip install -q --python $(VENV)/frameworks/bin/python --require-hashes -r requirements/frameworks.txt
+	@touch $@
+
+# The site's generator is no part of what runs or tests es-ttc.
+$(VENV)/.site: $(VENV)/.uv requirements/site.txt
+	@echo "installing the generator of the documentation site into $(VENV)/site (90 MB, once)"
+	@$(BIN)/uv venv -q --clear --python $(BIN)/python $(VENV)/site
+	@$(BIN)/uv pip install -q --python $(VENV)/site/bin/python --require-hashes -r requirements/site.txt
 	@touch $@
