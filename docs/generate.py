@@ -123,9 +123,8 @@ Elasticsearch's own code marks what Serverless offers (`ServerlessScope`, `Serve
 def engines_page() -> str:
     """Return the page of supported engine versions and their differences."""
     oldest = {product: dotted(numbers) for product, numbers in versions.OLDEST.items()}
-    maintained = {product: dotted(numbers) for product, numbers in versions.MAINTAINED.items()}
     names = versions.NAMES
-    rows = [f"| {names[product]} | {oldest[product]} | {maintained[product]} |" for product in names]
+    rows = [f"| {names[product]} | {oldest[product]} | {versions.maintained_versions(product)} |" for product in names]
     features = [
         f"| {_cell(feature.what)} | {_since(feature, 'elasticsearch')} | {_since(feature, 'opensearch')} | "
         f"{_cell(feature.without)} |"
@@ -136,7 +135,7 @@ def engines_page() -> str:
             "# Engines\n",
             NOTICE,
             "es-ttc works with these engines:\n",
-            "| product | oldest version | oldest version that its vendor maintains |\n| --- | --- | --- |",
+            "| product | oldest version | maintained by its vendor (November 2026) |\n| --- | --- | --- |",
             *rows,
             "",
             "Every command refuses an older engine, and any other program, in one sentence. The gateway forwards "

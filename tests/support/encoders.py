@@ -140,9 +140,10 @@ def prompted(folder: Path, **prompts: str) -> Encoder:
         folder: The folder to make.
         prompts: By role, as sentence-transformers names them: ``query``, ``document``.
     """
-    files = minilm(FileHashes(folder.parent), onnx=True)
+    files = minilm(FileHashes(folder.parent))
     assert files.onnx is not None
-    shutil.copytree(files.folder, folder, ignore=shutil.ignore_patterns("*.safetensors", "*.py"))
+    shutil.copytree(files.folder, folder)
     (folder / "model.onnx").symlink_to(files.onnx)
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": files.max_length}))
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}), encoding="utf-8")
     return load_encoder(f"{folder}@onnx")
