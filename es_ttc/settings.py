@@ -197,7 +197,7 @@ class Settings(EngineSettings, LlmSettings, JobSettings):
     encoder: str = Field(
         "minilm",
         description="Short name (minilm, bge-small, e5-small, mpnet), model name or folder of the encoder; "
-        "NAME+ADAPTER for one with an adapter.",
+        "NAME@BACKEND for another backend (torch, onnx, vllm), NAME+ADAPTER for one with an adapter.",
     )
     encoders: tuple[str, ...] = Field(
         (),

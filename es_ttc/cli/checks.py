@@ -17,7 +17,7 @@ from es_ttc.cli.common import connected
 from es_ttc.cli.doctor import Check, Verdict
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.protocol import Capabilities, Engine
-from es_ttc.engine.versions import MAINTAINED, NAMES, dotted
+from es_ttc.engine.versions import NAMES, maintained_versions
 from es_ttc.errors import EsTtcError
 from es_ttc.index.attach.feature_locations import contents_of, feature_location
 from es_ttc.index.attach.side_index import attached_sources
@@ -45,8 +45,8 @@ def packages() -> list[Check]:
     loops = f"compiled by numba {numba}" if numba else "numpy; compiled ones are quicker: pip install 'es-ttc[fast]'"
     checks.append(Check("scoring loops", Verdict.OK, loops))
     if backends:
-        detail = ", ".join(f"{name} {version}" for name, version in backends.items())
-        checks.append(Check("encoder backend", Verdict.OK, detail))
+        found = ", ".join(f"{name} {version}" for name, version in backends.items())
+        checks.append(Check("encoder backend", Verdict.OK, f"installed: {found}; an encoder's name chooses one"))
     else:
         checks.append(
             Check(
@@ -141,7 +141,7 @@ def engine_check(url: str, found: Capabilities) -> Check:
     vectors = f"vectors of up to {found.max_dims:,} dimensions"
     detail = f"{described}, {nodes}, {vectors}, licence {found.licence}"
     if found.engine.unmaintained:
-        newer = f"upgrade to {NAMES[found.product]} {dotted(MAINTAINED[found.product])} or newer"
+        newer = f"upgrade to {NAMES[found.product]} {maintained_versions(found.product)}"
         return Check("engine", Verdict.WARNING, f"{detail}; its vendor does not maintain this version any more", newer)
     return Check("engine", Verdict.OK, detail)
 

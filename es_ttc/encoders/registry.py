@@ -49,8 +49,9 @@ def load_encoder(
         name: A short name (``minilm``, ``mpnet``, ``bge-small``, ``e5-small``), a sentence-transformers model's name on
             the hub, or a folder (of a model, or one that `es-ttc train` wrote); optionally followed by ``@torch``,
             ``@onnx`` or ``@vllm`` (behind ``encoder_url``) for the backend, or ``@torch:float32`` or
-            ``@torch:bfloat16`` for its arithmetic too. Default: torch if it is installed and the model has weights for
-            it. Optionally, at the end, ``+`` and the name of an adapter.
+            ``@torch:bfloat16`` for its arithmetic too. The default follows from the name, never from what is installed:
+            ONNX for ``minilm``, ``bge-small``, ``e5-small`` and folders whose weights are only ONNX, else torch.
+            Optionally, at the end, ``+`` and the name of an adapter.
         adapter: An adapter, if the name has none: a folder that `es-ttc train` wrote, for any backend; else, for the
             torch backend, a LoRA adapter: one that the model ships, a folder, or a repository on the hub; see
             :func:`es_ttc.encoders.adapters.find`.
@@ -235,13 +236,13 @@ def _without_adapter(name: str) -> EncoderName:
 
 
 def _default_backend(model: str) -> Backend:
-    if fetched.named(model):
+    """Return the backend of a name that names none: the same on every machine, whatever is installed there."""
+    if model == "minilm" or fetched.named(model):
         return "onnx"
-    if model == "mpnet" or (importlib.util.find_spec("torch") and importlib.util.find_spec("sentence_transformers")):
-        folder = Path(model)
-        only_onnx = folder.is_dir() and not any((*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")))
-        return "onnx" if only_onnx else "torch"
-    return "onnx"
+    folder = Path(model).expanduser()
+    if folder.is_dir() and not any((*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin"))):
+        return "onnx"
+    return "torch"
 
 
 def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
@@ -250,12 +251,11 @@ def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
         raise ConfigurationError(f"encoder [{model}@{backend}]: only its ONNX model is fetched: take {model}")
     for module in _NEEDED[backend]:
         if importlib.util.find_spec(module) is None:
-            named = model == "mpnet" or (model, backend) == ("minilm", "onnx")
-            extra = fetchable.extra if fetchable else model if named else backend
-            raise missing_package(module.replace("_", "-"), f"es-ttc[{extra}]")
+            other = f", or take {model}@onnx if it has an ONNX model" if backend == "torch" and model != "mpnet" else ""
+            raise missing_package(module.replace("_", "-"), f"es-ttc[{_extra(model, backend)}]", other)
     hashes = FileHashes(cache_dir)
     if model == "minilm":
-        return packages.minilm(hashes, onnx=backend == "onnx")
+        return packages.minilm_for_torch(hashes) if backend == "torch" else packages.minilm(hashes)
     if model == "mpnet":
         if backend == "onnx":
             raise ConfigurationError("encoder [mpnet@onnx]: no package carries all-mpnet-base-v2 as ONNX: take mpnet")
@@ -274,6 +274,15 @@ def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
     onnx = _onnx_file(folder) if backend == "onnx" else None
     arithmetic = f"{onnx.name} {hashes.sha256(onnx)[:8]}" if onnx else ""
     return ModelFiles(public, model_revision, folder, onnx, arithmetic, kind)
+
+
+def _extra(model: str, backend: Backend) -> str:
+    """Return the extra of es-ttc with the libraries, and the weights if packages have them."""
+    fetchable = fetched.named(model)
+    if fetchable:
+        return fetchable.extra
+    carried = model == "mpnet" or (model == "minilm" and backend != "torch")
+    return model if carried else "onnx" if backend == "vllm" else backend
 
 
 def _onnx_file(folder: Path) -> Path:

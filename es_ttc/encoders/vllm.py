@@ -51,7 +51,7 @@ def load_vllm(
         EndpointSettings(url=settings.encoder_url, api_key=settings.encoder_api_key, timeout=settings.encoder_timeout),
         settings.encoder_model or files.model,
     )
-    own = int(read_json(files.folder / "config.json").get("hidden_size", 0))
+    own = files.dims or int(read_json(files.folder / "config.json").get("hidden_size", 0))
     served = model.dims()
     if own and own != served:
         raise ConfigurationError(
@@ -62,7 +62,7 @@ def load_vllm(
         files,
         own_dims=served,
         dims=config.get("truncate_dim") if dims is None else dims,
-        own_max_length=max_length_of(files.folder),
+        own_max_length=files.max_length or max_length_of(files.folder),
         max_length=max_length,
         prompts=prompts,
     )

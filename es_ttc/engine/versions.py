@@ -20,8 +20,14 @@ OLDEST: Mapping[Product, Version] = {"opensearch": (2, 19), "elasticsearch": (8,
 Older ones would rank wrongly or fail halfway: before OpenSearch 2.19, ``knn_score`` of a cosine is another number;
 before Elasticsearch 8.13, a kNN search needs ``num_candidates`` and HNSW options need ``m`` and ``ef_construction``.
 """
-MAINTAINED: Mapping[Product, Version] = {"opensearch": (2, 19), "elasticsearch": (8, 19)}
-"""The oldest versions that their vendors maintain (November 2026)."""
+MAINTAINED: Mapping[Product, tuple[Version, ...]] = {
+    "opensearch": ((2, 19), (3, 9)),
+    "elasticsearch": ((8, 19), (9, 0)),
+}
+"""By major version, the oldest version that its vendor maintains (November 2026).
+
+OpenSearch maintains the newest minor version of each major version: each of its releases ends the one before it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,8 @@ class EngineVersion:
     @property
     def unmaintained(self) -> bool:
         """Whether its vendor does not maintain it any more."""
-        return not self.serverless and self.numbers < MAINTAINED[self.product]
+        oldest = [line for line in MAINTAINED[self.product] if line[0] <= self.numbers[0]]
+        return not self.serverless and (not oldest or self.numbers < oldest[-1])
 
     def refusal(self, engine: str) -> UnsupportedEngine | None:
         """Return the error for a version that es-ttc does not work with; None for any other.
@@ -150,6 +157,12 @@ def neither(url: str, answered: str) -> EngineError:
         f"[{url}] is neither Elasticsearch nor OpenSearch: it answers GET / {answered}; give the address of an engine, "
         f"{oldest_versions()} or newer"
     )
+
+
+def maintained_versions(product: Product) -> str:
+    """Return the versions of a product that its vendor maintains, for messages."""
+    *older, newest = MAINTAINED[product]
+    return " or ".join([*(f"{dotted(line)}.x" for line in older), f"{dotted(newest)} or newer"])
 
 
 def oldest_versions() -> str:

@@ -49,7 +49,9 @@ def examined(*arguments: str) -> tuple[int, Mapping[str, Mapping[str, str]]]:
 def test_on_a_healthy_engine_everything_needed_works(filled: Filled) -> None:
     status, found = examined("--engine", filled.engine, "--gateway", filled.gateway)
     assert status == 0
-    needed = ["python", "es-ttc", "encoder backend", "cache", "encoder", "engine", "gateway"]
+    assert "all-MiniLM-L6-v2@3bfb98ac8a7b/384x256, onnxruntime, int8 weights" in found["encoder"]["detail"]
+    assert found["engine"]["verdict"] in ("ok", "warning")  # a warning where the node's version is not maintained
+    needed = ["python", "es-ttc", "encoder backend", "cache", "encoder", "gateway"]
     assert {subject: found[subject]["verdict"] for subject in needed} == dict.fromkeys(needed, "ok")
     assert found["gateway"]["detail"] == filled.gateway
     assert found["methods"]["detail"].startswith("mean pooling: all")
@@ -177,7 +179,7 @@ def test_the_summary_says_whether_it_works() -> None:
 
 @pytest.mark.parametrize(
     ("version", "verdict", "mend"),
-    [((8, 13, 4), Verdict.WARNING, "upgrade to Elasticsearch 8.19 or newer"), ((8, 19, 13), Verdict.OK, "")],
+    [((8, 13, 4), Verdict.WARNING, "upgrade to Elasticsearch 8.19.x or 9.0 or newer"), ((8, 19, 13), Verdict.OK, "")],
 )
 def test_a_version_without_maintenance_is_a_warning(version: tuple[int, ...], verdict: Verdict, mend: str) -> None:
     found = Capabilities("elasticsearch", version, True, "", "basic", 4096, 2**20, 1)

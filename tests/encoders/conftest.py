@@ -13,7 +13,7 @@ import pytest
 
 from es_ttc.encoders import Encoder, load_encoder
 from es_ttc.encoders.hashing import FileHashes
-from es_ttc.encoders.packages import minilm
+from es_ttc.encoders.packages import minilm, minilm_for_torch
 
 SENTENCES = [
     "Dogs chase cats in the garden.",
@@ -55,8 +55,8 @@ def any_encoder(request: pytest.FixtureRequest) -> Encoder:
 @pytest.fixture(scope="session")
 def make_folder(tmp_path_factory: pytest.TempPathFactory, hashes: FileHashes) -> MakeFolder:
     """Return a maker of model folders: MiniLM's files for both backends, with some configuration replaced."""
-    files = minilm(hashes, onnx=True)
-    onnx = files.onnx
+    files = minilm_for_torch(hashes)
+    onnx = minilm(hashes).onnx
     assert onnx is not None
 
     def make(name: str = "model", configs: dict[str, Any] | None = None) -> Path:

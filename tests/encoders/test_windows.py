@@ -17,7 +17,7 @@ CLS, SEP = 101, 102
 
 @pytest.fixture(scope="module")
 def tokenizer(hashes: FileHashes) -> Tokenizer:
-    return Tokenizer.from_file(str(minilm(hashes, onnx=False).folder / "tokenizer.json"))
+    return Tokenizer.from_file(str(minilm(hashes).folder / "tokenizer.json"))
 
 
 @pytest.fixture(scope="module")

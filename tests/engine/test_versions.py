@@ -47,6 +47,8 @@ def test_another_program_is_neither_and_the_oldest_versions_are_named(info: Any)
     [
         (EngineVersion("opensearch", (2, 18, 0)), True, True),
         (EngineVersion("opensearch", (2, 19, 0)), False, False),
+        (EngineVersion("opensearch", (3, 8, 0)), False, True),
+        (EngineVersion("opensearch", (3, 9, 0)), False, False),
         (EngineVersion("elasticsearch", (7, 17, 15)), True, True),
         (EngineVersion("elasticsearch", (8, 12, 2)), True, True),
         (EngineVersion("elasticsearch", (8, 13, 0)), False, True),

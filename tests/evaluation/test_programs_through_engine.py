@@ -11,7 +11,7 @@ import pytest
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import FileHashes
-from es_ttc.encoders.packages import minilm
+from es_ttc.encoders.packages import minilm_for_torch
 from es_ttc.engine.connect import connect
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.calibration import calibrate
@@ -56,7 +56,7 @@ def small(request: pytest.FixtureRequest) -> Collection:
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     """The real MiniLM with an adapter of one of the programs' names, encoding each text once."""
     cache = tmp_path_factory.mktemp("cache")
-    folder = shutil.copytree(minilm(FileHashes(cache), onnx=False).folder, cache / "model")
+    folder = shutil.copytree(minilm_for_torch(FileHashes(cache)).folder, cache / "model")
     make_adapter(folder / "adapters" / "text-matching", 1, cache=cache)
     return CachedEncoder(load_encoder(f"{folder}@torch:float32"), cache / "encodings")
 

@@ -1,5 +1,6 @@
-"""The wheel and the sdist hold each module once, and the wheel installs into a clean environment and runs."""
+"""What a release consists of: wheel and sdist hold the same files once, and the wheel is usable by itself."""
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -11,50 +12,99 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MODULES = {str(path.relative_to(ROOT)) for path in (ROOT / "es_ttc").rglob("*.py")}
+FILES = {
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "es_ttc").rglob("*")
+    if path.is_file() and path.suffix != ".pyc" and not path.is_symlink()
+}
+MAX_BYTES = 2_000_000
+
+CHECKED = """
+
+from es_ttc.rescorers.base import Rescorer
+
+checked: Rescorer[BriefParams] = BriefRescorer()
+refused: Rescorer[BriefParams] = BriefParams.model_validate({})
+"""
+"""After the how-to page's rescorer: it fits the contract, and what is none does not."""
+
+
+def build(folder: Path, *what: str) -> None:
+    command = [sys.executable, "-m", "build", "--no-isolation", *what, "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist, and the wheel that is built from the sdist."""
     folder = tmp_path_factory.mktemp("dist")
-    subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)],
-        check=True,
-        capture_output=True,
-        timeout=300,
-    )
+    build(folder)
     return folder
 
 
-@pytest.mark.slow
-def test_wheel_holds_each_module_once(distributions: Path) -> None:
-    with zipfile.ZipFile(next(distributions.glob("*.whl"))) as wheel:
-        names = [name for name in wheel.namelist() if name.endswith(".py")]
-    assert Counter(names) == Counter(MODULES)
-
-
-@pytest.mark.slow
-def test_sdist_holds_each_module_once(distributions: Path) -> None:
-    with tarfile.open(next(distributions.glob("*.tar.gz"))) as sdist:
-        names = [member.name.split("/", 1)[1] for member in sdist if member.name.endswith(".py")]
-        links = [member.name for member in sdist if member.issym()]
-    modules = [name for name in names if name.startswith(("es_ttc/", "ingest/", "rescorers/", "mappings/"))]
-    assert Counter(modules) == Counter(MODULES)
-    assert links == []
-
-
-@pytest.mark.slow
-def test_wheel_runs_in_a_clean_environment(distributions: Path, tmp_path: Path) -> None:
-    """Only the base dependencies (linked from this environment, not fetched) and no source folder on the path."""
-    venv.create(tmp_path / "env", with_pip=False)
-    wheel = next(distributions.glob("*.whl"))
-    python = tmp_path / "env" / "bin" / "python"
+@pytest.fixture(scope="module")
+def installed(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the wheel and its base dependencies, linked from this one's cache."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder / "env", with_pip=False)
+    python = folder / "env" / "bin" / "python"
     uv = Path(sys.executable).with_name("uv")
+    wheel = next(distributions.glob("*.whl"))
     install = [str(uv), "pip", "install", "--quiet", "--python", str(python), str(wheel)]
-    subprocess.run(install, check=True, capture_output=True, timeout=300, cwd=tmp_path)
-    command = [str(python), "-m", "es_ttc", "--help"]
-    shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert "Better ranking" in shown.stdout
+    subprocess.run(install, check=True, capture_output=True, timeout=300, cwd=folder)
+    return python
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_each_file_of_the_package_and_nothing_else(distributions: Path) -> None:
+    path = next(distributions.glob("*.whl"))
+    with zipfile.ZipFile(path) as wheel:
+        names = Counter(wheel.namelist())
+    about = {name for name in names if re.match(r"es_ttc-[\d.]+\.dist-info/", name)}
+    assert {name.partition("/")[2] for name in about} == {
+        "METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE",
+    }  # fmt: skip
+    assert names == Counter(FILES | about)
+    assert {"es_ttc/py.typed", "es_ttc/lab/demo/data/names.tsv"} <= FILES
+    assert path.stat().st_size < MAX_BYTES
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_each_file_once_and_builds_the_wheel_that_the_checkout_builds(
+    distributions: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(next(distributions.glob("*.tar.gz"))) as sdist:
+        names = [member.name.split("/", 1)[1] for member in sdist if member.isfile()]
+        links = [member.name for member in sdist if member.issym()]
+    packaged = [name for name in names if name.startswith(("es_ttc/", "ingest/", "rescorers/", "mappings/"))]
+    assert Counter(packaged) == Counter(FILES)
+    assert links == []
+    build(tmp_path, "--wheel")
+    of_sdist, of_checkout = (next(folder.glob("*.whl")) for folder in (distributions, tmp_path))
+    assert of_sdist.name == of_checkout.name
+    assert of_sdist.read_bytes() == of_checkout.read_bytes()
+
+
+@pytest.mark.slow
+def test_the_wheel_runs_in_a_clean_environment(installed: Path, distributions: Path, tmp_path: Path) -> None:
+    version = next(distributions.glob("*.whl")).name.split("-")[1]
+    for arguments, expected in ((["--help"], "Better ranking"), (["--version"], f"es-ttc {version}")):
+        command = [str(installed.with_name("es-ttc")), *arguments]
+        shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+        assert expected in shown.stdout
+
+
+@pytest.mark.slow
+def test_types_of_the_installed_package_check_a_users_rescorer(installed: Path, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "add-a-rescorer.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "brief.py").write_text(example + CHECKED, encoding="utf-8")
+    mypy = Path(sys.executable).with_name("mypy")
+    command = [str(mypy), "--strict", "--config-file=", "--python-executable", str(installed), "brief.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert len(errors) == 1, done.stdout + done.stderr
+    assert 'variable has type "Rescorer[BriefParams]"' in errors[0]
 
 
 @pytest.mark.parametrize(

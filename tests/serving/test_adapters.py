@@ -10,7 +10,7 @@ import pytest
 from es_ttc.cli.app import run
 from es_ttc.encoders import load_encoder
 from es_ttc.encoders.hashing import FileHashes
-from es_ttc.encoders.packages import minilm
+from es_ttc.encoders.packages import minilm_for_torch
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, search
@@ -44,7 +44,7 @@ def index(here: Path, index_name: str) -> str:
 @pytest.fixture
 def shipping(here: Path) -> Path:
     """The same model with ``law`` in its folder."""
-    files = minilm(FileHashes(here), onnx=False)
+    files = minilm_for_torch(FileHashes(here))
     folder = shutil.copytree(files.folder, here / files.model)
     shutil.copytree(here / "law", folder / "adapters" / "law")
     return folder

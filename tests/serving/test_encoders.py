@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from es_ttc.encoders import EncoderIdentity, load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import FileHashes
-from es_ttc.encoders.packages import minilm
+from es_ttc.encoders.packages import minilm, minilm_for_torch
 from es_ttc.errors import EncoderMismatch
 from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.http.upstream import Upstream
@@ -32,11 +32,12 @@ IDENTITY = EncoderIdentity("a-model", "0123456789ab", 384, 256, prompts="abcd", 
 @pytest.fixture(scope="module")
 def class_token(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     """MiniLM with the class token's vector as its pooled one."""
-    files = minilm(FileHashes(tmp_path_factory.mktemp("hashes")), onnx=True)
-    assert files.onnx is not None
+    hashes = FileHashes(tmp_path_factory.mktemp("hashes"))
+    onnx = minilm(hashes).onnx
+    assert onnx is not None
     folder = tmp_path_factory.mktemp("models") / "class-token"
-    shutil.copytree(files.folder, folder, ignore=shutil.ignore_patterns("*.safetensors"))
-    (folder / "model.onnx").symlink_to(files.onnx)
+    shutil.copytree(minilm_for_torch(hashes).folder, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    (folder / "model.onnx").symlink_to(onnx)
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "cls"}))
     return load_encoder(f"{folder}@onnx")
 

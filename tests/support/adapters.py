@@ -6,7 +6,7 @@ peft takes seconds to import, so it is imported where one is made.
 from pathlib import Path
 
 from es_ttc.encoders.hashing import FileHashes
-from es_ttc.encoders.packages import minilm
+from es_ttc.encoders.packages import minilm_for_torch
 
 
 def make_adapter(folder: Path, seed: int, *, cache: Path) -> Path:
@@ -21,7 +21,7 @@ def make_adapter(folder: Path, seed: int, *, cache: Path) -> Path:
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModel
 
-    base = AutoModel.from_pretrained(minilm(FileHashes(cache), onnx=False).folder, local_files_only=True)
+    base = AutoModel.from_pretrained(minilm_for_torch(FileHashes(cache)).folder, local_files_only=True)
     model = get_peft_model(base, LoraConfig(r=4, lora_alpha=8, target_modules=["query", "value"]))
     random = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -12,7 +12,7 @@ import numpy as np
 from es_ttc.encoders import load_encoder
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Encodings, Role
 from es_ttc.encoders.hashing import FileHashes
-from es_ttc.encoders.packages import minilm
+from es_ttc.encoders.packages import minilm, minilm_for_torch
 from es_ttc.errors import EncoderError
 
 
@@ -140,9 +140,11 @@ def prompted(folder: Path, **prompts: str) -> Encoder:
         folder: The folder to make.
         prompts: By role, as sentence-transformers names them: ``query``, ``document``.
     """
-    files = minilm(FileHashes(folder.parent), onnx=True)
-    assert files.onnx is not None
-    shutil.copytree(files.folder, folder, ignore=shutil.ignore_patterns("*.safetensors", "*.py"))
-    (folder / "model.onnx").symlink_to(files.onnx)
+    hashes = FileHashes(folder.parent)
+    onnx = minilm(hashes).onnx
+    assert onnx is not None
+    ignored = shutil.ignore_patterns("*.safetensors", "*.py")
+    shutil.copytree(minilm_for_torch(hashes).folder, folder, ignore=ignored)
+    (folder / "model.onnx").symlink_to(onnx)
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}), encoding="utf-8")
     return load_encoder(f"{folder}@onnx")

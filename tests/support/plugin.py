@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,24 +52,23 @@ def sidecar_address() -> Iterator["Sidecar"]:
 
 def _build() -> None:
     """Build both plugins, that for Elasticsearch with the jars of an installation."""
-    maven = shutil.which("mvn")
     try:
         home = java.find(jdk=True).home
     except ConfigurationError as error:
         _cannot(str(error))
-    if maven is None:
+    if shutil.which("mvn") is None:
         _cannot("there is no mvn on the PATH")
     cache = Settings().cache_dir
     elasticsearch = ElasticsearchDistribution().install(account.base_folder(cache, account.run_as()), ignore)
     done = subprocess.run(
-        [str(maven), "-B", "-q", "-f", str(SOURCES), "package", f"-Delasticsearch.home={elasticsearch}"],
+        [sys.executable, str(SOURCES.parent / "release" / "plugins.py"), "--elasticsearch", str(elasticsearch)],
         env={**os.environ, "JAVA_HOME": str(home)},
         capture_output=True,
         text=True,
         timeout=_BUILD_SECONDS,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-4000:]
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 def _cannot(why: str) -> NoReturn:
