@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 FILES = {
     str(path.relative_to(ROOT))
     for path in (ROOT / "es_ttc").rglob("*")
-    if path.is_file() and path.suffix != ".pyc" and not path.is_symlink()
+    if path.is_file() and "__pycache__" not in path.parts and not path.is_symlink()
 }
 MAX_BYTES = 2_000_000
 
