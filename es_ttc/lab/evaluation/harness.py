@@ -1,17 +1,23 @@
 """The evaluation itself: rankings from a searcher, metrics of them, and the comparison with a baseline."""
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.bootstrap import RESAMPLES, SEED, compare, interval, resampled_means
-from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.methods import Method
 from es_ttc.lab.evaluation.metrics import QueryScores, score
 from es_ttc.lab.evaluation.rankings import Run
 from es_ttc.lab.evaluation.results import CollectionResult, MethodResult
 from es_ttc.lab.evaluation.searcher import Progress, Searcher, silent
+
+SHOWN = 3
+"""Documents of each ranking that the report shows."""
+
+_LABEL = 80
 
 
 def evaluate(
@@ -44,6 +50,8 @@ def evaluate(
         name: score(collection.qrels, run.rankings, k=k, aspects=collection.aspects, vectors=vectors)
         for name, run in runs.items()
     }
+    firsts = {name: {query: ranking[:SHOWN] for query, ranking in run.rankings.items()} for name, run in runs.items()}
+    shown = {document for rankings in firsts.values() for ranking in rankings.values() for document in ranking}
     return CollectionResult(
         name=collection.name,
         split=collection.split,
@@ -52,9 +60,19 @@ def evaluate(
         relevant=collection.relevant,
         warnings=collection.warnings,
         baseline=reference,
-        methods=_compared(methods, runs, scores, reference, resamples, seed),
+        methods=_compared(methods, runs, scores, firsts, reference, resamples, seed),
         texts=dict(collection.queries),
+        labels={document.id: _label(document) for document in collection.documents if document.id in shown},
+        right={
+            query: frozenset(document for document, grade in judged.items() if grade > 0)
+            for query, judged in collection.qrels.items()
+        },
     )
+
+
+def _label(document: Document) -> str:
+    """Return the title of a document, or the beginning of its text."""
+    return document.title or textwrap.shorten(document.text, _LABEL, placeholder="\N{HORIZONTAL ELLIPSIS}")
 
 
 def choose_baseline(methods: Sequence[Method], requested: str | None = None) -> str:
@@ -73,6 +91,7 @@ def _compared(
     methods: Sequence[Method],
     runs: dict[str, Run],
     scores: dict[str, QueryScores],
+    firsts: Mapping[str, Mapping[str, Sequence[str]]],
     baseline: str,
     resamples: int,
     seed: int,
@@ -100,5 +119,6 @@ def _compared(
             intervals={metric: interval(means[method.name, metric]) for metric in own},
             versus=versus,
             seconds=runs[method.name].seconds,
+            firsts=firsts[method.name],
         )
     return results
