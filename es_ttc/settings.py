@@ -276,8 +276,18 @@ class GatewaySettings(Settings):
     )
     model_token: SecretStr | None = Field(
         None,
-        description="Bearer token that requests to `/_ttc/rerank` and `/_ttc/v1/embeddings` must carry. Without it "
-        "anyone who reaches the gateway can have texts scored and encoded.",
+        description="Bearer token that requests to `/_ttc/rerank` and `/_ttc/v1/embeddings` must carry. Without it and "
+        "`admin_token` anyone who reaches the gateway can have texts scored and encoded.",
+    )
+    admin_token: SecretStr | None = Field(
+        None,
+        description="Token that requests below `/_ttc/` must carry, as `Authorization: Bearer` or in the header "
+        "`x-ttc-token`, for engines without security. Not asked of `admin_open` and of the plugin's endpoints, which "
+        "have `sidecar_token`; where `model_token` is wanted, either will do.",
+    )
+    admin_open: tuple[Literal["health", "ready", "metrics", "openapi.json", "search.schema.json"], ...] = Field(
+        ("health", "ready"),
+        description="Endpoints below `/_ttc/` that need no `admin_token`; add `metrics` for a Prometheus without it.",
     )
     rerank_models: dict[str, str] = Field(
         default_factory=dict,

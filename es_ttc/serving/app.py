@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,6 +21,7 @@ from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.serving import tracing
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking
+from es_ttc.serving.admin.bearer import AdminToken
 from es_ttc.serving.admin.embeddings import EmbeddingsService
 from es_ttc.serving.admin.encode import DocumentEncodingService
 from es_ttc.serving.admin.jobs import JobsApi
@@ -55,6 +57,7 @@ from es_ttc.serving.query.stage import RewriteStage
 from es_ttc.serving.rescore.candidates import NearestDocuments
 from es_ttc.serving.rescore.stage import RescoreStage
 from es_ttc.serving.rescore.window import WindowRescorers
+from es_ttc.serving.schemas.openapi import MODEL_TOKEN, SIDECAR_TOKEN, token_of_path
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
 from es_ttc.serving.search.engine import EngineSearches
 from es_ttc.serving.search.pipeline import SearchPipeline
@@ -122,7 +125,22 @@ def create_app(
     memory = BodyMemory(settings.max_bodies_mb * 2**20)
     writes = _write_encoding(settings, services)
     engine = EngineApp(searches, writes, services.metrics, memory, settings.max_concurrent_requests, callers)
-    return Entrance(_PathDispatch(own, engine, memory), settings.allowed_hosts, settings.allowed_origins)
+    return Entrance(
+        _PathDispatch(own, engine, memory), settings.allowed_hosts, settings.allowed_origins, _admin_token(settings)
+    )
+
+
+def _admin_token(settings: GatewaySettings) -> AdminToken | None:
+    if settings.admin_token is None:
+        return None
+    chosen = {f"{PREFIX}{name}" for name in settings.admin_open}
+    own_tokens = {path for path, token in token_of_path().items() if token in (MODEL_TOKEN, SIDECAR_TOKEN)}
+    return AdminToken(settings.admin_token, frozenset(chosen | own_tokens))
+
+
+def _model_tokens(settings: GatewaySettings) -> tuple[SecretStr, ...]:
+    """Return the tokens with which the gateway's models may be used; none if everyone may."""
+    return tuple(token for token in (settings.model_token, settings.admin_token) if token is not None)
 
 
 async def _load(rest: Awaitable[None], warm_up: WarmUp, process: GatewayProcess) -> None:
@@ -264,7 +282,7 @@ def _status_endpoints(settings: GatewaySettings, services: Services, process: Ga
         settings.rerank_models,
         services.metrics,
         services.offload,
-        token=settings.model_token,
+        tokens=_model_tokens(settings),
         max_body=max_body,
         max_documents=max_documents,
         timeout_ms=settings.rerank_timeout_ms,
@@ -274,7 +292,7 @@ def _status_endpoints(settings: GatewaySettings, services: Services, process: Ga
         settings.embedding_models,
         services.metrics,
         services.offload,
-        token=settings.model_token,
+        tokens=_model_tokens(settings),
         max_body=max_body,
         timeout_ms=settings.rerank_timeout_ms,
     )
