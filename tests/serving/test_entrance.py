@@ -92,7 +92,7 @@ def test_the_admin_token_is_asked_below_the_gateways_own_paths(opensearch_url: s
             refused = call(url, "GET", path)
             assert refused.status == 401, path
             assert dict(refused.headers)["www-authenticate"].startswith("Bearer")
-            assert "admin_token" in refused.json["error"]["reason"]
+            assert "admin_token" in refused.json()["error"]["reason"]
             assert call(url, "GET", path, headers=model).status == 401
         for headers in (admin, {"x-ttc-token": "opens it"}):
             assert call(url, "GET", "/_ttc/metrics", headers=headers).status == 200
