@@ -289,6 +289,13 @@ class GatewaySettings(Settings):
         ("health", "ready"),
         description="Endpoints below `/_ttc/` that need no `admin_token`; add `metrics` for a Prometheus without it.",
     )
+    jobs_metrics_seconds: float = Field(
+        60.0,
+        ge=0,
+        le=3600,
+        description="Interval at which the gateway counts the pending documents of jobs for its metrics, in seconds, "
+        "with its own credentials (`username`, `api_key`...), which must be able to read `jobs_index`; 0 for never.",
+    )
     rerank_models: dict[str, str] = Field(
         default_factory=dict,
         description="Model names that clients send to `/_ttc/rerank`, and the methods that they mean, e.g. "

@@ -24,6 +24,7 @@ from es_ttc.serving.adaptive.ranking import AdaptiveReranking
 from es_ttc.serving.admin.bearer import AdminToken
 from es_ttc.serving.admin.embeddings import EmbeddingsService
 from es_ttc.serving.admin.encode import DocumentEncodingService
+from es_ttc.serving.admin.job_metrics import JobMetrics, counted_by
 from es_ttc.serving.admin.jobs import JobsApi
 from es_ttc.serving.admin.rerank import RerankService
 from es_ttc.serving.admin.score import SidecarService
@@ -109,7 +110,11 @@ def create_app(
                 await services.warm_up.load()
             rest = services.warm_up.retry() if wait_for_encoder else services.warm_up.run()
             process.accepts(ready=services.warm_up.done)
-            background = asyncio.gather(_load(rest, services.warm_up, process), _keep_current(services.metrics))
+            background = asyncio.gather(
+                _load(rest, services.warm_up, process),
+                _keep_current(services.metrics),
+                _count_jobs(settings, services),
+            )
             yield
             background.cancel()
             with suppress(asyncio.CancelledError):
@@ -156,6 +161,13 @@ async def _keep_current(metrics: Metrics) -> None:
         await asyncio.sleep(_METRICS_SECONDS)
 
 
+async def _count_jobs(settings: GatewaySettings, services: "Services") -> None:
+    """Keep the metrics of jobs."""
+    if settings.jobs_metrics_seconds:
+        look = counted_by(services.upstream, settings)
+        await JobMetrics(look, services.metrics).run(settings.jobs_metrics_seconds)
+
+
 class Services:
     """The services that the parts of a gateway share.
 
@@ -193,6 +205,7 @@ class Services:
         self.programs = serve_programs(settings)
         self.rerankers = Rerankers(settings.rerankers, llm_rerankers(settings))
         self.model = SharedModel(settings)
+        self.metrics.watch_model(lambda: self.model.breaker_open)
         turns = reads.turns
         self.metrics.watch_cache(cache)
         self.metrics.watch_reads(lambda: turns.in_flight, lambda: turns.waiting, lambda: turns.capacity)
