@@ -120,7 +120,7 @@ $(VENV)/.release: $(VENV)/.uv requirements/release.txt
 
 # LangChain, LlamaIndex and Haystack want an older client than ours: they have an environment of their own.
 $(VENV)/.frameworks: $(VENV)/.uv requirements/frameworks.txt
-	@echo "installing LangChain, LlamaIndex and Haystack into $(VENV)/frameworks (280 MB, once)"
+	@echo "installing LangChain, LlamaIndex, Haystack and Cohere's client into $(VENV)/frameworks (280 MB, once)"
 	@$(BIN)/uv venv -q --clear --python $(BIN)/python $(VENV)/frameworks
 	@$(BIN)/uv pip install -q --python $(VENV)/frameworks/bin/python --require-hashes -r requirements/frameworks.txt
 	@touch $@

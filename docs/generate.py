@@ -215,12 +215,18 @@ def endpoints_page() -> str:
         "of every body. Errors have the engines' form. `GET /_ttc/search.schema.json` is the JSON Schema of a search "
         "body with a [`ttc` section](section.md): an editor that knows it completes methods and parameters, and marks "
         "what the gateway would refuse ([how](../how-to/connect-a-client.md#check-a-search-body-in-an-editor)).\n",
+        "A token is wanted only where it is set; `admin_open` names endpoints that need no `admin_token` "
+        "([settings](settings.md)).\n",
         "| request | what it does | body | carries |\n| --- | --- | --- | --- |",
     ]
-    carried = {"engine": "the caller's credentials", "model_token": "`model_token`", "sidecar_token": "`sidecar_token`"}
+    carried = {
+        "engine": "`admin_token`, the caller's credentials",
+        "model_token": "`model_token` or `admin_token`",
+        "sidecar_token": "`sidecar_token`",
+    }
     for one in OPERATIONS:
         body = " or ".join(f"`{model.__name__}`" for model in one.body)
-        carries = carried[one.security] if one.security else ""
+        carries = carried[one.security] if one.security else "`admin_token`"
         parts.append(f"| `{one.method.upper()} {one.path}` | {_cell(one.summary)} | {body} | {carries} |")
     for model in dict.fromkeys(model for one in OPERATIONS for model in one.body):
         parts += [

@@ -276,8 +276,25 @@ class GatewaySettings(Settings):
     )
     model_token: SecretStr | None = Field(
         None,
-        description="Bearer token that requests to `/_ttc/rerank` and `/_ttc/v1/embeddings` must carry. Without it "
-        "anyone who reaches the gateway can have texts scored and encoded.",
+        description="Bearer token that requests to `/_ttc/rerank` and `/_ttc/v1/embeddings` must carry. Without it and "
+        "`admin_token` anyone who reaches the gateway can have texts scored and encoded.",
+    )
+    admin_token: SecretStr | None = Field(
+        None,
+        description="Token that requests below `/_ttc/` must carry, as `Authorization: Bearer` or in the header "
+        "`x-ttc-token`, for engines without security. Not asked of `admin_open` and of the plugin's endpoints, which "
+        "have `sidecar_token`; where `model_token` is wanted, either will do.",
+    )
+    admin_open: tuple[Literal["health", "ready", "metrics", "openapi.json", "search.schema.json"], ...] = Field(
+        ("health", "ready"),
+        description="Endpoints below `/_ttc/` that need no `admin_token`; add `metrics` for a Prometheus without it.",
+    )
+    jobs_metrics_seconds: float = Field(
+        60.0,
+        ge=0,
+        le=3600,
+        description="Interval at which the gateway counts the pending documents of jobs for its metrics, in seconds, "
+        "with its own credentials (`username`, `api_key`...), which must be able to read `jobs_index`; 0 for never.",
     )
     rerank_models: dict[str, str] = Field(
         default_factory=dict,

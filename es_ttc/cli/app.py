@@ -29,6 +29,7 @@ from es_ttc.cli.train import train
 from es_ttc.cli.tune import tune
 from es_ttc.cli.worker import worker
 from es_ttc.common.process_arguments import hide_credentials
+from es_ttc.engine.exchange import Unreachable
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.logs import configure_logs
 from es_ttc.settings import wrong_setting
@@ -41,6 +42,9 @@ SECTIONS: Mapping[str, tuple[click.Command, ...]] = {
     "Operate": (worker, jobs),
 }
 """All commands, in the order in which help lists them."""
+
+
+_NO_ENGINE = "; start one with `es-ttc engine up`, or name yours with --engine or ES_TTC_ENGINE"
 
 
 class SectionedGroup(click.Group):
@@ -110,7 +114,7 @@ def run(arguments: list[str]) -> int:
     except EsTtcError as error:
         if debug:
             raise
-        return _fail(str(error), 1)
+        return _fail(f"{error}{_NO_ENGINE if isinstance(error.__cause__, Unreachable) else ''}", 1)
     except Exception as error:
         if debug:
             raise

@@ -37,6 +37,11 @@ NODE = "demo"
 ENCODER = "minilm@onnx"
 """Loads in a second and needs no torch; the index can be queried with any backend of the same model."""
 INTRODUCTION = "The same queries, ranked by a real engine and by methods that rescore its hits; all on this machine.\n"
+READY = (
+    *("blend", "bm25", "dense", "hybrid", "maxsim", "spectral", "mmr", "nnn", "rocchio", "softcentroid", "rm3"),
+    *("knn:nnn", "knn:rocchio", "knn:softcentroid"),
+)
+"""Methods that the indices of the demonstration serve; the others need more features, a model, or a graph."""
 PLACES = 5
 """Places shown of every ranking."""
 FAINT = "dim"
@@ -166,7 +171,7 @@ def _prepare(settings: GatewaySettings) -> Prepared:
     from es_ttc.lab.demo import limit_style, stdlib
 
     encoder = load_encoder(settings.encoder, cache_dir=settings.cache_dir)
-    return Prepared(encoder, [limit_style.generate(), stdlib.generate()])
+    return Prepared(encoder, [stdlib.generate(), limit_style.generate()])
 
 
 def _set_up(
@@ -246,8 +251,8 @@ def _tell(console: Console, stage: DemoSession, results: "Sequence[CollectionRes
     console.print(heading("Before and after"))
     console.print(
         Text(
-            "The query that gained most in each collection, and the one that lost most. ● marks right answers, ▲ and ▼ "
-            "moves against bm25.\n",
+            "The query that gained most in each collection, and the one that lost most in the first. ● marks right "
+            "answers, ▲ and ▼ moves against bm25.\n",
             FAINT,
         )
     )
@@ -255,7 +260,7 @@ def _tell(console: Console, stage: DemoSession, results: "Sequence[CollectionRes
         console.print(_example(stage, index, query, why))
     console.print(heading("The same from anywhere"))
     console.print(Text("Any client of the engine can point at the gateway; a search opts in with one section:\n"))
-    console.print(_curl(stage, "round a number up", stage.exhibits[-1].index), markup=False, soft_wrap=True)
+    console.print(_curl(stage, "round a number up", stage.exhibits[0].index), markup=False, soft_wrap=True)
     console.print(Text(f"\n{seconds:.0f} seconds in all.", FAINT))
 
 
@@ -305,8 +310,8 @@ def _about(exhibit: "Exhibit") -> Text:
         )
     else:
         about.append(
-            f"  {documents} profiles that each list 30 to 50 things; {queries} queries that ask for one of them in "
-            f"other words: none shares a word with what it looks for."
+            f"  a hard case, made to be one: {documents} generated profiles that each list 30 to 50 things; {queries} "
+            f"queries that ask for one of them in other words, so that none shares a word with what it looks for."
         )
     if cut:
         about.append(f" {cut} documents are cut at {exhibit.spec.max_tokens} tokens, to be quick.")
@@ -314,20 +319,21 @@ def _about(exhibit: "Exhibit") -> Text:
 
 
 def examples(exhibits: "Sequence[Exhibit]", results: "Sequence[CollectionResult]") -> list[tuple[str, str, str]]:
-    """Choose queries by a rule: the one that gains most in each collection, and the one that loses most in the last.
+    """Choose queries by a rule: the one that gains most in each collection, and the one that loses most in the first.
 
     Returns:
         (index, query id, why it is shown) of each.
     """
     from es_ttc.lab.demo.exhibit import gains
 
-    chosen = []
-    for exhibit, result in zip(exhibits, results, strict=True):
-        gained = gains(result)
-        chosen.append((exhibit.index, max(gained, key=gained.__getitem__), "the greatest gain"))
-    worst = min(gained, key=gained.__getitem__)
-    if gained[worst] < 0:
-        chosen.append((exhibits[-1].index, worst, "the greatest loss"))
+    gained = [gains(result) for result in results]
+    chosen = [
+        (exhibit.index, max(each, key=each.__getitem__), "the greatest gain")
+        for exhibit, each in zip(exhibits, gained, strict=True)
+    ]
+    worst = min(gained[0], key=gained[0].__getitem__)
+    if gained[0][worst] < 0:
+        chosen.insert(1, (exhibits[0].index, worst, "the greatest loss"))
     return chosen
 
 
@@ -373,12 +379,13 @@ def _prompt(console: Console, stage: DemoSession) -> None:
         return shown([stage.runner.run(search(target, question))], choices.size)
 
     console.print(heading("Now you"))
-    console.print(Text("Type a query; :help lists the commands, Ctrl-D ends.\n"))
+    console.print(Text("Type a query, such as: round a number up\n:help lists the commands, Ctrl-D ends.\n"))
     indices = [exhibit.index for exhibit in stage.exhibits]
     Prompt(
-        Choices(indices[-1], SHOWN, PLACES),
+        Choices(indices[0], SHOWN, PLACES),
         indices=indices,
-        methods=names(),
+        methods=READY,
+        others=sorted(set(names()) - set(READY)),
         answer=answer,
         curl=lambda text, choices: curl(
             stage.gateway, choices.index, stage.target(choices.index).fields, asked(text, choices)
@@ -405,7 +412,7 @@ def _kept(stage: DemoSession, *, ours: bool) -> str:
         removal = [f"es-ttc index delete {index} --engine {stage.engine}" for index in indices]
     lines = [
         f"\nkept: {stage.described} at {stage.engine} with {' and '.join(indices)}. Search it:",
-        f'  es-ttc search {indices[-1]} "round a number up" --compare --engine {stage.engine}',
+        f'  es-ttc search {indices[0]} "round a number up" --compare --engine {stage.engine}',
         "and remove it:",
         *(f"  {command}" for command in removal),
     ]

@@ -149,6 +149,7 @@ def evaluate(
     """
     from es_ttc.lab.evaluation.methods import resolve
     from es_ttc.lab.evaluation.plan import Plan
+    from es_ttc.lab.evaluation.report import require_writable
     from es_ttc.rescorers.learned.model import serve_from
     from es_ttc.settings import EngineSettings
 
@@ -171,6 +172,9 @@ def evaluate(
         engine=None if engine == MEMORY else EngineSettings(engine=engine),
     )
     collections = [_warned(collection, chosen, plan.methods) for collection in _load(data, split)]
+    for folder in (report, out and out.absolute().parent):
+        if folder is not None:
+            require_writable(folder)
     command = _command(click.get_current_context(), data)
     with interruptible():
         evaluation = _evaluate(plan, collections, settings, command, quiet=as_json)

@@ -149,10 +149,20 @@ def ingest(
         print_json(_as_dict(outcome, request))
     else:
         click.echo(_sentence(outcome, identity))
+    if outcome.repeated:
+        click.echo(
+            f"es-ttc: {outcome.repeated:,} of the records have the id of an earlier one: the last of each id is in the "
+            "index",
+            err=True,
+        )
     if outcome.empty:
         click.echo(f"es-ttc: {outcome.empty:,} documents have no text in the index's text fields", err=True)
     if outcome.rejected:
         click.echo(f"es-ttc: {outcome.rejected:,} documents were rejected: see {rejected}", err=True)
+        for reason in outcome.reasons:
+            click.echo(f"  {reason}", err=True)
+        if outcome.rejected > len(outcome.reasons):
+            click.echo(f"  and {outcome.rejected - len(outcome.reasons):,} more", err=True)
     if outcome.rejected_before:
         click.echo(
             f"es-ttc: {outcome.rejected_before:,} documents were rejected before this run was resumed: see {rejected}",

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from es_ttc.cli.common import connected, engine_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.options import JsonObjectType, examples
+from es_ttc.errors import LlmError, LlmFailure
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ _MAX_PHRASES = 12
 _MAX_TEXT = 160
 _SHARES = (0.3, 0.5, 0.7)
 _ROUGHLY_MINUTES = 10
+_WRONG_API = (
+    "a base model, which only continues texts, needs ES_TTC_LLM_API=completions, and an assistant needs "
+    "ES_TTC_LLM_API=chat"
+)
 
 
 @click.group()
@@ -139,6 +144,11 @@ def submit(index: str, engine: str | None, dry_run: bool, sample: int, as_json: 
         with stderr.status(f"asking the model about {sample} documents"):
             trial = _run(engine, lambda client, settings: service.dry_run(client, settings, request, sample))
         _show_trial(trial, as_json=as_json)
+        if trial.documents and all(each.problem for each in trial.documents):
+            raise LlmError(
+                f"the model gave no phrases for any of {len(trial.documents)} documents; {_WRONG_API}",
+                LlmFailure.MALFORMED,
+            )
         return
     status = _run(engine, lambda client, settings: service.submit(client, settings, request))
     if as_json:
@@ -426,9 +436,10 @@ def _show_trial(trial: "DryRun", *, as_json: bool) -> None:
     if reached:
         click.echo(f"similarity of phrases to their documents: {', '.join(reached)}")
     cost = f", cost {trial.cost:,.2f}" if trial.cost else ""
+    duration = f", {_time(trial.seconds)} with one question at a time" if trial.seconds else ""
     click.echo(
         f"no document was written. The whole: {trial.pending:,} documents, about {trial.read:,} tokens read and "
-        f"{trial.written:,} written{cost}, {_time(trial.seconds)} with one question at a time"
+        f"{trial.written:,} written{cost}{duration}"
     )
 
 

@@ -36,12 +36,13 @@ Answer = Callable[[str, Choices], RenderableType]
 
 
 class Prompt:
-    """Reads lines until the end: `:quit`, Ctrl-D or Ctrl-C.
+    """Reads lines until the end: `:quit`, Ctrl-D, or Ctrl-C twice; once, it drops the line.
 
     Args:
         choices: The initial options.
         indices: Names for `:index`.
         methods: Names for `:method`.
+        others: Names of methods that this index cannot serve; they are accepted too, and their error says why not.
         answer: Answers a query.
         curl: Returns the command line of the same request to the gateway.
         console: Displays the results.
@@ -54,6 +55,7 @@ class Prompt:
         *,
         indices: Sequence[str],
         methods: Sequence[str],
+        others: Sequence[str] = (),
         answer: Answer,
         curl: Callable[[str, Choices], str],
         console: Console,
@@ -62,6 +64,7 @@ class Prompt:
         self.choices = choices
         self._indices = indices
         self._methods = methods
+        self._others = others
         self._answer = answer
         self._curl = curl
         self._console = console
@@ -73,12 +76,21 @@ class Prompt:
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401 - importing it gives input() a history and line editing
 
+        stopping = False
         while True:
             try:
                 line = self._read(f"{self.choices.index} · {self.choices.method} > ").strip()
-            except (EOFError, KeyboardInterrupt):
+            except EOFError:
                 self._console.print()
                 return
+            except KeyboardInterrupt:
+                self._console.print()
+                if stopping:
+                    return
+                stopping = True
+                self._say("Ctrl-D ends, and so does Ctrl-C once more")
+                continue
+            stopping = False
             if line in (":quit", ":q", ":exit"):
                 return
             if line:
@@ -102,7 +114,10 @@ class Prompt:
             case "help" | "h" | "":
                 self._console.print(self._help())
             case "method":
-                self.choices.method = self._chosen(argument, self._methods, self.choices.method)
+                if argument in self._others:
+                    self.choices.method = argument
+                else:
+                    self.choices.method = self._chosen(argument, self._methods, self.choices.method)
             case "index":
                 self.choices.index = self._chosen(argument, self._indices, self.choices.index)
             case "size":
@@ -139,6 +154,7 @@ class Prompt:
             (":size N", "number of hits"),
             (":curl", "the same search as a curl command"),
             (":quit", "end (Ctrl-D too)"),
+            *((("further methods", f"need more than this index has: {', '.join(self._others)}"),) * bool(self._others)),
         ):
             table.add_row(f"[bold]{escape(command)}[/bold]", escape(meaning))
         return table

@@ -87,6 +87,7 @@ def serve(
     Clients use the gateway's address instead of the engine's. Searches with a `ttc` section are rescored, all other
     requests are forwarded unchanged.
     """
+    from es_ttc.encoders.registry import require_known
     from es_ttc.rescorers.learned import model as learned_models
     from es_ttc.rescorers.tuned import TunedDefaults
     from es_ttc.serving.http.tls import server_certificate
@@ -111,6 +112,8 @@ def serve(
     )
     settings = GatewaySettings(**flags)
     tls = server_certificate(settings) is not None
+    for name in (settings.encoder, *settings.encoders):
+        require_known(name)
     TunedDefaults.read(settings.tuned)  # errors in them are reported before the gateway listens
     learned_models.serve_from(settings.ranking_models)
     serve_programs(settings)

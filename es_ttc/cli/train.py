@@ -111,6 +111,7 @@ def _tune(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 @_tune("for both roles a copy of the encoder")
 def dense(data: Path, hidden: int, temperature: float, metric: str, tune: str, **common: Any) -> None:
     """Train an adapter for queries and one for documents on cosines, with InfoNCE over the batch."""
+    require_torch()
     from es_ttc.lab.training.recipes.dense import DenseRecipe
 
     def recipe(tasks: "Sequence[Task]", side: "Sides") -> "Trainable":
@@ -179,6 +180,7 @@ def dense(data: Path, hidden: int, temperature: float, metric: str, tune: str, *
 @_tune("for queries a copy of the encoder, beside the adapter for documents")
 def nnn(data: Path, start: Path | None, tune: str, **options: Any) -> None:
     """Train adapters through the unrolled solver of the method `nnn` (NNN-Tr)."""
+    require_torch()
     from es_ttc.lab.training.recipes.nnn import NnnOptions, NnnRecipe, choose_penalty
 
     if (options["l1"] is None) != (options["l2"] is None):
@@ -233,6 +235,7 @@ def colt(data: Path, start: Path | None, **options: Any) -> None:
 
     A document that was not in the training data keeps its original vector.
     """
+    require_torch()
     from es_ttc.lab.training.recipes.colt import ColtOptions, ColtRecipe
 
     chosen, common = _parted(ColtOptions, options)
@@ -273,6 +276,7 @@ def head(data: tuple[Path, ...], **options: Any) -> None:
 
     It fits the collections that it is trained on. On others it is usually worse than no map: evaluate before use.
     """
+    require_torch()
     from es_ttc.lab.training.recipes.head import HeadOptions, HeadRecipe
 
     chosen, common = _parted(HeadOptions, options)
@@ -299,7 +303,6 @@ def _train(
     common: dict[str, Any],
 ) -> None:
     """Run one training, and display the result."""
-    require_torch()
     from es_ttc.lab.training.session import TrainingRequest, run
 
     settings = adapted(Settings(**given(encoder=common.get("encoder"))), common.get("adapter"))

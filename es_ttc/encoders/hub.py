@@ -15,6 +15,7 @@ _PATTERNS = {
     "vllm": _TORCH,  # the weights are part of the identity
 }
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+_LOOK_SECONDS = 5.0
 _IGNORED = ("openvino/*", "*.ot", "*.h5", "*.msgpack")
 
 
@@ -31,14 +32,44 @@ def snapshot(name: str, backend: str, short_names: Sequence[str]) -> Path:
     Raises:
         ConfigurationError: There is no such model, or it is unavailable.
     """
-    repository = name if "/" in name else f"sentence-transformers/{name}"
-    near = nearest(name, short_names)
-    meant = f" (did you mean [{near}]?)" if near else ""
-    with _from_the_hub(f"encoder [{name}]{meant} is no short name ({', '.join(short_names)}), no folder"):
+    repository = _repository(name)
+    with _from_the_hub(_what(name, short_names)):
         folder = _download(repository, _PATTERNS[backend])
         if _PATTERNS[backend] is _TORCH and not any(folder.rglob("*.safetensors")):
             folder = _download(repository, (*_COMMON, "pytorch_model*.bin"))
     return folder
+
+
+def require_known(name: str, short_names: Sequence[str]) -> None:
+    """Raise an error for a model that certainly does not exist; download nothing.
+
+    Nothing is raised where the hub does not answer within `_LOOK_SECONDS`, or wants a token that it does not get.
+
+    Args:
+        name: As for :func:`snapshot`.
+        short_names: As for :func:`snapshot`.
+
+    Raises:
+        ConfigurationError: The hub does not know the model, or it is switched off and the cache lacks the model.
+    """
+    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    repository = _repository(name)
+    with _from_the_hub(_what(name, short_names)):
+        try:
+            snapshot_download(repository, local_files_only=True)
+        except (OSError, ValueError):
+            if constants.HF_HUB_OFFLINE:
+                raise
+            try:
+                HfApi().model_info(repository, timeout=_LOOK_SECONDS)
+            except GatedRepoError:
+                return
+            except RepositoryNotFoundError:
+                raise
+            except (OSError, ValueError):
+                return
 
 
 def adapter(name: str) -> Path:
@@ -49,6 +80,16 @@ def adapter(name: str) -> Path:
     """
     with _from_the_hub(f"adapter [{name}] is none of the model's own, no folder"):
         return _download(name, _ADAPTER)
+
+
+def _repository(name: str) -> str:
+    return name if "/" in name else f"sentence-transformers/{name}"
+
+
+def _what(name: str, short_names: Sequence[str]) -> str:
+    near = nearest(name, short_names)
+    meant = f" (did you mean [{near}]?)" if near else ""
+    return f"encoder [{name}]{meant} is no short name ({', '.join(short_names)}), no folder"
 
 
 def _download(repository: str, patterns: Sequence[str]) -> Path:

@@ -149,6 +149,18 @@ def _trained(name: str, model: str, adapter: str | None) -> Path | None:
     return folder if trained.is_trained(folder) else None
 
 
+def require_known(name: str) -> None:
+    """Raise an error for an encoder that certainly cannot be loaded here, before anything is loaded or downloaded.
+
+    Raises:
+        ConfigurationError: The name is malformed, or no short name, folder or model of the hub.
+    """
+    model = parse_name(name).model
+    elsewhere = model not in SHORT_NAMES and not Path(model).expanduser().is_dir()
+    if elsewhere and importlib.util.find_spec("huggingface_hub") is not None:
+        hub.require_known(model, SHORT_NAMES)
+
+
 def on_backend(name: str, suffix: str) -> str:
     """Return an encoder's name with another backend, ``@onnx``, or without one for ""."""
     parsed = parse_name(name)

@@ -28,7 +28,9 @@ async def connect(settings: EngineSettings) -> Engine:
     try:
         info = await engine_info(settings)
     except EngineError as error:
-        raise _explained(error, url) from error
+        if (explained := _explained(error, url)) is error:
+            raise
+        raise explained from error
     version = identify(info, url)
     if (refusal := version.refusal(f"[{url}]")) is not None:
         raise refusal

@@ -15,7 +15,7 @@ from elasticsearch.serializer import OrjsonSerializer
 
 from es_ttc.common import exact_numbers
 from es_ttc.engine.client import CONNECTIONS, JSON, ClientEngine, Detected, PointInTimeApi, exact, tls_options
-from es_ttc.engine.exchange import Answer, Unreachable
+from es_ttc.engine.exchange import Answer, Unreachable, why_unconnected
 from es_ttc.engine.http import service_headers
 from es_ttc.engine.versions import NOT_OFFERED, Product
 from es_ttc.errors import EngineError
@@ -73,8 +73,9 @@ class ElasticsearchEngine(ClientEngine):
         except elastic_transport.SerializationError as error:
             raise self._not_json(method, path) from error
         except elastic_transport.TransportError as error:
-            unsent = any(isinstance(cause, aiohttp.ClientConnectorError) for cause in error.errors)
-            raise Unreachable(error.message, may_repeat=True, unsent=unsent) from error
+            unmade = [cause for cause in error.errors if isinstance(cause, aiohttp.ClientConnectorError)]
+            reason = why_unconnected(unmade[0]) if unmade else error.message
+            raise Unreachable(reason, may_repeat=True, unsent=bool(unmade)) from error
         return Answer(meta.status, answer)
 
     async def _detect(self, nodes: Mapping[str, Any]) -> Detected:

@@ -1,11 +1,14 @@
 """One request to an engine: repeated where that may help, with its failures converted to errors."""
 
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 import stamina
 
+from es_ttc.engine.http import TLS_ERRORS
 from es_ttc.errors import EngineError, EngineUnavailable
 
 BUSY = frozenset({429, 502, 503, 504})
@@ -44,6 +47,19 @@ class Unreachable(Exception):
         super().__init__(reason)
         self.may_repeat = may_repeat
         self.unsent = unsent
+
+
+def why_unconnected(error: object) -> str:
+    """Return in words why a client has no connection; the error's own text if it is of no common kind."""
+    if not isinstance(error, aiohttp.ClientConnectorError) or isinstance(error, TLS_ERRORS):
+        return str(error)
+    match error.os_error:
+        case ConnectionRefusedError():
+            return f"nothing listens on port {error.port} (connection refused)"
+        case socket.gaierror():
+            return f"the name [{error.host}] is unknown"
+        case reason:
+            return str(reason.strerror or reason)
 
 
 async def answer_of(

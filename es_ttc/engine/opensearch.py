@@ -12,7 +12,7 @@ from es_ttc.common import exact_numbers
 from es_ttc.engine.addresses import engine_addresses
 from es_ttc.engine.aws import signer_of
 from es_ttc.engine.client import CONNECTIONS, ClientEngine, Detected, PointInTimeApi, exact, tls_options
-from es_ttc.engine.exchange import Answer, Unreachable
+from es_ttc.engine.exchange import Answer, Unreachable, why_unconnected
 from es_ttc.engine.http import TLS_ERRORS, service_headers
 from es_ttc.engine.versions import Product
 from es_ttc.settings import EngineSettings
@@ -79,7 +79,7 @@ class OpenSearchEngine(ClientEngine):
         except opensearchpy.ConnectionError as error:
             unsent = isinstance(error.info, aiohttp.ClientConnectorError)
             raise Unreachable(
-                str(error.info), may_repeat=not isinstance(error.info, TLS_ERRORS), unsent=unsent
+                why_unconnected(error.info), may_repeat=not isinstance(error.info, TLS_ERRORS), unsent=unsent
             ) from error
         except opensearchpy.TransportError as error:
             return Answer(int(error.status_code), error.info)

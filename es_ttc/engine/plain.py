@@ -7,7 +7,7 @@ import orjson
 
 from es_ttc.engine.addresses import NodePool, engine_addresses
 from es_ttc.engine.aws import signer_of
-from es_ttc.engine.exchange import Answer, Unreachable, answer_of, not_json
+from es_ttc.engine.exchange import Answer, Unreachable, answer_of, not_json, why_unconnected
 from es_ttc.engine.http import TLS_ERRORS, open_session, service_headers
 from es_ttc.settings import EngineSettings
 
@@ -38,7 +38,7 @@ async def engine_info(settings: EngineSettings) -> Any:
             raise Unreachable(f"no answer within {seconds:g} seconds", may_repeat=False) from error
         except (aiohttp.ClientError, OSError) as error:
             nodes.failed(node)
-            raise Unreachable(str(error), may_repeat=not isinstance(error, TLS_ERRORS)) from error
+            raise Unreachable(why_unconnected(error), may_repeat=not isinstance(error, TLS_ERRORS)) from error
         try:
             return Answer(status, orjson.loads(raw))
         except orjson.JSONDecodeError as error:

@@ -28,6 +28,11 @@ class CircuitBreaker:
         self._trial: float | None = None
 
     @property
+    def is_open(self) -> bool:
+        """Whether it is open: until a call has succeeded, the trials included."""
+        return self._opened_at is not None
+
+    @property
     def seconds_left(self) -> float:
         """Time until the next call is allowed; 0 if one is allowed now."""
         if self._opened_at is None:

@@ -92,6 +92,11 @@ class Endpoint:
         return str(self._base)
 
     @property
+    def breaker_open(self) -> bool:
+        """Whether its circuit breaker is open."""
+        return self._breaker.is_open
+
+    @property
     def seconds_closed(self) -> float:
         """Time for which it is not contacted after failures; 0 if it is."""
         return self._breaker.seconds_left

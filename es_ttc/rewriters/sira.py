@@ -23,6 +23,9 @@ _TOKENS_A_PHRASE = 8
 """Maximum number of tokens per phrase of the model's answer, punctuation included."""
 
 
+_EXCERPT = 100
+
+
 class SiraParams(FieldParams):
     """Parameters of :class:`SiraRewriter`."""
 
@@ -72,7 +75,8 @@ class SiraRewriter(WeightedRewriter):
         proposed = candidates(proposals(answer)[: params.phrases])
         texts = list(dict.fromkeys([*proposed, *_single_words(proposed)])) if params.words else proposed
         if not texts:
-            return Expansion(summary={"prompt": prompt.version})
+            note = f"the model's answer holds no phrases: {' '.join(answer.split())[:_EXCERPT]!r}"
+            return Expansion(summary={"prompt": prompt.version, "note": note})
         own, *analysed = await corpus.tokens([text, *texts])
         distinct, dropped = screen(texts, analysed, [own])
         frequencies = await corpus.frequencies([phrase.text for phrase in distinct])

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,8 +21,10 @@ from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.serving import tracing
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking
+from es_ttc.serving.admin.bearer import AdminToken
 from es_ttc.serving.admin.embeddings import EmbeddingsService
 from es_ttc.serving.admin.encode import DocumentEncodingService
+from es_ttc.serving.admin.job_metrics import JobMetrics, counted_by
 from es_ttc.serving.admin.jobs import JobsApi
 from es_ttc.serving.admin.rerank import RerankService
 from es_ttc.serving.admin.score import SidecarService
@@ -56,6 +59,7 @@ from es_ttc.serving.rescore.candidates import NearestDocuments
 from es_ttc.serving.rescore.passages import PassageReader
 from es_ttc.serving.rescore.stage import RescoreStage
 from es_ttc.serving.rescore.window import WindowRescorers
+from es_ttc.serving.schemas.openapi import MODEL_TOKEN, SIDECAR_TOKEN, token_of_path
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
 from es_ttc.serving.search.engine import EngineSearches
 from es_ttc.serving.search.pipeline import SearchPipeline
@@ -107,7 +111,11 @@ def create_app(
                 await services.warm_up.load()
             rest = services.warm_up.retry() if wait_for_encoder else services.warm_up.run()
             process.accepts(ready=services.warm_up.done)
-            background = asyncio.gather(_load(rest, services.warm_up, process), _keep_current(services.metrics))
+            background = asyncio.gather(
+                _load(rest, services.warm_up, process),
+                _keep_current(services.metrics),
+                _count_jobs(settings, services),
+            )
             yield
             background.cancel()
             with suppress(asyncio.CancelledError):
@@ -123,7 +131,22 @@ def create_app(
     memory = BodyMemory(settings.max_bodies_mb * 2**20)
     writes = _write_encoding(settings, services)
     engine = EngineApp(searches, writes, services.metrics, memory, settings.max_concurrent_requests, callers)
-    return Entrance(_PathDispatch(own, engine, memory), settings.allowed_hosts, settings.allowed_origins)
+    return Entrance(
+        _PathDispatch(own, engine, memory), settings.allowed_hosts, settings.allowed_origins, _admin_token(settings)
+    )
+
+
+def _admin_token(settings: GatewaySettings) -> AdminToken | None:
+    if settings.admin_token is None:
+        return None
+    chosen = {f"{PREFIX}{name}" for name in settings.admin_open}
+    own_tokens = {path for path, token in token_of_path().items() if token in (MODEL_TOKEN, SIDECAR_TOKEN)}
+    return AdminToken(settings.admin_token, frozenset(chosen | own_tokens))
+
+
+def _model_tokens(settings: GatewaySettings) -> tuple[SecretStr, ...]:
+    """Return the tokens with which the gateway's models may be used; none if everyone may."""
+    return tuple(token for token in (settings.model_token, settings.admin_token) if token is not None)
 
 
 async def _load(rest: Awaitable[None], warm_up: WarmUp, process: GatewayProcess) -> None:
@@ -137,6 +160,13 @@ async def _keep_current(metrics: Metrics) -> None:
     while metrics.shared:
         metrics.refresh()
         await asyncio.sleep(_METRICS_SECONDS)
+
+
+async def _count_jobs(settings: GatewaySettings, services: "Services") -> None:
+    """Keep the metrics of jobs."""
+    if settings.jobs_metrics_seconds:
+        look = counted_by(services.upstream, settings)
+        await JobMetrics(look, services.metrics).run(settings.jobs_metrics_seconds)
 
 
 class Services:
@@ -176,6 +206,7 @@ class Services:
         self.programs = serve_programs(settings)
         self.rerankers = Rerankers(settings.rerankers, llm_rerankers(settings))
         self.model = SharedModel(settings)
+        self.metrics.watch_model(lambda: self.model.breaker_open)
         turns = reads.turns
         self.metrics.watch_cache(cache)
         self.metrics.watch_reads(lambda: turns.in_flight, lambda: turns.waiting, lambda: turns.capacity)
@@ -266,7 +297,7 @@ def _status_endpoints(settings: GatewaySettings, services: Services, process: Ga
         settings.rerank_models,
         services.metrics,
         services.offload,
-        token=settings.model_token,
+        tokens=_model_tokens(settings),
         max_body=max_body,
         max_documents=max_documents,
         timeout_ms=settings.rerank_timeout_ms,
@@ -276,7 +307,7 @@ def _status_endpoints(settings: GatewaySettings, services: Services, process: Ga
         settings.embedding_models,
         services.metrics,
         services.offload,
-        token=settings.model_token,
+        tokens=_model_tokens(settings),
         max_body=max_body,
         timeout_ms=settings.rerank_timeout_ms,
     )

@@ -64,6 +64,26 @@ class Metrics:
             ("outcome",),
             registry=self.registry,
         )
+        self.pending_documents = Gauge(
+            "es_ttc_jobs_pending_documents",
+            "Documents that running jobs have still to process, by what the jobs do (encode, enrich).",
+            ("kind",),
+            registry=self.registry,
+            multiprocess_mode="livemax",
+        )
+        self.backlog_seconds = Gauge(
+            "es_ttc_jobs_backlog_seconds",
+            "Time for which there have been such documents without a break, as this gateway has seen it.",
+            ("kind",),
+            registry=self.registry,
+            multiprocess_mode="livemax",
+        )
+        self.jobs_seen = Gauge(
+            "es_ttc_jobs_seen",
+            "Whether the gateway could read the jobs' records the last time: 1 or 0.",
+            registry=self.registry,
+            multiprocess_mode="livemax",
+        )
         self._watched: list[Callable[[], None]] = []
         self._known: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
 
@@ -113,6 +133,15 @@ class Metrics:
             in_flight: Returns the number of requests that are being answered.
         """
         self._gauge("es_ttc_in_flight_requests", "Requests being answered.", in_flight)
+
+    def watch_model(self, closed: Callable[[], bool]) -> None:
+        """Add a metric of the language model.
+
+        Args:
+            closed: Returns whether its circuit breaker is open.
+        """
+        what = "Processes that do not contact the language model, because it has failed several times in a row."
+        self._gauge("es_ttc_model_breaker_open", what, closed)
 
     def watch_writes(self, outstanding: Callable[[], int]) -> None:
         """Add a metric of documents on their way.

@@ -199,6 +199,7 @@ def test_bm25_alone_needs_no_encoder(
         (["--params", '{"spectral": {"scale": []}}'], 1, "unknown parameter [scale]"),
         (["--k", "0"], 2, "0 is not in the range"),
         (["--engine", "http://127.0.0.1:1", "--methods", "bm25"], 1, "127.0.0.1:1"),
+        (["--methods", "bm25", "--report", "/dev/null/x"], 1, "folder [/dev/null/x] cannot be written"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(

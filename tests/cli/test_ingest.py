@@ -44,6 +44,7 @@ def test_make_fill_show_and_delete_an_index(work: Path, index_name: str, capsys:
     outcome = json.loads(captured.out)
     assert (outcome["read"], outcome["written"], outcome["rejected"]) == (3, 2, 1)
     assert "1 documents were rejected" in captured.err
+    assert "docs.csv, record 4: " in captured.err
     [letter] = (work / f"{index_name}.rejected.jsonl").read_text().splitlines()
     assert json.loads(letter)["line"] == 4
     assert run(["index", "show", index_name, "--json"]) == 0
@@ -160,7 +161,8 @@ def test_an_absent_engine_is_one_sentence(
     assert run(["ingest", "x", "docs.jsonl"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "cannot be reached" in captured.err
+    assert "cannot be reached: nothing listens on port 9 (connection refused)" in captured.err
+    assert "`es-ttc engine up`" in captured.err
     assert captured.err.count("\n") == 1
 
 

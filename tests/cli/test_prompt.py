@@ -46,9 +46,9 @@ def talk(*lines: str | type[BaseException]) -> tuple[str, list[tuple[str, Choice
     return console.file.getvalue(), asked, prompt.choices
 
 
-@pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt, ":quit"])
-def test_it_answers_until_it_is_told_to_end(end: str | type[BaseException]) -> None:
-    output, asked, _ = talk("  round up ", "", "second", end)
+@pytest.mark.parametrize("end", [[EOFError], [KeyboardInterrupt, KeyboardInterrupt], [":quit"]])
+def test_it_answers_until_it_is_told_to_end(end: list[str | type[BaseException]]) -> None:
+    output, asked, _ = talk("  round up ", "", KeyboardInterrupt, "second", *end)
     assert [text for text, _ in asked] == ["round up", "second"]
     assert "answer to round up" in output
 

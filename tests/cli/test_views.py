@@ -114,6 +114,21 @@ def test_without_a_match_a_passage_is_the_beginning() -> None:
     assert shown(Passage(Hit("7", None, {}), 1)).strip() == ""
 
 
+@pytest.mark.parametrize(
+    ("text", "match", "marked"),
+    [
+        ("measured by HOMA-IR and more", "-I", "«HOMA-IR»"),
+        ("steatohepatitis, fatty", "hepati", "«steatohepatitis»"),
+        ("two words (here)", "two words", "«two words»"),
+        ("a function() call", "()", "function«()» call"),
+        ("\N{CJK UNIFIED IDEOGRAPH-4E00}" * 100 + "x", "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 100, "«"),
+    ],
+)
+def test_a_match_is_widened_to_whole_words(text: str, match: str, marked: str) -> None:
+    start = text.index(match)
+    assert marked in shown(Passage(hit("a", Span("text", start, start + len(match)), text)))
+
+
 def test_a_match_in_the_title_is_shown_in_the_title() -> None:
     assert "«math»" in shown(Passage(hit("math", Span("title", 0, 4)), 1))
 

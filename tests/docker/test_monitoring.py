@@ -1,5 +1,6 @@
 """Dashboard and alerts: their queries are PromQL over metrics, labels and values that the gateway really has."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from es_ttc import errors
+from es_ttc.serving.admin.job_metrics import JobKind, JobMetrics
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.writes.documents import Pending
 from tests.docker.test_docker import DOCKER
@@ -39,6 +41,31 @@ class _Cache:
         return 0
 
 
+async def _looked(metrics: Metrics) -> None:
+    """Let it count jobs: some pending, later none, and one look that fails."""
+    moments = [100.0, 160.0, 220.0, 280.0, 310.0]
+    waiting = iter([7, 9, 0, 3])
+
+    async def look() -> dict[JobKind, int]:
+        for count in waiting:
+            return {JobKind.ENCODE: count}
+        raise errors.EngineUnavailable("gone")
+
+    clock = iter(moments)
+    counted = JobMetrics(look, metrics, lambda: next(clock))
+    found = []
+    for _ in moments:
+        await counted.look()
+        found.append(
+            (
+                metrics.registry.get_sample_value("es_ttc_jobs_pending_documents", {"kind": "encode"}),
+                metrics.registry.get_sample_value("es_ttc_jobs_backlog_seconds", {"kind": "encode"}),
+                metrics.registry.get_sample_value("es_ttc_jobs_seen"),
+            )
+        )
+    assert found == [(7, 0, 1), (9, 60, 1), (0, 0, 1), (3, 0, 1), (3, 0, 0)]
+
+
 def scraped() -> set[str]:
     """Return the names of the samples of a gateway that has done everything once."""
     metrics = Metrics()
@@ -49,6 +76,8 @@ def scraped() -> set[str]:
     metrics.written(1, {})
     metrics.watch_requests(int)
     metrics.watch_writes(int)
+    metrics.watch_model(bool)
+    asyncio.run(_looked(metrics))
     metrics.watch_reads(int, int, int)
     metrics.watch_cache(_Cache())
     return set(re.findall(r"^(es_ttc_\w+)", metrics.text().decode(), re.MULTILINE))

@@ -134,6 +134,22 @@ def test_the_page_holds_every_figure(found: Evaluation, html: str) -> None:
         assert fact in page.text
 
 
+def test_the_page_shows_the_first_documents_of_moved_queries(found: Evaluation) -> None:
+    [result, *_] = found.collections
+    leading = report.leader(result, "ndcg@10")
+    gains, _ = report.moved(result, leading, "ndcg@10")
+    methods = {
+        name: replace(method, firsts={gains[0].id: [f"{name}-1", f"{name}-2"]})
+        for name, method in result.methods.items()
+    }
+    labels = {f"{leading.name}-1": "A <right> answer"}
+    right = {gains[0].id: frozenset({f"{leading.name}-1"})}
+    shown = Page(report.render(evaluation(replace(result, methods=methods, labels=labels, right=right))))
+    assert shown.open == []
+    assert "A <right> answer ● relevant" in shown.text
+    assert f"{result.baseline}-2" in shown.text
+
+
 def test_the_page_asks_for_nothing_and_runs_nothing(html: str) -> None:
     page = Page(html)
     assert "script" not in {tag for tag, _ in page.tags}

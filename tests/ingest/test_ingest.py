@@ -183,7 +183,7 @@ async def test_the_last_of_two_documents_with_one_id_stays(engine: Engine, index
         outcome, _ = await run(engine, index, encoder, [first, {"_id": "2", "text": "other"}, last])
         found = {hit["_id"]: hit["_source"]["text"] async for hit in engine.scan(index, {"match_all": {}}, source=True)}
         assert found == {"1": "last", "2": "other"}
-    assert (outcome.written, outcome.skipped) == (2, 1)
+    assert (outcome.written, outcome.skipped, outcome.repeated) == (2, 1, 1)
 
 
 async def test_documents_without_ids_are_not_doubled(engine: Engine, index: str, encoder: Encoder) -> None:

@@ -352,7 +352,10 @@ async def test_a_dry_run_shows_and_writes_nothing(engine: Engine, index_name: st
         }
         assert (trial.pending, trial.read, trial.written, trial.cost) == (COUNT, 120, 60, 120.0)
         assert await service.listed(engine, desk.settings) == []
-        # What was answered is not asked again by the job itself.
+        # What was answered is not asked again, neither by a second dry run nor by the job itself.
+        again = await service.dry_run(engine, desk.settings, wanted, 4)
+        assert [one.filtered for one in again.documents] == [one.filtered for one in trial.documents]
+        assert (again.pending, again.read, again.written, again.seconds) == (COUNT, 120, 60, 0)
         shown = await desk.work((await desk.submit()).job.id)
         assert (shown.progress.done, shown.progress.reused) == (COUNT, 4)
         assert max(desk.asked.values()) == 1

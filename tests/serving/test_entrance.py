@@ -10,8 +10,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from pydantic import SecretStr
 
 from es_ttc.errors import ConfigurationError, TooManyRequests
+from es_ttc.serving.admin.bearer import AdminToken
 from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.tls import server_certificate
@@ -64,6 +66,51 @@ def test_wrong_certificates_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="No such file"):
         server_certificate(GatewaySettings(tls_cert=certificate, tls_key=tmp_path / "none.pem"))
     assert server_certificate(GatewaySettings()) is None
+
+
+def test_the_admin_token_is_asked_below_the_gateways_own_paths(opensearch_url: str) -> None:
+    settings = GatewaySettings(
+        engine=opensearch_url,
+        port=0,
+        encoder="minilm@onnx",
+        admin_token=SecretStr("opens it"),
+        model_token=SecretStr("scores"),
+        admin_open=("health", "ready", "openapi.json"),
+    )
+    admin, model = {"Authorization": "Bearer opens it"}, {"Authorization": "Bearer scores"}
+    tokens: list[dict[str, str]] = [{}, admin, model]
+    texts = {"query": "cat", "documents": ["a cat"]}
+    with running_gateway(settings) as url:
+        for path in (
+            "/_ttc/",
+            "/_ttc/metrics",
+            "/_ttc/jobs",
+            "/_ttc/search.schema.json",
+            "/_ttc/nosuch",
+            "/_ttc/ready/",
+        ):
+            refused = call(url, "GET", path)
+            assert refused.status == 401, path
+            assert dict(refused.headers)["www-authenticate"].startswith("Bearer")
+            assert "admin_token" in refused.json()["error"]["reason"]
+            assert call(url, "GET", path, headers=model).status == 401
+        for headers in (admin, {"x-ttc-token": "opens it"}):
+            assert call(url, "GET", "/_ttc/metrics", headers=headers).status == 200
+            assert call(url, "GET", "/_ttc/jobs", headers=headers).status == 200
+        for path in ("/_ttc/health", "/_ttc/openapi.json", "/_cat/health"):
+            assert call(url, "GET", path).status == 200
+        assert [call(url, "POST", "/_ttc/rerank", texts, headers=one).status for one in tokens] == [401, 200, 200]
+        assert call(url, "POST", "/_ttc/score", headers=admin).status == 401  # the plugin's own token
+
+
+def test_the_engine_does_not_get_the_admin_token() -> None:
+    admin = AdminToken(SecretStr("opens it"), frozenset({"/_ttc/health"}))
+    own = [(b"authorization", b"Basic eA=="), (b"x-ttc-token", b"opens it")]
+    assert admin.admits("/_ttc/jobs", own)
+    assert admin.without(own) == own[:1]
+    assert admin.without([(b"authorization", b"Bearer opens it")]) == []
+    assert not admin.admits("/_ttc/jobs", [(b"x-ttc-token", b"opens i"), (b"authorization", b"opens it")])
+    assert admin.admits("/_ttc/health", [])
 
 
 def test_hosts_and_origins(opensearch_url: str) -> None:

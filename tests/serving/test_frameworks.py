@@ -25,7 +25,7 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.attach.conftest import remove_traces
-from tests.serving.client import search
+from tests.serving.client import call, search
 from tests.serving.conftest import Behind, corpus, fill
 from tests.serving.writes.conftest import fill_pending, follow, states, unfollow
 
@@ -196,6 +196,19 @@ def test_openais_client_gets_the_vectors_of_ingest(
     texts = list(TEXTS.values())
     found = frameworks("openai").call("embed_openai", url=f"{gateway_alone}/_ttc/v1", model="minilm", texts=texts)
     np.testing.assert_allclose(found, encoder.encode(texts, tokens=False).pooled, atol=1e-6)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_coheres_clients_get_the_scores_of_the_endpoint(
+    gateway_alone: str, frameworks: Callable[[str], Framework], version: int
+) -> None:
+    model, query, texts = "maxsim", "who gives milk", list(TEXTS.values())
+    asked = {"model": model, "query": query, "documents": texts}
+    expected = call(gateway_alone, "POST", "/_ttc/rerank", asked).json()["results"]
+    found = frameworks("cohere").call(
+        "rerank_cohere", url=f"{gateway_alone}/_ttc", version=version, model=model, query=query, texts=texts
+    )
+    assert found == [[one["index"], pytest.approx(one["relevance_score"])] for one in expected]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -59,6 +59,16 @@ def embed_openai(url: str, model: str, texts: list[str]) -> list[list[float]]:
     return [one.embedding for one in client.embeddings.create(model=model, input=texts).data]
 
 
+def rerank_cohere(url: str, version: int, model: str, query: str, texts: list[str]) -> list[tuple[int, float]]:
+    """Return what one of Cohere's own clients takes from an endpoint for reranking: places and scores, best first."""
+    import cohere
+
+    kind = {1: cohere.Client, 2: cohere.ClientV2}[version]
+    client = kind(api_key="none", base_url=url, timeout=60)
+    found = client.rerank(model=model, query=query, documents=texts, top_n=len(texts))
+    return [(one.index, one.relevance_score) for one in found.results]
+
+
 def run_page(page: str, blocks: list[str], result: str) -> list[list[dict[str, Any]]]:
     """Run the blocks of a page one after the other, and show what each found under a name."""
     namespace: dict[str, Any] = {"__name__": Path(page).stem}
@@ -80,7 +90,7 @@ def _shown(document: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    callable_here = (write_langchain, write_llama_index, write_haystack, embed_openai, run_page)
+    callable_here = (write_langchain, write_llama_index, write_haystack, embed_openai, rerank_cohere, run_page)
     functions = {one.__name__: one for one in callable_here}
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:

@@ -32,7 +32,10 @@ def stop(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 def main() -> int:
     """Run the program and return its exit status."""
-    process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)  # noqa: S603 - our own caller names it
+    # In its own session, because a terminal sends Ctrl-C to all processes of its session's foreground group.
+    process = subprocess.Popen(  # noqa: S603 - our own caller names it
+        sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True
+    )
 
     def end(_: int, __: FrameType | None) -> None:
         process.terminate()

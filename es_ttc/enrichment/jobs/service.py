@@ -102,7 +102,7 @@ class DryRun:
         read: Estimated tokens of requests for the whole job.
         written: Estimated tokens of answers for the whole job.
         cost: Estimated cost.
-        seconds: Estimated time with one request at a time.
+        seconds: Estimated time with one request at a time; 0 if all answers were known from an earlier dry run.
     """
 
     documents: Sequence[SampledDocument]
@@ -210,7 +210,7 @@ async def retry(engine: Engine, settings: Settings, name: str) -> JobStatus:
 async def dry_run(engine: Engine, settings: Settings, request: JobRequest, sample: int) -> DryRun:
     """Enrich a sample without writing it, and estimate the whole job.
 
-    The model's answers are stored as a job's are, so the job does not pay for them again.
+    The model's answers are stored as a job's are, so neither the job nor the next dry run pays for them again.
 
     Raises:
         InvalidRequest: As for :func:`submit`.
@@ -230,9 +230,14 @@ async def dry_run(engine: Engine, settings: Settings, request: JobRequest, sampl
     chosen = random.Random(0).sample(keys, min(sample, len(keys)))  # noqa: S311 - the same sample every time
     texts = [text for text in await documents.texts(chosen) if text.text] if chosen else []
     found: list[tuple[DocumentText, tuple[str, ...], Usage, str]] = []
-    seconds = 0.0
+    seconds, asked = 0.0, 0
+    kept = await store.kept(plan.asked, [text.hash for text in texts])
     async with model_for_jobs(settings) as llm:
-        for text in texts:
+        for text, old in zip(texts, kept, strict=True):
+            if old is not None:
+                found.append((text, old.phrases, Usage(old.read, old.written), ""))
+                continue
+            asked += 1
             begun = time.monotonic()
             try:
                 proposed = await propose(llm, plan, text.text)
@@ -257,7 +262,8 @@ async def dry_run(engine: Engine, settings: Settings, request: JobRequest, sampl
     share = pending / max(1, len(sampled))
     read = round(share * sum(each.usage.prompt_tokens for each in sampled))
     written = round(share * sum(each.usage.completion_tokens for each in sampled))
-    return DryRun(sampled, pending, read, written, request.price.of(read, written), share * seconds)
+    whole = pending * seconds / max(1, asked)
+    return DryRun(sampled, pending, read, written, request.price.of(read, written), whole)
 
 
 async def submit_continuous(

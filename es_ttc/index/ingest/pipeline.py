@@ -39,6 +39,7 @@ _CHUNK_CHARACTERS = 256 * 1024
 _PART_CHARACTERS = 32 * 1024  # some 8,000 tokens of English: 12 MB as float32 of 384 dimensions
 _CHARACTERS_A_TOKEN = 8  # more than any tokenizer needs: limits the weight of a long text in a chunk
 _SAVE_SECONDS = 1.0
+_REASONS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class IngestResult:
         rejected: Documents in the dead-letter file.
         missing: Documents that were written or unchanged, in this run or an earlier one, and are not in the index.
         missing_ids: Ids of a few of them.
+        repeated: Records with the id of an earlier record of the input, whose document they replace.
+        reasons: Why a few of the rejected documents were rejected, with their places in the input.
         empty: Written documents that have no text, and so no features.
         truncated: Written documents whose text was cut at the index's ``max_tokens``, or at the length that a
             late-interaction model reads.
@@ -86,6 +89,8 @@ class IngestResult:
     rejected: int = 0
     missing: int = 0
     missing_ids: list[str] = field(default_factory=list)
+    repeated: int = 0
+    reasons: list[str] = field(default_factory=list)
     empty: int = 0
     truncated: int = 0
     seconds: float = 0.0
@@ -240,6 +245,7 @@ class _IngestRun:
             self._save()
         await self.engine.refresh(self.index)
         await self._check_index()
+        self.outcome.repeated = self.ids.repeated
         self.outcome.missing, self.outcome.missing_ids = await missing_from(self.engine, self.index, self.ids)
         if self.checkpoint:
             self.checkpoint.remove()
@@ -369,6 +375,8 @@ class _IngestRun:
         document = raw_document(record)
         self.dead_letters.add(DeadLetter(sequence, record.source, record.number, identifier, status, reason, document))
         self.outcome.rejected += 1
+        if len(self.outcome.reasons) < _REASONS:
+            self.outcome.reasons.append(f"{record.source}, record {record.number}: {reason}")
         self.settled.add(sequence)
 
     def _progress(self) -> None:

@@ -1,10 +1,13 @@
 """The check at the end of an ingest: whether every written document is in the index."""
 
+from array import array
 from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 from itertools import islice
 from tempfile import SpooledTemporaryFile
 from typing import Self
 
+import numpy as np
 import orjson
 
 from es_ttc.engine.protocol import Engine
@@ -19,6 +22,7 @@ class WrittenIds:
     """The ids of documents that should be in the index; beyond a few MiB they are stored in a temporary file."""
 
     def __init__(self) -> None:
+        self._hashes = array("Q")  # 8 bytes an id: millions fit in memory
         self._file = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - closed by __exit__
 
     def __enter__(self) -> Self:
@@ -29,7 +33,14 @@ class WrittenIds:
 
     def add(self, identifier: str) -> None:
         """Add an id."""
-        self._file.write(orjson.dumps(identifier) + b"\n")
+        line = orjson.dumps(identifier) + b"\n"
+        self._hashes.append(int.from_bytes(blake2b(line, digest_size=8).digest()))
+        self._file.write(line)
+
+    @property
+    def repeated(self) -> int:
+        """Number of ids that were added before."""
+        return len(self._hashes) - len(np.unique(self._hashes))
 
     def pages(self) -> Iterator[list[str]]:
         """Yield them in pages without duplicates in a page."""

@@ -23,8 +23,8 @@ from es_ttc.vectors.chunks import DocumentChunks, no_chunks
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
-_BATCH = 128
-"""Number of texts per call of the encoder: many enough to be sorted by length, few enough to fit in memory."""
+_BATCH = 64
+"""Number of texts per call of the encoder: many enough to be sorted by length, few enough that progress is seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,7 @@ def encode_corpus(
 ) -> CorpusFeatures:
     """Return the features that ingest would write for documents to an index of this spec."""
     features: list[DocumentFeatures] = []
+    progress("encoding documents", 0, len(documents))
     for start in range(0, len(documents), _BATCH):
         batch = [document.source for document in documents[start : start + _BATCH]]
         features += encode_documents(batch, spec, encoder)

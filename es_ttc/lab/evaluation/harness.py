@@ -1,12 +1,13 @@
 """The evaluation itself: rankings from a searcher, metrics of them, and the comparison with a baseline."""
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.bootstrap import RESAMPLES, SEED, compare, interval, resampled_means
-from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.methods import Method
 from es_ttc.lab.evaluation.metrics import QueryScores, score
 from es_ttc.lab.evaluation.rankings import Run
@@ -15,6 +16,10 @@ from es_ttc.lab.evaluation.searcher import Progress, Searcher, silent
 
 MIN_UNJUDGED = 0.1
 """Difference in the share of unjudged documents from which a warning is given."""
+SHOWN = 3
+"""Documents of each ranking that the report shows."""
+
+_LABEL = 80
 
 
 def evaluate(
@@ -47,6 +52,8 @@ def evaluate(
         name: score(collection.qrels, run.rankings, k=k, aspects=collection.aspects, vectors=vectors)
         for name, run in runs.items()
     }
+    firsts = {name: {query: ranking[:SHOWN] for query, ranking in run.rankings.items()} for name, run in runs.items()}
+    shown = {document for rankings in firsts.values() for ranking in rankings.values() for document in ranking}
     return CollectionResult(
         name=collection.name,
         split=collection.split,
@@ -55,8 +62,13 @@ def evaluate(
         relevant=collection.relevant,
         warnings=(*collection.warnings, *_unjudged(collection, scores, reference, k)),
         baseline=reference,
-        methods=_compared(methods, runs, scores, reference, resamples, seed),
+        methods=_compared(methods, runs, scores, firsts, reference, resamples, seed),
         texts=dict(collection.queries),
+        labels={document.id: _label(document) for document in collection.documents if document.id in shown},
+        right={
+            query: frozenset(document for document, grade in judged.items() if grade > 0)
+            for query, judged in collection.qrels.items()
+        },
     )
 
 
@@ -79,6 +91,11 @@ def _unjudged(collection: Collection, scores: Mapping[str, QueryScores], baselin
             )
 
 
+def _label(document: Document) -> str:
+    """Return the title of a document, or the beginning of its text."""
+    return document.title or textwrap.shorten(document.text, _LABEL, placeholder="\N{HORIZONTAL ELLIPSIS}")
+
+
 def choose_baseline(methods: Sequence[Method], requested: str | None = None) -> str:
     """Return the name of the baseline: the requested one, else dense, else the first method.
 
@@ -95,6 +112,7 @@ def _compared(
     methods: Sequence[Method],
     runs: dict[str, Run],
     scores: dict[str, QueryScores],
+    firsts: Mapping[str, Mapping[str, Sequence[str]]],
     baseline: str,
     resamples: int,
     seed: int,
@@ -122,5 +140,6 @@ def _compared(
             intervals={metric: interval(means[method.name, metric]) for metric in own},
             versus=versus,
             seconds=runs[method.name].seconds,
+            firsts=firsts[method.name],
         )
     return results

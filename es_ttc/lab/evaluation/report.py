@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,23 @@ _MOVED = 5
 
 @dataclass(frozen=True, slots=True)
 class ChangedQuery:
-    """A query that a method answers much better or much worse than the baseline."""
+    """A query that a method answers much better or much worse than the baseline.
+
+    Attributes:
+        id: The query's id.
+        text: Its text.
+        baseline: The baseline's score.
+        method: The method's score.
+        before: The baseline's first documents: the label of each, and whether it is relevant.
+        after: The method's.
+    """
 
     id: str
     text: str
     baseline: float
     method: float
+    before: Sequence[tuple[str, bool]] = ()
+    after: Sequence[tuple[str, bool]] = ()
 
     @property
     def delta(self) -> float:
@@ -80,6 +92,20 @@ def render(evaluation: Evaluation) -> str:
         settings={name: compact(value) for name, value in evaluation.settings.items()},
         params={method: compact(value) for method, value in parameters(evaluation).items()},
     )
+
+
+def require_writable(folder: Path) -> None:
+    """Create a folder, so that a path that cannot be written is an error before anything long begins.
+
+    Raises:
+        ConfigurationError: It cannot be created, or nothing can be written into it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigurationError(f"folder [{folder}] cannot be written: {error.strerror}") from error
 
 
 def write(evaluation: Evaluation, folder: Path) -> Path:
@@ -177,12 +203,24 @@ def moved(result: CollectionResult, method: MethodResult, metric: str) -> tuple[
     before, after = baseline.values[metric], method.scores.values[metric]
     order = np.argsort(before - after, kind="stable")
     queries = [
-        ChangedQuery(baseline.queries[i], result.texts[baseline.queries[i]], float(before[i]), float(after[i]))
+        ChangedQuery(
+            query := baseline.queries[i],
+            result.texts[query],
+            float(before[i]),
+            float(after[i]),
+            _firsts(result, result.methods[result.baseline], query),
+            _firsts(result, method, query),
+        )
         for i in order
     ]
     gains = [query for query in queries[:_MOVED] if query.delta > TIE]
     losses = [query for query in queries[::-1][:_MOVED] if query.delta < -TIE]
     return gains, losses
+
+
+def _firsts(result: CollectionResult, method: MethodResult, query: str) -> list[tuple[str, bool]]:
+    right = result.right.get(query, frozenset())
+    return [(result.labels.get(document, document), document in right) for document in method.firsts.get(query, ())]
 
 
 def families(result: CollectionResult) -> dict[str, list[str]]:

@@ -1,6 +1,6 @@
 """What an evaluation found: dataclasses for reports, and the ``results.json`` that scripts read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ class MethodResult:
         intervals: By metric, the percentile interval of its mean.
         versus: By metric, the comparison with the baseline; empty for the baseline itself.
         seconds: ``(q,)`` the time each query took, first pass included, encoding left out where it was done before.
+        firsts: By query, the ids of its first documents, best first; for the report.
     """
 
     name: str
@@ -33,6 +34,7 @@ class MethodResult:
     intervals: Mapping[str, Interval]
     versus: Mapping[str, Comparison]
     seconds: NDArray[np.float64]
+    firsts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def latency_ms(self) -> dict[str, float]:
@@ -68,6 +70,8 @@ class CollectionResult:
         baseline: The method that the others are compared with.
         methods: By name, in the order asked for.
         texts: The judged queries' texts by id.
+        labels: By document, its title or the beginning of its text, for the methods' first documents.
+        right: By query, the ids of the documents judged relevant.
     """
 
     name: str
@@ -79,6 +83,8 @@ class CollectionResult:
     baseline: str
     methods: Mapping[str, MethodResult]
     texts: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    right: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def as_json(self, k: int) -> dict[str, Any]:
         """Return the value of ``data.NAME``."""

@@ -163,7 +163,7 @@ def _draw(shown: GraphReport, loaded: _LoadedGraph, path: Path) -> None:
     style: Any = {"svg.fonttype": "none", "svg.hashsalt": "es-ttc", "font.family": "sans-serif", "font.size": 10}
     blue, grey, orange = "#1769aa", "#8a96a3", "#d97706"
     with rc_context(style):
-        figure = Figure(figsize=(11, 3.4), layout="constrained")
+        figure = Figure(figsize=(10, 3.4), layout="constrained")
         degrees, reach, around = figure.subplots(1, 3, width_ratios=(1, 1, 1.1))
         greatest = max([*shown.degrees, *(key for key in shown.in_degrees if key <= 60), 1])
         counts = [
@@ -172,6 +172,9 @@ def _draw(shown: GraphReport, loaded: _LoadedGraph, path: Path) -> None:
         degrees.bar(range(greatest + 1), counts, color=grey, label="is a neighbour of", width=0.9)
         degrees.bar(list(shown.degrees), list(shown.degrees.values()), color=blue, label="has neighbours", width=0.5)
         degrees.set(xlabel=f"documents (the last bar: {greatest} or more)", ylabel="number of documents")
+        degrees.set_yscale(
+            "log"
+        )  # most documents have the greatest number of neighbours: one bar would hide all others
         degrees.set_title("degrees", fontsize=10)
         degrees.legend(frameon=False, fontsize=8)
         reach.bar(range(len(shown.reach.steps)), [100 * share for share in shown.reach.steps], color=blue)

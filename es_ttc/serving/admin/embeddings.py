@@ -5,7 +5,7 @@ Inference connectors of the engines, and frameworks, then get vectors of the sam
 
 import asyncio
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -58,7 +58,7 @@ class EmbeddingsService:
         models: Names that clients use, and the encoders that they mean.
         metrics: Receives every request.
         offload: Decodes long requests.
-        token: Bearer token that requests must carry; None for none.
+        tokens: Bearer tokens, one of which requests must carry; none if they need not.
         max_body: Maximum size of a body, in bytes.
         timeout_ms: Timeout of a request.
     """
@@ -70,14 +70,14 @@ class EmbeddingsService:
         metrics: Metrics,
         offload: Offload,
         *,
-        token: SecretStr | None,
+        tokens: Sequence[SecretStr],
         max_body: int,
         timeout_ms: float,
     ) -> None:
         self._encoders = encoders
         self._models = models
         self._offload = offload
-        self._token = token
+        self._tokens = tokens
         self._max_body = max_body
         self._timeout_ms = timeout_ms
         self._requests = EndpointRunner(_KIND, metrics, _AT_ONCE)
@@ -88,7 +88,7 @@ class EmbeddingsService:
 
     async def _embed(self, request: Request) -> dict[str, object]:
         parsed = validated(
-            EmbeddingsRequest, await read_body(request, self._token, self._offload, self._max_body), _KIND
+            EmbeddingsRequest, await read_body(request, self._tokens, self._offload, self._max_body), _KIND
         )
         texts = parsed.texts
         if not 1 <= len(texts) <= MOST_TEXTS:

@@ -1,5 +1,6 @@
 """The body of a request to the gateway as a model server: authenticated, read within limits, decoded."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import SecretStr
@@ -16,21 +17,22 @@ MAX_CHARACTERS = 100_000
 """Of a text; far more than the encoder's token limit."""
 
 
-async def read_body(request: Request, token: SecretStr | None, offload: Offload, max_body: int) -> dict[str, Any]:
+async def read_body(request: Request, tokens: Sequence[SecretStr], offload: Offload, max_body: int) -> dict[str, Any]:
     """Return the JSON object in a body.
 
     Args:
         request: The request.
-        token: Bearer token that it must carry; None for none.
+        tokens: Bearer tokens, one of which it must carry; none if it need not.
         offload: Decodes long bodies.
         max_body: Maximum size of a body, in bytes, also when it is decompressed.
 
     Raises:
-        NotSignedIn: It does not carry the token.
+        NotSignedIn: It carries none of them.
         InvalidRequest: The body is no JSON object, or its encoding is unknown.
         RequestTooLarge: It is too large.
     """
-    if token is not None and not carries(request.headers.get("authorization", ""), token):
+    authorization = request.headers.get("authorization", "")
+    if tokens and not any(carries(authorization, token) for token in tokens):
         raise NotSignedIn("the token is missing or wrong: send `Authorization: Bearer`, and the gateway's model_token")
     incoming = RawRequest(request.scope, request.receive)
     body = await incoming.read(max_body)

@@ -43,7 +43,7 @@ class RerankService:
         models: Names that clients use, and the methods that they mean.
         metrics: Receives every request.
         offload: Decodes long requests.
-        token: Bearer token that requests must carry; None for none.
+        tokens: Bearer tokens, one of which requests must carry; none if they need not.
         max_body: Maximum size of a body, in bytes.
         max_documents: Maximum number of texts in a request.
         timeout_ms: Timeout of a request.
@@ -57,7 +57,7 @@ class RerankService:
         metrics: Metrics,
         offload: Offload,
         *,
-        token: SecretStr | None,
+        tokens: Sequence[SecretStr],
         max_body: int,
         max_documents: int,
         timeout_ms: float,
@@ -66,7 +66,7 @@ class RerankService:
         self._scorer = scorer
         self._models = models
         self._offload = offload
-        self._token = token
+        self._tokens = tokens
         self._max_body = max_body
         self._max_documents = max_documents
         self._timeout_ms = timeout_ms
@@ -97,7 +97,7 @@ class RerankService:
         return asked.answer(scores)
 
     async def _read(self, request: Request) -> RerankRequest | TextsRequest:
-        asked = parsed(await read_body(request, self._token, self._offload, self._max_body))
+        asked = parsed(await read_body(request, self._tokens, self._offload, self._max_body))
         if len(asked.passages) > self._max_documents:
             raise InvalidRequest(
                 f"[{KIND}.{asked.field}] holds {len(asked.passages)} texts: send at most [{self._max_documents}], the "

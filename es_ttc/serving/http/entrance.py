@@ -1,11 +1,12 @@
-"""Which requests are let in: by the host that they name, and by the web page that they come from."""
+"""Which requests are let in: by the host that they name, the web page that they come from, and the admin token."""
 
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from es_ttc.errors import EsTtcError, NotAllowed
+from es_ttc.errors import EsTtcError, NotAllowed, NotSignedIn
+from es_ttc.serving.admin.bearer import AdminToken
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.proxy import json_headers
 from es_ttc.serving.logs import log
@@ -28,27 +29,49 @@ class Entrance:
         hosts: Names that the `Host` header may have, without a port; ``*.example.org`` for all below one. Empty for
             all.
         origins: Values that an `Origin` header may have; empty for all. Browsers send it, other clients do not.
+        admin: The token of requests below `/_ttc/`; None for none.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str], origins: Iterable[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: Iterable[str], origins: Iterable[str], admin: AdminToken | None = None
+    ) -> None:
         self._app = app
         self._hosts = tuple(host.lower() for host in hosts)
+        self._admin = admin
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http" or (error := self._refusal(scope)) is None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        error = self._refusal(scope)
+        if error is None:
+            if self._admin is not None and _is_ours(scope) and scope["path"] not in self._admin.exempt:
+                scope["headers"] = self._admin.without(scope["headers"])
             await self._app(scope, receive, send)
             return
         client = scope.get("client") or ("",)
         log.warning("refused", status=error.status, client=client[0], path=scope["path"], reason=str(error))
         body = jsonio.dumps(error.body())
-        await send(
-            {"type": "http.response.start", "status": error.status, "headers": json_headers(scope["headers"], body)}
-        )
+        headers = json_headers(scope["headers"], body)
+        if isinstance(error, NotSignedIn):
+            headers.append((b"www-authenticate", b'Bearer realm="es-ttc"'))
+        await send({"type": "http.response.start", "status": error.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
     def _refusal(self, scope: Scope) -> EsTtcError | None:
+        return self._wrong_name(scope) or self._without_token(scope)
+
+    def _without_token(self, scope: Scope) -> EsTtcError | None:
+        if self._admin is None or not _is_ours(scope) or self._admin.admits(scope["path"], scope["headers"]):
+            return None
+        return NotSignedIn(
+            "the token is missing or wrong: send the gateway's admin_token as `Authorization: Bearer`, or as "
+            "`x-ttc-token`"
+        )
+
+    def _wrong_name(self, scope: Scope) -> EsTtcError | None:
         if scope["path"] in _ALWAYS:
             return None
         if self._hosts and not self._is_own(host := _header(scope, b"host")):
@@ -60,6 +83,10 @@ class Entrance:
     def _is_own(self, host: str) -> bool:
         name = (urlsplit(f"//{host}").hostname or "").lower()
         return any(name == own or (own.startswith("*.") and name.endswith(own[1:])) for own in self._hosts)
+
+
+def _is_ours(scope: Scope) -> bool:
+    return str(scope["path"]).startswith("/_ttc/")
 
 
 def _header(scope: Scope, name: bytes) -> str:

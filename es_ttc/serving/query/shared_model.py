@@ -54,6 +54,11 @@ class SharedModel:
         return self._client is not None
 
     @property
+    def breaker_open(self) -> bool:
+        """Whether the model has failed so often that it is not contacted."""
+        return self._client is not None and self._client.endpoint.breaker_open
+
+    @property
     def continues(self) -> bool:
         """Whether the model continues texts, or answers as an assistant."""
         return self._client is not None and self._client.api == "completions"

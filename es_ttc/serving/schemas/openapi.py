@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from es_ttc import __version__
 from es_ttc.enrichment.jobs.record import JobState
 from es_ttc.enrichment.jobs.service import JobRequest
+from es_ttc.serving.admin.bearer import TOKEN_HEADER
 from es_ttc.serving.admin.embeddings import EmbeddingsRequest
 from es_ttc.serving.admin.encode import EncodeRequest
 from es_ttc.serving.admin.frames import MEDIA_TYPE as CBOR
@@ -23,11 +24,23 @@ Schema = dict[str, Any]
 JSON = "application/json"
 TEXT = "text/plain"
 
-_ENGINE, _MODEL, _SIDECAR = "engine", "model_token", "sidecar_token"
+_ENGINE, MODEL_TOKEN, SIDECAR_TOKEN = "engine", "model_token", "sidecar_token"
+_ADMIN, _ADMIN_HEADER = "admin_token", "admin_token_header"
 _SECURITY: Schema = {
     _ENGINE: {"type": "http", "scheme": "basic", "description": "The caller's credentials in the engine, of any kind."},
-    _MODEL: {"type": "http", "scheme": "bearer", "description": "The gateway's `model_token`, if it has one."},
-    _SIDECAR: {"type": "http", "scheme": "bearer", "description": "The gateway's `sidecar_token`."},
+    MODEL_TOKEN: {"type": "http", "scheme": "bearer", "description": "The gateway's `model_token`, if it has one."},
+    _ADMIN: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The gateway's `admin_token`, if it has one; not for the endpoints of `admin_open`.",
+    },
+    _ADMIN_HEADER: {
+        "type": "apiKey",
+        "in": "header",
+        "name": TOKEN_HEADER.decode(),
+        "description": "The same, for callers whose `Authorization` is for the engine.",
+    },
+    SIDECAR_TOKEN: {"type": "http", "scheme": "bearer", "description": "The gateway's `sidecar_token`."},
 }
 
 
@@ -93,7 +106,7 @@ def _rerank(path: str) -> Operation:
         "Score texts, in Cohere's and Jina's form, or in that of text-embeddings-inference.",
         (responses.RankedTexts, list[responses.ScoredText]),
         (RerankRequest, TextsRequest),
-        security=_MODEL,
+        security=MODEL_TOKEN,
     )
 
 
@@ -113,7 +126,7 @@ OPERATIONS = (
         "Return the vectors of texts, in OpenAI's form.",
         (responses.Embeddings,),
         (EmbeddingsRequest,),
-        security=_MODEL,
+        security=MODEL_TOKEN,
     ),
     Operation(
         "post",
@@ -121,7 +134,7 @@ OPERATIONS = (
         "Score a window that an engine with the plugin has found (docs/reference/sidecar-protocol.md).",
         body=(ScoreRequest,),
         media_type=CBOR,
-        security=_SIDECAR,
+        security=SIDECAR_TOKEN,
     ),
     Operation(
         "post",
@@ -129,7 +142,7 @@ OPERATIONS = (
         "Return the features of documents that an engine with the plugin is about to index.",
         body=(EncodeRequest,),
         media_type=CBOR,
-        security=_SIDECAR,
+        security=SIDECAR_TOKEN,
     ),
     Operation("get", "/_ttc/jobs", "List the jobs.", (responses.JobList,), parameters=(_STATES,), security=_ENGINE),
     Operation(
@@ -194,9 +207,26 @@ def _described(operation: Operation, named: Mapping[Any, Schema]) -> Schema:
     if operation.body:
         schema = _any_of(operation.body, named)
         described["requestBody"] = {"required": True, "content": {operation.media_type: {"schema": schema}}}
-    if operation.security is not None:
-        described["security"] = [{operation.security: []}, {}]
+    described["security"] = [{name: [] for name in together} for together in _security(operation)]
     return described
+
+
+def _security(operation: Operation) -> list[tuple[str, ...]]:
+    """Return the alternatives of what a request carries; it depends on the settings which of them is wanted."""
+    match operation.security:
+        case str(own) if own == SIDECAR_TOKEN:
+            return [(own,), ()]
+        case str(own) if own == MODEL_TOKEN:
+            return [(own,), (_ADMIN,), ()]
+        case str(own):
+            return [(own,), (own, _ADMIN_HEADER), (_ADMIN,), ()]
+        case None:
+            return [(_ADMIN,), (_ADMIN_HEADER,), ()]
+
+
+def token_of_path() -> dict[str, str | None]:
+    """Return by path which credentials or token its operations check themselves."""
+    return {operation.path: operation.security for operation in OPERATIONS}
 
 
 def _any_of(types: tuple[Any, ...], named: Mapping[Any, Schema]) -> Schema:
