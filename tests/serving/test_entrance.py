@@ -21,6 +21,7 @@ from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
 from tests.serving.conftest import Behind
+from tests.serving.relay import relay
 from tests.support.certificates import make_certificate
 
 SECTION = {"query": {"match": {"text": "cat"}}, "rescore": {"window_size": 5, "ttc": {}}}
@@ -103,7 +104,20 @@ def test_the_admin_token_is_asked_below_the_gateways_own_paths(opensearch_url: s
         assert call(url, "POST", "/_ttc/score", headers=admin).status == 401  # the plugin's own token
 
 
-def test_the_engine_does_not_get_the_admin_token() -> None:
+def test_the_engine_does_not_get_the_admin_token_of_a_search(opensearch_url: str) -> None:
+    token = SecretStr("opens it")
+    with relay(opensearch_url) as seen:
+        settings = GatewaySettings(engine=seen.url, port=0, encoder="minilm@onnx", admin_token=token)
+        with running_gateway(settings) as url:
+            for headers in ({"x-ttc-token": "opens it"}, {"Authorization": "Bearer opens it"}):
+                assert call(url, "GET", "/_cat/indices", headers=headers).status == 200
+            assert call(url, "GET", "/_cat/indices", headers={"Authorization": "Basic eA=="}).status == 200
+    passed = [one.headers.get("authorization") for one in seen.passed if "_cat" in one.target]
+    assert passed == [None, None, "Basic eA=="]
+    assert not [one for one in seen.passed if "x-ttc-token" in one.headers]
+
+
+def test_what_the_admin_token_is() -> None:
     admin = AdminToken(SecretStr("opens it"), frozenset({"/_ttc/health"}))
     own = [(b"authorization", b"Basic eA=="), (b"x-ttc-token", b"opens it")]
     assert admin.admits("/_ttc/jobs", own)

@@ -47,7 +47,7 @@ class Entrance:
             return
         error = self._refusal(scope)
         if error is None:
-            if self._admin is not None and _is_ours(scope) and scope["path"] not in self._admin.exempt:
+            if self._admin is not None and scope["path"] not in self._admin.exempt:
                 scope["headers"] = self._admin.without(scope["headers"])
             await self._app(scope, receive, send)
             return
