@@ -72,6 +72,10 @@ def test_helm_has_nothing_to_say(case: str) -> None:
             "engine=http://e,serviceMonitor.enabled=true,settings.allowed_hosts={a.example.org}",
             "settings.allowed_hosts",
         ),
+        (
+            "engine=http://e,serviceMonitor.enabled=true,secrets.admin_token.name=s,secrets.admin_token.key=k",
+            "add metrics to settings.admin_open",
+        ),
         ("engine=http://e,worker.enabled=true", "workers share a Redis: set redis.enabled, or secrets.redis"),
     ],
 )

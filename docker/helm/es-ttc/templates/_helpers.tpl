@@ -100,7 +100,7 @@ capabilities:
 
 {{/* Image, variables, volumes and rights of a container of es-ttc: (list . "gateway"). */}}
 {{- define "es-ttc.container" -}}
-{{- $callers := ternary (list "model_token" "sidecar_token") list (ne (index . 1) "gateway") }}
+{{- $callers := ternary (list "admin_token" "model_token" "sidecar_token") list (ne (index . 1) "gateway") }}
 {{- with index . 0 }}
 image: {{ include "es-ttc.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
