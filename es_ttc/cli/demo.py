@@ -16,7 +16,7 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from es_ttc.cli.common import engine_flag, given, json_flag, print_json, stderr, stdout
+from es_ttc.cli.common import given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.engine import progress_of
 from es_ttc.cli.options import examples as example_lines
 from es_ttc.cli.prompt import Choices, Prompt
@@ -102,7 +102,12 @@ class Prepared:
 )
 @click.option("--no-prompt", is_flag=True, help="Stop after the examples.")
 @click.option("--keep", is_flag=True, help="Keep the engine running, with both indices, for the other commands.")
-@engine_flag
+@click.option(
+    "--engine",
+    metavar="URL",
+    help="URL of an engine that runs already, for example `$ES_TTC_ENGINE`; two indices are made there. Default: a "
+    "node of the demonstration's own, on a free port.",
+)
 @json_flag
 def demo(serving: bool, no_prompt: bool, keep: bool, engine: str | None, as_json: bool) -> None:
     """Show how the methods rank two collections in a real engine.
@@ -139,20 +144,15 @@ def demo(serving: bool, no_prompt: bool, keep: bool, engine: str | None, as_json
 
 
 def _start_node(stack: ExitStack, steps: Steps, settings: GatewaySettings, *, keep: bool) -> str:
-    """Return the address of a node: the one of `es-ttc engine up` if it runs, else one of our own.
+    """Start a node of the demonstration's own and return its address; a node that runs already is left alone.
 
-    Our own ends with this process, however that ends, and its data with it. One that is kept stays, under a name that
+    It ends with this process, however that ends, and its data with it. One that is kept stays, under a name that
     `es-ttc engine` knows.
     """
     from es_ttc.engine.node import process
-    from es_ttc.engine.node.report import reports
     from es_ttc.engine.node.spec import NodeSpec
 
-    with steps.step("looking for a running engine") as step:
-        for known in reports(settings.cache_dir):
-            if known.name == NodeSpec(settings.cache_dir).name and known.url:
-                step.done = f"engine: {known.product} {known.version} with k-NN, running already at {known.url}"
-                return known.url
+    with steps.step("starting an engine") as step:
         if keep:
             spec = NodeSpec(settings.cache_dir, name=NODE)
         else:
