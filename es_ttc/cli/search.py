@@ -119,8 +119,8 @@ def _rankings(
     from es_ttc.serving.server import running_gateway
 
     at_engine = settings.model_copy(update={"engine": gateway or settings.engine})
-    held = asyncio.run(_holder(at_engine, name))
-    spec = held.spec
+    located = asyncio.run(_located(at_engine, name))
+    spec = located[0].spec
     encoder: Encoder | None = None
     if gateway is None or asked.method == "dense" or asked.first_pass == "dense":
         encoder = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
@@ -130,14 +130,14 @@ def _rankings(
             loaded = encoder
             gateway = stack.enter_context(running_gateway(settings, load=lambda _name, _folder: loaded))
         at_gateway = settings.model_copy(update={"engine": gateway})
-        return asyncio.run(_ask(at_gateway, name, held, asked, fields or spec.text_fields, encoder, beside))
+        return asyncio.run(_ask(at_gateway, name, located, asked, fields or spec.text_fields, encoder, beside))
 
 
-async def _holder(settings: EngineSettings, name: str) -> "FeatureLocation":
-    from es_ttc.index.attach.feature_locations import feature_location
+async def _located(settings: EngineSettings, name: str) -> "Sequence[FeatureLocation]":
+    from es_ttc.index.attach.feature_locations import alike_locations
 
     async with connected(settings) as client:
-        return await feature_location(client, name)
+        return await alike_locations(client, name)
 
 
 def check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
@@ -163,7 +163,7 @@ def check_encoder(name: str, spec: "IndexSpec", encoder: "Encoder") -> None:
 async def _ask(
     settings: EngineSettings,
     name: str,
-    held: "FeatureLocation",
+    located: "Sequence[FeatureLocation]",
     asked: "CliQuery",
     fields: Sequence[str],
     encoder: "Encoder | None",
@@ -172,7 +172,8 @@ async def _ask(
     from es_ttc.cli import searching
 
     async with connected(settings) as client:
-        target = searching.Target(client, name, held.spec, fields, encoder, vectors=held.has_vectors, beside=held.side)
+        vectors, in_sides = all(one.has_vectors for one in located), any(one.side for one in located)
+        target = searching.Target(client, name, located[0].spec, fields, encoder, vectors=vectors, beside=in_sides)
         return await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
 
 

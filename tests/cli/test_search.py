@@ -17,6 +17,7 @@ from es_ttc.cli.views import Hit, Span
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.lab.demo import exhibit
 from es_ttc.settings import EngineSettings
 from tests.cli.conftest import Filled
 
@@ -102,6 +103,29 @@ class TestThroughTheGateway:
             assert hit.score == pytest.approx(fused, abs=1e-6)
         scores = [hit.score for hit in hybrid.hits]
         assert scores == sorted(scores, reverse=True)
+
+    def test_an_alias_of_several_indices_of_one_form_is_searched(self, filled: Filled, encoder: Encoder) -> None:
+        first, collection = filled.exhibit.index, filled.exhibit.collection
+        second, alias = f"{first}-second", f"{first}-all"
+        more = replace(collection, documents=tuple(replace(one, id=f"2-{one.id}") for one in collection.documents[:5]))
+        with asyncio.Runner() as runner:
+            engine = runner.run(connect(EngineSettings(engine=filled.engine)))
+            try:
+                runner.run(exhibit.fill(engine, second, more, encoder))
+                actions = [{"add": {"index": index, "alias": alias}} for index in (first, second)]
+                runner.run(engine.request("POST", "/_aliases", body={"actions": actions}))
+                found = es_ttc("search", alias, collection.documents[0].text, "--gateway", filled.gateway, "--json")
+            finally:
+                runner.run(exhibit.remove(engine, second))
+                runner.run(
+                    engine.request(
+                        "POST", "/_aliases", body={"actions": [{"remove": {"index": first, "alias": alias}}]}
+                    )
+                )
+                runner.run(engine.close())
+        assert found.returncode == 0, found.stderr
+        [hits] = json.loads(found.stdout)["rankings"].values()
+        assert {hit["id"] for hit in hits[:2]} == {collection.documents[0].id, f"2-{collection.documents[0].id}"}
 
     @pytest.mark.parametrize("method", ["blend", "hybrid", "bm25", "dense", "spectral", "knn:nnn", "knn:dense", "rm3"])
     def test_every_hit_matches_the_filter(self, filled: Filled, encoder: Encoder, method: str) -> None:

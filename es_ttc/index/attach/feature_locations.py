@@ -78,6 +78,18 @@ async def feature_locations(engine: Engine, name: str) -> list[FeatureLocation]:
     return [await _holder(engine, source) for source in await sources_of(engine, name)]
 
 
+async def alike_locations(engine: Engine, name: str) -> list[FeatureLocation]:
+    """Return where the features of every index behind a name are stored, which have one form.
+
+    Raises:
+        InvalidRequest: See :func:`feature_locations`; or their text fields or encoders differ.
+    """
+    located = await feature_locations(engine, name)
+    if len({(one.spec.text_fields, one.spec.encoder.key) for one in located}) > 1:
+        raise InvalidRequest(f"the indices of [{name}] have different text fields or encoders: name one of them")
+    return located
+
+
 async def contents_of(engine: Engine, held: FeatureLocation) -> IndexCounts:
     """Count the documents of a source index in its side index."""
     found = await contents(engine, held.index, held.spec)

@@ -17,7 +17,7 @@ import numpy as np
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.errors import InvalidRequest, MissingFeature
-from es_ttc.index.attach.feature_locations import feature_locations
+from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.queries import matching
@@ -156,14 +156,11 @@ async def _index(source: IndexSource) -> tuple[IndexSpec, str]:
     """
     engine = await connect(source.settings)
     try:
-        located = await feature_locations(engine, source.name)
+        located = await alike_locations(engine, source.name)
         capabilities = await engine.capabilities()
     finally:
         await engine.close()
-    specs = [one.spec for one in located]
-    if len({(spec.text_fields, spec.encoder.key) for spec in specs}) > 1:
-        raise InvalidRequest(f"the indices of [{source.name}] have different text fields or encoders: name one of them")
-    return specs[0], f"{capabilities.product} {'.'.join(map(str, capabilities.version))}"
+    return located[0].spec, f"{capabilities.product} {'.'.join(map(str, capabilities.version))}"
 
 
 def _require_signals(pools: Sequence[Pool], signals: Sequence[SignalName], index: str) -> None:
