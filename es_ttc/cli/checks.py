@@ -19,7 +19,7 @@ from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.engine.versions import NAMES, maintained_versions
 from es_ttc.errors import EsTtcError
-from es_ttc.index.attach.feature_locations import contents_of, feature_location
+from es_ttc.index.attach.feature_locations import contents_of, feature_location, written_since_fill
 from es_ttc.index.attach.side_index import attached_sources
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.spec import ROOT, STATE, IndexSpec
@@ -169,7 +169,7 @@ async def _attached(client: Engine, source: str, loaded: Encoder | None) -> Chec
     subject = f"index {source}"
     try:
         held = await feature_location(client, source)
-        counts = await contents_of(client, held)
+        counts, written = await contents_of(client, held), await written_since_fill(client, held)
     except EsTtcError as error:
         return Check(subject, Verdict.WARNING, str(error), f"es-ttc detach {source}")
     detail = f"{counts.documents:,} documents, features in its side index {held.index}, {held.spec.encoder.key}"
@@ -178,6 +178,9 @@ async def _attached(client: Engine, source: str, loaded: Encoder | None) -> Chec
         return Check(subject, Verdict.WARNING, detail, f"es-ttc serve --encoder {held.spec.encoder.model}")
     if counts.lacking:
         detail += f"; {counts.lacking:,} of them {'lacks' if counts.lacking == 1 else 'lack'} features"
+    if written:
+        detail += f"; {written:,} of them {'was' if written == 1 else 'were'} written since the last fill"
+    if counts.lacking or written:
         return Check(subject, Verdict.WARNING, detail, f"es-ttc fill {source}")
     return Check(subject, Verdict.OK, detail)
 

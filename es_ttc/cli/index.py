@@ -360,7 +360,12 @@ async def _create(settings: Settings, name: str, spec: "IndexSpec", options: "In
 
 
 async def _show(settings: Settings, name: str) -> dict[str, Any]:
-    from es_ttc.index.attach.feature_locations import contents_of, failures, feature_location
+    from es_ttc.index.attach.feature_locations import (
+        contents_of,
+        failures,
+        feature_location,
+        written_since_fill,
+    )
     from es_ttc.index.mappings.contents import contents
     from es_ttc.index.mappings.write_options import WriteOptions
 
@@ -373,6 +378,7 @@ async def _show(settings: Settings, name: str) -> dict[str, Any]:
             "writes": _writes(WriteOptions.of(held.holder.mapping)),
             "spec": held.spec.as_shown(),
             **counts.as_dict(),
+            "written_since_fill": await written_since_fill(engine, held) if held.side else None,
             "failures": await failures(engine, held.index) if counts.states.get("failed") else {},
         }
 
@@ -417,6 +423,7 @@ def _report(found: dict[str, Any]) -> Table:
     }
     if found["side_index"]:
         rows["side index"] = found["side_index"]
+        rows["written since its fill"] = f"{found['written_since_fill']:,}"
     if found["writes"]:
         enriched = " and enriched" if found["writes"]["enrich"] else ""
         processor = ", by the plugin's processor" if found["writes"]["plugin"] else ""

@@ -7,6 +7,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import fill_attached
+from es_ttc.index.attach.feature_locations import feature_location, written_since_fill
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
@@ -87,8 +88,14 @@ async def test_what_has_changed_keeps_its_place_until_it_is_filled_again(
     assert scores(ask_for_page(gateway, shop)) == pytest.approx(
         {name: score for name, score in scores(reply).items() if name in reply.ids[:3]}
     )
+    held = await feature_location(engine, shop)
+    assert held.side != inside
+    if held.side:
+        assert await written_since_fill(engine, held) == 3
     await engine.request("DELETE", f"/{shop}/_doc/d3", params={"refresh": "true"})
     [filled] = await fill_attached(engine, shop, encoder)
+    if held.side:
+        assert await written_since_fill(engine, held) == 0
     assert (filled.written, filled.unchanged, filled.failed, filled.removed) == (2, 1, 0, 0 if inside else 1)
     reply = ask(gateway, shop)
     assert (reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == (19, None)

@@ -1,5 +1,6 @@
 """Find where an index's features are stored, and fill them."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -97,6 +98,25 @@ async def contents_of(engine: Engine, held: FeatureLocation) -> IndexCounts:
     documents = await engine.count(held.source.index)
     done = states.get(READY, 0) + states.get(EMPTY, 0)
     return replace(found, documents=documents, states=states, lacking=max(0, documents - done))
+
+
+async def written_since_fill(engine: Engine, held: FeatureLocation) -> int:
+    """Count the documents of a source index that were written since its side index was filled.
+
+    Their features are of an earlier text until they are filled again, or there are none.
+    """
+    reached = await SideIndexTarget(engine, held.source, held.index, held.spec).load()
+    found = await asyncio.gather(
+        *(
+            engine.search(
+                held.source.index,
+                {"query": {"range": {"_seq_no": {"gt": at}}}, "size": 0, "track_total_hits": True},
+                preference=f"_shards:{shard}",
+            )
+            for shard, at in reached.items()
+        )
+    )
+    return sum(int(one["hits"]["total"]["value"]) for one in found)
 
 
 async def failures(engine: Engine, index: str) -> dict[str, str]:
