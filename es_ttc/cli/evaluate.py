@@ -67,7 +67,7 @@ Examples:
     "--split", metavar="NAME", default="test", show_default=True, help="Split of the judgements: qrels/NAME.tsv."
 )
 @window_option
-@first_pass_option(["dense", "bm25", "hybrid"], "dense", "First pass of rescorers; hybrid in memory only.")
+@first_pass_option(["bm25", "dense", "hybrid"], "bm25", "First pass of rescorers; hybrid in memory only.")
 @click.option(
     "--k",
     type=click.IntRange(1, 1000),

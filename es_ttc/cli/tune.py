@@ -84,7 +84,7 @@ Examples:
     "--seed", type=click.IntRange(0), default=20_241, show_default=True, help="Seed of sample, folds and bootstrap."
 )
 @window_option
-@first_pass_option(["dense", "bm25", "hybrid"], "dense", "First pass.")
+@first_pass_option(["bm25", "dense", "hybrid"], "bm25", "First pass.")
 @index_options
 @encoder_flag
 @adapter_flag
