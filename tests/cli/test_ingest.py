@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from es_ttc.cli.app import run
+from tests.serving.client import call
 from tests.support.signals import hear_ctrl_c, ignore_ctrl_c
 
 
@@ -51,6 +52,11 @@ def test_make_fill_show_and_delete_an_index(work: Path, index_name: str, capsys:
     shown = json.loads(capsys.readouterr().out)
     assert (shown["documents"], shown["states"], shown["lacking"]) == (2, {"ready": 2}, 0)
     assert shown["spec"] == made["spec"]
+    (work / "more.csv").write_text("sku,body\na,first again\nb,second again\nd,third\n")
+    assert run(["ingest", index_name, "more.csv", "--id-field", "sku", "--merge", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bytes"] > 1000
+    found = call(os.environ["ES_TTC_ENGINE"], "GET", f"/{index_name}/_stats/segments").json()
+    assert found["_all"]["primaries"]["segments"]["count"] <= 2  # one in each shard
     assert run(["index", "show", index_name]) == 0
     report = capsys.readouterr().out
     assert "float16, up to 32 a document" in report
