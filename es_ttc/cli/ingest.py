@@ -223,6 +223,7 @@ async def _size(engine: "Engine", index: str, *, merge: bool) -> int | None:
         with stderr.status("merging segments"):
             params = {"max_num_segments": "1"}
             await engine.request("POST", f"/{index}/_forcemerge", params=params, timeout=_MERGE_SECONDS)
+            await engine.refresh(index)  # until then the merged segments' files are held open
     return await stored_bytes(engine, index)
 
 
