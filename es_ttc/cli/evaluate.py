@@ -44,8 +44,8 @@ Examples:
   es-ttc evaluate data/scifact
   es-ttc evaluate data/scifact data/nfcorpus --methods blend,hybrid,bm25 --report report
   es-ttc evaluate data/mine --split train --params '{"spectral": {"scales": [1, 5, 20, "mean"]}}'
-  es-ttc evaluate data/mine --engine http://127.0.0.1:9200 --methods bm25,spectral --first-pass bm25
-  es-ttc evaluate data/mine --methods dense,nnn --tuned nnn.json
+  es-ttc evaluate data/mine --engine http://127.0.0.1:9200 --methods bm25,spectral
+  es-ttc evaluate data/mine --methods dense,nnn --first-pass dense --tuned nnn.json
   es-ttc evaluate data/limit-small --encoder mpnet@torch:float32 --window all --out results.json
 """
 

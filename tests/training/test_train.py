@@ -65,6 +65,7 @@ def test_the_figures_are_those_of_an_evaluation(data: Path, tmp_path: Path, caps
     out = tmp_path / "made"
     found = trained(capsys, "nnn", str(data), "--out", str(out), *NNN, "--epochs", "2")
     arguments = ["evaluate", str(data), "--methods", "dense,nnn", "--tuned", str(out / "nnn.json"), "--json"]
+    arguments += ["--first-pass", "dense"]  # as in training
     for encoder, expected in ((f"{out}@onnx", "after"), (NAME, "before")):
         assert run([*arguments, "--encoder", encoder]) == 0, capsys.readouterr().err
         methods = json.loads(capsys.readouterr().out)["data"]["tools"]["methods"]
