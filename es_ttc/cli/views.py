@@ -16,6 +16,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from es_ttc.common.whole_words import whole_words
+
 MATCH = "black on yellow"
 UP = "green"
 DOWN = "red"
@@ -29,10 +31,6 @@ PASSAGES = 3
 """Number of passages below rankings side by side."""
 
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_WORD = re.compile(r"[\w-]+")
-"""Words joined by hyphens are one: HOMA-IR."""
-
-_LONGEST_WORD = 40
 _SPACES = frozenset("\t\n\v\f\r\x85\u2028\u2029")
 
 
@@ -223,7 +221,7 @@ def _around(hit: Hit, cells: int) -> tuple[str, str, str]:
     """Return the text before the match, the match, and the text after it, within a number of cells."""
     field, start, end = _place(hit)
     text = clean(hit.fields.get(field, ""))
-    start, end = _whole_words(text, start, end)
+    start, end = whole_words(text, start, end)
     before, match, after = (_squeezed(part) for part in (text[:start], text[start:end], text[end:]))
     match = _head(match, cells)
     room = max(0, cells - cell_len(match))
@@ -239,20 +237,6 @@ def _place(hit: Hit) -> tuple[str, int, int]:
         return hit.span.field, hit.span.start, hit.span.end
     field = next((name for name in hit.fields if name != "title"), "title")
     return field, 0, 0
-
-
-def _whole_words(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return a match widened to whole words, for an encoder's tokens are often parts of words.
-
-    An end without a word's boundary within `_LONGEST_WORD` characters (a script without spaces) stays.
-    """
-    if not 0 <= start < end <= len(text):
-        return start, end
-    before = _WORD.match(text[max(0, start - _LONGEST_WORD) : start][::-1])
-    after = _WORD.match(text[end : end + _LONGEST_WORD])
-    left = before.end() if before and _WORD.match(text[start]) else 0
-    right = after.end() if after and _WORD.match(text[end - 1]) else 0
-    return start - left * (left < _LONGEST_WORD), end + right * (right < _LONGEST_WORD)
 
 
 def _squeezed(text: str) -> str:

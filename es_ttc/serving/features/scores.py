@@ -179,6 +179,10 @@ class WindowScores:
         """Return a number of hits without scores."""
         return cls(np.zeros(count, np.float32), np.zeros(count, np.bool_), np.zeros(count, np.bool_))
 
+    def positions(self) -> dict[int, int]:
+        """Return the place of each hit with a score among those that have one, as `window` and `fields` hold them."""
+        return {place: number for number, place in enumerate(np.flatnonzero(self.mask).tolist())}
+
     def has(self, place: int) -> bool:
         """Return whether the hit at a place has a score; hits after the window have none."""
         return place < len(self.mask) and bool(self.mask[place])

@@ -4,7 +4,6 @@ The other fields of `highlight` stay the engine's.
 """
 
 import html
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,13 +11,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from es_ttc.common.validation import shown, validated
+from es_ttc.common.whole_words import whole_words
 from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers.spectral.passages import Passage
 from es_ttc.serving.search.section import KEY, MAX_PASSAGES
 
 _INHERITED = ("number_of_fragments", "order", "pre_tags", "post_tags")
 """Options that a field takes from the whole `highlight`."""
-_WORD = re.compile(r"\w")
 _AFTER_A_WORD = " \t\r\n.,;:!?)]}"
 """Characters that a fragment does not begin with: they belong to the words before it."""
 
@@ -103,21 +102,6 @@ def take_highlights(body: dict[str, Any]) -> tuple[Highlight, ...]:
     else:
         del body["highlight"]
     return tuple(ours)
-
-
-def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return a stretch of a text widened to whole words.
-
-    Args:
-        text: The text.
-        start: First character.
-        end: Character after the last one.
-    """
-    while 0 < start < len(text) and _WORD.match(text[start]) and _WORD.match(text[start - 1]):
-        start -= 1
-    while 0 < end < len(text) and _WORD.match(text[end - 1]) and _WORD.match(text[end]):
-        end += 1
-    return start, end
 
 
 def _type_of(options: Any, given: Mapping[str, Any]) -> Any:

@@ -114,12 +114,10 @@ class PassageReader:
         method = Method(_METHOD, _Count(count=count), detail=True)
         request = ScoringRequest(method, plan.texts, None, answered.caller, Timings())
         scored = await self._scorer.score(hits, request)
-        places = [place for place in np.flatnonzero(scored.mask).tolist() if place not in scored.stale]
-        position = {int(place): number for number, place in enumerate(np.flatnonzero(scored.mask))}
-        numbers = [position[place] for place in places]
+        position = {place: number for place, number in scored.positions().items() if place not in scored.stale}
         found: list[list[Named]] = [[] for _ in hits]
-        details = await self._scorer.details(scored, method, numbers)
-        for place, number, detail in zip(places, numbers, details, strict=True):
+        details = await self._scorer.details(scored, method, [*position.values()])
+        for (place, number), detail in zip(position.items(), details, strict=True):
             names = scored.fields[number]
             found[place] = [(names[one.field], one) for one in detail["passages"] if one.field < len(names)]
         encoded = {name for names in scored.fields for name in names}

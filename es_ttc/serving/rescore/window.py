@@ -217,7 +217,7 @@ class WindowRescoring:
         """Return the method's details of the page's documents, by first-pass place."""
         if not self.plan.section.detail:
             return {}
-        position = {int(place): number for number, place in enumerate(np.flatnonzero(scored.mask))}
+        position = scored.positions()
         places = [place for place in ranking.order[page].tolist() if place in position]
         positions = [position[place] for place in places]
         try:
