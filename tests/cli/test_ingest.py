@@ -14,7 +14,6 @@ from es_ttc.cli.app import run
 from tests.serving.client import call
 from tests.support.signals import hear_ctrl_c, ignore_ctrl_c
 
-
 NDJSON = {"content-type": "application/x-ndjson"}
 
 
