@@ -8,7 +8,7 @@ export TOKENIZERS_PARALLELISM ?= false
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-engines test-vllm check format bench docs site lock image release plugins clean
+.PHONY: help demo test test-quick test-engines test-vllm check format bench reproduce docs site lock image release plugins clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ format: $(VENV)/.dev ## Format the code and mend what the linter can.
 
 bench: $(VENV)/.dev ## Run every benchmark; the tables go to reports/.
 	$(BIN)/python -m benchmarks $(ARGS)
+
+reproduce: $(VENV)/.dev ## Find the verdicts on the papers' claims again (docs/results/claims.md).
+	@$(BIN)/python -m benchmarks.reproduce $(ARGS)
 
 docs: $(VENV)/.dev ## Write the generated reference pages again.
 	$(BIN)/python docs/generate.py

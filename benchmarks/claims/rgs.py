@@ -1,0 +1,113 @@
+"""The claims of reranker-guided search (RGS)."""
+
+from benchmarks.claims.model import Claim, Verdict, cited, tested, unmeasured
+
+CLAIMS: tuple[Claim, ...] = (
+    tested(
+        "R1",
+        "At most k documents are scanned",
+        "",
+        Verdict.HOLDS,
+        "counted inside the reranker, by both readings",
+        "strategies/test_reranking.py::test_pointwise_never_beyond_the_budget",
+        "strategies/test_reranking.py::test_listwise_never_beyond_the_budget",
+    ),
+    tested(
+        "R2",
+        "RGS reaches what the first pass lacks",
+        "",
+        Verdict.HOLDS,
+        "with an oracle as the reranker",
+        "strategies/test_reranking.py::test_guided_search_reaches_what_the_first_pass_lacks",
+    ),
+    cited(
+        "R3",
+        "No neighbour of an expanded document is dropped by distance",
+        "",
+        "explanation/papers",
+        Verdict.PART,
+        "with the default graph of 16 neighbours none is; `fan_out` cuts larger ones",
+        "`fan_out` (16, as many as the default graph has) cuts the neighbours of a document by distance",
+    ),
+    cited(
+        "R4",
+        "With random seeds RGS keeps most of its quality, retrieve and rerank collapses",
+        "",
+        "results/reranking",
+        Verdict.PART,
+        "spectral retrieval as the reranker: .282 against .062 on Cranfield and .237 against .029 on NPL, of "
+        ".460 on NPL without noise; a simulated reranker that errs loses nearly all with it",
+        "With random seeds (w 1) RGS reaches four and eight times",
+    ),
+    cited(
+        "R5",
+        "With a destroyed document graph all fail",
+        "",
+        "results/reranking",
+        Verdict.NOT,
+        "noise in the graph alone harms no method with a real reranker; the paper's noise is in the documents' "
+        "vectors, "
+        "which spoils the first pass too",
+        "A noisy graph, even a random one, harms no method with this reranker",
+    ),
+    tested(
+        "R6",
+        "One pass from back to front sorts the list",
+        "",
+        Verdict.PART,
+        "it brings only the best half window to the front",
+        "strategies/test_reranking.py::test_one_pass_brings_the_best_half_window_to_the_front",
+    ),
+    tested(
+        "R7",
+        "Calls grow as L^2 / w for RGS and Q / w for retrieve and rerank",
+        "",
+        Verdict.PART,
+        "a pass pays for what it covers; passes of a list of L after every expansion make the square",
+        "strategies/test_reranking.py::test_one_pass_of_a_listwise_reranker_pays_for_what_it_covers",
+    ),
+    tested(
+        "R8",
+        "No document is expanded twice",
+        "",
+        Verdict.HOLDS,
+        "by a property test",
+        "strategies/test_reranking.py::test_no_document_is_expanded_twice",
+    ),
+    cited(
+        "R9",
+        "At an equal budget RGS is above retrieve and rerank (BRIGHT +14 %)",
+        "",
+        "results/reranking",
+        Verdict.NOT,
+        "with spectral retrieval as the reranker clearly above in 1 of 24 cells and clearly below in 2; "
+        "reasoning-heavy "
+        "collections were not available",
+        "RGS is significantly above retrieve and rerank in one cell of 24",
+    ),
+    unmeasured(
+        "R10",
+        "Quality does not depend on the embedding at a budget of 500",
+        "",
+        "one encoder built the graphs here, and the collections have a few hundred to 11,000 documents",
+    ),
+    unmeasured(
+        "R11", "31 % of BRIGHT's relevant documents are in the first 100 by vector", "", "BRIGHT was not available"
+    ),
+    cited(
+        "R12",
+        "The share of relevant documents seen rises with the budget, the share returned does not",
+        "",
+        "results/reranking",
+        Verdict.HOLDS,
+        "recall of 100 documents rises by up to 7 points, nDCG@10 hardly moves, and more budget often lowers it",
+        "More budget does not help this reranker",
+    ),
+    unmeasured(
+        "R13",
+        "A guarantee where vector similarity is within a constant factor of the reranker's",
+        "",
+        "no reranker here has a known factor",
+    ),
+    unmeasured("R14", "No method improves AoPS and LeetCode", "", "BRIGHT was not available"),
+)

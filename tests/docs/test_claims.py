@@ -1,0 +1,40 @@
+"""The page of claims is what its script finds; what takes seconds is left to `make reproduce`."""
+
+import pytest
+
+from benchmarks.claims import model
+from benchmarks.claims.model import Claim, Stale, Verdict
+from benchmarks.claims.page import CLAIMS, PAGE, as_page, kept, row_of
+
+LAST = {"S": 25, "N": 16, "T": 19, "A": 15, "R": 14}
+
+
+def test_every_claim_has_a_verdict() -> None:
+    rows, _ = kept()
+    wanted = [f"{letter}{number}" for letter, last in LAST.items() for number in range(1, last + 1)]
+    assert [claim.number for claim in CLAIMS] == list(rows) == wanted
+
+
+def test_the_page_is_the_files() -> None:
+    rows, about = kept()
+    assert PAGE.read_text() == as_page(list(rows.values()), about)
+
+
+def test_what_verdicts_rest_on_still_says_so() -> None:
+    rows, _ = kept()
+    for claim in CLAIMS:
+        if not claim.seconds:
+            assert row_of(claim, claim.find()) == rows[claim.number]
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        model.cited("X1", "a claim", "1", "results/spectral", Verdict.HOLDS, "a figure", "a line that no page has"),
+        model.tested("X2", "a claim", "1", Verdict.HOLDS, "a figure", "docs/test_claims.py::test_that_is_not_here"),
+    ],
+    ids=["page", "test"],
+)
+def test_a_verdict_without_its_ground_is_stale(claim: Claim) -> None:
+    with pytest.raises(Stale, match="judge the claim again"):
+        claim.find()
