@@ -1,6 +1,6 @@
 """`es-ttc tune`: choose a method's parameters on queries that nothing is reported on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,6 @@ from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.lab.evaluation.datasets import Collection
-    from es_ttc.lab.evaluation.methods import Method
     from es_ttc.lab.evaluation.plan import Plan
     from es_ttc.lab.evaluation.tuning import Tuning
 
@@ -134,7 +133,7 @@ def tune(
     from es_ttc.lab.evaluation.datasets import load_collection, sample
     from es_ttc.lab.evaluation.metrics import check_metric
     from es_ttc.lab.evaluation.plan import Plan
-    from es_ttc.lab.evaluation.tuning import candidates
+    from es_ttc.lab.evaluation.tuning import candidates, summary_of
     from es_ttc.rescorers.tuned import as_json as file_content
 
     settings = adapted(Settings(**given(encoder=encoder)), adapter)
@@ -164,7 +163,9 @@ def tune(
     )
     with interruptible():
         found, identity = _tuned(plan, collection, settings, metric, folds, seed)
-    summary = summary_of(found, collection, plan.settings(), identity, folds, seed, sampled=queries is not None)
+    summary = summary_of(
+        found, collection.name, collection.split, plan.settings(), identity, folds, seed, sampled=queries is not None
+    )
     if out is not None:
         from es_ttc.lab.evaluation.report import replace
 
@@ -208,70 +209,6 @@ def _tuned(
     return found, encoder.identity.key if encoder else None
 
 
-def summary_of(
-    found: "Tuning",
-    collection: "Collection",
-    settings: Mapping[str, Any],
-    encoder: str | None,
-    folds: int | None,
-    seed: int,
-    *,
-    sampled: bool,
-    most: int | None = None,
-) -> dict[str, Any]:
-    """Return what is written: first what readers of the file need, then where it comes from.
-
-    Args:
-        found: What was tried.
-        collection: Its queries.
-        settings: How documents were found and stored.
-        encoder: Identity of the encoder.
-        folds: Number of folds; None for none.
-        seed: Seed of all draws.
-        sampled: Whether the queries are a sample.
-        most: Number of candidates that are kept, the best ones; None for all.
-    """
-    from es_ttc.lab.evaluation import provenance
-
-    means = found.values.mean(axis=1).tolist()
-    shown: Sequence[int] = range(len(means))
-    if most is not None:
-        shown = sorted(shown, key=lambda place: (-means[place], place))[:most]
-    against = found.against_default
-    return {
-        "method": found.best.name,
-        "params": _given(found.best),
-        "data": collection.name,
-        "split": collection.split,
-        "encoder": encoder,
-        "metric": found.metric,
-        "value": means[found.chosen],
-        "default": {"params": _given(found.candidates[0]), "value": means[0]},
-        "against_default": {
-            "value": float(found.reached.mean()),
-            "delta": against.delta,
-            "interval": [against.interval.low, against.interval.high],
-            "p": against.p,
-            "won_tied_lost": [against.wins, against.ties, against.losses],
-            "cross_fitted": folds is not None,
-            "by_fold": [_given(found.candidates[place]) for place in found.by_fold],
-        },
-        "queries": len(collection.queries),
-        "sampled": sampled,
-        "seed": seed,
-        **settings,
-        "tried": [{"params": _given(found.candidates[place]), "value": means[place]} for place in shown],
-        "versions": provenance.versions(),
-        "date": provenance.now(),
-    }
-
-
-def _given(method: "Method") -> dict[str, Any]:
-    """Return the parameters that are set, as a request writes them."""
-    params: dict[str, Any] = method.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return params
-
-
 def show(found: "Tuning", summary: Mapping[str, Any], *further: Table) -> None:
     """Display what was chosen, its candidates, and further tables before the verdict."""
     console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
@@ -288,6 +225,7 @@ def show(found: "Tuning", summary: Mapping[str, Any], *further: Table) -> None:
 def candidates_table(found: "Tuning") -> Table:
     """Return the best candidates and the defaults."""
     from es_ttc.lab.evaluation.report import score
+    from es_ttc.lab.evaluation.tuning import given_params
 
     means = found.values.mean(axis=1)
     order = sorted(range(len(means)), key=lambda place: (-means[place], place))
@@ -296,7 +234,7 @@ def candidates_table(found: "Tuning") -> Table:
     table.add_column("parameters")
     table.add_column(found.metric, justify="right")
     for place in shown:
-        text = orjson.dumps(_given(found.candidates[place])).decode()
+        text = orjson.dumps(given_params(found.candidates[place])).decode()
         label = f"{text} (defaults)" if place == 0 else text
         style = "bold" if place == found.chosen else ""
         table.add_row(escape(label), score(means[place]), style=style)
