@@ -21,6 +21,7 @@ from es_ttc.cli.graph import graph
 from es_ttc.cli.index import index
 from es_ttc.cli.ingest import ingest
 from es_ttc.cli.jobs import jobs
+from es_ttc.cli.judge import judge
 from es_ttc.cli.mcp import mcp
 from es_ttc.cli.options import examples
 from es_ttc.cli.search import search
@@ -38,7 +39,7 @@ SECTIONS: Mapping[str, tuple[click.Command, ...]] = {
     "Start": (demo, doctor, engine),
     "Index": (index, ingest, attach, fill, detach),
     "Search": (search, serve, mcp),
-    "Improve": (evaluate, tune, train, discover, calibrate, graph),
+    "Improve": (judge, evaluate, tune, train, discover, calibrate, graph),
     "Operate": (worker, jobs),
 }
 """All commands, in the order in which help lists them."""

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.evaluating import cached_encoder, interruptible, stages, window_option
+from es_ttc.cli.judge_options import judgements_option, require_one_source, with_llm_flag
 from es_ttc.cli.judged import JudgedQueries, index_options
 from es_ttc.cli.options import JsonObjectType, first_pass_option
 from es_ttc.errors import InvalidRequest
@@ -31,6 +32,7 @@ _EXAMPLES = """\b
 Examples:
   es-ttc tune data/mine --method blend --out blend.json
   es-ttc tune data/mine --method blend --out blend.json --index shop
+  es-ttc tune --judgements shop --method blend --out blend.json
   es-ttc tune data/mine --method nnn --out nnn.json
   es-ttc tune data/mine --method mmr --split valid --metric recall@5 --queries 1000
   es-ttc tune data/mine --method nnn --params '{"l2": 0}' --grid '{"l1": [0.05, 0.1, 0.2]}'
@@ -39,7 +41,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("data", metavar="DATA", type=click.Path(path_type=Path))
+@click.argument("data", metavar="DATA", required=False, type=click.Path(path_type=Path))
 @click.option("--method", required=True, metavar="NAME", help="Method to tune.")
 @click.option(
     "--split",
@@ -85,6 +87,10 @@ Examples:
 @window_option
 @first_pass_option(["bm25", "dense", "hybrid"], "bm25", "First pass.")
 @index_options
+@judgements_option(
+    "For blend: index of the engine, in place of DATA: weights are chosen by its judgements (`es-ttc judge`)."
+)
+@with_llm_flag
 @encoder_flag
 @adapter_flag
 @click.option(
@@ -95,7 +101,7 @@ Examples:
 )
 @json_flag
 def tune(
-    data: Path,
+    data: Path | None,
     method: str,
     split: str,
     metric: str | None,
@@ -110,12 +116,14 @@ def tune(
     first_pass: str,
     index: str | None,
     engine: str | None,
+    judgements: str | None,
+    with_llm: bool,
     encoder: str | None,
     adapter: str | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Choose a method's parameters on the BEIR folder DATA.
+    """Choose a method's parameters on the BEIR folder DATA, or by the judgements of an index.
 
     Every combination of the grid's values is run in memory on the same queries. The combination with the best mean of
     the metric wins, or the method's defaults if none is better. A paired bootstrap (10,000 resamples) compares the
@@ -127,6 +135,8 @@ def tune(
     weights are written only if the cross-fitted gain over the default is clear (its 95 % interval lies above 0), or
     with --force. With --index NAME the signals are those of an index, as a gateway would score them.
 
+    With --judgements INDEX queries and judgements are those of `es-ttc judge`, and signals those of the index.
+
     Test queries are refused, because parameters tuned on them must not be reported on them. If a collection has no
     other queries, --split test --folds 5 gives figures that may be reported.
     """
@@ -136,6 +146,7 @@ def tune(
     from es_ttc.lab.evaluation.tuning import candidates, summary_of
     from es_ttc.rescorers.tuned import as_json as file_content
 
+    require_one_source([data] if data else [], judgements, with_llm=with_llm)
     settings = adapted(Settings(**given(encoder=encoder)), adapter)
     weighing = method == "blend" and grid is None and "signals" not in params
     metric = metric or ("ndcg@10" if method == "blend" else "comp@5")
@@ -143,12 +154,17 @@ def tune(
     if weighing:
         from es_ttc.cli.tune_blend import WeightsRequest, tune_blend
 
-        require_other_queries(data, split, folds)
-        judged = JudgedQueries(split, queries, seed, window, index, engine, encoder, adapter)
+        if judgements is not None:
+            if index not in (None, judgements):
+                raise click.UsageError("--judgements names the index already: leave --index out")
+            index = judgements
+        elif data is not None:
+            require_other_queries(data, split, folds)
+        judged = JudgedQueries(split, queries, seed, window, index, engine, encoder, adapter, judgements, with_llm)
         tune_blend(WeightsRequest(data, judged, metric, folds, signals, params, out, force), as_json=as_json)
         return
-    if index is not None or engine is not None:
-        raise click.UsageError("--index and --engine are for --method blend without --grid")
+    if data is None or index is not None or engine is not None:
+        raise click.UsageError("--index, --engine and --judgements are for --method blend without --grid")
     if signals is not None or force:
         raise click.UsageError("--signals and --force are for --method blend without --grid")
     methods = candidates(method, params, grid)

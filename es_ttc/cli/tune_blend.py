@@ -28,7 +28,7 @@ _MOST_TRIED = 20
 class WeightsRequest:
     """What the command line asks for; see `es-ttc tune --help`."""
 
-    data: Path
+    data: Path | None
     queries: JudgedQueries
     metric: str
     folds: int | None

@@ -142,7 +142,7 @@ def test_every_form_gives_back_what_was_written(tmp_path: Path) -> None:
         orjson.dumps({"hits": {"hits": [{"_source": orjson.loads(written[Format.WORKBENCH])}]}})
     )
     assert formats.read(Format.WORKBENCH, tmp_path / "shown", JUDGED.texts, split="", highest=None) == JUDGED
-    runs = {"blend": {"q1": ("d2", "d1")}, "bm25": {"q1": ("d1",)}}
+    runs: dict[str, dict[str, tuple[str, ...]]] = {"blend": {"q1": ("d2", "d1")}, "bm25": {"q1": ("d1",)}}
     (tmp_path / "run").write_bytes(formats.trec_runs(runs))
     assert formats.read_runs(tmp_path / "run") == runs
 

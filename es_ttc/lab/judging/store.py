@@ -77,7 +77,7 @@ class JudgementStore:
 
     def __init__(self, engine: Engine, index: str) -> None:
         self._engine = engine
-        self._index = index
+        self.index = index
 
     async def require_index(self) -> None:
         """Raise an error if the searched index does not exist.
@@ -85,8 +85,8 @@ class JudgementStore:
         Raises:
             UnknownIndex: It does not.
         """
-        if not await self._engine.exists(self._index):
-            raise UnknownIndex(f"there is no index [{self._index}]: name one that exists")
+        if not await self._engine.exists(self.index):
+            raise UnknownIndex(f"there is no index [{self.index}]: name one that exists")
 
     async def put_pools(self, queries: Sequence[PooledQuery]) -> None:
         """Write pooled queries; a query's earlier pool is replaced, and its judgements stay.
@@ -96,7 +96,7 @@ class JudgementStore:
         """
         await self._prepare()
         for some in _parts(queries, _WRITTEN_TOGETHER):
-            before = await self._sources([pool_id(self._index, one.id) for one in some], "pool.text")
+            before = await self._sources([pool_id(self.index, one.id) for one in some], "pool.text")
             for one, stored in zip(some, before, strict=True):
                 if stored is not None and stored["pool"]["text"].strip() != one.text.strip():
                     raise InvalidRequest(
@@ -120,9 +120,9 @@ class JudgementStore:
         Raises:
             UnknownQuery: There is none of this id.
         """
-        [found] = await self._sources([pool_id(self._index, query)], "", "pool.signals")
+        [found] = await self._sources([pool_id(self.index, query)], "", "pool.signals")
         if found is None:
-            raise UnknownQuery(f"index [{self._index}] has no pool for a query [{query}]: make one first")
+            raise UnknownQuery(f"index [{self.index}] has no pool for a query [{query}]: make one first")
         return _pooled(found)
 
     async def require_queries(self, queries: Iterable[str]) -> None:
@@ -132,10 +132,10 @@ class JudgementStore:
             UnknownQuery: There is one.
         """
         asked = sorted(set(queries))
-        found = await self._sources([pool_id(self._index, query) for query in asked], "kind")
+        found = await self._sources([pool_id(self.index, query) for query in asked], "kind")
         for query, stored in zip(asked, found, strict=True):
             if stored is None:
-                raise UnknownQuery(f"index [{self._index}] has no pool for a query [{query}]: make one first")
+                raise UnknownQuery(f"index [{self.index}] has no pool for a query [{query}]: make one first")
 
     async def put(self, judgements: Sequence[Judgement], taken_back: Sequence[tuple[str, str, str]] = ()) -> None:
         """Write judgements, and delete those taken back.
@@ -148,11 +148,21 @@ class JudgementStore:
         at = datetime.now(UTC).isoformat(timespec="seconds")
         actions = [self._judgement_action(one, at) for one in judgements]
         for query, document, judge in taken_back:
-            name = judgement_id(self._index, query, document, judge)
+            name = judgement_id(self.index, query, document, judge)
             actions.append(_Action(name, (orjson.dumps({"delete": {"_id": name}}),)))
         for some in _parts(actions, _PAGE):
             await self._write(some)
         await self._engine.refresh(INDEX)
+
+    async def put_grades(self, qrels: Mapping[str, Mapping[str, int]], judge: str) -> int:
+        """Write grades by query and document as imported ones of a judge, and return their number."""
+        judgements = [
+            Judgement(query, document, judge, grade, Source.IMPORT)
+            for query, documents in qrels.items()
+            for document, grade in documents.items()
+        ]
+        await self.put(judgements)
+        return len(judgements)
 
     async def judgements(self) -> list[Judgement]:
         """Return all judgements, by query, document and judge."""
@@ -164,7 +174,7 @@ class JudgementStore:
 
     async def grades(self, query: str, documents: Sequence[str], judge: str) -> list[int | None]:
         """Return a judge's grades of some documents as they are now; None for those that the judge has not graded."""
-        names = [judgement_id(self._index, query, document, judge) for document in documents]
+        names = [judgement_id(self.index, query, document, judge) for document in documents]
         return [None if one is None else int(one["grade"]) for one in await self._sources(names, "grade")]
 
     async def documents(self, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
@@ -172,7 +182,7 @@ class JudgementStore:
         if not ids:
             return {}
         body = {"query": {"ids": {"values": list(ids)}}, "size": len(ids), "_source": {"excludes": ["ttc"]}}
-        answer = await self._engine.search(self._index, body)
+        answer = await self._engine.search(self.index, body)
         return {str(hit["_id"]): hit.get("_source") or {} for hit in answer["hits"]["hits"]}
 
     async def _prepare(self) -> None:
@@ -205,7 +215,7 @@ class JudgementStore:
 
     async def _all(self, kind: str, size: int, left_out: Sequence[str] = ()) -> AsyncIterator[dict[str, Any]]:
         body: dict[str, Any] = {
-            "query": {"bool": {"filter": [{"term": {"kind": kind}}, {"term": {"index": self._index}}]}},
+            "query": {"bool": {"filter": [{"term": {"kind": kind}}, {"term": {"index": self.index}}]}},
             "size": size,
             "sort": [{"key": "asc"}],
             "_source": {"excludes": list(left_out)},
@@ -226,7 +236,7 @@ class JudgementStore:
             body["search_after"] = hits[-1]["sort"]
 
     def _pool_action(self, query: PooledQuery) -> _Action:
-        name = pool_id(self._index, query.id)
+        name = pool_id(self.index, query.id)
         pool = {
             "text": query.text,
             "depth": query.depth,
@@ -234,15 +244,15 @@ class JudgementStore:
             "runs": query.runs,
             "signals": None if query.signals is None else query.signals.as_dict(),
         }
-        record = {"kind": "pool", "key": name, "index": self._index, "query": query.id, "pool": pool}
+        record = {"kind": "pool", "key": name, "index": self.index, "query": query.id, "pool": pool}
         return _Action(name, (orjson.dumps({"index": {"_id": name}}), orjson.dumps(record)))
 
     def _judgement_action(self, one: Judgement, at: str) -> _Action:
-        name = judgement_id(self._index, one.query, one.document, one.judge)
+        name = judgement_id(self.index, one.query, one.document, one.judge)
         record = {
             "kind": "judgement",
             "key": name,
-            "index": self._index,
+            "index": self.index,
             "query": one.query,
             "document": one.document,
             "judge": one.judge,
