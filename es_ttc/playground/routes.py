@@ -2,12 +2,13 @@
 
 from starlette.routing import BaseRoute
 
+from es_ttc.playground.judging_api import JudgingApi
 from es_ttc.playground.pages import page_routes
 from es_ttc.serving.app import Services
 from es_ttc.settings import GatewaySettings
 
 
-def playground_routes(settings: GatewaySettings, services: Services) -> list[BaseRoute]:  # noqa: ARG001
+def playground_routes(settings: GatewaySettings, services: Services) -> list[BaseRoute]:
     """Return the routes of the page and of what only the page uses; none where the setting `ui` is off.
 
     Args:
@@ -16,4 +17,4 @@ def playground_routes(settings: GatewaySettings, services: Services) -> list[Bas
     """
     if not settings.ui:
         return []
-    return [*page_routes()]
+    return [*page_routes(), *JudgingApi(settings, services).routes()]

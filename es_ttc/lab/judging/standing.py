@@ -140,7 +140,7 @@ class TunedWeights:
     """
 
     found: WeightTuning
-    summary: Mapping[str, Any]
+    summary: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:
         """Return them as JSON, without what was tried."""
