@@ -16,7 +16,7 @@ The page makes the searches itself, as any client does: they obey the same limit
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -98,7 +98,7 @@ class Grade(BaseModel):
 
     query: str = Field(description="Id of the query.")
     document: str = Field(description="Id of the document.")
-    grade: Annotated[int, Field(ge=0, le=3)] | None = Field(description="0 to 3; None to take the grade back.")
+    grade: int | None = Field(description="0 to 3; None to take the grade back.")
 
 
 class JudgeBody(BaseModel):

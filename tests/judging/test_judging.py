@@ -95,6 +95,8 @@ def test_standing_has_the_values_of_the_evaluation() -> None:
     assert found.methods[1].behind is not None
     assert found.methods[1].behind.interval.low > 0
     assert not standing(queries, {}).methods
+    few = standing(queries, dict(list(qrels.items())[:5]))
+    assert (few.judged_queries, few.clear) == (5, False)
 
 
 def test_weights_from_kept_signals_are_those_of_tune() -> None:

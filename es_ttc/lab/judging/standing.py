@@ -19,7 +19,7 @@ METRIC = "ndcg@10"
 CUTOFF = 10
 FOLDS = 5
 FEWEST_QUERIES = 10
-"""Judged queries with a relevant document below which no weights are chosen."""
+"""Judged queries below which no method is clearly the best and, with a relevant document, no weights are chosen."""
 _MOST_TRIED = 20
 
 Qrels = Mapping[str, Mapping[str, int]]
@@ -51,7 +51,8 @@ class Standing:
     Attributes:
         judged_queries: Number of judged queries that were pooled.
         methods: The methods that were pooled for all of them, the best first.
-        clear: Whether the best is better than each other one: the 95 % intervals of the differences lie above 0.
+        clear: Whether the best is better than each other one: the 95 % intervals of the differences lie above 0, over
+            :data:`FEWEST_QUERIES` queries or more, for an interval of fewer means nothing.
     """
 
     judged_queries: int
@@ -113,7 +114,11 @@ def standing(queries: Sequence[PooledQuery], qrels: Qrels) -> Standing:
         )
         for place in order
     )
-    clear = len(methods) > 1 and all(one.behind.interval.low > 0 for one in methods if one.behind is not None)
+    clear = (
+        1 < len(methods)
+        and len(judged) >= FEWEST_QUERIES
+        and all(one.behind.interval.low > 0 for one in methods if one.behind is not None)
+    )
     return Standing(len(judged), methods, clear=clear)
 
 
