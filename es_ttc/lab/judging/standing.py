@@ -115,7 +115,7 @@ def standing(queries: Sequence[PooledQuery], qrels: Qrels) -> Standing:
         for place in order
     )
     clear = (
-        1 < len(methods)
+        len(methods) > 1
         and len(judged) >= FEWEST_QUERIES
         and all(one.behind.interval.low > 0 for one in methods if one.behind is not None)
     )

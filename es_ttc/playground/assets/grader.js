@@ -57,7 +57,10 @@ export function Grader({ index, query, judge, count, next }) {
       setDocuments((all) => all.map((one) => (one.id === id ? { ...one, grade: to } : one)));
     changed(grade);
     saving = saving.then(async () => {
-      const body = { judge, judgements: [{ query: query.id, document: id, grade }] };
+      const body = {
+        judge,
+        judgements: [{ query: query.id, document: id, grade }],
+      };
       const { error } = await judgements("POST", index, "", body);
       setError(error && `not saved: ${error}`);
       if (error) changed(before);

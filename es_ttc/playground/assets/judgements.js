@@ -11,5 +11,8 @@ import { reasonOf, request } from "./api.js";
  */
 export async function judgements(method, index, rest = "", body) {
   const reply = await request(method, `/_ttc/judgements/${encodeURIComponent(index)}${rest}`, body);
-  return { body: reply.body, error: reply.status === 200 ? "" : reasonOf(reply) };
+  return {
+    body: reply.body,
+    error: reply.status === 200 ? "" : reasonOf(reply),
+  };
 }

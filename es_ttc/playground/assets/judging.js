@@ -50,7 +50,13 @@ function OfIndex({ index }) {
    */
   const count = (query, more) => {
     setGraded((before) => before + 1);
-    setOverview((before) => before && { ...before, queries: counted(before.queries, query, judge, more) });
+    setOverview(
+      (before) =>
+        before && {
+          ...before,
+          queries: counted(before.queries, query, judge, more),
+        },
+    );
   };
 
   if (error)

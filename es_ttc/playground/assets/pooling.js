@@ -71,7 +71,8 @@ export function PoolMaker({ index, open, done }) {
           ${offered.map(
             (name) => html`
               <label key=${name} class="choice">
-                <input type="checkbox" checked=${chosen.includes(name)} onChange=${() => toggle(name)} /> ${name}
+                <input type="checkbox" checked=${chosen.includes(name)} onChange=${() => toggle(name)} />
+                ${name}
               </label>
             `,
           )}
@@ -112,9 +113,16 @@ async function pool(name, texts, methods, depth, report) {
     const queries = [];
     for (const text of texts.slice(from, from + TOGETHER)) {
       report(`query ${from + queries.length + 1} of ${texts.length}`);
-      queries.push({ text, runs: await Promise.all(methods.map((method) => run(method, index, text))) });
+      queries.push({
+        text,
+        runs: await Promise.all(methods.map((method) => run(method, index, text))),
+      });
     }
-    const body = { queries, methods: methods.map((method) => ({ method })), depth };
+    const body = {
+      queries,
+      methods: methods.map((method) => ({ method })),
+      depth,
+    };
     const made = await judgements("POST", name, "/pool", body);
     if (made.error) throw new Error(made.error);
     note = made.body.note;
