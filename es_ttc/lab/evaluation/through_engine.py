@@ -98,10 +98,15 @@ class EngineSearcher:
         self._first_pass = first_pass
         self._whole_corpus = window is None
         self._beside = beside
-        total = len(collection.documents) if documents is None else documents
-        self._reach = depth_of(window, total)
+        self._total = len(collection.documents) if documents is None else documents
+        self._reach = depth_of(window, self._total)
         self._depth = depth or self._reach
-        self._window = min(window or total, total)
+        self._window = min(window or self._total, self._total)
+
+    @property
+    def documents(self) -> int:
+        """Number of documents that are searched."""
+        return self._total
 
     @property
     def vectors(self) -> None:

@@ -49,8 +49,8 @@ class Standing:
     """How the pooled methods stand.
 
     Attributes:
-        judged_queries: Number of judged queries that were pooled.
-        methods: The methods that were pooled for all of them, the best first.
+        judged_queries: Number of judged queries that these methods were pooled for.
+        methods: The methods that were pooled for most judged queries, the best first.
         clear: Whether the best is better than each other one: the 95 % intervals of the differences lie above 0, over
             :data:`FEWEST_QUERIES` queries or more, for an interval of fewer means nothing.
     """
@@ -93,12 +93,12 @@ def standing(queries: Sequence[PooledQuery], qrels: Qrels) -> Standing:
         queries: The pooled queries.
         qrels: Grades by query and document. A document without a grade counts as not relevant.
     """
-    judged = [query for query in queries if qrels.get(query.id) and query.methods]
-    if not judged:
+    pooled = [query for query in queries if qrels.get(query.id) and query.methods]
+    if not pooled:
         return Standing(0, (), clear=False)
-    names = [one.name for one in judged[0].methods if all(one in query.methods for query in judged)]
-    if not names:
-        return Standing(len(judged), (), clear=False)
+    sets = [tuple(one.name for one in query.methods) for query in pooled]
+    names = max(reversed(sets), key=sets.count)
+    judged = [query for query, own in zip(pooled, sets, strict=True) if set(names) <= set(own)]
     grades = [np.array(sorted(qrels[query.id].values(), reverse=True), np.int64) for query in judged]
     values = np.stack([_values(name, judged, qrels, grades) for name in names])
     means = resampled_means(values)

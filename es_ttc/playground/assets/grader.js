@@ -9,7 +9,7 @@ import { textOf } from "./text.js";
  * @typedef {{id: string, grade: number | null, source: Record<string, any> | null}} Judged
  */
 
-const GRADES = ["not relevant", "on the topic", "relevant", "exactly it"];
+const GRADES = ["not relevant", "on the topic", "answers in part", "answers it"];
 /** Saves wait for each other, so that the last grade of a document is the one that stays. */
 let saving = Promise.resolve();
 
