@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks.blend import DATA
 from benchmarks.common import heading, table
-from benchmarks.judged_pools import MOST, keep, kept, path_of
+from benchmarks.judged_pools import MOST, TRAINED, keep, kept, path_of
 from benchmarks.normalisation import difference
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.lab.evaluation.datasets import load_collection, sample
@@ -70,29 +70,39 @@ class Outcome:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="scifact", help="name of a collection with training queries")
+    parser.add_argument("--data", nargs="*", default=list(TRAINED), help="names of collections with training queries")
     parser.add_argument("--depths", type=int, nargs="*", default=[3, 10], help="documents of each run that are judged")
     parser.add_argument("--draws", type=int, default=10, help="orders of the queries")
     arguments = parser.parse_args()
-    train, test = pools_of(arguments.data, "train"), pools_of(arguments.data, "test")
-    default = values_of_default(test, METRIC)
-    print(heading("From clicks to weights", data=f"{arguments.data}, all-MiniLM-L6-v2 (int8)"))
-    print(f"{len(test)} test queries, blend {default.mean():.3f}; {arguments.draws} draws\n")
-    for depth in arguments.depths:
+    print(heading("From clicks to weights", data=f"{', '.join(arguments.data)}, all-MiniLM-L6-v2 (int8)"))
+    for name in arguments.data:
         began = time.perf_counter()
+        tables(name, arguments.depths, arguments.draws)
+        print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+
+
+def tables(name: str, depths: Sequence[int], draws: int) -> None:
+    """Print the tables of a collection."""
+    train, test = pools_of(name, "train"), pools_of(name, "test")
+    default = values_of_default(test, METRIC)
+    for depth in depths:
         queries = pooled(train, depth)
-        draws = [outcomes(queries, train, test, default, seed) for seed in range(arguments.draws)]
+        found = [outcomes(queries, train, test, default, seed) for seed in range(draws)]
         mean = np.mean([len(query.documents) for query in queries])
-        print(f"Depth {depth}: {mean:.1f} documents a query in the mean.\n")
-        print(table(COLUMNS, [row_of(clicks, [draw[clicks] for draw in draws], default) for clicks in CLICKS]))
-        print(f"depth {depth}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+        print(
+            f"{name}, depth {depth}: {mean:.1f} documents a query in the mean; {len(test)} test queries, blend "
+            f"{default.mean():.3f}; {draws} draws\n"
+        )
+        print(
+            table(COLUMNS, [row_of(clicks, [draw[clicks] for draw in found], default) for clicks in CLICKS]), flush=True
+        )
 
 
 COLUMNS = (
     "clicks",
-    "queries with a relevant document",
-    "chosen weights on test",
-    "draws better, equal, worse",
+    "queries with relevant documents",
+    "chosen weights",
+    "draws: better, equal, worse",
     "least and greatest",
     "fully judged",
     "written",

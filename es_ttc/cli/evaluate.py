@@ -364,7 +364,10 @@ def _command(context: click.Context, data: Sequence[Path]) -> str:
     """Return a command line that makes the same evaluation; credentials are left out."""
     words = ["es-ttc", "evaluate", *(str(folder) for folder in data)]
     for name, value in context.params.items():
-        if name in ("data", "out", "report", "as_json") or value in (None, {}):
+        if name in ("data", "out", "report", "as_json") or value is False or value in (None, {}):
+            continue
+        if value is True:
+            words.append(f"--{name.replace('_', '-')}")
             continue
         for one in value if isinstance(value, tuple) else (value,):
             words += [f"--{name.replace('_', '-')}", _word(name, one)]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import orjson
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.errors import EngineError, InvalidRequest, NotAllowed
 from es_ttc.index.ingest.bulk import write
 from es_ttc.lab.judging.records import (
     Judgement,
@@ -211,7 +211,7 @@ class JudgementStore:
             if error.upstream_status == 404:
                 return [None] * len(names)
             raise
-        return [one.get("_source") or {} if one.get("found") else None for one in answer["docs"]]
+        return [_source_of(one) for one in answer["docs"]]
 
     async def _all(self, kind: str, size: int, left_out: Sequence[str] = ()) -> AsyncIterator[dict[str, Any]]:
         body: dict[str, Any] = {
@@ -261,6 +261,22 @@ class JudgementStore:
             "at": at,
         }
         return _Action(name, (orjson.dumps({"index": {"_id": name}}), orjson.dumps(record)))
+
+
+def _source_of(one: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the source in one answer of `_mget`, which is successful as a whole whatever happens to its documents.
+
+    Raises:
+        NotAllowed: The engine does not let the caller read it.
+        EngineError: It cannot be read.
+    """
+    error = one.get("error")
+    if error is None:
+        return (one.get("_source") or {}) if one.get("found") else None
+    if error.get("type") == UnknownIndex.type:
+        return None
+    reason = f"[{INDEX}] cannot be read: {error.get('reason')}"
+    raise NotAllowed(reason) if error.get("type") == NotAllowed.type else EngineError(reason)
 
 
 def _pooled(source: Mapping[str, Any]) -> PooledQuery:
