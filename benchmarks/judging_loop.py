@@ -73,21 +73,22 @@ def main() -> None:
     parser.add_argument("--data", nargs="*", default=list(TRAINED), help="names of collections with training queries")
     parser.add_argument("--depths", type=int, nargs="*", default=[3, 10], help="documents of each run that are judged")
     parser.add_argument("--draws", type=int, default=10, help="orders of the queries")
+    parser.add_argument("--fewest", type=int, help="judged queries that it takes to choose weights; the page's if none")
     arguments = parser.parse_args()
     print(heading("From clicks to weights", data=f"{', '.join(arguments.data)}, all-MiniLM-L6-v2 (int8)"))
     for name in arguments.data:
         began = time.perf_counter()
-        tables(name, arguments.depths, arguments.draws)
+        tables(name, arguments.depths, arguments.draws, arguments.fewest)
         print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
 
 
-def tables(name: str, depths: Sequence[int], draws: int) -> None:
+def tables(name: str, depths: Sequence[int], draws: int, fewest: int | None) -> None:
     """Print the tables of a collection."""
     train, test = pools_of(name, "train"), pools_of(name, "test")
     default = values_of_default(test, METRIC)
     for depth in depths:
         queries = pooled(train, depth)
-        found = [outcomes(queries, train, test, default, seed) for seed in range(draws)]
+        found = [outcomes(queries, train, test, default, seed, fewest) for seed in range(draws)]
         mean = np.mean([len(query.documents) for query in queries])
         print(
             f"{name}, depth {depth}: {mean:.1f} documents a query in the mean; {len(test)} test queries, blend "
@@ -154,7 +155,7 @@ def best_of(pool: Pool, scores: NDArray[np.floating[Any]]) -> tuple[str, ...]:
 
 
 def outcomes(
-    queries: Sequence[PooledQuery], train: Pools, test: Pools, default: Float64, seed: int
+    queries: Sequence[PooledQuery], train: Pools, test: Pools, default: Float64, seed: int, fewest: int | None
 ) -> Mapping[int, Outcome]:
     """Return what is chosen after each number of clicks, for one order of the queries."""
     relevant = {
@@ -169,11 +170,13 @@ def outcomes(
         for query, document in clicks[:number]:
             qrels.setdefault(query.id, {})[document] = relevant[query.id].get(document, 0)
         complete = {query: relevant[query] for query in qrels}
-        found[number] = outcome(queries, qrels, complete, test, default)
+        found[number] = outcome(queries, qrels, complete, test, default, fewest)
     return found
 
 
-def outcome(queries: Sequence[PooledQuery], qrels: Grades, complete: Grades, test: Pools, default: Float64) -> Outcome:
+def outcome(
+    queries: Sequence[PooledQuery], qrels: Grades, complete: Grades, test: Pools, default: Float64, fewest: int | None
+) -> Outcome:
     """Return what judgements choose, and what that is worth on the test queries.
 
     Args:
@@ -182,12 +185,13 @@ def outcome(queries: Sequence[PooledQuery], qrels: Grades, complete: Grades, tes
         complete: All relevant documents of the same queries.
         test: The test queries.
         default: Their values under blend's default weights.
+        fewest: Judged queries that it takes to choose weights.
     """
     judged = [query for query in queries if query.id in qrels]
     stands = standing(judged, qrels)
     best, count = stands.methods[0].method, sum(any(grades.values()) for grades in qrels.values())
-    chosen, tuned, clear = under(tuned_weights("loop", judged, qrels), test, default)
-    fully, _, _ = under(tuned_weights("loop", judged, complete), test, default)
+    chosen, tuned, clear = under(tuned_weights("loop", judged, qrels, fewest=fewest), test, default)
+    fully, _, _ = under(tuned_weights("loop", judged, complete, fewest=fewest), test, default)
     written = chosen if clear else default
     return Outcome(
         count,

@@ -164,10 +164,18 @@ class TunedWeights:
         }
 
 
-def tuned_weights(index: str, queries: Sequence[PooledQuery], qrels: Qrels) -> TunedWeights | str:
+def tuned_weights(
+    index: str, queries: Sequence[PooledQuery], qrels: Qrels, *, fewest: int | None = None
+) -> TunedWeights | str:
     """Return the weights of blend that judgements choose, from the signals that the pools keep.
 
     The gain is cross-fitted: each query is answered with the weights that the other folds choose.
+
+    Args:
+        index: The searched index.
+        queries: The pooled queries.
+        qrels: Grades by query and document.
+        fewest: Number of queries with a relevant document that it takes; None for :data:`FEWEST_QUERIES`.
 
     Returns:
         The weights, or one sentence that says why there are none.
@@ -175,12 +183,13 @@ def tuned_weights(index: str, queries: Sequence[PooledQuery], qrels: Qrels) -> T
     relevant = [query for query in queries if any(grade > 0 for grade in qrels.get(query.id, {}).values())]
     logged = [(query.id, query.signals) for query in relevant if query.signals is not None]
     kept = _alike([(query, signals) for query, signals in logged if set(DEFAULT_SIGNALS) <= set(signals.names)])
-    if len(relevant) < FEWEST_QUERIES:
+    fewest = FEWEST_QUERIES if fewest is None else fewest
+    if len(relevant) < fewest:
         return (
-            f"{len(relevant)} queries have a relevant document: with {FEWEST_QUERIES} or more, weights of blend's "
+            f"{len(relevant)} queries have a relevant document: with {fewest} or more, weights of blend's "
             "signals are chosen"
         )
-    if len(kept) < FEWEST_QUERIES:
+    if len(kept) < fewest:
         return (
             f"{len(kept)} of the judged queries have signals of one encoder: pool them in an index with token vectors"
         )

@@ -26,6 +26,7 @@ export function Grader({ index, query, judge, count, next }) {
   const [fields, setFields] = useState(/** @type {string[]} */ ([]));
   const [place, setPlace] = useState(0);
   const [error, setError] = useState("");
+  const [pending, setPending] = useState(0);
   const [steps, setSteps] = useState(/** @type {{place: number, before: number | null}[]} */ ([]));
   const card = useRef(/** @type {HTMLElement | null} */ (null));
   const area = useRef(/** @type {HTMLElement | null} */ (null));
@@ -56,6 +57,7 @@ export function Grader({ index, query, judge, count, next }) {
     const changed = (/** @type {number | null} */ to) =>
       setDocuments((all) => all.map((one) => (one.id === id ? { ...one, grade: to } : one)));
     changed(grade);
+    setPending((before) => before + 1);
     saving = saving.then(async () => {
       const body = {
         judge,
@@ -63,6 +65,7 @@ export function Grader({ index, query, judge, count, next }) {
       };
       const { error } = await judgements("POST", index, "", body);
       setError(error && `not saved: ${error}`);
+      setPending((before) => before - 1);
       if (error) changed(before);
       else count(query.id, Number(grade !== null) - Number(before !== null));
     });
@@ -116,6 +119,7 @@ export function Grader({ index, query, judge, count, next }) {
       <h2>${query.text}</h2>
       <p class="hint" role="status">
         ${documents.length ? `${documents.length - left} of ${documents.length} judged, ${left} left` : !error && "Reading…"}
+        ${pending > 0 && ", saving…"}
       </p>
       ${error && html`<p class="error" role="alert">${error}</p>`}
       ${
