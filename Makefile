@@ -68,10 +68,12 @@ lock: $(VENV)/.uv ## Resolve the pinned requirements again (hash-checked, for ev
 
 image: ## Build the gateway's image as it is published: every base image by digest, or nothing is built.
 	$(PYTHON) docker/pin.py
+	$(PYTHON) release/vendor.py --required
 	docker build -f docker/Dockerfile -t es-ttc .
 
 release: $(VENV)/.release ## Build the wheel, the sdist and the SBOM of what the gateway's image installs into dist/.
 	@rm -rf dist $(VENV)/released
+	@$(PYTHON) release/vendor.py --required
 	@$(VENV)/release/bin/python -m build --no-isolation
 	@$(VENV)/release/bin/twine check --strict dist/*
 	@$(BIN)/uv venv -q --python $(BIN)/python $(VENV)/released

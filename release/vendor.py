@@ -6,7 +6,7 @@ SHA-256 of the versions in the lock instead, after a version was changed there.
 
 A file imports others by the names of their modules, which browsers do not understand: it is written with relative
 names. A declaration beside it leads TypeScript to the package's own types, in `release/page`. Without npm the page is
-not there, and all else works.
+not there, and all else works; with `--required`, for what is published, that is an error.
 """
 
 import argparse
@@ -121,13 +121,15 @@ def main() -> None:
     """Fetch the libraries, or write their SHA-256."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lock", action="store_true", help="write the SHA-256 of the lock's versions")
-    write_lock = parser.parse_args().lock
+    parser.add_argument("--required", action="store_true", help="fail without npm")
+    options = parser.parse_args()
+    write_lock = options.lock
     text = LOCK.read_text("utf-8")
     if not write_lock and up_to_date(text):
         return
     if shutil.which("npm") is None:
         print(WITHOUT_NPM, file=sys.stderr)  # noqa: T201
-        return
+        sys.exit(1 if options.required else 0)
     lock = json.loads(text)
     try:
         files = fetch(lock, write_lock=write_lock)

@@ -38,8 +38,10 @@ async def ids(page: Page, column: int) -> list[str]:
 async def test_columns_show_how_methods_rank(either_playground: Playground, open_page: OpenPage) -> None:
     playground = either_playground
     page = await open_page(f"{playground.gateway}/_ttc/ui")
+    await page.get_by_label("Index", exact=True).select_option("another name…")
     await page.get_by_label("Index", exact=True).fill(playground.index)
     await page.get_by_label("Index", exact=True).press("Enter")
+    await expect(page.get_by_label("Index", exact=True)).to_have_value(playground.index)
     await page.get_by_label("Query", exact=True).fill(QUERY)
     await page.get_by_role("button", name="Add a column").click()
     await page.get_by_label("Method of column 3").select_option("spectral")

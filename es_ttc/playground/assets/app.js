@@ -13,6 +13,9 @@ const TABS = [
   ["judge", "Judge"],
 ];
 
+/** No index can have this name. */
+const OTHER = " ";
+
 function App() {
   useEffect(() => {
     load();
@@ -57,28 +60,41 @@ function productOf({ product, version = "" }) {
 }
 
 /**
- * Any name can be typed: an alias, a pattern, an index that may not be listed.
+ * Indices with features are listed; any other name can be typed: an alias, a pattern, an index without features.
  * @param {{view: string, index: string}} props
  */
 function IndexPicker({ view, index }) {
-  const [text, setText] = useState(index);
+  const [typing, setTyping] = useState(false);
+  const names = indices.value.map(({ name }) => name);
   const choose = (/** @type {string} */ name) => {
-    const params = Object.fromEntries(route.value.params);
-    if (name && name !== index) navigate(view, { ...params, index: name });
+    setTyping(name === OTHER);
+    if (name && name !== OTHER && name !== index) {
+      navigate(view, { ...Object.fromEntries(route.value.params), index: name });
+    }
   };
+  if (typing || !names.length) {
+    return html`
+      <label class="picker">
+        <span>Index</span>
+        <input
+          aria-label="Index"
+          value=${typing ? "" : index}
+          autofocus=${typing}
+          placeholder="name, alias or pattern"
+          autocomplete="off"
+          spellcheck=${false}
+          onChange=${(/** @type {any} */ event) => choose(event.target.value.trim())}
+        />
+      </label>
+    `;
+  }
   return html`
     <label class="picker">
       <span>Index</span>
-      <input
-        list="indices"
-        value=${text}
-        placeholder=${indices.value.length ? "" : "name of an index"}
-        autocomplete="off"
-        spellcheck=${false}
-        onInput=${(/** @type {any} */ event) => setText(event.target.value)}
-        onChange=${(/** @type {any} */ event) => choose(event.target.value.trim())}
-      />
-      <datalist id="indices">${indices.value.map(({ name }) => html`<option key=${name} value=${name} />`)}</datalist>
+      <select aria-label="Index" value=${index} onChange=${(/** @type {any} */ event) => choose(event.target.value)}>
+        ${[...new Set([...names, index])].map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
+        <option value=${OTHER}>another name…</option>
+      </select>
     </label>
   `;
 }

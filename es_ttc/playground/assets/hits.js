@@ -11,6 +11,7 @@ import { slice, textOf } from "./text.js";
 
 const BEFORE = 80;
 const LENGTH = 260;
+const LONGEST_WORD = 30;
 /** What the engine puts around the words of a fragment that match. */
 const TAG = /<em>(.*?)<\/em>/gs;
 
@@ -57,7 +58,8 @@ function isTitle(field, fields) {
  * @param {{start: number, end: number}} passage
  * @returns {Part[]}
  */
-function around(text, { start, end }) {
+function around(text, passage) {
+  const { start, end } = inWholeWords(text, passage);
   const space = slice(text, Math.max(0, start - BEFORE), start).indexOf(" ");
   const from = start > BEFORE ? start - BEFORE + space + 1 : 0;
   const to = Math.max(end, from + LENGTH);
@@ -66,6 +68,19 @@ function around(text, { start, end }) {
     { text: slice(text, start, end), match: true },
     { text: cut(text, end, to), match: false },
   ].filter((part) => part.text);
+}
+
+/**
+ * A passage begins and ends with tokens, which may be parts of words.
+ * @param {string} text
+ * @param {{start: number, end: number}} passage
+ */
+function inWholeWords(text, { start, end }) {
+  const [before] = /[\p{L}\p{N}]*$/u.exec(slice(text, Math.max(0, start - LONGEST_WORD), start)) ?? [""];
+  const [signs] = before ? [""] : (/^[^\p{L}\p{N}]*/u.exec(slice(text, start, end)) ?? [""]);
+  const [after] = /^[\p{L}\p{N}]*/u.exec(slice(text, end, end + LONGEST_WORD)) ?? [""];
+  const begin = start - [...before].length + [...signs].length;
+  return begin < end ? { start: begin, end: end + [...after].length } : { start, end };
 }
 
 /**

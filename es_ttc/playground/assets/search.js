@@ -97,23 +97,26 @@ function SearchForm({ index, params }) {
         </select>
         <button type="submit" class="primary">Search</button>
       </div>
-      <div class="editors">
-        ${drafts.map(
-          (draft, place) =>
-            html`<${ColumnEditor}
-              key=${place}
-              draft=${draft}
-              place=${place}
-              methods=${methods}
-              change=${(/** @type {any} */ changed) => replace(place, changed)}
-              remove=${drafts.length > FEWEST ? () => setDrafts(drafts.filter((_, other) => other !== place)) : null}
-            />`,
-        )}
-        ${
-          drafts.length < MOST &&
-          html`<button type="button" onClick=${() => setDrafts([...drafts, another(drafts)])}>Add a column</button>`
-        }
-      </div>
+      <details class="methods" open=${matchMedia("(width > 700px)").matches}>
+        <summary>Methods: ${drafts.map(({ method }) => method).join(", ")}</summary>
+        <div class="editors">
+          ${drafts.map(
+            (draft, place) =>
+              html`<${ColumnEditor}
+                key=${place}
+                draft=${draft}
+                place=${place}
+                methods=${methods}
+                change=${(/** @type {any} */ changed) => replace(place, changed)}
+                remove=${drafts.length > FEWEST ? () => setDrafts(drafts.filter((_, other) => other !== place)) : null}
+              />`,
+          )}
+          ${
+            drafts.length < MOST &&
+            html`<button type="button" onClick=${() => setDrafts([...drafts, another(drafts)])}>Add a column</button>`
+          }
+        </div>
+      </details>
     </form>
   `;
 }
@@ -185,7 +188,8 @@ function useAnswers(name, text, params) {
 function Results({ index: name, text, params }) {
   const { index, columns, answers, error } = useAnswers(name, text, params);
   const [marked, setMarked] = useState("");
-  const [shown, setShown] = useState(1);
+  const [chosen, setShown] = useState(MOST);
+  const shown = Math.min(chosen, columns.length - 1);
   const [opened, setOpened] = useState(/** @type {Opened | null} */ (null));
   const [code, setCode] = useState(/** @type {any} */ (null));
   const found = answers.map((answer) => (answer && "response" in answer ? answer : null));
@@ -212,7 +216,7 @@ function Results({ index: name, text, params }) {
             answer=${answers[place]}
             index=${index}
             left=${place ? { method: columns[place - 1].method, ranks: ranksOf(found[place - 1] ?? null) } : null}
-            shown=${place === Math.min(shown, columns.length - 1)}
+            shown=${place === shown}
             marked=${marked}
             mark=${setMarked}
             open=${(/** @type {any} */ hit) => setOpened({ place, hit })}
