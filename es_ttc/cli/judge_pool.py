@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from es_ttc.lab.judging.records import PooledMethod, PooledQuery
     from es_ttc.lab.judging.store import JudgementStore
 
-_GRADED_TOGETHER = 50
+_GRADED_TOGETHER = 20
 """Documents whose grades are written together, so that an interrupted run loses few."""
 
 
