@@ -4,6 +4,7 @@ They are read once, when the gateway starts. Nothing in them is of anyone: what 
 the credentials of whoever uses it.
 """
 
+import gzip
 import hashlib
 import json
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
+    "vary": "accept-encoding",
     "x-content-type-options": "nosniff",
 }
 
@@ -39,11 +41,13 @@ class Asset:
 
     Attributes:
         body: Its bytes.
+        compressed: The same, by gzip.
         media_type: Its type, without the character set, which is UTF-8.
-        tag: Its ETag.
+        tag: Its ETag, a weak one: it is the same for both.
     """
 
     body: bytes
+    compressed: bytes
     media_type: str
     tag: str
 
@@ -84,6 +88,9 @@ def page_routes() -> list[Route]:
         headers = _HEADERS | {"etag": asset.tag}
         if asset.tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers |= {"content-encoding": "gzip"}
+            return Response(asset.compressed, media_type=asset.media_type, headers=headers)
         return Response(asset.body, media_type=asset.media_type, headers=headers)
 
     return [Route(PAGE, page), Route(f"{PAGE}/{{name:path}}", file)]
@@ -91,4 +98,5 @@ def page_routes() -> list[Route]:
 
 def _asset(path: Path) -> Asset:
     body = path.read_bytes()
-    return Asset(body, _TYPES[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    tag = f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'
+    return Asset(body, gzip.compress(body, mtime=0), _TYPES[path.suffix], tag)

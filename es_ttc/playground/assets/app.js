@@ -5,7 +5,7 @@ import { Judging } from "./judging.js";
 import { html, render, useEffect, useState } from "./lib.js";
 import { Search } from "./search.js";
 import { SignIn } from "./signin.js";
-import { indices, info, linkTo, load, navigate, retry, route, trouble } from "./state.js";
+import { indices, info, linkTo, load, loaded, navigate, retry, route, trouble } from "./state.js";
 
 /** @type {[string, string][]} */
 const TABS = [
@@ -72,6 +72,7 @@ function IndexPicker({ view, index }) {
       navigate(view, { ...Object.fromEntries(route.value.params), index: name });
     }
   };
+  if (!loaded.value) return null;
   if (typing || !names.length) {
     return html`
       <label class="picker">
