@@ -168,7 +168,7 @@ function Queries({ index, queries, judge, current }) {
   const mine = queries.reduce((sum, one) => sum + (one.by[judge] ?? 0), 0);
   return html`
     <details class="queries" open>
-      <summary>${queries.length} queries, ${judge ? `${pooled - mine} documents left` : `${pooled} documents`}</summary>
+      <summary>${queries.length} queries, ${judge ? `${pooled - mine} left to judge` : `${pooled} documents`}</summary>
       <progress max=${pooled} value=${mine} aria-label="Judged documents of all"></progress>
       <ol>
         ${queries.map(
