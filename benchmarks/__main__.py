@@ -27,8 +27,8 @@ _PARTS = frozenset(
 WITH_ENGINE = frozenset(
     {
         "blend_engines", "blend_speed", "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill",
-        "knn_index_check", "knn_retrieval", "loop_hold", "neighbour_graph", "nested_tokens", "sira", "storage",
-        "workers", "write_latency", "written_documents",
+        "judging_picture", "knn_index_check", "knn_retrieval", "loop_hold", "neighbour_graph", "nested_tokens",
+        "playground", "sira", "storage", "workers", "write_latency", "written_documents",
     }
 )  # fmt: skip
 

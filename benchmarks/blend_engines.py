@@ -64,7 +64,7 @@ def compared(collection: Collection, engine: EngineSettings, encoder: Encoder) -
     bm25, blend = resolve_one("bm25", {}), resolve_one("blend", {})
     with temporary_index(engine, collection, spec, encoder, silent) as index:
         with engine_searcher(
-            engine, index, collection, spec, encoder, known, queries, first_pass="bm25", window=WINDOW
+            engine, index, collection, encoder, known, queries, first_pass="bm25", window=WINDOW
         ) as searcher:
             words, served = searcher.rank(bm25), searcher.rank(blend)
         name = index.product_and_version()

@@ -29,7 +29,7 @@ from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.methods import Method, resolve_one, retrieval
 from es_ttc.lab.evaluation.metrics import CUTOFFS, score
 from es_ttc.lab.evaluation.plan import SPANS, Plan
-from es_ttc.lab.evaluation.through_engine import EngineSearcher, TemporaryIndex, engine_searcher, temporary_index
+from es_ttc.lab.evaluation.through_engine import EngineSearcher, SearchedIndex, engine_searcher, temporary_index
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.nnn import Dictionary, Penalty, solve
 from es_ttc.rescorers.nnn.objective import objective
@@ -54,20 +54,19 @@ class Subject:
     engine: EngineSettings
 
     @contextmanager
-    def indexed(self, spec: IndexSpec) -> Iterator[tuple[TemporaryIndex, float]]:
+    def indexed(self, spec: IndexSpec) -> Iterator[tuple[SearchedIndex, float]]:
         """Index the collection, and tell the seconds that writing took."""
         began = time.perf_counter()
         with temporary_index(self.engine, self.collection, spec, self.encoder) as index:
             yield index, time.perf_counter() - began
 
     @contextmanager
-    def searcher(self, index: TemporaryIndex, spec: IndexSpec, window: int = 100) -> Iterator[EngineSearcher]:
+    def searcher(self, index: SearchedIndex, window: int = 100) -> Iterator[EngineSearcher]:
         """Give what searches the indexed collection and ranks a window of documents."""
         with engine_searcher(
             self.engine,
             index,
             self.collection,
-            spec,
             self.encoder,
             retrieval([]),
             self.queries,
@@ -103,7 +102,7 @@ def nnn_table(subject: Subject) -> str:
     place = {name: number for number, name in enumerate(features.ids)}
     dictionary = Dictionary.of(features.pooled)
     lines = []
-    with subject.indexed(spec) as (index, _), subject.searcher(index, spec) as searcher:
+    with subject.indexed(spec) as (index, _), subject.searcher(index) as searcher:
         for l1 in L1S:
             penalty = Penalty(l1, L2)
             best = [solve(dictionary, query.vectors[0], penalty) for query in subject.queries]
@@ -162,7 +161,7 @@ def spans_table(subject: Subject, max_tokens: int, windows: Sequence[int]) -> st
         with subject.indexed(one) as (index, seconds):
             cost = (f"{index.runner.run(_bytes(index)) / 2**20:.1f}", f"{seconds:.0f}", name)
             for window in windows:
-                with subject.searcher(index, one, window) as searcher:
+                with subject.searcher(index, window) as searcher:
                     for way, method in _ways(one, window):
                         run = searcher.rank(method)
                         means = score(subject.collection.qrels, run.rankings).means()
@@ -187,7 +186,7 @@ def _ways(spec: IndexSpec, window: int) -> list[tuple[str, Method]]:
     ]
 
 
-async def _bytes(index: TemporaryIndex) -> int:
+async def _bytes(index: SearchedIndex) -> int:
     await index.engine.request("POST", f"/{index.name}/_forcemerge", params={"max_num_segments": "1"}, timeout=600)
     await index.engine.refresh(index.name)
     sizes = await index.engine.request("GET", f"/{index.name}/_stats/store")

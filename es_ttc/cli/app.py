@@ -21,12 +21,14 @@ from es_ttc.cli.graph import graph
 from es_ttc.cli.index import index
 from es_ttc.cli.ingest import ingest
 from es_ttc.cli.jobs import jobs
+from es_ttc.cli.judge import judge
 from es_ttc.cli.mcp import mcp
 from es_ttc.cli.options import examples
 from es_ttc.cli.search import search
 from es_ttc.cli.serve import serve
 from es_ttc.cli.train import train
 from es_ttc.cli.tune import tune
+from es_ttc.cli.ui import ui
 from es_ttc.cli.worker import worker
 from es_ttc.common.process_arguments import hide_credentials
 from es_ttc.engine.exchange import Unreachable
@@ -37,8 +39,8 @@ from es_ttc.settings import wrong_setting
 SECTIONS: Mapping[str, tuple[click.Command, ...]] = {
     "Start": (demo, doctor, engine),
     "Index": (index, ingest, attach, fill, detach),
-    "Search": (search, serve, mcp),
-    "Improve": (evaluate, tune, train, discover, calibrate, graph),
+    "Search": (search, ui, serve, mcp),
+    "Improve": (judge, evaluate, tune, train, discover, calibrate, graph),
     "Operate": (worker, jobs),
 }
 """All commands, in the order in which help lists them."""

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.evaluating import cached_encoder, interruptible, stages, window_option
+from es_ttc.cli.judge_options import judgements_option, load_judged, require_one_source, with_llm_flag
 from es_ttc.cli.options import (
     JsonObjectType,
     codec_option,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from es_ttc.lab.evaluation.plan import Plan
     from es_ttc.lab.evaluation.results import CollectionResult, Evaluation, MethodResult
     from es_ttc.rescorers.tuned import Tuned
+    from es_ttc.settings import EngineSettings
 
 MEMORY = "memory"
 _METHODS = "blend,hybrid,bm25,dense,maxsim,spectral"
@@ -45,14 +47,19 @@ Examples:
   es-ttc evaluate data/scifact data/nfcorpus --methods blend,hybrid,bm25 --report report
   es-ttc evaluate data/mine --split train --params '{"spectral": {"scales": [1, 5, 20, "mean"]}}'
   es-ttc evaluate data/mine --engine http://127.0.0.1:9200 --methods bm25,spectral
+  es-ttc evaluate --judgements articles --methods blend,hybrid,bm25
   es-ttc evaluate data/mine --methods dense,nnn --first-pass dense --tuned nnn.json
   es-ttc evaluate data/limit-small --encoder mpnet@torch:float32 --window all --out results.json
 """
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("data", nargs=-1, required=True, metavar="DATA...", type=click.Path(path_type=Path))
+@click.argument("data", nargs=-1, metavar="DATA...", type=click.Path(path_type=Path))
 @click.option("--methods", default=_METHODS, show_default=True, metavar="NAMES", help="Methods, separated by commas.")
+@judgements_option(
+    "Index of the engine, in place of DATA: its judged queries (`es-ttc judge`) are asked of the index itself."
+)
+@with_llm_flag
 @encoder_flag
 @adapter_flag
 @click.option(
@@ -109,6 +116,8 @@ Examples:
 def evaluate(
     data: tuple[Path, ...],
     methods: str,
+    judgements: str | None,
+    with_llm: bool,
     encoder: str | None,
     adapter: str | None,
     engine: str,
@@ -128,7 +137,7 @@ def evaluate(
     report: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure methods on judged collections.
+    """Measure methods on judged collections, or on an index by its judgements.
 
     Each DATA is a BEIR folder: corpus.jsonl ({"_id", "title", "text"}), queries.jsonl ({"_id", "text"}) and
     qrels/SPLIT.tsv (query-id, corpus-id, score, below a header line).
@@ -145,14 +154,17 @@ def evaluate(
     The name `programs` means the twelve TTC programs. With --window all they rank the whole corpus for all queries
     together, as their paper does.
 
+    With --judgements INDEX the queries and judgements are those of `es-ttc judge`, and the documents those of the
+    index: nothing is indexed.
+
     Encodings are kept in the cache folder, so a second run is quick. Tune on a different split than you report.
     """
     from es_ttc.lab.evaluation.methods import resolve
     from es_ttc.lab.evaluation.plan import Plan
     from es_ttc.lab.evaluation.report import require_writable
     from es_ttc.rescorers.learned.model import serve_from
-    from es_ttc.settings import EngineSettings
 
+    require_one_source(data, judgements, with_llm=with_llm)
     settings = adapted(Settings(**given(encoder=encoder, ranking_models=ranking_models)), adapter)
     serve_from(settings.ranking_models)
     wanted = [name.strip() for name in methods.split(",") if name.strip()]
@@ -169,9 +181,15 @@ def evaluate(
         max_tokens=max_tokens,
         token_pooling=token_pooling,
         drop_tokens=drop_tokens,  # type: ignore[arg-type]
-        engine=None if engine == MEMORY else EngineSettings(engine=engine),
+        engine=_engine_of(engine, judgements),
+        index=judgements,
     )
-    collections = [_warned(collection, chosen, plan.methods) for collection in _load(data, split)]
+    found = (
+        _load(data, split)
+        if judgements is None or plan.engine is None
+        else [load_judged(plan.engine, judgements, with_llm=with_llm)]
+    )
+    collections = [_warned(collection, chosen, plan.methods) for collection in found]
     for folder in (report, out and out.absolute().parent):
         if folder is not None:
             require_writable(folder)
@@ -179,6 +197,14 @@ def evaluate(
     with interruptible():
         evaluation = _evaluate(plan, collections, settings, command, quiet=as_json)
     _deliver(evaluation, out, report, as_json=as_json)
+
+
+def _engine_of(url: str, judgements: str | None) -> "EngineSettings | None":
+    from es_ttc.settings import EngineSettings
+
+    if url != MEMORY:
+        return EngineSettings(engine=url)
+    return None if judgements is None else EngineSettings()
 
 
 def _tuned(files: Sequence[Path]) -> "list[Tuned]":
@@ -338,7 +364,10 @@ def _command(context: click.Context, data: Sequence[Path]) -> str:
     """Return a command line that makes the same evaluation; credentials are left out."""
     words = ["es-ttc", "evaluate", *(str(folder) for folder in data)]
     for name, value in context.params.items():
-        if name in ("data", "out", "report", "as_json") or value in (None, {}):
+        if name in ("data", "out", "report", "as_json") or value is False or value in (None, {}):
+            continue
+        if value is True:
+            words.append(f"--{name.replace('_', '-')}")
             continue
         for one in value if isinstance(value, tuple) else (value,):
             words += [f"--{name.replace('_', '-')}", _word(name, one)]

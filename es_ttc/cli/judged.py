@@ -9,8 +9,9 @@ import click
 
 from es_ttc.cli.common import adapted, engine_flag, given
 from es_ttc.cli.evaluating import cached_encoder, stages
+from es_ttc.cli.judge_options import load_judged
 from es_ttc.errors import InvalidRequest
-from es_ttc.settings import GatewaySettings, Settings
+from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 
 if TYPE_CHECKING:
     from es_ttc.encoders.base import Encoder
@@ -46,6 +47,8 @@ class JudgedQueries:
         engine: URL of the engine; None for that of the settings.
         encoder: Name of the encoder; None for that of the settings.
         adapter: Its adapter.
+        judgements: The index whose judgements in the engine are taken, in place of a folder's; it is ``index`` too.
+        with_llm: Whether judgements of language models count.
     """
 
     split: str
@@ -56,6 +59,8 @@ class JudgedQueries:
     engine: str | None
     encoder: str | None
     adapter: str | None
+    judgements: str | None = None
+    with_llm: bool = False
 
     def __post_init__(self) -> None:
         if self.engine is not None and self.index is None:
@@ -63,15 +68,22 @@ class JudgedQueries:
         if self.index is not None and isinstance(self.window, str):
             raise InvalidRequest(f"[window] {self.window} is for documents in memory: give a number with --index")
 
-    def load(self, folder: Path) -> "Collection":
-        """Read a folder: queries and judgements alone if the documents are in an index.
+    def load(self, folder: Path | None) -> "Collection":
+        """Read a folder: queries and judgements alone if the documents are in an index; or an index's judgements.
 
         Raises:
             ConfigurationError: It is malformed.
+            InvalidRequest: The index has no judgements.
         """
         from es_ttc.lab.evaluation.datasets import load_collection, load_queries, sample
 
-        collection = (load_collection if self.index is None else load_queries)(folder, self.split)
+        if self.judgements is not None:
+            engine = EngineSettings(**given(engine=self.engine))
+            collection = load_judged(engine, self.judgements, with_llm=self.with_llm)
+        elif folder is None:
+            raise click.UsageError("name a folder DATA")
+        else:
+            collection = (load_collection if self.index is None else load_queries)(folder, self.split)
         return collection if self.queries is None else sample(collection, self.queries, self.seed)
 
     def pools(

@@ -1,6 +1,6 @@
 """`es-ttc tune`: choose a method's parameters on queries that nothing is reported on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from es_ttc.cli.common import adapted, adapter_flag, encoder_flag, given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.evaluating import cached_encoder, interruptible, stages, window_option
+from es_ttc.cli.judge_options import judgements_option, require_one_source, with_llm_flag
 from es_ttc.cli.judged import JudgedQueries, index_options
 from es_ttc.cli.options import JsonObjectType, first_pass_option
 from es_ttc.errors import InvalidRequest
@@ -20,7 +21,6 @@ from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
     from es_ttc.lab.evaluation.datasets import Collection
-    from es_ttc.lab.evaluation.methods import Method
     from es_ttc.lab.evaluation.plan import Plan
     from es_ttc.lab.evaluation.tuning import Tuning
 
@@ -32,6 +32,7 @@ _EXAMPLES = """\b
 Examples:
   es-ttc tune data/mine --method blend --out blend.json
   es-ttc tune data/mine --method blend --out blend.json --index shop
+  es-ttc tune --judgements shop --method blend --out blend.json
   es-ttc tune data/mine --method nnn --out nnn.json
   es-ttc tune data/mine --method mmr --split valid --metric recall@5 --queries 1000
   es-ttc tune data/mine --method nnn --params '{"l2": 0}' --grid '{"l1": [0.05, 0.1, 0.2]}'
@@ -40,7 +41,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("data", metavar="DATA", type=click.Path(path_type=Path))
+@click.argument("data", metavar="DATA", required=False, type=click.Path(path_type=Path))
 @click.option("--method", required=True, metavar="NAME", help="Method to tune.")
 @click.option(
     "--split",
@@ -86,6 +87,10 @@ Examples:
 @window_option
 @first_pass_option(["bm25", "dense", "hybrid"], "bm25", "First pass.")
 @index_options
+@judgements_option(
+    "For blend: index of the engine, in place of DATA: weights are chosen by its judgements (`es-ttc judge`)."
+)
+@with_llm_flag
 @encoder_flag
 @adapter_flag
 @click.option(
@@ -96,7 +101,7 @@ Examples:
 )
 @json_flag
 def tune(
-    data: Path,
+    data: Path | None,
     method: str,
     split: str,
     metric: str | None,
@@ -111,12 +116,14 @@ def tune(
     first_pass: str,
     index: str | None,
     engine: str | None,
+    judgements: str | None,
+    with_llm: bool,
     encoder: str | None,
     adapter: str | None,
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Choose a method's parameters on the BEIR folder DATA.
+    """Choose a method's parameters on the BEIR folder DATA, or by the judgements of an index.
 
     Every combination of the grid's values is run in memory on the same queries. The combination with the best mean of
     the metric wins, or the method's defaults if none is better. A paired bootstrap (10,000 resamples) compares the
@@ -128,15 +135,18 @@ def tune(
     weights are written only if the cross-fitted gain over the default is clear (its 95 % interval lies above 0), or
     with --force. With --index NAME the signals are those of an index, as a gateway would score them.
 
+    With --judgements INDEX queries and judgements are those of `es-ttc judge`, and signals those of the index.
+
     Test queries are refused, because parameters tuned on them must not be reported on them. If a collection has no
     other queries, --split test --folds 5 gives figures that may be reported.
     """
     from es_ttc.lab.evaluation.datasets import load_collection, sample
     from es_ttc.lab.evaluation.metrics import check_metric
     from es_ttc.lab.evaluation.plan import Plan
-    from es_ttc.lab.evaluation.tuning import candidates
+    from es_ttc.lab.evaluation.tuning import candidates, summary_of
     from es_ttc.rescorers.tuned import as_json as file_content
 
+    require_one_source([data] if data else [], judgements, with_llm=with_llm)
     settings = adapted(Settings(**given(encoder=encoder)), adapter)
     weighing = method == "blend" and grid is None and "signals" not in params
     metric = metric or ("ndcg@10" if method == "blend" else "comp@5")
@@ -144,12 +154,17 @@ def tune(
     if weighing:
         from es_ttc.cli.tune_blend import WeightsRequest, tune_blend
 
-        require_other_queries(data, split, folds)
-        judged = JudgedQueries(split, queries, seed, window, index, engine, encoder, adapter)
+        if judgements is not None:
+            if index not in (None, judgements):
+                raise click.UsageError("--judgements names the index already: leave --index out")
+            index = judgements
+        elif data is not None:
+            require_other_queries(data, split, folds)
+        judged = JudgedQueries(split, queries, seed, window, index, engine, encoder, adapter, judgements, with_llm)
         tune_blend(WeightsRequest(data, judged, metric, folds, signals, params, out, force), as_json=as_json)
         return
-    if index is not None or engine is not None:
-        raise click.UsageError("--index and --engine are for --method blend without --grid")
+    if data is None or index is not None or engine is not None:
+        raise click.UsageError("--index, --engine and --judgements are for --method blend without --grid")
     if signals is not None or force:
         raise click.UsageError("--signals and --force are for --method blend without --grid")
     methods = candidates(method, params, grid)
@@ -164,7 +179,9 @@ def tune(
     )
     with interruptible():
         found, identity = _tuned(plan, collection, settings, metric, folds, seed)
-    summary = summary_of(found, collection, plan.settings(), identity, folds, seed, sampled=queries is not None)
+    summary = summary_of(
+        found, collection.name, collection.split, plan.settings(), identity, folds, seed, sampled=queries is not None
+    )
     if out is not None:
         from es_ttc.lab.evaluation.report import replace
 
@@ -208,70 +225,6 @@ def _tuned(
     return found, encoder.identity.key if encoder else None
 
 
-def summary_of(
-    found: "Tuning",
-    collection: "Collection",
-    settings: Mapping[str, Any],
-    encoder: str | None,
-    folds: int | None,
-    seed: int,
-    *,
-    sampled: bool,
-    most: int | None = None,
-) -> dict[str, Any]:
-    """Return what is written: first what readers of the file need, then where it comes from.
-
-    Args:
-        found: What was tried.
-        collection: Its queries.
-        settings: How documents were found and stored.
-        encoder: Identity of the encoder.
-        folds: Number of folds; None for none.
-        seed: Seed of all draws.
-        sampled: Whether the queries are a sample.
-        most: Number of candidates that are kept, the best ones; None for all.
-    """
-    from es_ttc.lab.evaluation import provenance
-
-    means = found.values.mean(axis=1).tolist()
-    shown: Sequence[int] = range(len(means))
-    if most is not None:
-        shown = sorted(shown, key=lambda place: (-means[place], place))[:most]
-    against = found.against_default
-    return {
-        "method": found.best.name,
-        "params": _given(found.best),
-        "data": collection.name,
-        "split": collection.split,
-        "encoder": encoder,
-        "metric": found.metric,
-        "value": means[found.chosen],
-        "default": {"params": _given(found.candidates[0]), "value": means[0]},
-        "against_default": {
-            "value": float(found.reached.mean()),
-            "delta": against.delta,
-            "interval": [against.interval.low, against.interval.high],
-            "p": against.p,
-            "won_tied_lost": [against.wins, against.ties, against.losses],
-            "cross_fitted": folds is not None,
-            "by_fold": [_given(found.candidates[place]) for place in found.by_fold],
-        },
-        "queries": len(collection.queries),
-        "sampled": sampled,
-        "seed": seed,
-        **settings,
-        "tried": [{"params": _given(found.candidates[place]), "value": means[place]} for place in shown],
-        "versions": provenance.versions(),
-        "date": provenance.now(),
-    }
-
-
-def _given(method: "Method") -> dict[str, Any]:
-    """Return the parameters that are set, as a request writes them."""
-    params: dict[str, Any] = method.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return params
-
-
 def show(found: "Tuning", summary: Mapping[str, Any], *further: Table) -> None:
     """Display what was chosen, its candidates, and further tables before the verdict."""
     console = stdout if stdout.is_terminal else Console(width=_PIPED_WIDTH)
@@ -288,6 +241,7 @@ def show(found: "Tuning", summary: Mapping[str, Any], *further: Table) -> None:
 def candidates_table(found: "Tuning") -> Table:
     """Return the best candidates and the defaults."""
     from es_ttc.lab.evaluation.report import score
+    from es_ttc.lab.evaluation.tuning import given_params
 
     means = found.values.mean(axis=1)
     order = sorted(range(len(means)), key=lambda place: (-means[place], place))
@@ -296,7 +250,7 @@ def candidates_table(found: "Tuning") -> Table:
     table.add_column("parameters")
     table.add_column(found.metric, justify="right")
     for place in shown:
-        text = orjson.dumps(_given(found.candidates[place])).decode()
+        text = orjson.dumps(given_params(found.candidates[place])).decode()
         label = f"{text} (defaults)" if place == 0 else text
         style = "bold" if place == found.chosen else ""
         table.add_row(escape(label), score(means[place]), style=style)

@@ -28,7 +28,7 @@ _MOST_TRIED = 20
 class WeightsRequest:
     """What the command line asks for; see `es-ttc tune --help`."""
 
-    data: Path
+    data: Path | None
     queries: JudgedQueries
     metric: str
     folds: int | None
@@ -44,7 +44,8 @@ def tune_blend(request: WeightsRequest, *, as_json: bool) -> None:
     Raises:
         InvalidRequest: A parameter does not fit, or there are fewer queries than folds.
     """
-    from es_ttc.cli.tune import show, summary_of
+    from es_ttc.cli.tune import show
+    from es_ttc.lab.evaluation.tuning import summary_of
     from es_ttc.lab.ranking.pools import signal_names
     from es_ttc.lab.ranking.weights import tune_weights
     from es_ttc.rescorers import registry
@@ -70,7 +71,15 @@ def tune_blend(request: WeightsRequest, *, as_json: bool) -> None:
             )
     sampled = asked.queries is not None
     summary = summary_of(
-        found.tuning, collection, pools.settings, pools.encoder, folds, asked.seed, sampled=sampled, most=_MOST_TRIED
+        found.tuning,
+        collection.name,
+        collection.split,
+        pools.settings,
+        pools.encoder,
+        folds,
+        asked.seed,
+        sampled=sampled,
+        most=_MOST_TRIED,
     )
     summary |= {"clear": found.clear, "worth": [asdict(one) for one in found.worth]}
     written = request.out is not None and (found.clear or request.force)

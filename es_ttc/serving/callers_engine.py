@@ -1,27 +1,29 @@
 """The engine's protocol with a caller's credentials, over the gateway's connections."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import orjson
 
 from es_ttc.engine.client import ClientEngine, Detected
 from es_ttc.engine.exchange import Answer, Unreachable
-from es_ttc.errors import EngineError, EngineUnavailable
+from es_ttc.errors import EngineError, EngineUnavailable, NotAllowed, NotSignedIn
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.settings import GatewaySettings
 
+T = TypeVar("T")
+
 
 class CallersEngine(ClientEngine):
-    """The engine for the jobs API.
+    """The engine for records that callers read and write: jobs, judgements.
 
     Args:
         requests: Sends requests with the caller's credentials.
         settings: The engine's addresses and timeout.
     """
 
-    product = "opensearch"  # not used: no request of jobs depends on the product
+    product = "opensearch"  # not used: no request for these records depends on the product
 
     def __init__(self, requests: EngineRequests, settings: GatewaySettings) -> None:
         super().__init__(settings)
@@ -57,3 +59,20 @@ class CallersEngine(ClientEngine):
     async def _detect(self, nodes: Mapping[str, Any]) -> Detected:
         del nodes
         raise EngineError("the engine's capabilities are not read with a caller's credentials")
+
+
+async def with_callers_errors(work: Coroutine[Any, Any, T]) -> T:
+    """Return what work returns; the engine's refusal of the caller becomes an error of the same status.
+
+    Raises:
+        NotSignedIn: The engine does not know the caller.
+        NotAllowed: It does not let the caller.
+    """
+    try:
+        return await work
+    except EngineError as error:
+        if error.upstream_status == NotSignedIn.status:
+            raise NotSignedIn(str(error)) from error
+        if error.upstream_status == NotAllowed.status:
+            raise NotAllowed(str(error)) from error
+        raise

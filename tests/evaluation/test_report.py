@@ -31,6 +31,7 @@ class Shuffled:
 
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
+        self.documents = len(collection.documents)
 
     def rank(self, method: Method, progress: Progress = silent) -> Run:
         skill = {"bm25": 0.2, "dense": 0.4, "hybrid": 0.4, "maxsim": 0.6, "spectral": 0.9}[method.name]

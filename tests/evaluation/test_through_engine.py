@@ -76,7 +76,7 @@ def test_memory_and_engine_give_the_same_scores(
     with (
         temporary_index(settings, small, spec, encoder) as index,
         engine_searcher(
-            settings, index, small, spec, encoder, retrieval(methods), queries, first_pass="dense", window=window
+            settings, index, small, encoder, retrieval(methods), queries, first_pass="dense", window=window
         ) as engine,
     ):
         assert index.name in indices(engine_url)

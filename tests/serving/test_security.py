@@ -26,6 +26,7 @@ from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
+from es_ttc.playground import playground_routes
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import build_graph
 from es_ttc.reranking.index_graph.store import nodes, write_nodes
@@ -73,8 +74,8 @@ def secured(encoder: Encoder) -> Iterator[Behind]:
         if os.environ.get("CI") == "true":
             pytest.fail(f"Elasticsearch must be tested on CI: {error}")
         pytest.skip(f"no Elasticsearch: {error}")
-    settings = GatewaySettings(engine=node.url, port=0, default_timeout_ms=20_000, write_timeout_ms=60_000)
-    with node, running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+    settings = GatewaySettings(engine=node.url, port=0, default_timeout_ms=20_000, write_timeout_ms=60_000, ui=True)
+    with node, running_gateway(settings, load=lambda _name, _folder: encoder, further=playground_routes) as gateway:
         index = IndexSpec(encoder.identity, codec="float16", max_tokens=64)
         asyncio.run(fill(node.url.replace("//", f"//{SUPERUSER}:{PASSWORD}@"), INDEX, index, encoder, corpus()))
         for (role, rights), user in zip(ROLES.items(), ("ann", "ben"), strict=True):
@@ -125,6 +126,40 @@ def test_credentials_are_the_engines_to_judge(secured: Behind, rescore: dict[str
         else:
             assert through.json() == direct.json()
             assert through.headers.get("www-authenticate") == direct.headers.get("www-authenticate")
+
+
+def test_judgements_are_read_and_written_with_the_callers_rights(secured: Behind) -> None:
+    base = f"/_ttc/judgements/{INDEX}"
+    seen, hidden = min(MAY_SEE), f"d{HIDDEN_FROM}"
+    pool = {"queries": [{"id": "q", "text": "cats", "runs": [[seen, hidden]]}], "methods": [{"method": "bm25"}]}
+    assert call(secured.gateway, "POST", f"{base}/pool", pool, ADMIN).status == 200
+    grades = {"judge": "Ann", "judgements": [{"query": "q", "document": seen, "grade": 3}]}
+
+    def key(*privileges: str) -> dict[str, str]:
+        low = {"names": [INDEX], "privileges": ["read", "view_index_metadata"], **ROLES["low_numbers"]}
+        kept = {"names": ["ttc-judgements"], "privileges": list(privileges)}
+        return api_key(secured.engine, {"one": {"indices": [low, kept]}})
+
+    judge, reader = key("read", "write", "view_index_metadata", "maintenance"), key("read", "view_index_metadata")
+    for headers, may_read, may_write in (
+        (judge, 200, 200),
+        (reader, 200, 403),
+        (ANN, 403, 403),
+        (basic(SUPERUSER, "wrong"), 401, 401),
+        ({}, 401, 401),
+    ):
+        got = call(secured.gateway, "GET", f"{base}/queries/q?judge=Ann", headers=headers)
+        put = call(secured.gateway, "POST", base, grades, headers)
+        assert (got.status, put.status) == (may_read, may_write), (got.body, put.body)
+        for reply in (got, put):
+            if reply.status >= 400:
+                assert reply.json()["error"]["type"] == "security_exception"
+    shown = {
+        one["id"]: one["source"]
+        for one in call(secured.gateway, "GET", f"{base}/queries/q?judge=Ann", headers=judge).json()["documents"]
+    }
+    assert shown[seen] is not None
+    assert shown[hidden] is None
 
 
 def test_documents_are_written_with_the_callers_rights(secured: Behind) -> None:

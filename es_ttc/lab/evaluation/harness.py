@@ -57,7 +57,7 @@ def evaluate(
     return CollectionResult(
         name=collection.name,
         split=collection.split,
-        documents=len(collection.documents),
+        documents=searcher.documents,
         judgements=collection.judgements,
         relevant=collection.relevant,
         warnings=(*collection.warnings, *_unjudged(collection, scores, reference, k)),

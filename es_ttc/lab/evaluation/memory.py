@@ -94,6 +94,11 @@ class MemorySearcher:
         self._columns: dict[str, NDArray[np.float64]] = {}
 
     @property
+    def documents(self) -> int:
+        """Number of documents that are searched."""
+        return len(self._collection.documents)
+
+    @property
     def vectors(self) -> Mapping[str, Float32] | None:
         """The documents' pooled vectors by id; see :class:`es_ttc.lab.evaluation.searcher.Searcher`."""
         if self._features is None:

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.errors import ConfigurationError, EncoderMismatch, InvalidRequest
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.spec import Codec, DroppedTokens, IndexSpec, SpanGrid, TokenStorage
 from es_ttc.lab.evaluation.datasets import Collection, field_values
@@ -42,6 +42,8 @@ class Plan:
         token_pooling: How many tokens share one vector, on average.
         drop_tokens: Tokens without vectors.
         engine: The engine that is used; None to evaluate in memory.
+        index: An index of the engine that is searched as it is; None: the collection's documents are indexed
+            temporarily.
     """
 
     methods: tuple[Method, ...]
@@ -54,6 +56,7 @@ class Plan:
     token_pooling: int = 1
     drop_tokens: DroppedTokens = "none"
     engine: EngineSettings | None = None
+    index: str | None = None
 
     def __post_init__(self) -> None:
         choose_baseline(self.methods, self.baseline)
@@ -103,6 +106,7 @@ class Plan:
     def settings(self) -> dict[str, Any]:
         """Return the settings for results and reports."""
         return {
+            **({} if self.index is None else {"index": self.index}),
             "window": "all" if self.window is None else self.window,
             "first_pass": self.first_pass,
             "tokens": self.codec,
@@ -154,6 +158,10 @@ def opened(
     """Yield the searcher, where it searches, and the number of truncated documents; see :func:`run`."""
     if plan.engine is None:
         require_no_engine(plan.methods)
+    if plan.index is not None:
+        with _opened_index(plan, plan.index, collection, encoder, progress) as (searcher, where):
+            yield searcher, where, 0
+        return
     for name in plan.fields:
         field_values(collection, name)
     texts = [compose(document.source, ("title", "text"))[0] for document in collection.documents]
@@ -184,11 +192,40 @@ def opened(
             plan.engine,
             index,
             collection,
-            spec,
             encoder,
             known,
             queries,
             first_pass=plan.first_pass,
             window=plan.window,
         ) as searcher:
-            yield searcher, index.product_and_version(), index.outcome.truncated
+            yield searcher, index.product_and_version(), index.truncated
+
+
+@contextmanager
+def _opened_index(
+    plan: Plan, name: str, collection: Collection, encoder: Encoder | None, progress: Progress
+) -> Iterator[tuple[Searcher, str]]:
+    """Yield a searcher of an index that exists, and where it searches."""
+    from es_ttc.lab.evaluation.through_engine import engine_searcher, existing_index, require_possible
+
+    if plan.engine is None or encoder is None:
+        raise ConfigurationError(f"index [{name}] is in an engine, and searched with its encoder: give both")
+    with existing_index(plan.engine, name) as index:
+        if index.spec.encoder.key != encoder.identity.key:
+            raise EncoderMismatch(
+                f"index [{name}] was encoded by [{index.spec.encoder.key}], and the encoder here is "
+                f"[{encoder.identity.key}]: name the index's with --encoder"
+            )
+        require_possible(plan.methods, plan.first_pass, plan.window, index.documents)
+        queries = encode_queries(list(collection.queries.values()), encoder, tokens=False, progress=progress)
+        with engine_searcher(
+            plan.engine,
+            index,
+            collection,
+            encoder,
+            retrieval(plan.methods),
+            queries,
+            first_pass=plan.first_pass,
+            window=plan.window,
+        ) as searcher:
+            yield searcher, index.product_and_version()

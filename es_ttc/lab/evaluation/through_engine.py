@@ -16,6 +16,7 @@ from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.engine.versions import Product
 from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.index.attach.feature_locations import alike_locations
 from es_ttc.index.ingest.dead_letters import DeadLetterList
 from es_ttc.index.ingest.pipeline import IngestOptions, IngestResult, ingest
 from es_ttc.index.ingest.readers import Documents, Inputs
@@ -63,6 +64,8 @@ class EngineSearcher:
         window: Number of documents that a rescorer scores; None for the whole corpus.
         depth: Number of documents ranked for each query; None for that of
             :func:`es_ttc.lab.evaluation.searcher.depth_of`.
+        documents: Number of documents of the index; None: those of the collection.
+        beside: Whether the index's vectors are in a side index, which the gateway searches.
     """
 
     def __init__(
@@ -79,6 +82,8 @@ class EngineSearcher:
         first_pass: FirstPass,
         window: int | None,
         depth: int | None = None,
+        documents: int | None = None,
+        beside: bool = False,
     ) -> None:
         self._runner = runner
         self.client = client
@@ -92,9 +97,16 @@ class EngineSearcher:
         }
         self._first_pass = first_pass
         self._whole_corpus = window is None
-        self._reach = depth_of(window, len(collection.documents))
+        self._beside = beside
+        self._total = len(collection.documents) if documents is None else documents
+        self._reach = depth_of(window, self._total)
         self._depth = depth or self._reach
-        self._window = min(window or len(collection.documents), len(collection.documents))
+        self._window = min(window or self._total, self._total)
+
+    @property
+    def documents(self) -> int:
+        """Number of documents that are searched."""
+        return self._total
 
     @property
     def vectors(self) -> None:
@@ -170,17 +182,18 @@ class EngineSearcher:
     def _retrieving(self, name: str, text: str) -> dict[str, Any]:
         """Return the part of a body that finds documents; all of them if the window is the whole corpus."""
         reach = self._window if self._whole_corpus else self._reach
-        body = (
-            {"query": matching(text, self._text_fields)}
-            if name == "bm25"
-            else nearest(self._vectors[text], reach, self._product)
-        )
+        body = {"query": matching(text, self._text_fields)} if name == "bm25" else self._nearest(text, reach)
         if not self._whole_corpus:
             return body
         everything = {"match_all": {"boost": 0}}
         if "query" not in body:
             return {**body, "query": everything}
         return {"query": {"bool": {"must": [everything], "should": [body["query"]]}}}
+
+    def _nearest(self, text: str, reach: int) -> dict[str, Any]:
+        if self._beside:
+            return {"knn": {"field": VECTOR, "query_text": text, "k": reach}}
+        return nearest(self._vectors[text], reach, self._product)
 
 
 def _section(name: str, method: Method) -> dict[str, Any]:
@@ -212,20 +225,26 @@ def require_possible(methods: Sequence[Method], first_pass: FirstPass, window: i
 
 
 @dataclass(frozen=True, slots=True)
-class TemporaryIndex:
-    """A collection in an engine.
+class SearchedIndex:
+    """An index that is evaluated.
 
     Attributes:
         runner: Runs the engine's client.
         engine: That client.
         name: The index's name.
-        outcome: The result of the ingest.
+        spec: Its spec.
+        documents: Number of its documents.
+        truncated: Number of documents that were cut when they were encoded; 0 if it is not known.
+        beside: Whether its vectors are in a side index.
     """
 
     runner: asyncio.Runner
     engine: Engine
     name: str
-    outcome: IngestResult
+    spec: IndexSpec
+    documents: int
+    truncated: int = 0
+    beside: bool = False
 
     def product_and_version(self) -> str:
         """Return the engine's product and version, for display."""
@@ -243,7 +262,7 @@ def temporary_index(
     *,
     graph: bool = False,
     fields: Sequence[str] = (),
-) -> Iterator[TemporaryIndex]:
+) -> Iterator[SearchedIndex]:
     """Index a collection under a new name; the index is deleted at the end of the context.
 
     Args:
@@ -268,17 +287,33 @@ def temporary_index(
                 runner.run(
                     build_graph(engine, name, report=lambda so_far: progress(so_far.doing, so_far.done, so_far.total))
                 )
-            yield TemporaryIndex(runner, engine, name, outcome)
+            yield SearchedIndex(runner, engine, name, spec, len(collection.documents), outcome.truncated)
         finally:
             runner.run(_clean_up(engine, name))
 
 
 @contextmanager
+def existing_index(settings: EngineSettings, name: str) -> Iterator[SearchedIndex]:
+    """Yield an index that is evaluated as it is, with the features that it has.
+
+    Raises:
+        InvalidRequest: It does not exist, or has no features.
+    """
+    with asyncio.Runner() as runner:
+        engine = runner.run(connect(settings))
+        try:
+            located = runner.run(alike_locations(engine, name))
+            documents, beside = runner.run(engine.count(name)), any(one.side for one in located)
+            yield SearchedIndex(runner, engine, name, located[0].spec, documents, beside=beside)
+        finally:
+            runner.run(engine.close())
+
+
+@contextmanager
 def engine_searcher(
     settings: EngineSettings,
-    temporary: TemporaryIndex,
+    index: SearchedIndex,
     collection: Collection,
-    spec: IndexSpec,
     encoder: Encoder,
     retrieval: Mapping[str, Method],
     queries: Sequence[Query],
@@ -288,25 +323,27 @@ def engine_searcher(
     depth: int | None = None,
 ) -> Iterator[EngineSearcher]:
     """Start a gateway in front of an indexed collection and search through it."""
-    runner = temporary.runner
+    runner = index.runner
     connection = settings.model_dump()
     gateway = GatewaySettings(**connection, host="127.0.0.1", port=0, max_window=MOST_HITS)
     with running_gateway(gateway, load=lambda _name, _folder: encoder) as url:
         client = runner.run(connect(EngineSettings(**{**connection, "engine": url})))
         try:
-            product = runner.run(temporary.engine.capabilities()).product
+            product = runner.run(index.engine.capabilities()).product
             yield EngineSearcher(
                 runner,
                 client,
                 product,
-                temporary.name,
+                index.name,
                 collection,
-                spec.text_fields,
+                index.spec.text_fields,
                 retrieval,
                 queries,
                 first_pass=first_pass,
                 window=window,
                 depth=depth,
+                documents=index.documents,
+                beside=index.beside,
             )
         finally:
             runner.run(client.close())

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.errors import InvalidRequest
+from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation.bootstrap import SEED, Comparison, compare, resampled_means
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.methods import Method, resolve_one
@@ -158,3 +159,67 @@ def best(values: Float64) -> int:
 def fold_of(queries: int, folds: int, seed: int) -> NDArray[np.intp]:
     """Return the fold of each query, ``(q,)``: parts of equal size but for one, drawn at random."""
     return np.random.default_rng(seed).permutation(queries) % folds
+
+
+def summary_of(
+    found: Tuning,
+    data: str,
+    split: str,
+    settings: Mapping[str, Any],
+    encoder: str | None,
+    folds: int | None,
+    seed: int,
+    *,
+    sampled: bool,
+    most: int | None = None,
+) -> dict[str, Any]:
+    """Return the file of tuned parameters: first what its readers need, then where it comes from.
+
+    Args:
+        found: What was tried.
+        data: Name of the collection.
+        split: The split of its queries.
+        settings: How documents were found and stored.
+        encoder: Identity of the encoder.
+        folds: Number of folds; None for none.
+        seed: Seed of all draws.
+        sampled: Whether the queries are a sample.
+        most: Number of candidates that are kept, the best ones; None for all.
+    """
+    means = found.values.mean(axis=1).tolist()
+    shown: Sequence[int] = range(len(means))
+    if most is not None:
+        shown = sorted(shown, key=lambda place: (-means[place], place))[:most]
+    against = found.against_default
+    return {
+        "method": found.best.name,
+        "params": given_params(found.best),
+        "data": data,
+        "split": split,
+        "encoder": encoder,
+        "metric": found.metric,
+        "value": means[found.chosen],
+        "default": {"params": given_params(found.candidates[0]), "value": means[0]},
+        "against_default": {
+            "value": float(found.reached.mean()),
+            "delta": against.delta,
+            "interval": [against.interval.low, against.interval.high],
+            "p": against.p,
+            "won_tied_lost": [against.wins, against.ties, against.losses],
+            "cross_fitted": folds is not None,
+            "by_fold": [given_params(found.candidates[place]) for place in found.by_fold],
+        },
+        "queries": found.values.shape[1],
+        "sampled": sampled,
+        "seed": seed,
+        **settings,
+        "tried": [{"params": given_params(found.candidates[place]), "value": means[place]} for place in shown],
+        "versions": provenance.versions(),
+        "date": provenance.now(),
+    }
+
+
+def given_params(method: Method) -> dict[str, Any]:
+    """Return the parameters that are set, as a request writes them."""
+    params: dict[str, Any] = method.params.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return params

@@ -8,9 +8,9 @@ number of requests grows with the documents, not with the queries, and only one 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import numpy as np
 
@@ -45,7 +45,7 @@ from es_ttc.serving.features.decoding import is_readable
 from es_ttc.serving.features.keys import SEQ_NO, DocumentKey
 from es_ttc.serving.features.numbers import FieldsReader, numbers_of
 from es_ttc.serving.features.skip_reasons import consistent
-from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.caller import Caller, RawHeaders
 from es_ttc.serving.knn.batched_searches import BatchedSearches
 from es_ttc.serving.knn.engine_search import SearchContext, search_body
 from es_ttc.serving.knn.search_client import BatchedMsearch, Body, MsearchSender, SearchClient, search_client
@@ -139,13 +139,12 @@ async def _collect(
     services = Services(source.settings, lambda _name, _folder: encoder, OnlyProcess())
     try:
         async with services.upstream:
-            log = PoolLog(services, source, spec.text_fields, encoder, signals, fields, progress)
+            caller = Caller(services.upstream.service_headers(), quote(source.name, safe=",:*"))
+            log = PoolLog(services, caller, spec.text_fields, encoder, signals, fields, progress, window=source.window)
             pools = await log.pools(judged)
     finally:
         await services.close()
-    _require_signals(pools, signals, source.name)
-    settings = {"index": source.name, "engine": described, "window": source.window, "first_pass": "bm25"}
-    return Pools(judged.name, judged.split, encoder.identity.key, tuple(signals), tuple(pools), settings)
+    return replace(pools, settings={"index": source.name, "engine": described, **pools.settings})
 
 
 async def _index(source: IndexSource) -> tuple[IndexSpec, str]:
@@ -161,6 +160,29 @@ async def _index(source: IndexSource) -> tuple[IndexSpec, str]:
     finally:
         await engine.close()
     return located[0].spec, f"{capabilities.product} {'.'.join(map(str, capabilities.version))}"
+
+
+async def log_for_caller(
+    services: Services, headers: RawHeaders, index: str, spec: IndexSpec, encoder: Encoder, queries: Mapping[str, str]
+) -> Pools:
+    """Score blend's signals for queries in a gateway, with a caller's credentials.
+
+    Args:
+        services: The gateway's services.
+        headers: The caller's headers.
+        index: Name of the searched index.
+        spec: The spec of its features.
+        encoder: Their encoder.
+        queries: Texts by id.
+
+    Raises:
+        MissingFeature: The index lacks what a signal reads.
+        InvalidRequest: No query finds a document.
+        EngineError: The engine failed.
+    """
+    caller = Caller(headers, quote(index, safe=""))
+    log = PoolLog(services, caller, spec.text_fields, encoder, DEFAULT_SIGNALS, (), silent)
+    return await log.pools(Collection(index, "pool", (), queries, {query: {} for query in queries}))
 
 
 def _require_signals(pools: Sequence[Pool], signals: Sequence[SignalName], index: str) -> None:
@@ -187,47 +209,60 @@ class PoolLog:
 
     Args:
         services: The gateway's services, in this process.
-        source: The index.
+        caller: Whose credentials are used, and the searched index.
         text_fields: Its text fields, which the first pass searches.
         encoder: The encoder of its features.
         signals: The signals.
         fields: The numeric fields.
         progress: Told about every step.
+        window: Documents of the first pass, joined by as many nearest ones.
     """
 
     def __init__(
         self,
         services: Services,
-        source: IndexSource,
+        caller: Caller,
         text_fields: Sequence[str],
         encoder: Encoder,
         signals: Sequence[SignalName],
         fields: Sequence[str],
         progress: Progress,
+        *,
+        window: int = 100,
     ) -> None:
         self._services = services
-        self._source = source
+        self._caller = caller
+        self._window = window
         self._text_fields = text_fields
         self._encoder = encoder
         self._signals = signals
         self._fields = fields
         self._progress = progress
-        self._caller = Caller(services.upstream.service_headers(), quote(source.name, safe=",:*"))
         self._features = (read_by(signals) | {Feature.NORMS}) & FEATURES.keys()
         self._needs = read_by(name for name in signals if name in ALWAYS) & FEATURES.keys()
 
-    async def pools(self, judged: Collection) -> list[Pool]:
-        """Return the pools of all queries."""
+    async def pools(self, judged: Collection) -> Pools:
+        """Return the pools of all queries.
+
+        Raises:
+            MissingFeature: No document of any pool has a signal.
+            InvalidRequest: No query finds a document.
+        """
         reader = FieldsReader("[field] names", "name a field of a numeric type, with doc values")
         await self._services.numbers.require(self._fields, reader, self._caller)
         queries = await self._encoded(list(judged.queries.values()))
         found = await self._search(queries)
         keys = await self._located(found)
         scores, reads = await self._scored(queries, found, keys)
-        return [
+        pools = [
             self._pool(query, judged.qrels[query], one, matrix, read)
             for query, one, matrix, read in zip(judged.queries, found, scores, reads, strict=True)
         ]
+        _require_signals(pools, self._signals, unquote(self._caller.indices))
+        settings = {"window": self._window, "first_pass": "bm25"}
+        return Pools(
+            judged.name, judged.split, self._encoder.identity.key, tuple(self._signals), tuple(pools), settings
+        )
 
     async def _encoded(self, texts: Sequence[str]) -> list[Query]:
         queries = []
@@ -266,7 +301,7 @@ class PoolLog:
     async def _found(
         self, queries: Sequence[Query], client: SearchClient, indices: SearchedIndices | None
     ) -> list[_Found]:
-        window, marks = self._source.window, self._marks
+        window, marks = self._window, self._marks
         bodies = [{"query": matching(one.text, self._text_fields), "size": window, **marks} for one in queries]
         answers, nearest = await asyncio.gather(client.search(bodies), self._nearest(queries, client, indices))
         in_sides = indices is not None and bool(indices.sides)
@@ -283,7 +318,7 @@ class PoolLog:
         """Return for each query the hits of the documents nearest to it."""
         if indices is None or indices.encoder is None:
             return [[] for _ in queries]
-        encoder, window, marks = indices.encoder, self._source.window, self._marks
+        encoder, window, marks = indices.encoder, self._window, self._marks
         product = await self._services.upstream.product()
         clause, vectors = any_clause(product), np.stack([query.vectors[0] for query in queries])
         if indices.sides:

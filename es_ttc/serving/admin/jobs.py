@@ -5,7 +5,6 @@ records. The model's endpoint comes from the gateway's settings, never from a re
 or as text, never as a file.
 """
 
-from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -16,20 +15,12 @@ from es_ttc.enrichment.jobs import commands, service
 from es_ttc.enrichment.jobs.record import JobState
 from es_ttc.enrichment.jobs.service import JobRequest
 from es_ttc.enrichment.proposals.plan import prompt_names
-from es_ttc.errors import (
-    ConfigurationError,
-    EngineError,
-    InvalidRequest,
-    NotAllowed,
-    NotSignedIn,
-)
+from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.serving.admin.endpoint_runner import EndpointRunner
-from es_ttc.serving.callers_engine import CallersEngine
+from es_ttc.serving.callers_engine import CallersEngine, with_callers_errors
 from es_ttc.serving.engine_requests import EngineRequests
-from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.limits import decompressed
-from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.http.json_body import json_object
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.metrics import Metrics
 from es_ttc.settings import GatewaySettings
@@ -57,15 +48,15 @@ class JobsApi:
     async def all(self, request: Request) -> tuple[int, dict[str, Any]]:
         """List jobs, or submit one."""
         work = self._submit(request) if request.method == "POST" else self._list(request)
-        return await self._requests.answered(_with_engine_errors(work))
+        return await self._requests.answered(with_callers_errors(work))
 
     async def one(self, request: Request) -> tuple[int, dict[str, Any]]:
         """Return one job."""
-        return await self._requests.answered(_with_engine_errors(self._show(request)))
+        return await self._requests.answered(with_callers_errors(self._show(request)))
 
     async def change(self, request: Request) -> tuple[int, dict[str, Any]]:
         """Pause, resume, cancel or retry a job."""
-        return await self._requests.answered(_with_engine_errors(self._change(request)))
+        return await self._requests.answered(with_callers_errors(self._change(request)))
 
     async def _list(self, request: Request) -> dict[str, Any]:
         states = [state for state in request.query_params.get("state", "").split(",") if state]
@@ -76,7 +67,7 @@ class JobsApi:
         return {"jobs": [each.as_dict() for each in found]}
 
     async def _submit(self, request: Request) -> dict[str, Any]:
-        submitted = validated(JobRequest, await self._body(request), _KIND)
+        submitted = validated(JobRequest, await json_object(request, _LONGEST_BODY), _KIND)
         if submitted.prompt is not None and submitted.prompt_text is None and submitted.prompt not in prompt_names():
             raise InvalidRequest(
                 f"[{_KIND}.prompt] there is no prompt [{submitted.prompt}]"
@@ -108,25 +99,5 @@ class JobsApi:
                 raise InvalidRequest(f"a job knows no [{change}]{did_you_mean(change, CHANGES)}")
         return status.as_dict()
 
-    async def _body(self, request: Request) -> Mapping[str, Any]:
-        incoming = RawRequest(request.scope, request.receive)
-        body = await incoming.read(_LONGEST_BODY)
-        text = decompressed(body, incoming.header(b"content-encoding"), _LONGEST_BODY)
-        if text is None:
-            raise InvalidRequest("the body's Content-Encoding is unknown: send gzip, or no encoding")
-        return jsonio.loads_object(text, "the body")
-
     def _callers(self, request: Request) -> Engine:
         return CallersEngine(self._engine.as_caller(Caller(request.headers.raw)), self._settings)
-
-
-async def _with_engine_errors(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-    """Pass on the engine's error if it refuses the caller."""
-    try:
-        return await work
-    except EngineError as error:
-        if error.upstream_status == NotSignedIn.status:
-            raise NotSignedIn(str(error)) from error
-        if error.upstream_status == NotAllowed.status:
-            raise NotAllowed(str(error)) from error
-        raise

@@ -1,0 +1,490 @@
+"""`es-ttc judge`: pools of documents to judge, what judges have done, and judgements in and out."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from es_ttc.cli.common import (
+    adapter_flag,
+    connected,
+    engine_flag,
+    given,
+    json_flag,
+    print_json,
+    progress_bar,
+    stderr,
+    stdout,
+)
+from es_ttc.cli.judge_options import read, with_llm_flag
+from es_ttc.cli.options import JsonObjectType, NamesType, examples
+from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.settings import EngineSettings, Settings
+
+if TYPE_CHECKING:
+    from es_ttc.lab.judging.formats import Judged
+    from es_ttc.lab.judging.overview import Overview
+    from es_ttc.lab.judging.records import PooledQuery
+
+_FORMATS = ("beir", "trec", "trec-run", "workbench", "quepid")
+_MOST_QUERIES = 10_000
+
+index_argument = click.argument("index", metavar="INDEX")
+format_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(_FORMATS),
+    required=True,
+    help="beir: folder with queries.jsonl and qrels/SPLIT.tsv. trec: TREC qrels. trec-run: TREC run. workbench: "
+    "judgement list of OpenSearch's Search Relevance Workbench, as JSON. quepid: Quepid's CSV (query,docid,rating).",
+)
+split_option = click.option(
+    "--split", metavar="NAME", default="test", show_default=True, help="Split of a BEIR folder: qrels/NAME.tsv."
+)
+
+
+@click.group()
+def judge() -> None:
+    """Judge what searches of an index find, on the page of `es-ttc serve --ui`; judgements in and out.
+
+    Pools and judgements are documents of the index ttc-judgements in the engine.
+    """
+
+
+@judge.command(
+    epilog=examples(
+        "es-ttc judge pool articles queries.txt",
+        'es-ttc judge pool articles --query "red shoes" --query "warm coat" --methods blend,bm25 --depth 20',
+        "es-ttc judge pool articles --by llm",
+    )
+)
+@index_argument
+@click.argument("file", metavar="[QUERIES]", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--query", "texts", multiple=True, metavar="TEXT", help="A query; may be given several times.")
+@click.option(
+    "--methods",
+    type=NamesType(),
+    default="blend,hybrid,bm25",
+    show_default=True,
+    metavar="NAMES",
+    help="Methods whose documents are judged.",
+)
+@click.option(
+    "--params",
+    type=JsonObjectType('{"blend": {"signals": {"lexical": 1}}}', nested=True),
+    default="{}",
+    help="Parameters by method.",
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(1, 100),
+    default=10,
+    show_default=True,
+    help="Documents of each method's ranking that are judged.",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["llm"]),
+    help="Let the configured language model (ES_TTC_LLM_URL) grade the pooled documents that it has not graded; "
+    "without QUERIES those of the existing pools.",
+)
+@engine_flag
+@adapter_flag
+@click.option("--gateway", metavar="URL", help="URL of a running gateway. Default: a temporary one.")
+@json_flag
+def pool(
+    index: str,
+    file: Path | None,
+    texts: tuple[str, ...],
+    methods: tuple[str, ...],
+    params: dict[str, dict[str, Any]],
+    depth: int,
+    by: str | None,
+    engine: str | None,
+    adapter: str | None,
+    gateway: str | None,
+    as_json: bool,
+) -> None:
+    """Search INDEX for queries by several methods, and pool the documents to judge.
+
+    QUERIES is a file of queries, one per line: text, or a JSON object with `text` and, if it has one, `_id`. A query's
+    pool is the union of the first documents of every method. A query that is pooled again gets a new pool; its
+    judgements stay.
+
+    The pool also keeps the signals of blend, from which `es-ttc judge status` and the page choose weights.
+    """
+    from es_ttc.cli.judge_pool import PoolRequest, grade_by_llm, make_pools
+
+    settings = EngineSettings(**given(engine=engine))
+    asyncio.run(_require_index(settings, index))
+    queries = queries_of(file, texts)
+    if not queries and by is None:
+        raise click.UsageError("name queries: a file QUERIES, or --query TEXT")
+    found: dict[str, Any] = {"index": index}
+    if queries:
+        request = PoolRequest(index, queries, methods, params, depth, engine, adapter, gateway)
+        pooled, note = make_pools(request)
+        documents = sum(len(one.documents) for one in pooled)
+        found |= {"queries": len(pooled), "documents": documents, "signals": note is None}
+        if note is not None:
+            stderr.print(f"[yellow]mind:[/] {escape(note)}", highlight=False, soft_wrap=True)
+        if not as_json:
+            click.echo(f"pooled {len(pooled):,} queries of index [{index}]: {documents:,} documents to judge")
+    if by is not None:
+        model, graded, unreadable = grade_by_llm(Settings(**given(engine=engine)), index)
+        found |= {"judge": model, "graded": graded, "unreadable": unreadable}
+        if not as_json:
+            click.echo(f"[{model}] graded {graded:,} documents; {unreadable:,} answers held no grade")
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(f"judge them on the page of `es-ttc serve --ui`; `es-ttc judge status {index}` shows what is judged")
+
+
+@judge.command(epilog=examples("es-ttc judge status articles", "es-ttc judge status articles --with-llm --json"))
+@index_argument
+@with_llm_flag
+@engine_flag
+@json_flag
+def status(index: str, with_llm: bool, engine: str | None, as_json: bool) -> None:
+    """Show what is judged, how judges agree, and how the pooled methods stand.
+
+    Of several judges the median counts. nDCG@10 takes a document without a judgement for not relevant; unjudged@10 is
+    the share of such documents among a method's first ten.
+    """
+    from es_ttc.lab.judging.standing import TunedWeights
+
+    overview = asyncio.run(read(EngineSettings(**given(engine=engine)), index, with_llm=with_llm))
+    tuned = overview.tuned()
+    stands = overview.standing()
+    if as_json:
+        chosen: Any = tuned.as_dict() if isinstance(tuned, TunedWeights) else {"why": tuned}
+        print_json(overview.as_dict() | {"standing": stands.as_dict(), "tuned": chosen})
+        return
+    _show(overview)
+    if stands.methods:
+        table = Table(box=box.SIMPLE_HEAD, title=f"{stands.judged_queries:,} judged queries", title_justify="left")
+        for heading in ("method", "nDCG@10", "95 % interval", "best against it", "unjudged@10"):
+            table.add_column(heading, justify="left" if heading == "method" else "right")
+        for one in stands.methods:
+            behind = one.behind
+            table.add_row(
+                escape(one.method),
+                f"{one.ndcg:.3f}",
+                f"{one.interval.low:.3f} to {one.interval.high:.3f}",
+                ""
+                if behind is None
+                else f"{behind.delta:+.3f} ({behind.interval.low:+.3f} to {behind.interval.high:+.3f})",
+                f"{one.unjudged:.0%}",
+            )
+        stdout.print(table)
+        best = stands.methods[0].method
+        sentence = "is clearly better than each other one" if stands.clear else "is not clearly better yet"
+        click.echo(f"[{best}] {sentence}")
+    if isinstance(tuned, TunedWeights):
+        against = tuned.found.tuning.against_default
+        click.echo(
+            f"tuning would choose {orjson.dumps(tuned.summary['params']).decode()}: {against.delta:+.3f} nDCG@10 "
+            f"({against.interval.low:+.3f} to {against.interval.high:+.3f}, cross-fitted)"
+            f"{'' if tuned.found.clear else '; no clear gain yet'}"
+        )
+    else:
+        click.echo(f"no weights of blend are chosen: {tuned}")
+
+
+@judge.command(
+    "import",
+    epilog=examples(
+        "es-ttc judge import articles data/scifact --format beir --split train",
+        "es-ttc judge import articles ratings.csv --format quepid --highest 10 --judge Ada",
+        "es-ttc judge import articles qrels.txt --format trec --queries queries.jsonl",
+    ),
+)
+@index_argument
+@click.argument("path", metavar="PATH", type=click.Path(exists=True, path_type=Path))
+@format_option
+@click.option(
+    "--judge",
+    "name",
+    default="import",
+    show_default=True,
+    metavar="NAME",
+    help="Name of the judge who gets the grades.",
+)
+@split_option
+@click.option(
+    "--highest",
+    type=click.FloatRange(0, min_open=True),
+    metavar="N",
+    help="Greatest grade of the file's scale from 0, which is scaled to 0 to 3. Default: its grades are 0 to 3.",
+)
+@click.option(
+    "--queries",
+    "queries_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Texts of the queries, for TREC forms, whose files have ids alone: JSON objects with `_id` and `text`. "
+    "Queries that are pooled already are known.",
+)
+@engine_flag
+@json_flag
+def import_(
+    index: str,
+    path: Path,
+    form: str,
+    name: str,
+    split: str,
+    highest: float | None,
+    queries_file: Path | None,
+    engine: str | None,
+    as_json: bool,
+) -> None:
+    """Read judgements of INDEX from PATH; or, of a TREC run, the documents of a method into the pools.
+
+    A judge's earlier grades of the same documents are replaced.
+    """
+    from es_ttc.lab.judging import formats
+    from es_ttc.lab.judging.formats import Format
+    from es_ttc.lab.judging.records import check_judge
+    from es_ttc.lab.judging.store import JudgementStore
+
+    check_judge(name)
+    texts = dict(queries_of(queries_file, ())) if queries_file is not None else {}
+
+    async def import_into() -> dict[str, Any]:
+        async with connected(EngineSettings(**given(engine=engine))) as client:
+            store = JudgementStore(client, index)
+            await store.require_index()
+            pools = await store.pools(signals=True)
+            known = {query.id: query.text for query in pools} | texts
+            if form == "trec-run":
+                changed = with_runs(pools, formats.read_runs(path), known)
+                await store.put_pools(changed)
+                return {"index": index, "queries": len(changed), "runs": True}
+            judged = formats.read(Format(form), path, known, split=split, highest=highest)
+            await store.put_pools(new_queries(judged, {query.id for query in pools}))
+            count = await store.put_grades(judged.qrels, name)
+            return {"index": index, "queries": len(judged.qrels), "judgements": count, "judge": name}
+
+    with stderr.status("importing"):
+        found = asyncio.run(import_into())
+    if as_json:
+        print_json(found)
+    elif "judgements" in found:
+        click.echo(
+            f"imported {found['judgements']:,} judgements of {found['queries']:,} queries of index [{index}], "
+            f"by judge [{name}]"
+        )
+    else:
+        click.echo(f"imported runs of {found['queries']:,} queries into the pools of index [{index}]")
+
+
+@judge.command(
+    epilog=examples(
+        "es-ttc judge export articles --format beir --out judged --corpus",
+        "es-ttc judge export articles --format workbench --out judgements.json",
+    )
+)
+@index_argument
+@format_option
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="PATH", help="File; folder for beir.")
+@click.option("--judge", "name", metavar="NAME", help="Judge whose grades are written. Default: the median of all.")
+@with_llm_flag
+@split_option
+@click.option("--corpus", is_flag=True, help="For beir: also write the index's documents, for `es-ttc evaluate`.")
+@engine_flag
+@json_flag
+def export(
+    index: str,
+    form: str,
+    out: Path,
+    name: str | None,
+    with_llm: bool,
+    split: str,
+    corpus: bool,
+    engine: str | None,
+    as_json: bool,
+) -> None:
+    """Write the judgements of INDEX, or with --format trec-run what the pooled methods found."""
+    from es_ttc.lab.evaluation.report import replace
+    from es_ttc.lab.judging import formats
+    from es_ttc.lab.judging.formats import Judged
+
+    if corpus and form != "beir":
+        raise click.UsageError("--corpus goes with --format beir")
+    settings = EngineSettings(**given(engine=engine))
+    overview = asyncio.run(read(settings, index, with_llm=with_llm))
+    if form == "trec-run":
+        runs = runs_of(overview.queries)
+        replace(out, formats.trec_runs(runs))
+        found: dict[str, Any] = {"index": index, "runs": sorted(runs), "out": str(out)}
+    else:
+        qrels = overview.qrels if name is None else overview.of_judge(name)
+        known = {query.id: query.text for query in overview.queries}
+        judged = Judged({query: known[query] for query in qrels}, qrels)
+        if not qrels:
+            raise InvalidRequest(f"index [{index}] has no judgement to export")
+        match form:
+            case "beir":
+                formats.write_beir(out, judged, split)
+                if corpus:
+                    asyncio.run(_write_corpus(settings, index, out))
+            case "trec":
+                replace(out, formats.trec(qrels))
+            case "workbench":
+                replace(out, formats.workbench(judged, f"es-ttc {index}", f"Judgements of index {index} by es-ttc"))
+            case _:
+                replace(out, formats.quepid(judged))
+        count = sum(map(len, qrels.values()))
+        found = {"index": index, "queries": len(qrels), "judgements": count, "out": str(out)}
+    if as_json:
+        print_json(found)
+    else:
+        what = f"{found['judgements']:,} judgements" if "judgements" in found else f"{len(found['runs'])} runs"
+        click.echo(f"wrote {what} of index [{index}] to {out}")
+
+
+def queries_of(file: Path | None, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return ids and texts of queries, of a file and of the command line, each text once.
+
+    Raises:
+        ConfigurationError: The file cannot be read, a line is malformed, or an id has two texts.
+        InvalidRequest: There are too many.
+    """
+    from es_ttc.lab.judging.records import query_id
+
+    found: dict[str, str] = {}
+    for number, line in enumerate(_lines(file), 1):
+        name, text = _query(line, file, number)
+        if found.setdefault(name or query_id(text), text) != text:
+            raise ConfigurationError(f"line {number} of [{file}] repeats [_id] [{name}] with another text")
+    for text in texts:
+        if not text.strip():
+            raise InvalidRequest("[query] is blank: give a text")
+        found.setdefault(query_id(text), text.strip())
+    if len(found) > _MOST_QUERIES:
+        raise InvalidRequest(f"{len(found):,} queries are too many: give up to {_MOST_QUERIES:,}")
+    return list(found.items())
+
+
+def _lines(file: Path | None) -> list[str]:
+    if file is None:
+        return []
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"[{file}] cannot be read: {error}") from error
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _query(line: str, file: Path | None, number: int) -> tuple[str | None, str]:
+    if not line.startswith("{"):
+        return None, line
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ConfigurationError(f"line {number} of [{file}] is not JSON: {error}") from error
+    if not isinstance(record.get("text"), str) or not record["text"].strip():
+        raise ConfigurationError(f"line {number} of [{file}] has no text in [text]: {line[:80]}")
+    return (str(record["_id"]) if "_id" in record else None), record["text"].strip()
+
+
+def new_queries(judged: "Judged", known: set[str]) -> "list[PooledQuery]":
+    """Return the queries of imported judgements that have no pool yet, with pools without documents."""
+    from es_ttc.lab.judging.records import PooledQuery
+
+    return [PooledQuery(query, text) for query, text in judged.texts.items() if query not in known]
+
+
+def with_runs(
+    pools: "Sequence[PooledQuery]", runs: Mapping[str, Mapping[str, Sequence[str]]], texts: Mapping[str, str]
+) -> "list[PooledQuery]":
+    """Return the pools of a run's queries, with the run as one more method, or in place of the one of its name.
+
+    Raises:
+        InvalidRequest: The text of a query is not known.
+    """
+    from es_ttc.lab.judging.records import PooledMethod, PooledQuery
+
+    changed = {query.id: query for query in pools}
+    touched: dict[str, None] = {}
+    for tag, by_query in runs.items():
+        for name, run in by_query.items():
+            if name not in texts:
+                raise InvalidRequest(f"the text of query [{name}] is not known: give the queries with --queries FILE")
+            query = changed.get(name) or PooledQuery(name, texts[name])
+            of_method = dict(zip(query.methods, query.runs, strict=True)) | {PooledMethod(tag): tuple(run)}
+            changed[name] = PooledQuery(
+                name, query.text, tuple(of_method), tuple(of_method.values()), query.depth, query.signals
+            )
+            touched[name] = None
+    return [changed[name] for name in touched]
+
+
+def runs_of(queries: "Sequence[PooledQuery]") -> dict[str, dict[str, Sequence[str]]]:
+    """Return what the pooled methods found, by method and query.
+
+    Raises:
+        InvalidRequest: Nothing is pooled.
+    """
+    runs: dict[str, dict[str, Sequence[str]]] = {}
+    for query in queries:
+        for method, run in zip(query.methods, query.runs, strict=True):
+            runs.setdefault(method.name, {})[query.id] = run
+    if not runs:
+        raise InvalidRequest("nothing is pooled: there are no runs to export")
+    return runs
+
+
+def _show(overview: "Overview") -> None:
+    agreement = overview.agreement
+    click.echo(
+        f"index [{overview.index}]: {len(overview.queries):,} queries, {overview.pooled:,} pooled documents, "
+        f"{overview.unjudged:,} without a judgement"
+    )
+    for name, (source, count) in overview.judges.items():
+        click.echo(f"  {name} ({source}): {count:,} judgements")
+    for pair in agreement.pairs:
+        kappa = "undefined" if pair.kappa is None else f"{pair.kappa:.2f}"
+        click.echo(
+            f"  {' and '.join(pair.judges)} both judged {pair.both:,}: {pair.equal:.0%} equal, kappa {kappa} (Cohen's, "
+            "linear weights)"
+        )
+    if agreement.alpha is not None:
+        click.echo(
+            f"  all judges: alpha {agreement.alpha:.2f} (Krippendorff's, ordinal) on {agreement.documents:,} documents "
+            "that two or more judged"
+        )
+
+
+async def _require_index(settings: EngineSettings, index: str) -> None:
+    from es_ttc.lab.judging.store import JudgementStore
+
+    async with connected(settings) as client:
+        await JudgementStore(client, index).require_index()
+
+
+async def _write_corpus(settings: EngineSettings, index: str, out: Path) -> None:
+    """Write the texts of an index's documents as `corpus.jsonl`."""
+    from es_ttc.index.attach.feature_locations import alike_locations
+    from es_ttc.index.ingest.compose import compose
+    from es_ttc.lab.evaluation.datasets import CORPUS
+
+    async with connected(settings) as client:
+        fields = (await alike_locations(client, index))[0].spec.text_fields
+        rest = [name for name in fields if name != "title"]
+        total = await client.count(index)
+        with progress_bar() as bar, (out / CORPUS).open("wb") as lines:
+            task = bar.add_task("documents", total=total)
+            async for hit in client.scan(index, {"match_all": {}}, source=list(fields)):
+                source = hit.get("_source") or {}
+                title = compose(source, ["title"])[0] if "title" in fields else ""
+                record = {"_id": hit["_id"], "title": title, "text": compose(source, rest)[0]}
+                lines.write(orjson.dumps(record) + b"\n")
+                bar.advance(task)

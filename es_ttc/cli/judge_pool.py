@@ -1,0 +1,197 @@
+"""Pools of `es-ttc judge pool`: searches through the gateway, blend's signals, and grades of a language model."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from es_ttc.cli.common import adapted, connected, given, progress_bar
+from es_ttc.cli.evaluating import stages
+from es_ttc.errors import InvalidRequest, MissingFeature
+from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+
+if TYPE_CHECKING:
+    from es_ttc.cli.searching import Target
+    from es_ttc.encoders.base import Encoder
+    from es_ttc.lab.judging.records import PooledMethod, PooledQuery
+    from es_ttc.lab.judging.store import JudgementStore
+
+_GRADED_TOGETHER = 20
+"""Documents whose grades are written together, so that an interrupted run loses few."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRequest:
+    """What the command line asks for; see `es-ttc judge pool --help`."""
+
+    index: str
+    queries: Sequence[tuple[str, str]]
+    methods: Sequence[str]
+    params: Mapping[str, Mapping[str, Any]]
+    depth: int
+    engine: str | None
+    adapter: str | None
+    gateway: str | None
+
+
+def make_pools(request: PoolRequest) -> "tuple[list[PooledQuery], str | None]":
+    """Search, log the signals of blend, and write the pools.
+
+    Returns:
+        The pools, and one sentence that says why they have no signals, if they have none.
+
+    Raises:
+        InvalidRequest: A method is unknown, or the index lacks what it reads.
+    """
+    from es_ttc.cli.search import check_encoder
+    from es_ttc.cli.searching import Target
+    from es_ttc.index.attach.feature_locations import alike_locations
+    from es_ttc.index.mappings.encoder import load_encoder_for
+    from es_ttc.lab.evaluation.methods import resolve
+    from es_ttc.lab.judging.records import PooledMethod
+    from es_ttc.lab.judging.store import JudgementStore
+    from es_ttc.serving.server import running_gateway
+
+    resolve(request.methods, request.params)
+    methods = tuple(PooledMethod(name, request.params.get(name, {})) for name in dict.fromkeys(request.methods))
+    settings = adapted(GatewaySettings(**given(engine=request.engine, port=0)), request.adapter)
+
+    async def search(at: EngineSettings, encoder: "Encoder") -> "list[PooledQuery]":
+        async with connected(at) as client:
+            located = await alike_locations(client, request.index)
+            target = Target(
+                client,
+                request.index,
+                located[0].spec,
+                located[0].spec.text_fields,
+                encoder,
+                vectors=all(one.has_vectors for one in located),
+                beside=any(one.side for one in located),
+            )
+            return await _searched(target, request, methods)
+
+    async def spec_of() -> Any:
+        async with connected(settings) as client:
+            return (await alike_locations(client, request.index))[0].spec
+
+    async def write(pooled: "Sequence[PooledQuery]") -> None:
+        async with connected(settings) as client:
+            await JudgementStore(client, request.index).put_pools(pooled)
+
+    spec = asyncio.run(spec_of())
+    encoder = load_encoder_for(spec.encoder, settings.encoder, cache_dir=settings.cache_dir)
+    check_encoder(request.index, spec, encoder)
+    with ExitStack() as stack:
+        url = request.gateway
+        if url is None:
+            url = stack.enter_context(running_gateway(settings, load=lambda _name, _folder: encoder))
+        pooled = asyncio.run(search(settings.model_copy(update={"engine": url}), encoder))
+    logged, note = _with_signals(pooled, request.index, settings, encoder)
+    asyncio.run(write(logged))
+    return logged, note
+
+
+async def _searched(target: "Target", request: PoolRequest, methods: "Sequence[PooledMethod]") -> "list[PooledQuery]":
+    from es_ttc.cli.searching import CliQuery, search
+    from es_ttc.lab.judging.records import MOST_DEPTH, PooledQuery
+
+    pooled = []
+    with progress_bar() as bar:
+        task = bar.add_task("searching", total=len(request.queries))
+        for name, text in request.queries:
+            rankings = await asyncio.gather(
+                *(search(target, CliQuery(text, one.method, MOST_DEPTH, one.params)) for one in methods)
+            )
+            runs = tuple(tuple(hit.id for hit in ranking.hits) for ranking in rankings)
+            pooled.append(PooledQuery(name, text, tuple(methods), runs, request.depth))
+            bar.advance(task)
+    return pooled
+
+
+def _with_signals(
+    pooled: "Sequence[PooledQuery]", index: str, settings: GatewaySettings, encoder: "Encoder"
+) -> "tuple[list[PooledQuery], str | None]":
+    from es_ttc.lab.evaluation.datasets import Collection
+    from es_ttc.lab.judging.signals import LoggedSignals
+    from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
+
+    queries = Collection(index, "pool", (), {one.id: one.text for one in pooled}, {one.id: {} for one in pooled})
+    try:
+        with stages(index) as progress:
+            pools = collect_from_index(queries, IndexSource(index, settings, lambda _: encoder), progress=progress)
+    except (MissingFeature, InvalidRequest) as error:
+        return list(pooled), f"the pools have no signals, so no weights of blend can be chosen from them: {error}"
+    signals = {pool.query: LoggedSignals.of(pool, pools) for pool in pools.pools}
+    return [replace(one, signals=signals[one.id]) for one in pooled], None
+
+
+def grade_by_llm(settings: Settings, index: str) -> tuple[str, int, int]:
+    """Let the configured language model grade the pooled documents that it has not graded yet.
+
+    Returns:
+        The model's name as a judge, the number of new grades, and the number of answers without a grade.
+
+    Raises:
+        ConfigurationError: No model is configured.
+        InvalidRequest: Nothing is pooled.
+        LlmError: The model returned no answer; what it graded before is kept.
+    """
+    return asyncio.run(_graded(settings, index))
+
+
+async def _graded(settings: Settings, index: str) -> tuple[str, int, int]:
+    from es_ttc.lab.judging.llm_judge import PREFIX, graded
+    from es_ttc.lab.judging.records import Judgement, Source
+    from es_ttc.lab.judging.store import JudgementStore
+    from es_ttc.llm import model_for_jobs
+
+    async with model_for_jobs(settings) as model, connected(settings) as client:
+        store = JudgementStore(client, index)
+        name = f"{PREFIX}{await model.model()}"[:100]
+        left = await _ungraded(store, name)
+        done = unreadable = 0
+        with progress_bar() as bar:
+            task = bar.add_task("grading", total=len(left))
+            for start in range(0, len(left), _GRADED_TOGETHER):
+                some = left[start : start + _GRADED_TOGETHER]
+                texts = await _texts(client, store, index, some)
+                known = [(query, document) for query, document in some if (query.id, document) in texts]
+                grades = await graded(model, [(query.text, texts[query.id, document]) for query, document in known])
+                judgements = [
+                    Judgement(query.id, document, name, grade, Source.LLM)
+                    for (query, document), grade in zip(known, grades, strict=True)
+                    if grade is not None
+                ]
+                await store.put(judgements)
+                done += len(judgements)
+                unreadable += len(known) - len(judgements)
+                bar.update(task, completed=start + len(some))
+    return name, done, unreadable
+
+
+async def _ungraded(store: "JudgementStore", judge: str) -> "list[tuple[PooledQuery, str]]":
+    queries = await store.pools()
+    if not any(query.documents for query in queries):
+        raise InvalidRequest(f"index [{store.index}] has no pools: name queries to pool")
+    before = {(one.query, one.document) for one in await store.judgements() if one.judge == judge}
+    return [
+        (query, document) for query in queries for document in query.documents if (query.id, document) not in before
+    ]
+
+
+async def _texts(
+    client: Any, store: "JudgementStore", index: str, pairs: "Sequence[tuple[PooledQuery, str]]"
+) -> dict[tuple[str, str], str]:
+    """Return the documents' texts; documents that are gone, or have none, are left out."""
+    from es_ttc.index.attach.feature_locations import alike_locations
+    from es_ttc.index.ingest.compose import compose
+
+    fields = (await alike_locations(client, index))[0].spec.text_fields
+    sources = await store.documents(list(dict.fromkeys(document for _, document in pairs)))
+    found = {}
+    for query, document in pairs:
+        text = compose(sources[document], fields)[0] if document in sources else ""
+        if text.strip():
+            found[query.id, document] = text
+    return found

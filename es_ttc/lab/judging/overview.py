@@ -1,0 +1,146 @@
+"""Everything that is known of an index's judgements, read at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.lab.evaluation.datasets import Collection
+from es_ttc.lab.judging.agreement import Agreement, agreement, counts_by_judge, median_grades
+from es_ttc.lab.judging.records import Judgement, PooledQuery, Source
+from es_ttc.lab.judging.standing import Standing, TunedWeights, standing, tuned_weights
+from es_ttc.lab.judging.store import JudgementStore
+
+SPLIT = "judgements"
+"""The split of queries that an index's judgements judge, in results and files."""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The pools and judgements of an index.
+
+    Attributes:
+        index: Its name.
+        queries: The pooled queries.
+        judgements: All judgements.
+        with_llm: Whether those of language models count for grades; they always count for agreement.
+    """
+
+    index: str
+    queries: Sequence[PooledQuery]
+    judgements: Sequence[Judgement]
+    with_llm: bool = False
+
+    @cached_property
+    def qrels(self) -> dict[str, dict[str, int]]:
+        """One grade for each judged document, by query and document; queries without a text are left out."""
+        known = {query.id for query in self.queries}
+        found = median_grades(self.judgements, with_llm=self.with_llm)
+        return {query: grades for query, grades in found.items() if query in known}
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """How far the judges agree."""
+        return agreement(self.judgements)
+
+    @cached_property
+    def judges(self) -> Mapping[str, tuple[Source, int]]:
+        """Each judge's kind and number of judgements."""
+        return counts_by_judge(self.judgements)
+
+    @property
+    def pooled(self) -> int:
+        """Number of pooled documents, over all queries."""
+        return sum(len(query.documents) for query in self.queries)
+
+    @property
+    def unjudged(self) -> int:
+        """Number of pooled documents without a grade that counts."""
+        return sum(self._unjudged(query) for query in self.queries)
+
+    def _unjudged(self, query: PooledQuery) -> int:
+        judged = self.qrels.get(query.id, {})
+        return sum(document not in judged for document in query.documents)
+
+    def of_judge(self, name: str) -> dict[str, dict[str, int]]:
+        """Return one judge's grades by query and document.
+
+        Raises:
+            InvalidRequest: There is no such judge.
+        """
+        if name not in self.judges:
+            known = ", ".join(f"[{judge}]" for judge in self.judges) or "none"
+            raise InvalidRequest(f"no judge [{name}] has judged index [{self.index}]: judges are {known}")
+        return median_grades([one for one in self.judgements if one.judge == name], with_llm=True)
+
+    def collection(self) -> Collection:
+        """Return the judged queries as a collection without documents.
+
+        Raises:
+            InvalidRequest: Nothing is judged.
+        """
+        if not self.qrels:
+            raise InvalidRequest(
+                f"index [{self.index}] has no judgements: `es-ttc judge pool {self.index} QUERIES` makes pools to judge"
+            )
+        texts = {query.id: query.text for query in self.queries if query.id in self.qrels}
+        return Collection(self.index, SPLIT, (), texts, {query: self.qrels[query] for query in texts})
+
+    def standing(self) -> Standing:
+        """Return how the pooled methods stand."""
+        return standing(self.queries, self.qrels)
+
+    def tuned(self) -> TunedWeights | str:
+        """Return the weights of blend that the judgements choose, or why there are none."""
+        return tuned_weights(self.index, self.queries, self.qrels)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return counts and agreement as JSON."""
+        return {
+            "index": self.index,
+            "pooled": self.pooled,
+            "unjudged": self.unjudged,
+            "queries": [self._query(query) for query in self.queries],
+            "judges": {name: {"source": source, "judgements": count} for name, (source, count) in self.judges.items()},
+            "agreement": asdict(self.agreement),
+        }
+
+    def _query(self, query: PooledQuery) -> dict[str, Any]:
+        pooled, unjudged = len(query.documents), self._unjudged(query)
+        return {
+            "id": query.id,
+            "text": query.text,
+            "methods": [one.name for one in query.methods],
+            "depth": query.depth,
+            "pooled": pooled,
+            "judged": pooled - unjudged,
+            "unjudged": unjudged,
+            "by": self._by_judge.get(query.id, {}),
+        }
+
+    @cached_property
+    def _by_judge(self) -> dict[str, dict[str, int]]:
+        """How many of a query's pooled documents each judge has graded."""
+        pooled = {query.id: set(query.documents) for query in self.queries}
+        counts: dict[str, dict[str, int]] = {}
+        for one in self.judgements:
+            if one.document in pooled.get(one.query, ()):
+                of_query = counts.setdefault(one.query, {})
+                of_query[one.judge] = of_query.get(one.judge, 0) + 1
+        return counts
+
+
+async def read_overview(store: JudgementStore, *, with_llm: bool = False, signals: bool = True) -> Overview:
+    """Read the pools and judgements of an index.
+
+    Args:
+        store: The store.
+        with_llm: Whether language models' judgements count.
+        signals: Whether the pools' signals are read, which the choice of weights needs.
+
+    Raises:
+        UnknownIndex: The searched index does not exist.
+    """
+    await store.require_index()
+    return Overview(store.index, await store.pools(signals=signals), await store.judgements(), with_llm)

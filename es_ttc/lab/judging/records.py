@@ -1,0 +1,207 @@
+"""Judgements and pooled queries, and their limits."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any
+
+import orjson
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.lab.judging.signals import LoggedSignals
+
+GRADES = (0, 1, 2, 3)
+"""Not relevant, slightly relevant, relevant, highly relevant."""
+DEFAULT_DEPTH = 10
+MOST_DEPTH = 100
+"""Documents of each method's run that are judged at most, and documents of a run that are kept."""
+MOST_METHODS = 8
+LONGEST_NAME = 100
+"""Characters of a judge's name."""
+LONGEST_ID = 512
+"""Bytes of the id of a query or a document: the engines' own limit of ids."""
+LONGEST_TEXT = 10_000
+"""Characters of a query."""
+LONGEST_METHOD = 1_000
+"""Characters of a method with its parameters."""
+
+
+class Source(StrEnum):
+    """Where a judgement comes from."""
+
+    PERSON = "person"
+    LLM = "llm"
+    IMPORT = "import"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One judge's grade of a document for a query.
+
+    Attributes:
+        query: Id of the query.
+        document: Id of the document.
+        judge: Name of the judge.
+        grade: One of :data:`GRADES`.
+        source: Where it comes from.
+
+    Raises:
+        InvalidRequest: A field is empty, too long or out of range.
+    """
+
+    query: str
+    document: str
+    judge: str
+    grade: int
+    source: Source = Source.PERSON
+
+    def __post_init__(self) -> None:
+        check_id("query", self.query)
+        check_id("document", self.document)
+        check_judge(self.judge)
+        if type(self.grade) is not int or self.grade not in GRADES:
+            raise InvalidRequest(f"[grade] of document [{self.document}] is {self.grade}: give 0, 1, 2 or 3")
+
+
+@dataclass(frozen=True, slots=True)
+class PooledMethod:
+    """A method whose documents are pooled.
+
+    Attributes:
+        method: Its name.
+        params: Its parameters.
+    """
+
+    method: str
+    params: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if not self.method or len(self.name) > LONGEST_METHOD:
+            raise InvalidRequest(
+                f"[method] [{self.method[:50]}] has {len(self.name)} characters with its parameters: give 1 to "
+                f"{LONGEST_METHOD:,}"
+            )
+
+    @property
+    def name(self) -> str:
+        """The method's name, followed by its parameters if it has any."""
+        if not self.params:
+            return self.method
+        return f"{self.method} {orjson.dumps(self.params, option=orjson.OPT_SORT_KEYS).decode()}"
+
+
+@dataclass(frozen=True, slots=True)
+class PooledQuery:
+    """A query and what some methods found for it.
+
+    Attributes:
+        id: Its id, unique in its index.
+        text: Its text.
+        methods: The methods.
+        runs: The documents that each of them found, best first, in the order of ``methods``.
+        depth: Documents of each run that are judged.
+        signals: The signals of blend, for the choice of its weights; None if they are not known.
+
+    Raises:
+        InvalidRequest: A field is too long, a run names a document twice, or there are too many methods.
+    """
+
+    id: str
+    text: str
+    methods: tuple[PooledMethod, ...] = ()
+    runs: tuple[tuple[str, ...], ...] = ()
+    depth: int = DEFAULT_DEPTH
+    signals: LoggedSignals | None = None
+
+    def __post_init__(self) -> None:
+        check_id("query", self.id)
+        if not self.text.strip() or len(self.text) > LONGEST_TEXT:
+            raise InvalidRequest(
+                f"the text of query [{self.id}] has {len(self.text)} characters: give 1 to {LONGEST_TEXT:,}"
+            )
+        if not 1 <= self.depth <= MOST_DEPTH:
+            raise InvalidRequest(f"[depth] is {self.depth}: give 1 to {MOST_DEPTH}")
+        if len(self.methods) > MOST_METHODS:
+            raise InvalidRequest(
+                f"[methods] names {len(self.methods)}, and up to {MOST_METHODS} are pooled: name fewer"
+            )
+        names = [one.name for one in self.methods]
+        if len(set(names)) < len(names):
+            raise InvalidRequest("[methods] names a method twice with the same parameters: name it once")
+        for name, run in zip(names, self.runs, strict=True):
+            if len(run) > MOST_DEPTH or len(set(run)) < len(run):
+                raise InvalidRequest(
+                    f"the run of [{name}] for query [{self.id}] has {len(run)} documents, {len(set(run))} different: "
+                    f"give up to {MOST_DEPTH}, each once"
+                )
+            for document in run:
+                check_id("document", document)
+
+    @property
+    def documents(self) -> tuple[str, ...]:
+        """The documents to judge: the first ``depth`` of every run, each once."""
+        return tuple(dict.fromkeys(document for run in self.runs for document in run[: self.depth]))
+
+    def shuffled(self, judge: str) -> tuple[str, ...]:
+        """Return the documents in an order that depends on judge and query alone, so that no method shows.
+
+        It is the same whenever a judge returns, and stays so when documents join the pool.
+        """
+        return tuple(sorted(self.documents, key=lambda document: _digest([judge, self.id, document])))
+
+    def run_of(self, method: str) -> tuple[str, ...]:
+        """Return the run of a method by its name with parameters; none if it was not pooled."""
+        return next((run for one, run in zip(self.methods, self.runs, strict=True) if one.name == method), ())
+
+
+def query_id(text: str) -> str:
+    """Return the id of a query that was given without one: the same for equal texts."""
+    return f"q-{_digest([text.strip()])[:12]}"
+
+
+def judgement_id(index: str, query: str, document: str, judge: str) -> str:
+    """Return the id of a judgement: judging again replaces it, and two judges never share one."""
+    return _digest(["judgement", index, query, document, judge])
+
+
+def pool_id(index: str, query: str) -> str:
+    """Return the id of a pooled query."""
+    return _digest(["pool", index, query])
+
+
+def by_text(queries: Iterable[PooledQuery]) -> dict[str, str]:
+    """Return ids of queries by their texts; of equal texts the first."""
+    found: dict[str, str] = {}
+    for query in queries:
+        found.setdefault(query.text.strip(), query.id)
+    return found
+
+
+def check_id(what: str, value: str) -> None:
+    """Raise an error for an id that an engine would not take.
+
+    Raises:
+        InvalidRequest: It is empty, too long or no Unicode.
+    """
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"the id of a {what} holds half a surrogate pair: give valid Unicode") from None
+    if not 1 <= size <= LONGEST_ID:
+        raise InvalidRequest(f"the id of a {what} has {size} bytes: give 1 to {LONGEST_ID}")
+
+
+def check_judge(name: str) -> None:
+    """Raise an error for a name that no judge may have.
+
+    Raises:
+        InvalidRequest: It is blank, too long, or holds a control character.
+    """
+    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        raise InvalidRequest(f"[judge] must be a name of 1 to {LONGEST_NAME} characters without control characters")
+
+
+def _digest(parts: Sequence[str]) -> str:
+    return sha256(json.dumps(parts).encode()).hexdigest()[:32]

@@ -1,0 +1,218 @@
+"""What judgements say of the pooled methods, and which weights of blend they would choose."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from es_ttc.lab.evaluation.bootstrap import SEED, Comparison, Interval, compare, interval, resampled_means
+from es_ttc.lab.evaluation.metrics import Float64
+from es_ttc.lab.evaluation.tuning import summary_of
+from es_ttc.lab.judging.records import PooledQuery
+from es_ttc.lab.judging.signals import LoggedSignals, pools_of
+from es_ttc.lab.ranking.graded import values_of
+from es_ttc.lab.ranking.weights import WeightTuning, tune_weights
+from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
+
+METRIC = "ndcg@10"
+CUTOFF = 10
+FOLDS = 5
+FEWEST_QUERIES = 30
+"""Judged queries below which no method is clearly the best and, with a relevant document, no weights are chosen.
+
+With some 20 queries weights that seemed clearly better lost on test queries (docs/results/judging.md).
+"""
+_MOST_TRIED = 20
+
+Qrels = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class MethodStanding:
+    """How a method stands.
+
+    Attributes:
+        method: Its name, with its parameters.
+        ndcg: Mean nDCG@10 over the judged queries.
+        interval: Its 95 % interval.
+        unjudged: Mean share of its first 10 documents that no one judged.
+        behind: The best method against it; None for the best itself.
+    """
+
+    method: str
+    ndcg: float
+    interval: Interval
+    unjudged: float
+    behind: Comparison | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the pooled methods stand.
+
+    Attributes:
+        judged_queries: Number of judged queries that these methods were pooled for.
+        methods: The methods that were pooled for most judged queries, the best first.
+        clear: Whether the best is better than each other one: the 95 % intervals of the differences lie above 0, over
+            :data:`FEWEST_QUERIES` queries or more, for an interval of fewer means nothing.
+    """
+
+    judged_queries: int
+    methods: tuple[MethodStanding, ...]
+    clear: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "judged_queries": self.judged_queries,
+            "best": self.methods[0].method if self.methods else None,
+            "clear": self.clear,
+            "methods": [
+                {
+                    "method": one.method,
+                    METRIC: one.ndcg,
+                    "low": one.interval.low,
+                    "high": one.interval.high,
+                    f"unjudged@{CUTOFF}": one.unjudged,
+                    "behind": None
+                    if one.behind is None
+                    else {
+                        "delta": one.behind.delta,
+                        "low": one.behind.interval.low,
+                        "high": one.behind.interval.high,
+                        "p": one.behind.p,
+                    },
+                }
+                for one in self.methods
+            ],
+        }
+
+
+def standing(queries: Sequence[PooledQuery], qrels: Qrels) -> Standing:
+    """Return how the pooled methods stand on the judged queries.
+
+    Args:
+        queries: The pooled queries.
+        qrels: Grades by query and document. A document without a grade counts as not relevant.
+    """
+    pooled = [query for query in queries if qrels.get(query.id) and query.methods]
+    if not pooled:
+        return Standing(0, (), clear=False)
+    sets = [tuple(one.name for one in query.methods) for query in pooled]
+    names = max(reversed(sets), key=sets.count)
+    judged = [query for query, own in zip(pooled, sets, strict=True) if set(names) <= set(own)]
+    grades = [np.array(sorted(qrels[query.id].values(), reverse=True), np.int64) for query in judged]
+    values = np.stack([_values(name, judged, qrels, grades) for name in names])
+    means = resampled_means(values)
+    order = sorted(range(len(names)), key=lambda place: -float(values[place].mean()))
+    best = order[0]
+    methods = tuple(
+        MethodStanding(
+            names[place],
+            float(values[place].mean()),
+            interval(means[:, place]),
+            float(np.mean([_unjudged(query.run_of(names[place]), qrels[query.id]) for query in judged])),
+            None if place == best else compare(values[best], values[place], means[:, best], means[:, place]),
+        )
+        for place in order
+    )
+    clear = (
+        len(methods) > 1
+        and len(judged) >= FEWEST_QUERIES
+        and all(one.behind.interval.low > 0 for one in methods if one.behind is not None)
+    )
+    return Standing(len(judged), methods, clear=clear)
+
+
+def _values(name: str, judged: Sequence[PooledQuery], qrels: Qrels, grades: Sequence[Any]) -> Float64:
+    ranked = np.zeros((len(judged), CUTOFF), np.int64)
+    for row, query in zip(ranked, judged, strict=True):
+        found = [qrels[query.id].get(document, 0) for document in query.run_of(name)[:CUTOFF]]
+        row[: len(found)] = found
+    return values_of(METRIC, ranked, grades)
+
+
+def _unjudged(run: Sequence[str], judged: Mapping[str, int]) -> float:
+    first = run[:CUTOFF]
+    return float(np.mean([document not in judged for document in first])) if first else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TunedWeights:
+    """Weights of blend that judgements choose.
+
+    Attributes:
+        found: What was tried and chosen.
+        summary: The file that `es-ttc serve --tuned` takes.
+    """
+
+    found: WeightTuning
+    summary: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return them as JSON, without what was tried."""
+        against = self.found.tuning.against_default
+        return {
+            "weights": self.summary["params"].get("signals"),
+            "params": self.summary["params"],
+            "gain": against.delta,
+            "low": against.interval.low,
+            "high": against.interval.high,
+            "clear": self.found.clear,
+            "queries": self.summary["queries"],
+        }
+
+
+def tuned_weights(
+    index: str, queries: Sequence[PooledQuery], qrels: Qrels, *, fewest: int | None = None
+) -> TunedWeights | str:
+    """Return the weights of blend that judgements choose, from the signals that the pools keep.
+
+    The gain is cross-fitted: each query is answered with the weights that the other folds choose.
+
+    Args:
+        index: The searched index.
+        queries: The pooled queries.
+        qrels: Grades by query and document.
+        fewest: Number of queries with a relevant document that it takes; None for :data:`FEWEST_QUERIES`.
+
+    Returns:
+        The weights, or one sentence that says why there are none.
+    """
+    relevant = [query for query in queries if any(grade > 0 for grade in qrels.get(query.id, {}).values())]
+    logged = [(query.id, query.signals) for query in relevant if query.signals is not None]
+    kept = _alike([(query, signals) for query, signals in logged if set(DEFAULT_SIGNALS) <= set(signals.names)])
+    fewest = FEWEST_QUERIES if fewest is None else fewest
+    if len(relevant) < fewest:
+        return (
+            f"{len(relevant)} queries have a relevant document: with {fewest} or more, weights of blend's "
+            "signals are chosen"
+        )
+    if len(kept) < fewest:
+        return (
+            f"{len(kept)} of the judged queries have signals of one encoder: pool them in an index with token vectors"
+        )
+    pools = pools_of(index, kept, qrels).of(DEFAULT_SIGNALS)
+    found = tune_weights(pools, METRIC, folds=FOLDS)
+    summary = summary_of(
+        found.tuning,
+        index,
+        pools.split,
+        pools.settings,
+        pools.encoder,
+        FOLDS,
+        SEED,
+        sampled=False,
+        most=_MOST_TRIED,
+    )
+    return TunedWeights(found, {**summary, "clear": found.clear})
+
+
+def _alike(logged: Sequence[tuple[str, LoggedSignals]]) -> list[tuple[str, LoggedSignals]]:
+    """Return the signals of the encoder and of the names that most queries have; the later ones of equal numbers."""
+    kinds = [(signals.encoder, signals.names) for _, signals in logged]
+    if not kinds:
+        return []
+    most = max(reversed(kinds), key=kinds.count)
+    return [one for one, kind in zip(logged, kinds, strict=True) if kind == most]

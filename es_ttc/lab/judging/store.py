@@ -1,0 +1,297 @@
+"""Pools and judgements in the engine: one hidden index for all searched indices.
+
+The id of a judgement is made of index, query, document and judge: judging again replaces the earlier grade, and two
+judges never collide. Nothing is locked, because no two writers share a record.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import orjson
+
+from es_ttc.engine.protocol import Engine
+from es_ttc.errors import EngineError, InvalidRequest, NotAllowed
+from es_ttc.index.ingest.bulk import write
+from es_ttc.lab.judging.records import (
+    Judgement,
+    PooledMethod,
+    PooledQuery,
+    Source,
+    judgement_id,
+    pool_id,
+)
+from es_ttc.lab.judging.signals import LoggedSignals
+
+INDEX = "ttc-judgements"
+_KEYWORD = {"type": "keyword"}
+_MAPPING: Mapping[str, Any] = {
+    "settings": {"index": {"hidden": True, "number_of_shards": 1, "auto_expand_replicas": "0-1"}},
+    "mappings": {
+        "dynamic": False,
+        "properties": {
+            **dict.fromkeys(("kind", "key", "index", "query", "document", "judge", "source"), _KEYWORD),
+            "grade": {"type": "byte"},
+            "at": {"type": "date"},
+            "pool": {"type": "object", "enabled": False},
+        },
+    },
+}
+_WRITTEN_TOGETHER = 200
+_PAGE = 1_000
+_PAGE_WITH_SIGNALS = 200
+"""A pool with its signals has some 10 kB."""
+
+
+T = TypeVar("T")
+
+
+class UnknownQuery(InvalidRequest):
+    """There is no pool for a query."""
+
+    status = 404
+    type = "resource_not_found_exception"
+
+
+class UnknownIndex(InvalidRequest):
+    """The searched index does not exist."""
+
+    status = 404
+    type = "index_not_found_exception"
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    id: str
+    lines: Sequence[bytes]
+
+
+class JudgementStore:
+    """Reads and writes the pools and judgements of one searched index.
+
+    Args:
+        engine: The engine, with the caller's credentials.
+        index: Name of the searched index, alias or data stream.
+    """
+
+    def __init__(self, engine: Engine, index: str) -> None:
+        self._engine = engine
+        self.index = index
+
+    async def require_index(self) -> None:
+        """Raise an error if the searched index does not exist.
+
+        Raises:
+            UnknownIndex: It does not.
+        """
+        if not await self._engine.exists(self.index):
+            raise UnknownIndex(f"there is no index [{self.index}]: name one that exists")
+
+    async def put_pools(self, queries: Sequence[PooledQuery]) -> None:
+        """Write pooled queries; a query's earlier pool is replaced, and its judgements stay.
+
+        Raises:
+            InvalidRequest: A query's id is that of an earlier query with another text.
+        """
+        await self._prepare()
+        for some in _parts(queries, _WRITTEN_TOGETHER):
+            before = await self._sources([pool_id(self.index, one.id) for one in some], "pool.text")
+            for one, stored in zip(some, before, strict=True):
+                if stored is not None and stored["pool"]["text"].strip() != one.text.strip():
+                    raise InvalidRequest(
+                        f"query [{one.id}] is pooled already, with the text [{stored['pool']['text'][:80]}]: give the "
+                        "query another id"
+                    )
+            await self._write([self._pool_action(one) for one in some])
+        await self._engine.refresh(INDEX)
+
+    async def pools(self, *, signals: bool = False) -> list[PooledQuery]:
+        """Return all pooled queries in the order of their ids; without signals unless they are asked for."""
+        left_out = [] if signals else ["pool.signals"]
+        size = _PAGE_WITH_SIGNALS if signals else _PAGE
+        return sorted(
+            [_pooled(source) async for source in self._all("pool", size, left_out)], key=lambda query: query.id
+        )
+
+    async def pool(self, query: str) -> PooledQuery:
+        """Return one pooled query, without signals.
+
+        Raises:
+            UnknownQuery: There is none of this id.
+        """
+        [found] = await self._sources([pool_id(self.index, query)], "", "pool.signals")
+        if found is None:
+            raise UnknownQuery(f"index [{self.index}] has no pool for a query [{query}]: make one first")
+        return _pooled(found)
+
+    async def require_queries(self, queries: Iterable[str]) -> None:
+        """Raise an error for a query without a pool.
+
+        Raises:
+            UnknownQuery: There is one.
+        """
+        asked = sorted(set(queries))
+        found = await self._sources([pool_id(self.index, query) for query in asked], "kind")
+        for query, stored in zip(asked, found, strict=True):
+            if stored is None:
+                raise UnknownQuery(f"index [{self.index}] has no pool for a query [{query}]: make one first")
+
+    async def put(self, judgements: Sequence[Judgement], taken_back: Sequence[tuple[str, str, str]] = ()) -> None:
+        """Write judgements, and delete those taken back.
+
+        Args:
+            judgements: The judgements; each replaces the judge's earlier one of the same document.
+            taken_back: Query, document and judge of judgements that are deleted, if they exist.
+        """
+        await self._prepare()
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        actions = [self._judgement_action(one, at) for one in judgements]
+        for query, document, judge in taken_back:
+            name = judgement_id(self.index, query, document, judge)
+            actions.append(_Action(name, (orjson.dumps({"delete": {"_id": name}}),)))
+        for some in _parts(actions, _PAGE):
+            await self._write(some)
+        await self._engine.refresh(INDEX)
+
+    async def put_grades(self, qrels: Mapping[str, Mapping[str, int]], judge: str) -> int:
+        """Write grades by query and document as imported ones of a judge, and return their number."""
+        judgements = [
+            Judgement(query, document, judge, grade, Source.IMPORT)
+            for query, documents in qrels.items()
+            for document, grade in documents.items()
+        ]
+        await self.put(judgements)
+        return len(judgements)
+
+    async def judgements(self) -> list[Judgement]:
+        """Return all judgements, by query, document and judge."""
+        found = [
+            Judgement(one["query"], one["document"], one["judge"], one["grade"], Source(one["source"]))
+            async for one in self._all("judgement", _PAGE)
+        ]
+        return sorted(found, key=lambda one: (one.query, one.document, one.judge))
+
+    async def grades(self, query: str, documents: Sequence[str], judge: str) -> list[int | None]:
+        """Return a judge's grades of some documents as they are now; None for those that the judge has not graded."""
+        names = [judgement_id(self.index, query, document, judge) for document in documents]
+        return [None if one is None else int(one["grade"]) for one in await self._sources(names, "grade")]
+
+    async def documents(self, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+        """Return the sources of documents of the searched index, without features; those that are gone are left out."""
+        if not ids:
+            return {}
+        body = {"query": {"ids": {"values": list(ids)}}, "size": len(ids), "_source": {"excludes": ["ttc"]}}
+        answer = await self._engine.search(self.index, body)
+        return {str(hit["_id"]): hit.get("_source") or {} for hit in answer["hits"]["hits"]}
+
+    async def _prepare(self) -> None:
+        if await self._engine.exists(INDEX):
+            return
+        try:
+            await self._engine.create_index(INDEX, _MAPPING)
+        except EngineError as error:
+            if error.upstream_status != 400 or not await self._engine.exists(INDEX):
+                raise  # else another process has just created it
+
+    async def _write(self, actions: Sequence[_Action]) -> None:
+        for item in await write(self._engine, INDEX, actions):
+            if item.error is not None:
+                raise EngineError(f"the record [{item.id}] in [{INDEX}] cannot be written: {item.error}")
+
+    async def _sources(self, names: Sequence[str], part: str, left_out: str = "") -> list[dict[str, Any] | None]:
+        """Return the stored sources of some records, or parts of them; None for those that do not exist."""
+        if not names:
+            return []
+        wanted = {"includes": [part] if part else [], "excludes": [left_out] if left_out else []}
+        docs = [{"_id": name, "_source": wanted} for name in names]
+        try:
+            answer = await self._engine.request("POST", f"/{INDEX}/_mget", body={"docs": docs})
+        except EngineError as error:
+            if error.upstream_status == 404:
+                return [None] * len(names)
+            raise
+        return [_source_of(one) for one in answer["docs"]]
+
+    async def _all(self, kind: str, size: int, left_out: Sequence[str] = ()) -> AsyncIterator[dict[str, Any]]:
+        body: dict[str, Any] = {
+            "query": {"bool": {"filter": [{"term": {"kind": kind}}, {"term": {"index": self.index}}]}},
+            "size": size,
+            "sort": [{"key": "asc"}],
+            "_source": {"excludes": list(left_out)},
+            "track_total_hits": False,
+        }
+        while True:
+            try:
+                answer = await self._engine.search(INDEX, body)
+            except EngineError as error:
+                if error.upstream_status == 404:
+                    return
+                raise
+            hits = answer["hits"]["hits"]
+            for hit in hits:
+                yield hit["_source"]
+            if len(hits) < size:
+                return
+            body["search_after"] = hits[-1]["sort"]
+
+    def _pool_action(self, query: PooledQuery) -> _Action:
+        name = pool_id(self.index, query.id)
+        pool = {
+            "text": query.text,
+            "depth": query.depth,
+            "methods": [{"method": one.method, "params": one.params} for one in query.methods],
+            "runs": query.runs,
+            "signals": None if query.signals is None else query.signals.as_dict(),
+        }
+        record = {"kind": "pool", "key": name, "index": self.index, "query": query.id, "pool": pool}
+        return _Action(name, (orjson.dumps({"index": {"_id": name}}), orjson.dumps(record)))
+
+    def _judgement_action(self, one: Judgement, at: str) -> _Action:
+        name = judgement_id(self.index, one.query, one.document, one.judge)
+        record = {
+            "kind": "judgement",
+            "key": name,
+            "index": self.index,
+            "query": one.query,
+            "document": one.document,
+            "judge": one.judge,
+            "source": one.source,
+            "grade": one.grade,
+            "at": at,
+        }
+        return _Action(name, (orjson.dumps({"index": {"_id": name}}), orjson.dumps(record)))
+
+
+def _source_of(one: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the source in one answer of `_mget`, which is successful as a whole whatever happens to its documents.
+
+    Raises:
+        NotAllowed: The engine does not let the caller read it.
+        EngineError: It cannot be read.
+    """
+    error = one.get("error")
+    if error is None:
+        return (one.get("_source") or {}) if one.get("found") else None
+    if error.get("type") == UnknownIndex.type:
+        return None
+    reason = f"[{INDEX}] cannot be read: {error.get('reason')}"
+    raise NotAllowed(reason) if error.get("type") == NotAllowed.type else EngineError(reason)
+
+
+def _pooled(source: Mapping[str, Any]) -> PooledQuery:
+    pool = source["pool"]
+    signals = pool.get("signals")
+    return PooledQuery(
+        source["query"],
+        pool["text"],
+        tuple(PooledMethod(one["method"], one["params"]) for one in pool["methods"]),
+        tuple(tuple(run) for run in pool["runs"]),
+        pool["depth"],
+        None if signals is None else LoggedSignals.from_dict(signals),
+    )
+
+
+def _parts(values: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(values), most):
+        yield values[start : start + most]

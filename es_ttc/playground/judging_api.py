@@ -1,0 +1,254 @@
+"""`/_ttc/judgements`: what the page needs to judge. Internal to the page: it may change with any version.
+
+Every call to the engine carries the caller's credentials, so the engine's roles decide who may read an index and who
+may judge it. The name of a judge is what the caller says.
+
+    POST /_ttc/judgements/{index}/pool             pool what the page's searches found
+    GET  /_ttc/judgements/{index}                  queries, judges, agreement
+    GET  /_ttc/judgements/{index}/queries/{query}  a query's documents in the order of ?judge=NAME, with its grades
+    POST /_ttc/judgements/{index}                  grade documents, or take grades back
+    GET  /_ttc/judgements/{index}/standing         how the methods stand, and what tuning would choose
+    GET  /_ttc/judgements/{index}/tuned            the file that `es-ttc serve --tuned` takes
+
+The page makes the searches itself, as any client does: they obey the same limits, and their progress shows.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from es_ttc.common.validation import validated
+from es_ttc.errors import InvalidRequest, MissingFeature
+from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.lab.judging.overview import Overview, read_overview
+from es_ttc.lab.judging.records import (
+    DEFAULT_DEPTH,
+    LONGEST_NAME,
+    MOST_DEPTH,
+    MOST_METHODS,
+    Judgement,
+    PooledMethod,
+    PooledQuery,
+    check_judge,
+    query_id,
+)
+from es_ttc.lab.judging.signals import LoggedSignals
+from es_ttc.lab.judging.standing import TunedWeights
+from es_ttc.lab.judging.store import JudgementStore
+from es_ttc.lab.ranking.index_pools import log_for_caller
+from es_ttc.serving.admin.endpoint_runner import EndpointRunner
+from es_ttc.serving.app import Services
+from es_ttc.serving.callers_engine import CallersEngine, with_callers_errors
+from es_ttc.serving.endpoints import PREFIX, json_response
+from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.http.json_body import json_object
+from es_ttc.settings import GatewaySettings
+
+MOST_QUERIES = 50
+MOST_JUDGEMENTS = 500
+"""Queries of one request to pool, and judgements of one request."""
+_KIND = "judgements"
+_AT_ONCE = 16
+_LONGEST_BODY = 8 * 2**20
+_TRUE = ("true", "")
+
+Work = Callable[["_Call"], Awaitable[dict[str, Any]]]
+
+
+class FoundQuery(BaseModel):
+    """A query and what the methods found."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str | None = Field(None, description="Its id; None for one made of its text.")
+    text: str = Field(description="Its text.")
+    runs: tuple[tuple[str, ...], ...] = Field(description="Ids of documents, best first, by method.")
+
+
+class MethodOfPool(BaseModel):
+    """A method with its parameters."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str = Field(description="Its name.")
+    params: dict[str, Any] = Field(default_factory=dict, description="Its parameters.")
+
+
+class PoolBody(BaseModel):
+    """What is pooled."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    queries: tuple[FoundQuery, ...] = Field(min_length=1, max_length=MOST_QUERIES, description="The queries.")
+    methods: tuple[MethodOfPool, ...] = Field(min_length=1, max_length=MOST_METHODS, description="The methods.")
+    depth: int = Field(DEFAULT_DEPTH, ge=1, le=MOST_DEPTH, description="Documents of each run that are judged.")
+
+
+class Grade(BaseModel):
+    """A grade of a document."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    query: str = Field(description="Id of the query.")
+    document: str = Field(description="Id of the document.")
+    grade: int | None = Field(description="0 to 3; None to take the grade back.")
+
+
+class JudgeBody(BaseModel):
+    """Grades of one judge."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    judge: str = Field(max_length=LONGEST_NAME, description="Name of the judge.")
+    judgements: tuple[Grade, ...] = Field(min_length=1, max_length=MOST_JUDGEMENTS, description="The grades.")
+
+
+class _Call:
+    """One request: its index, and the engine with the caller's credentials."""
+
+    def __init__(self, request: Request, requests: EngineRequests, settings: GatewaySettings) -> None:
+        self.request = request
+        self.index = str(request.path_params["index"])
+        self.engine = CallersEngine(requests.as_caller(Caller(request.headers.raw)), settings)
+        self.store = JudgementStore(self.engine, self.index)
+
+    @property
+    def with_llm(self) -> bool:
+        """Whether judgements of language models count."""
+        return self.request.query_params.get("with_llm", "false") in _TRUE
+
+    async def overview(self, *, signals: bool = False) -> Overview:
+        """Read the pools and judgements."""
+        return await read_overview(self.store, with_llm=self.with_llm, signals=signals)
+
+
+class JudgingApi:
+    """Answers the page's requests about judgements.
+
+    Args:
+        settings: The gateway's settings.
+        services: The engine, and what logs signals.
+    """
+
+    def __init__(self, settings: GatewaySettings, services: Services) -> None:
+        self._settings = settings
+        self._services = services
+        self._engine = EngineRequests(services.upstream)
+        self._requests = EndpointRunner(_KIND, services.metrics, _AT_ONCE)
+        self._choosing = asyncio.Semaphore(1)
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        base = f"{PREFIX}judgements/{{index}}"
+        return [
+            Route(f"{base}/pool", self._endpoint(self._pool), methods=["POST"]),
+            Route(f"{base}/standing", self._endpoint(self._standing)),
+            Route(f"{base}/tuned", self._endpoint(self._tuned)),
+            Route(f"{base}/queries/{{query:path}}", self._endpoint(self._query)),
+            Route(base, self._endpoint(self._overview), methods=["GET"]),
+            Route(base, self._endpoint(self._judge), methods=["POST"]),
+        ]
+
+    def _endpoint(self, work: Work) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            async def answer() -> dict[str, Any]:
+                return await work(_Call(request, self._engine, self._settings))
+
+            status, body = await self._requests.answered(with_callers_errors(answer()))
+            return json_response(request, body, status)
+
+        return endpoint
+
+    async def _overview(self, call: _Call) -> dict[str, Any]:
+        return (await call.overview()).as_dict()
+
+    async def _pool(self, call: _Call) -> dict[str, Any]:
+        body = validated(PoolBody, await json_object(call.request, _LONGEST_BODY), "pool")
+        await call.store.require_index()
+        queries = _pooled(body)
+        signals, note = await self._signals(call, queries)
+        await call.store.put_pools([replace(one, signals=signals.get(one.id)) for one in queries])
+        return {
+            "queries": [{"id": one.id, "text": one.text, "pooled": len(one.documents)} for one in queries],
+            "note": note,
+        }
+
+    async def _signals(self, call: _Call, queries: Sequence[PooledQuery]) -> tuple[dict[str, LoggedSignals], str]:
+        """Return blend's signals by query; without them the reason why weights of blend cannot be chosen."""
+        texts = {one.id: one.text for one in queries}
+        try:
+            spec = (await alike_locations(call.engine, call.index))[0].spec
+            encoder = await self._services.encoders.serving(spec.encoder.key, call.index)
+            pools = await log_for_caller(self._services, call.request.headers.raw, call.index, spec, encoder, texts)
+        except (MissingFeature, InvalidRequest) as error:
+            return {}, f"no weights of blend can be chosen from these pools: {error}"
+        return {pool.query: LoggedSignals.of(pool, pools) for pool in pools.pools}, ""
+
+    async def _query(self, call: _Call) -> dict[str, Any]:
+        judge = call.request.query_params.get("judge", "")
+        check_judge(judge)
+        await call.store.require_index()
+        query = await call.store.pool(str(call.request.path_params["query"]))
+        documents = query.shuffled(judge)
+        grades = await call.store.grades(query.id, documents, judge)
+        sources = await call.store.documents(documents)
+        return {
+            "id": query.id,
+            "text": query.text,
+            "documents": [
+                {"id": document, "grade": grade, "source": sources.get(document)}
+                for document, grade in zip(documents, grades, strict=True)
+            ],
+            "unjudged": sum(grade is None for grade in grades),
+        }
+
+    async def _judge(self, call: _Call) -> dict[str, Any]:
+        body = validated(JudgeBody, await json_object(call.request, _LONGEST_BODY), _KIND)
+        check_judge(body.judge)
+        await call.store.require_index()
+        await call.store.require_queries(one.query for one in body.judgements)
+        judgements = [
+            Judgement(one.query, one.document, body.judge, one.grade)
+            for one in body.judgements
+            if one.grade is not None
+        ]
+        taken_back = [(one.query, one.document, body.judge) for one in body.judgements if one.grade is None]
+        await call.store.put(judgements, taken_back)
+        return {"judged": len(judgements), "taken_back": len(taken_back)}
+
+    async def _standing(self, call: _Call) -> dict[str, Any]:
+        overview = await call.overview(signals=True)
+        standing, tuned = await self._computed(overview)
+        return {
+            **standing,
+            "tuned": tuned.as_dict() if isinstance(tuned, TunedWeights) else None,
+            "why": "" if isinstance(tuned, TunedWeights) else tuned,
+        }
+
+    async def _tuned(self, call: _Call) -> dict[str, Any]:
+        _, tuned = await self._computed(await call.overview(signals=True))
+        if not isinstance(tuned, TunedWeights):
+            raise InvalidRequest(f"no weights of blend are chosen: {tuned}")
+        return tuned.summary
+
+    async def _computed(self, overview: Overview) -> tuple[dict[str, Any], TunedWeights | str]:
+        """Compute in a thread, one request at a time: the choice of weights takes a second for hundreds of queries."""
+        async with self._choosing:
+            return await asyncio.to_thread(lambda: (overview.standing().as_dict(), overview.tuned()))
+
+
+def _pooled(body: PoolBody) -> list[PooledQuery]:
+    methods = tuple(PooledMethod(one.method, one.params) for one in body.methods)
+    queries = []
+    for place, one in enumerate(body.queries):
+        if len(one.runs) != len(methods):
+            raise InvalidRequest(f"[pool.queries] {place} has {len(one.runs)} runs: give one a method, {len(methods)}")
+        queries.append(PooledQuery(one.id or query_id(one.text), one.text, methods, one.runs, body.depth))
+    return queries
