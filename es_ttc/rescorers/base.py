@@ -57,6 +57,8 @@ class Query:
             (the agents' roles of Spectral Retrieval, section V-A).
         tokens: ``(t, d)`` float32 unit rows, the token vectors of the first text; None unless
             ``Feature.QUERY_TOKENS`` is needed.
+        token_spans: ``(t, 2)`` int32, first and end character of each of them in the text, an empty span for special
+            ones; for details, None where they are not known.
         encode: The encoder of the vectors, for methods that encode texts of their own; None unless
             ``Feature.ENCODER`` is needed.
         late: Whether the encoder is a late-interaction model, whose ``tokens`` are always given.
@@ -70,6 +72,7 @@ class Query:
     encode: EncodeFn | None = None
     late: bool = False
     word_means: Float32 | None = None
+    token_spans: NDArray[np.int32] | None = None
 
     @property
     def of_tokens(self) -> Float32:

@@ -90,7 +90,7 @@ class WindowRescorers:
         """
         rescorer = registry.load(plan.section.method)
         params, tuned = self._tuned.parse(rescorer, plan.section.params)
-        method = Method(rescorer, params, plan.section.detail)
+        method = Method(rescorer, params, bool(plan.section.detail))
         plan = plan.reading(method.fields)
         begun = self.scorer.begin_encoding(method, plan.texts) if plan.page.fetch and encode else None
         count = candidates_of(plan, method)
