@@ -92,10 +92,11 @@ $(VENV)/.uv: requirements/tools.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/tools.txt
 	@touch $@
 
-$(VENV)/.demo: $(VENV)/.uv requirements/demo.txt pyproject.toml
+$(VENV)/.demo: $(VENV)/.uv requirements/demo.txt pyproject.toml es_ttc/playground/vendor.lock.json
 	@echo "installing the packages of the demo into $(VENV)"
 	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/demo.txt
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@$(BIN)/python release/vendor.py
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo requirements/dev.txt pyproject.toml

@@ -250,6 +250,11 @@ class GatewaySettings(Settings):
         description="Web pages whose requests are answered, by the `Origin` header that browsers send, e.g. "
         "`https://search.example.org`; others get a 403. Default: all.",
     )
+    ui: bool = Field(
+        False,
+        description="Whether the gateway serves the playground, a page to search, compare methods and judge results, "
+        "at `/_ttc/ui`. The page is open to all; its requests carry the credentials of whoever uses it.",
+    )
     traces: bool = Field(
         False,
         description="Whether spans of requests, of the stages of searches and of calls to the engine are sent with "

@@ -27,6 +27,7 @@ from es_ttc.cli.search import search
 from es_ttc.cli.serve import serve
 from es_ttc.cli.train import train
 from es_ttc.cli.tune import tune
+from es_ttc.cli.ui import ui
 from es_ttc.cli.worker import worker
 from es_ttc.common.process_arguments import hide_credentials
 from es_ttc.engine.exchange import Unreachable
@@ -37,7 +38,7 @@ from es_ttc.settings import wrong_setting
 SECTIONS: Mapping[str, tuple[click.Command, ...]] = {
     "Start": (demo, doctor, engine),
     "Index": (index, ingest, attach, fill, detach),
-    "Search": (search, serve, mcp),
+    "Search": (search, ui, serve, mcp),
     "Improve": (evaluate, tune, train, discover, calibrate, graph),
     "Operate": (worker, jobs),
 }

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from es_ttc.cli.common import given, json_flag, print_json, stderr, stdout
 from es_ttc.cli.engine import progress_of
 from es_ttc.cli.options import examples as example_lines
 from es_ttc.cli.prompt import Choices, Prompt
+from es_ttc.cli.serve import page_address
 from es_ttc.cli.steps import Steps
 from es_ttc.cli.views import Comparison, Row, listing, method_table
 from es_ttc.cli.views import answer as shown
@@ -180,7 +181,6 @@ def _set_up(
     """Fill the engine and put a gateway in front of it; the stack takes it all down again."""
     from es_ttc.encoders import CachedEncoder
     from es_ttc.engine.connect import connect
-    from es_ttc.serving.server import running_gateway
 
     runner = stack.enter_context(asyncio.Runner())
     engine = runner.run(connect(settings))
@@ -196,12 +196,20 @@ def _set_up(
     exhibits = [_exhibit(stack, steps, runner, engine, encoder, made, keep=keep) for made in prepared.collections]
 
     with steps.step("starting the gateway") as step:
-        gateway = stack.enter_context(running_gateway(settings, load=lambda _name, _folder: prepared.encoder))
+        gateway = stack.enter_context(_gateway(settings, prepared.encoder))
         client = runner.run(connect(settings.model_copy(update={"engine": gateway})))
         stack.callback(lambda: runner.run(client.close()))
         step.done = f"gateway: {gateway}, in front of the engine"
     described = f"{found.product} {'.'.join(map(str, found.version))}"
     return DemoSession(runner, client, gateway, engine.url, described, encoder, exhibits)
+
+
+def _gateway(settings: GatewaySettings, encoder: "Encoder") -> AbstractContextManager[str]:
+    from es_ttc.playground import playground_routes
+    from es_ttc.serving.server import running_gateway
+
+    settings = settings.model_copy(update={"ui": True})
+    return running_gateway(settings, load=lambda _name, _folder: encoder, further=playground_routes)
 
 
 def _exhibit(
@@ -397,6 +405,7 @@ def _prompt(console: Console, stage: DemoSession) -> None:
 def _serve(console: Console, stage: DemoSession) -> None:
     """Leave everything up until Ctrl-C."""
     console.print(heading("Serving until Ctrl-C"))
+    console.print(Text(f"page     {page_address(stage.gateway, stage.exhibits[0].index)}"))
     console.print(Text(f"gateway  {stage.gateway}\nengine   {stage.engine}"))
     console.print(Text("indices  " + ", ".join(exhibit.index for exhibit in stage.exhibits)))
     with suppress(KeyboardInterrupt):

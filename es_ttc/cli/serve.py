@@ -3,6 +3,7 @@
 import asyncio
 import shlex
 from pathlib import Path
+from urllib.parse import urlencode
 
 import click
 import orjson
@@ -68,6 +69,7 @@ _LOOK_SECONDS = 3.0
     help="Folder of programs written by `es-ttc discover promote`; the method `program` serves them by name.",
 )
 @ranking_models_option
+@click.option("--ui", is_flag=True, default=None, help="Serve the playground at /_ttc/ui: search, compare and judge.")
 @json_flag
 def serve(
     engine: str | None,
@@ -80,6 +82,7 @@ def serve(
     tuned: tuple[Path, ...],
     programs: Path | None,
     ranking_models: Path | None,
+    ui: bool | None,
     as_json: bool,
 ) -> None:
     """Run the gateway in front of the engine.
@@ -88,6 +91,7 @@ def serve(
     requests are forwarded unchanged.
     """
     from es_ttc.encoders.registry import require_known
+    from es_ttc.playground import playground_routes
     from es_ttc.rescorers.learned import model as learned_models
     from es_ttc.rescorers.tuned import TunedDefaults
     from es_ttc.serving.http.tls import server_certificate
@@ -109,6 +113,7 @@ def serve(
         tuned=tuned or None,
         programs=programs,
         ranking_models=ranking_models,
+        ui=ui,
     )
     settings = GatewaySettings(**flags)
     tls = server_certificate(settings) is not None
@@ -120,11 +125,12 @@ def serve(
     configure_logs(settings.log_format)
     with bind(settings) as listening:
         url = address_of(listening, tls=tls)
-        engine_url, reachable, version = asyncio.run(_look(settings))
+        engine_url, reachable, version = asyncio.run(look(settings))
         if as_json:
-            print_json({"url": url, "engine": engine_url, "engine_reachable": reachable})
+            page = {"ui": page_address(url)} if settings.ui else {}
+            print_json({"url": url, "engine": engine_url, "engine_reachable": reachable, **page})
         else:
-            _introduce(url, engine_url)
+            _introduce(url, engine_url, page=settings.ui)
         if not reachable:
             stderr.print(
                 f"es-ttc: no engine answers at {engine_url} yet: the gateway answers 503 until it does "
@@ -149,12 +155,12 @@ def serve(
         if settings.workers > 1:
             from es_ttc.serving.workers import serve_with_workers
 
-            serve_with_workers(settings, listening, lambda: GatewaySettings(**flags))
+            serve_with_workers(settings, listening, lambda: GatewaySettings(**flags), playground_routes)
         else:
-            run(settings, listening)
+            run(settings, listening, playground_routes)
 
 
-async def _look(settings: GatewaySettings) -> tuple[str, bool, EngineVersion | None]:
+async def look(settings: GatewaySettings) -> tuple[str, bool, EngineVersion | None]:
     """Return the engine's address without credentials, whether it answers, and its version if it tells."""
     from es_ttc.serving.http.upstream import Upstream
 
@@ -168,15 +174,22 @@ async def _look(settings: GatewaySettings) -> tuple[str, bool, EngineVersion | N
             return upstream.url, False, None
 
 
-def _introduce(url: str, engine: str) -> None:
+def page_address(url: str, index: str = "") -> str:
+    """Return the address of the playground of a gateway, with an index chosen if one is named."""
+    return f"{url}/_ttc/ui/" + (f"#/search?{urlencode({'index': index})}" if index else "")
+
+
+def _introduce(url: str, engine: str, *, page: bool) -> None:
     body = {
         "query": {"match": {"text": "how to wait for several tasks"}},
         "rescore": {"window_size": 100, "ttc": {}},
     }
     data = shlex.quote(orjson.dumps(body).decode())
-    lines = (
+    lines: tuple[str, ...] = (
         f"gateway on {url}, engine at {engine}; Ctrl-C stops it",
         "try it (any index made by `es-ttc index create`, in place of my-index):",
         f"  curl -s '{url}/my-index/_search?pretty' -H 'content-type: application/json' -d {data}",
     )
+    if page:
+        lines = (*lines, f"playground: {page_address(url)}")
     stdout.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

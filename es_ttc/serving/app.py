@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity
@@ -28,7 +29,7 @@ from es_ttc.serving.admin.job_metrics import JobMetrics, counted_by
 from es_ttc.serving.admin.jobs import JobsApi
 from es_ttc.serving.admin.rerank import RerankService
 from es_ttc.serving.admin.score import SidecarService
-from es_ttc.serving.endpoints import PREFIX, JobEndpoints, StatusEndpoints, json_response, not_found, routes
+from es_ttc.serving.endpoints import PAGE, PREFIX, JobEndpoints, StatusEndpoints, json_response, not_found, routes
 from es_ttc.serving.engine_app import EngineApp
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.codebooks import CodebookStore
@@ -84,6 +85,7 @@ def create_app(
     load: Loader | None = None,
     wait_for_encoder: bool = False,
     process: GatewayProcess | None = None,
+    further: "FurtherRoutes | None" = None,
 ) -> ASGIApp:
     """Return the gateway's application.
 
@@ -92,6 +94,7 @@ def create_app(
         load: Loads an encoder by name with a cache folder; the default is ``es_ttc.encoders.load_encoder``.
         wait_for_encoder: Whether the encoder is loaded before the first request is accepted, or meanwhile.
         process: What this process shares with others; None if it is the only one.
+        further: Makes routes of endpoints below `/_ttc/` that packages above this one answer.
 
     Raises:
         ConfigurationError: The engine's address, certificates, tuned parameters, models or programs are invalid, or
@@ -127,7 +130,8 @@ def create_app(
 
     status = _status_endpoints(settings, services, process)
     jobs = JobEndpoints(JobsApi(services.upstream, settings, services.metrics))
-    own = Starlette(routes=routes(status, jobs), exception_handlers={HTTPException: not_found}, lifespan=lifespan)
+    endpoints = [*(further(settings, services) if further is not None else ()), *routes(status, jobs)]
+    own = Starlette(routes=endpoints, exception_handlers={HTTPException: not_found}, lifespan=lifespan)
     memory = BodyMemory(settings.max_bodies_mb * 2**20)
     writes = _write_encoding(settings, services)
     engine = EngineApp(searches, writes, services.metrics, memory, settings.max_concurrent_requests, callers)
@@ -141,7 +145,8 @@ def _admin_token(settings: GatewaySettings) -> AdminToken | None:
         return None
     chosen = {f"{PREFIX}{name}" for name in settings.admin_open}
     own_tokens = {path for path, token in token_of_path().items() if token in (MODEL_TOKEN, SIDECAR_TOKEN)}
-    return AdminToken(settings.admin_token, frozenset(chosen | own_tokens))
+    below = (PAGE, f"{PAGE}/") if settings.ui else ()
+    return AdminToken(settings.admin_token, frozenset(chosen | own_tokens | set(below[:1])), below[1:])
 
 
 def _model_tokens(settings: GatewaySettings) -> tuple[SecretStr, ...]:
@@ -219,6 +224,10 @@ class Services:
         self.encoding.close()
         self.scoring.close()
         self.programs.close()
+
+
+FurtherRoutes = Callable[[GatewaySettings, Services], Sequence[BaseRoute]]
+"""Makes routes of endpoints below `/_ttc/`; a function of a module, because worker processes get it by its name."""
 
 
 def _caller_limits(settings: GatewaySettings, processes: int) -> CallerLimits:

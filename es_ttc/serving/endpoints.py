@@ -33,6 +33,9 @@ from es_ttc.serving.schemas.search_body import search_body_schema
 from es_ttc.settings import GatewaySettings
 
 PREFIX = "/_ttc/"
+PAGE = "/_ttc/ui"
+"""Address of the playground, whose files stand below it."""
+
 _READY_SECONDS = 2.0
 _RERANK_VERSIONS = ("", "v1/", "v2/")
 """Clients of Cohere, Jina and vLLM append these to their base URL."""
@@ -190,7 +193,11 @@ def _framed(request: Request, status: int, body: dict[str, Any]) -> Response:
 
 async def not_found(request: Request, error: Exception) -> Response:
     """Answer a request below `/_ttc` that has no endpoint."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
+    return not_found_response(request, error.status_code if isinstance(error, HTTPException) else 500)
+
+
+def not_found_response(request: Request, status: int = 404) -> Response:
+    """Return the answer to a request below `/_ttc` that nothing answers."""
     problem: EsTtcError = UnknownEndpoint(f"nothing answers {request.method} [{request.url.path}]: see /_ttc/")
     body = jsonio.dumps(problem.body())
     headers = {name.decode(): value.decode() for name, value in json_headers(request.headers.raw, body)}

@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from es_ttc.errors import ConfigurationError
-from es_ttc.serving.app import create_app
+from es_ttc.serving.app import FurtherRoutes, create_app
 from es_ttc.serving.features.encoding import Loader
 from es_ttc.serving.http.protocol import http_limits, limited_protocol
 from es_ttc.serving.http.tls import ServerCertificate, server_certificate
@@ -53,23 +53,32 @@ def address_of(listening: socket.socket, *, tls: bool = False) -> str:
     return f"http{'s' * tls}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def serve(settings: GatewaySettings, listening: socket.socket) -> None:
-    """Answer requests until SIGINT or SIGTERM, then wait for running requests for up to 30 s."""
-    server_of(create_app(settings), settings).run(sockets=[listening])
+def serve(settings: GatewaySettings, listening: socket.socket, further: FurtherRoutes | None = None) -> None:
+    """Answer requests until SIGINT or SIGTERM, then wait for running requests for up to 30 s.
+
+    Args:
+        settings: The gateway's settings.
+        listening: The socket.
+        further: Makes further routes; see :func:`~es_ttc.serving.app.create_app`.
+    """
+    server_of(create_app(settings, further=further), settings).run(sockets=[listening])
 
 
 @contextmanager
-def running_gateway(settings: GatewaySettings, *, load: Loader | None = None) -> Iterator[str]:
+def running_gateway(
+    settings: GatewaySettings, *, load: Loader | None = None, further: FurtherRoutes | None = None
+) -> Iterator[str]:
     """Run a gateway in a thread and yield its URL; its encoder is loaded, if that is possible.
 
     Args:
         settings: The gateway's settings; with port 0 it uses any free port.
         load: Loads encoders; see :func:`~es_ttc.serving.app.create_app`.
+        further: Makes further routes; see there.
 
     Raises:
         ConfigurationError: It cannot start.
     """
-    app = create_app(settings, load=load, wait_for_encoder=True)
+    app = create_app(settings, load=load, wait_for_encoder=True, further=further)
     with bind(settings) as listening:
         ready = threading.Event()
         server = server_of(app, settings, ready.set)

@@ -19,7 +19,7 @@ from enum import IntEnum
 from multiprocessing.connection import Connection, wait
 
 from es_ttc.common.shared_log import SharedLog, make_shared_log
-from es_ttc.serving.app import create_app
+from es_ttc.serving.app import FurtherRoutes, create_app
 from es_ttc.serving.features.cache import (
     FeatureCache,
     PrivateFeatureCache,
@@ -38,7 +38,10 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 def serve_with_workers(
-    settings: GatewaySettings, listening: socket.socket, read_again: Callable[[], GatewaySettings]
+    settings: GatewaySettings,
+    listening: socket.socket,
+    read_again: Callable[[], GatewaySettings],
+    further: FurtherRoutes | None = None,
 ) -> None:
     """Answer requests with several processes until SIGINT or SIGTERM, then wait for running requests for up to 30 s.
 
@@ -47,6 +50,7 @@ def serve_with_workers(
         listening: The socket.
         read_again: Returns the settings for the processes that replace others at SIGHUP. Address, number of processes
             and size of the cache stay as they are.
+        further: Makes further routes in each process; see :func:`~es_ttc.serving.app.create_app`.
 
     Raises:
         ConfigurationError: A process ended before it accepted connections.
@@ -55,7 +59,7 @@ def serve_with_workers(
     os.environ[SHARED_FOLDER] = folder  # read by prometheus-client when a worker imports it
     memory = memory_to_share(settings, settings.workers)
     try:
-        Supervisor(_Starter(settings, memory, listening, read_again), settings.workers).run()
+        Supervisor(_Starter(settings, memory, listening, read_again, further), settings.workers).run()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -126,6 +130,7 @@ class _Starter:
         memory: The memory that they share.
         listening: The socket.
         read_again: Returns the settings as they are now.
+        further: Makes further routes.
     """
 
     def __init__(
@@ -134,11 +139,13 @@ class _Starter:
         memory: SharedLog,
         listening: socket.socket,
         read_again: Callable[[], GatewaySettings],
+        further: FurtherRoutes | None,
     ) -> None:
         self._settings = settings
         self._memory = memory
         self._listening = listening
         self._read_again = read_again
+        self._further = further
 
     def refresh(self) -> None:
         """Read the settings again.
@@ -154,20 +161,28 @@ class _Starter:
         """Start a process."""
         said, say = _SPAWN.Pipe(duplex=False)
         process = _SPAWN.Process(
-            target=_work, args=(self._settings, self._memory, self._listening, say), name="es-ttc-gateway"
+            target=_work,
+            args=(self._settings, self._memory, self._listening, say, self._further),
+            name="es-ttc-gateway",
         )
         process.start()
         say.close()
         return Worker(process, said)
 
 
-def _work(settings: GatewaySettings, memory: SharedLog, listening: socket.socket, say: Connection) -> None:
+def _work(
+    settings: GatewaySettings,
+    memory: SharedLog,
+    listening: socket.socket,
+    say: Connection,
+    further: FurtherRoutes | None,
+) -> None:
     """Answer requests; this is the main function of a worker."""
     configure_logs(settings.log_format)
     _end_with_parent()
     own = share_of(settings)
     process = WorkerProcess(memory, settings.workers)
-    app = create_app(own, wait_for_encoder=process.replaces_another, process=process)
+    app = create_app(own, wait_for_encoder=process.replaces_another, process=process, further=further)
     server = server_of(app, own, started=lambda: say.send_bytes(b"accepts"))
     with suppress(KeyboardInterrupt):  # uvicorn raises the signal again that it has ended for
         server.run(sockets=[listening])

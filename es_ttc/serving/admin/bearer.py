@@ -23,14 +23,16 @@ class AdminToken:
     Attributes:
         token: The token.
         exempt: Paths of the endpoints that are answered without it, or that check a token of their own.
+        open_below: Beginnings of paths that are answered without it: files that hold nothing of anyone.
     """
 
     token: SecretStr
     exempt: frozenset[str]
+    open_below: tuple[str, ...] = ()
 
     def admits(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Return whether a request below `/_ttc/` is let in."""
-        if path in self.exempt:
+        if path in self.exempt or path.startswith(self.open_below):
             return True
         return any(self._is_mine(name, value) for name, value in headers)
 

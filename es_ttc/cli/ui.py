@@ -1,0 +1,57 @@
+"""`es-ttc ui`: a gateway with the playground in front of an engine, in one command."""
+
+import asyncio
+import os
+import sys
+import webbrowser
+
+import click
+
+from es_ttc.cli.common import engine_flag, given, stderr, stdout
+from es_ttc.cli.options import examples
+from es_ttc.cli.serve import look, page_address
+from es_ttc.settings import GatewaySettings
+
+
+@click.command(
+    epilog=examples(
+        "es-ttc ui",
+        "es-ttc ui articles",
+        "es-ttc ui articles --engine https://search.example.org:9200",
+    ),
+)
+@click.argument("index", required=False, default="")
+@engine_flag
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on. Default: any free port.")
+@click.option("--no-browser", is_flag=True, help="Print the page's address without opening it.")
+def ui(index: str, engine: str | None, port: int, no_browser: bool) -> None:
+    """Open the playground: search an index, compare methods side by side, and judge results.
+
+    A gateway of its own, on this machine only, serves the page until Ctrl-C. The page asks for the engine's
+    credentials if the engine wants some.
+    """
+    from es_ttc.encoders.registry import require_known
+    from es_ttc.playground import playground_routes
+    from es_ttc.serving.server import address_of, bind, serve
+
+    settings = GatewaySettings(**given(engine=engine), host="127.0.0.1", port=port, workers=1, ui=True)
+    for name in (settings.encoder, *settings.encoders):
+        require_known(name)
+    with bind(settings) as listening:
+        engine_url, reachable, _ = asyncio.run(look(settings))
+        page = page_address(address_of(listening, tls=settings.tls_cert is not None), index)
+        stdout.print(f"{page}\nengine at {engine_url}; Ctrl-C stops it", highlight=False, markup=False, soft_wrap=True)
+        if not reachable:
+            stderr.print(
+                f"es-ttc: no engine answers at {engine_url} yet: the page says so until it does",
+                highlight=False,
+                soft_wrap=True,
+            )
+        if not no_browser and has_browser():
+            webbrowser.open(page)  # the socket listens: the browser waits until the gateway has started
+        serve(settings, listening, playground_routes)
+
+
+def has_browser() -> bool:
+    """Return whether there is a screen for a browser: one of the terminal would take the command's own."""
+    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
