@@ -19,7 +19,7 @@ demo: $(VENV)/.demo ## Start a real engine, index real text, show a ranking tabl
 # Several processes share the tests and the nodes: they wait more than they compute.
 PROCESSES ?= 2
 
-test: $(VENV)/.dev $(VENV)/.frameworks ## Run the whole test suite against real engines.
+test: $(VENV)/.dev $(VENV)/.frameworks $(VENV)/.page ## Run the whole test suite against real engines.
 	@$(BIN)/python -m pytest -n $(PROCESSES) $(ARGS)
 
 test-quick: $(VENV)/.dev ## Run the tests that need no engine, no Java and no model and are over soon.
@@ -31,16 +31,18 @@ test-engines: $(VENV)/.dev ## Run the tests that need an engine on older version
 test-vllm: $(VENV)/.dev $(VENV)/.vllm ## Run the tests of language models against a real vLLM (on the processor).
 	@ES_TTC_TEST_VLLM=$(abspath $(VENV))/vllm/bin/python $(BIN)/python -m pytest -m llm tests/llm $(ARGS)
 
-check: $(VENV)/.dev $(VENV)/.site ## Lint, formatting, types, import directions, links of the documentation.
+check: $(VENV)/.dev $(VENV)/.site $(VENV)/.page ## Lint, formatting, types, import directions, links of the documentation.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m docs.site
+	@$(call WITH_NPM,npm run --silent types && npm run --silent formatted)
 
-format: $(VENV)/.dev ## Format the code and mend what the linter can.
+format: $(VENV)/.dev $(VENV)/.page ## Format the code and mend what the linter can.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	@$(call WITH_NPM,npm run --silent format)
 
 bench: $(VENV)/.dev ## Run every benchmark; the tables go to reports/.
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -125,6 +127,14 @@ $(VENV)/.frameworks: $(VENV)/.uv requirements/frameworks.txt
 	@$(BIN)/uv venv -q --clear --python $(BIN)/python $(VENV)/frameworks
 	@$(BIN)/uv pip install -q --python $(VENV)/frameworks/bin/python --require-hashes -r requirements/frameworks.txt
 	@touch $@
+
+# What checks the playground's JavaScript. Where there is no npm it is left out, and looked for again the next time.
+WITH_NPM = if command -v npm > /dev/null; then cd release/page && $(1); else \
+	echo "npm is not there: the playground's page is not checked; install Node.js 20 or newer"; fi
+
+$(VENV)/.page: $(VENV)/.demo release/page/package-lock.json
+	@$(call WITH_NPM,echo "installing what checks the playground's page (40 MB, once)" && \
+		npm ci --silent --ignore-scripts --no-audit --no-fund && touch $(abspath $@))
 
 # The site's generator is no part of what runs or tests es-ttc.
 $(VENV)/.site: $(VENV)/.uv requirements/site.txt

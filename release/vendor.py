@@ -4,8 +4,9 @@
 packages; a file that is not the one that the lock names is an error, and nothing is written then. `--lock` writes the
 SHA-256 of the versions in the lock instead, after a version was changed there.
 
-A file imports others by the name of their package, which browsers do not understand: it is written with the relative
-names that the lock gives under `imports`. Without npm the page is not there, and all else works.
+A file imports others by the names of their modules, which browsers do not understand: it is written with relative
+names. A declaration beside it leads TypeScript to the package's own types, in `release/page`. Without npm the page is
+not there, and all else works.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "es_ttc" / "playground" / "vendor.lock.json"
 VENDOR = ROOT / "es_ttc" / "playground" / "assets" / "vendor"
+TYPES = 'export * from "{0}";\nexport {{ default }} from "{0}";\n'
 SECONDS = 120
 WITHOUT_NPM = (
     "npm is not there: the page of `es-ttc serve --ui` is left out, and all else works; install npm (Node.js 20 or "
@@ -87,6 +89,7 @@ def fetch(lock: dict[str, Any], *, write_lock: bool) -> dict[str, bytes]:
         VendorError: A package cannot be fetched, or a file is another one.
     """
     files: dict[str, bytes] = {}
+    modules = {file["module"]: f"./{file['as']}" for package in lock["packages"] for file in package["files"]}
     with tempfile.TemporaryDirectory() as temporary:
         for package in lock["packages"]:
             archive = packed(package, Path(temporary))
@@ -100,8 +103,10 @@ def fetch(lock: dict[str, Any], *, write_lock: bool) -> dict[str, bytes]:
                         f"{package['name']} {package['version']}: {file['path']} has the SHA-256 {digest}, and the "
                         f"lock names {file['sha256']}"
                     )
-                if file["as"].endswith(".js"):
-                    found = with_relative_imports(found.decode(), lock["imports"]).encode()
+                if "module" in file:
+                    found = with_relative_imports(found.decode(), modules).encode()
+                    declaration = file["as"].removesuffix(".js") + ".d.ts"
+                    files[declaration] = TYPES.format(file["module"]).encode()
                 files[file["as"]] = found
     return files
 

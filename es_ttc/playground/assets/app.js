@@ -5,7 +5,7 @@ import { Judging } from "./judging.js";
 import { html, render, useEffect, useState } from "./lib.js";
 import { Search } from "./search.js";
 import { SignIn } from "./signin.js";
-import { indices, info, linkTo, load, navigate, route, trouble } from "./state.js";
+import { indices, info, linkTo, load, navigate, retry, route, trouble } from "./state.js";
 
 /** @type {[string, string][]} */
 const TABS = [
@@ -78,15 +78,13 @@ function IndexPicker({ view, index }) {
         onInput=${(/** @type {any} */ event) => setText(event.target.value)}
         onChange=${(/** @type {any} */ event) => choose(event.target.value.trim())}
       />
-      <datalist id="indices">
-        ${indices.value.map(({ name }) => html`<option key=${name} value=${name} />`)}
-      </datalist>
+      <datalist id="indices">${indices.value.map(({ name }) => html`<option key=${name} value=${name} />`)}</datalist>
     </label>
   `;
 }
 
 function Retry() {
-  return html`<button type="button" onClick=${load}>Try again</button>`;
+  return html`<button type="button" onClick=${retry}>Try again</button>`;
 }
 
 const place = /** @type {HTMLElement} */ (document.getElementById("app"));

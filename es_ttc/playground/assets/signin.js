@@ -31,9 +31,11 @@ export function SignIn({ asking }) {
       <form onSubmit=${submit}>
         <h2 id="signin-title">${asking.gateway ? "The gateway asks for its token" : "The engine asks who you are"}</h2>
         ${asking.again && html`<p class="error" role="alert">These credentials were refused.</p>`}
-        ${asking.gateway
-          ? html`<${Field} label="Token of the gateway" name="token" type="password" autofocus />`
-          : html`<${Engine} kind=${kind} setKind=${setKind} />`}
+        ${
+          asking.gateway
+            ? html`<${Field} label="Token of the gateway" name="token" type="password" autofocus />`
+            : html`<${Engine} kind=${kind} setKind=${setKind} />`
+        }
         <p class="hint">Kept in this page's memory only: gone when it is closed or loaded again.</p>
         <div class="actions">
           <button type="button" onClick=${() => asking.answer(null)}>Cancel</button>
@@ -55,10 +57,12 @@ function Engine({ kind, setKind }) {
         <option value="Bearer">bearer token</option>
       </select>
     </label>
-    ${kind === "password"
-      ? html`<${Field} label="User name" name="user" type="text" autofocus />
-          <${Field} label="Password" name="password" type="password" />`
-      : html`<${Field} label=${kind === "ApiKey" ? "API key, encoded" : "Token"} name="secret" type="password" />`}
+    ${
+      kind === "password"
+        ? html`<${Field} label="User name" name="user" type="text" autofocus />
+            <${Field} label="Password" name="password" type="password" />`
+        : html`<${Field} label=${kind === "ApiKey" ? "API key, encoded" : "Token"} name="secret" type="password" />`
+    }
   `;
 }
 

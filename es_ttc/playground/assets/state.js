@@ -1,7 +1,7 @@
 /** What the page's parts share: the address, the gateway, and its indices. */
 
 import { reasonOf, request } from "./api.js";
-import { signal } from "./lib.js";
+import { batch, signal } from "./lib.js";
 
 /**
  * @typedef {{view: string, params: URLSearchParams}} Route
@@ -22,6 +22,9 @@ function parsedHash() {
 export const route = signal(parsedHash());
 export const info = signal(/** @type {Info | null} */ (null));
 export const indices = signal(/** @type {IndexInfo[]} */ ([]));
+
+/** Whether the gateway has been asked what it offers. */
+export const loaded = signal(false);
 
 /** Why the gateway or its indices cannot be read; empty if they can. */
 export const trouble = signal("");
@@ -47,17 +50,27 @@ export function linkTo(view, params) {
  */
 export function navigate(view, params) {
   const link = linkTo(view, params);
-  if (link === location.hash) route.value = parsedHash(); // the same again: search once more
+  if (link === location.hash)
+    route.value = parsedHash(); // the same again: search once more
   else location.hash = link;
 }
 
 /** Read what the gateway offers, and which indices it can rank. */
 export async function load() {
   const [about, mappings] = await Promise.all([request("GET", "/_ttc/"), request("GET", `/_mapping?${FEATURES}`)]);
-  if (about.status === 200) info.value = about.body;
-  if (mappings.status === 200) indices.value = withFeatures(mappings.body);
   const failed = [about, mappings].find((reply) => reply.status !== 200);
-  trouble.value = failed ? reasonOf(failed) : "";
+  batch(() => {
+    if (about.status === 200) info.value = about.body;
+    if (mappings.status === 200) indices.value = withFeatures(mappings.body);
+    trouble.value = failed ? reasonOf(failed) : "";
+    loaded.value = true;
+  });
+}
+
+/** Read it again, and show the view again. */
+export async function retry() {
+  await load();
+  route.value = parsedHash();
 }
 
 const META = "*.mappings._meta.ttc";
