@@ -81,10 +81,18 @@ async def write(url: str, name: str, encoder: Encoder, documents: list[dict[str,
         await engine.close()
 
 
-def make_index(url: str, name: str, encoder: Encoder, *, shards: int = 2, **storage: Any) -> IndexSpec:
-    """Make an index of the corpus."""
+def make_index(
+    url: str,
+    name: str,
+    encoder: Encoder,
+    *,
+    shards: int = 2,
+    documents: list[dict[str, Any]] | None = None,
+    **storage: Any,
+) -> IndexSpec:
+    """Make an index of the corpus, or of other documents."""
     spec = IndexSpec(encoder.identity, **{"codec": "float16", "max_tokens": 64, **storage})
-    asyncio.run(fill(url, name, spec, encoder, corpus(), shards))
+    asyncio.run(fill(url, name, spec, encoder, corpus() if documents is None else documents, shards))
     return spec
 
 

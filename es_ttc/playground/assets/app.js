@@ -74,7 +74,7 @@ function IndexPicker({ view, index }) {
         value=${text}
         placeholder=${indices.value.length ? "" : "name of an index"}
         autocomplete="off"
-        spellcheck="false"
+        spellcheck=${false}
         onInput=${(/** @type {any} */ event) => setText(event.target.value)}
         onChange=${(/** @type {any} */ event) => choose(event.target.value.trim())}
       />

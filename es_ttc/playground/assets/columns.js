@@ -121,7 +121,7 @@ export function ColumnEditor({ draft, place, methods, change, remove }) {
           aria-label=${`Parameters of column ${place + 1}, as JSON`}
           placeholder="parameters: {…}"
           value=${draft.params}
-          spellcheck="false"
+          spellcheck=${false}
           autocomplete="off"
           aria-invalid=${!valid}
           aria-describedby=${valid ? undefined : fault}

@@ -71,7 +71,7 @@ function Field({ label, name, type, autofocus }) {
   return html`
     <label>
       <span>${label}</span>
-      <input name=${name} type=${type} required autofocus=${autofocus} autocomplete="off" spellcheck="false" />
+      <input name=${name} type=${type} required autofocus=${autofocus} autocomplete="off" spellcheck=${false} />
     </label>
   `;
 }
