@@ -24,15 +24,15 @@ const LEFT_OUT = ["map", "passages"];
  */
 export function Evidence({ hit, request, response, index }) {
   const detail = hit._ttc ?? {};
-  const { method, params } = request.rescore?.ttc ?? {};
+  const { method, params, rescore_query_weight: weight } = request.rescore?.ttc ?? {};
   const late = method === "maxsim" && params?.query !== "pooled";
   const rest = Object.entries(detail).filter(([name]) => !LEFT_OUT.includes(name));
   return html`
     <div class="evidence">
       <${Origin} hit=${hit} />
-      ${detail.signals && html`<${Signals} signals=${detail.signals} method=${method} />`}
+      ${detail.signals && html`<${Signals} signals=${detail.signals} method=${method} counts=${weight !== 0} />`}
       ${detail.coefficient !== undefined && html`<${Selection} hit=${hit} hits=${response.hits.hits} />`}
-      ${detail.matched && html`<${Phrases} matched=${detail.matched} asked=${[response.ttc?.query ?? []].flat()} />`}
+      ${detail.matched && html`<${Phrases} matched=${detail.matched} asked=${[response.ttc?.query ?? response.ttc].flat()} />`}
       ${response.ttc?.walk?.calls?.length > 0 && html`<${Walk} hit=${hit} walk=${response.ttc.walk} />`}
       ${
         detail.map
@@ -62,13 +62,18 @@ function Origin({ hit }) {
   return said.length > 0 && html`<p class="origin">${said.join(" ")}</p>`;
 }
 
-/** @param {{signals: Record<string, {score: number | null, share: number}>, method: string}} props */
-function Signals({ signals, method }) {
+/**
+ * @param {object} props
+ * @param {Record<string, {score: number | null, share: number}>} props.signals
+ * @param {string} props.method
+ * @param {boolean} props.counts Whether the ranking is made of them.
+ */
+function Signals({ signals, method, counts }) {
   const shares = Object.values(signals).map(({ share }) => share ?? 0);
   const total = shares.reduce((sum, share) => sum + share, 0);
   const widest = Math.max(...shares.map(Math.abs), 1e-9);
   return html`<section>
-    <h3>What each signal adds</h3>
+    <h3>${counts ? "What each signal adds" : "What each signal would add to blend"}</h3>
     <table class="signals">
       <thead>
         <tr>
@@ -183,7 +188,7 @@ function Similarity({ cosine }) {
 
 /** @param {{matched: string[], asked: any[]}} props */
 function Phrases({ matched, asked }) {
-  const expansion = asked.flatMap(({ expansion: terms }) => terms ?? []);
+  const expansion = asked.flatMap((one) => one?.expansion ?? []);
   const missing = expansion.filter(({ term }) => !matched.includes(term));
   const documents = new Map(expansion.map(({ term, documents: count }) => [term, count]));
   return html`<section>

@@ -7,7 +7,7 @@ import { slice, textOf } from "./text.js";
  * @typedef {{low: number, high: number, rows: number[][], elsewhere: number[]}} Matrix
  *   Cosines, a row for each scale or query token; of the special tokens each row's greatest, -1 where there are none.
  * @typedef {{field: string, start: number, end: number, score: number}} Passage
- * @typedef {{name: string, label: string, about: string, greatest: number}} Row
+ * @typedef {{name: string, label: string, about: string, greatest: number, special?: boolean}} Row
  * @typedef {{matrix: Matrix, rows: Row[], everything: string}} Part
  */
 
@@ -51,8 +51,9 @@ function partsOf(map) {
       label: token === null ? "special token of the query" : `“${token}”`,
       about: matrix.elsewhere[place] > Math.max(...matrix.rows[place]) ? "nearest to a special token" : "",
       greatest: greatestOf(matrix, place),
+      special: token === null,
     }));
-    parts.late = { matrix, rows, everything: "the greatest of all query tokens" };
+    parts.late = { matrix, rows, everything: "the greatest of all words of the query" };
   }
   return parts;
 }
@@ -70,11 +71,13 @@ function aboutScale(scale) {
 const greatestOf = (matrix, row) => Math.max(matrix.elsewhere[row], ...matrix.rows[row]);
 
 /**
- * @param {Matrix} matrix
- * @returns {number[]} The greatest of each column.
+ * @param {Part} part
+ * @returns {number[]} The greatest of each column; special tokens of the query, which are near to any, do not count.
  */
-function overRows({ rows }) {
-  return rows[0].map((_, column) => Math.max(...rows.map((row) => row[column])));
+function overRows({ matrix, rows }) {
+  const words = matrix.rows.filter((_, place) => !rows[place].special);
+  const counted = words.length ? words : matrix.rows;
+  return counted[0].map((_, column) => Math.max(...counted.map((row) => row[column])));
 }
 
 /** @param {number} cosine */
@@ -94,10 +97,16 @@ export function HeatMap({ hit, preferred }) {
   const [passage, setPassage] = useState(/** @type {Passage | null} */ (null));
   const text = useRef(/** @type {HTMLElement | null} */ (null));
   const part = parts[wanted] ?? parts[names[0]];
-  const values = row < 0 ? overRows(part.matrix) : part.matrix.rows[row];
+  const values = row < 0 ? overRows(part) : part.matrix.rows[row];
   const choose = (/** @type {string} */ name) => {
     setWanted(name);
     setRow(-1);
+  };
+  const scrollTo = (/** @type {string} */ mark) =>
+    text.current?.querySelector(mark)?.scrollIntoView({ block: "center" });
+  const showPassage = (/** @type {Passage} */ one) => {
+    setPassage(one === passage ? null : one);
+    requestAnimationFrame(() => scrollTo(".chosen"));
   };
   const passages = hit._ttc.passages ?? [];
   return html`
@@ -105,9 +114,9 @@ export function HeatMap({ hit, preferred }) {
       <div class="controls">
         ${names.length > 1 && html`<${Choice} names=${names} chosen=${part === parts.late ? "late" : "spectral"} choose=${choose} />`}
         ${part === parts.late ? html`<${Tokens} part=${part} row=${row} setRow=${setRow} />` : html`<${Scales} part=${part} row=${row} setRow=${setRow} />`}
-        <${Legend} part=${part} row=${row} values=${values} />
+        <${Legend} part=${part} row=${row} values=${values} show=${() => scrollTo(".peak")} />
       </div>
-      ${passages.length > 0 && html`<${Passages} hit=${hit} passages=${passages} chosen=${passage} choose=${setPassage} text=${text} />`}
+      ${passages.length > 0 && html`<${Passages} hit=${hit} passages=${passages} chosen=${passage} show=${showPassage} />`}
       <div ref=${text}>
         ${map.fields.map((/** @type {string} */ field, /** @type {number} */ ordinal) => {
           const inside = passage?.field === field ? passage : null;
@@ -128,7 +137,7 @@ export function HeatMap({ hit, preferred }) {
 
 /** @param {{names: string[], chosen: string, choose: (name: string) => void}} props */
 function Choice({ names, chosen, choose }) {
-  const labels = { spectral: "Spectral, by scale", late: "Late interaction, by query token" };
+  const labels = { spectral: "Spectral", late: "Late interaction" };
   return html`<div class="choice" role="group" aria-label="Evidence">
     ${names.map(
       (name) =>
@@ -180,8 +189,8 @@ function Tokens({ part, row, setRow }) {
   </div>`;
 }
 
-/** @param {{part: Part, row: number, values: number[]}} props */
-function Legend({ part, row, values }) {
+/** @param {{part: Part, row: number, values: number[], show: () => void}} props */
+function Legend({ part, row, values, show }) {
   const { matrix } = part;
   const inText = Math.max(...values);
   const elsewhere = row < 0 ? Math.max(...matrix.elsewhere) : matrix.elsewhere[row];
@@ -189,9 +198,8 @@ function Legend({ part, row, values }) {
     <span>cosine ${shown(paleBelow(matrix))}</span><span class="ramp" aria-hidden="true" /><span
       >${shown(matrix.high)}</span
     >
-    <span class="hint">
-      greatest here ${shown(inText)}${elsewhere > inText ? `, at a special token ${shown(elsewhere)}` : ""}
-    </span>
+    <button type="button" class="plain" onClick=${show}>greatest in the text: ${shown(inText)}</button>
+    ${elsewhere > inText && html`<span class="hint">at a special token ${shown(elsewhere)}</span>`}
   </p>`;
 }
 
@@ -220,6 +228,7 @@ function Field({ hit, ordinal, part, values, passage }) {
   const points = [...text];
   const pale = paleBelow(part.matrix);
   const width = part.matrix.high - pale || 1;
+  const peak = values.indexOf(Math.max(...values));
   let end = 0;
   const pieces = places.map((place) => {
     const start = Math.max(end, tokens.start[place]);
@@ -228,7 +237,7 @@ function Field({ hit, ordinal, part, values, passage }) {
     const level = Math.max(0, (values[place] - pale) / width);
     const chosen = passage !== null && tokens.start[place] >= passage.start && tokens.start[place] < passage.end;
     return html`${before}<span
-        class=${chosen ? "cell chosen" : "cell"}
+        class=${["cell", chosen && "chosen", place === peak && "peak"].filter(Boolean).join(" ")}
         style=${{ "--level": level.toFixed(3) }}
         title=${shown(values[place])}
         >${points.slice(start, end).join("")}</span
@@ -245,14 +254,9 @@ function Field({ hit, ordinal, part, values, passage }) {
  * @param {any} props.hit
  * @param {Passage[]} props.passages
  * @param {Passage | null} props.chosen
- * @param {(passage: Passage | null) => void} props.choose
- * @param {{current: HTMLElement | null}} props.text Where the text stands.
+ * @param {(passage: Passage) => void} props.show
  */
-function Passages({ hit, passages, chosen, choose, text }) {
-  const show = (/** @type {Passage} */ passage) => {
-    choose(passage === chosen ? null : passage);
-    requestAnimationFrame(() => text.current?.querySelector(".chosen")?.scrollIntoView({ block: "center" }));
-  };
+function Passages({ hit, passages, chosen, show }) {
   return html`<ol class="passages" aria-label="Passages that match best">
     ${passages.map(
       (passage) =>

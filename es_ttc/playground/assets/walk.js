@@ -8,7 +8,9 @@ import { shown } from "./heatmap.js";
  *   A judged document: place of the one that led to it, -1 for one of the first pass; steps from there.
  */
 
-const STEP = 9;
+const WIDTH = 720;
+const NARROWEST = 6; // between two dots
+const WIDEST = 16;
 const ROW = 46;
 const MARGIN = 16;
 const LEFT = 84;
@@ -82,9 +84,10 @@ function ordinal(number) {
 /** @param {{judged: Judged[], path: number[]}} props */
 function Tree({ judged, path }) {
   const depth = Math.max(...judged.map((one) => one.depth));
-  const width = LEFT + MARGIN + judged.length * STEP;
+  const step = Math.min(WIDEST, Math.max(NARROWEST, (WIDTH - LEFT - MARGIN) / judged.length));
+  const width = LEFT + MARGIN + judged.length * step;
   const height = 2 * MARGIN + depth * ROW;
-  const x = (/** @type {number} */ place) => LEFT + place * STEP;
+  const x = (/** @type {number} */ place) => LEFT + place * step;
   const y = (/** @type {number} */ place) => MARGIN + judged[place].depth * ROW;
   const scores = judged.flatMap(({ score }) => (score === null ? [] : [score]));
   const [low, high] = [Math.min(...scores), Math.max(...scores)];
