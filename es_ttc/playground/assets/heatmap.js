@@ -7,7 +7,7 @@ import { slice, textOf } from "./text.js";
  * @typedef {{low: number, high: number, rows: number[][], elsewhere: number[]}} Matrix
  *   Cosines, a row for each scale or query token; of the special tokens each row's greatest, -1 where there are none.
  * @typedef {{field: string, start: number, end: number, score: number}} Passage
- * @typedef {{name: string, label: string, about: string, greatest: number, special?: boolean}} Row
+ * @typedef {{name: string | null, label: string, about: string, greatest: number, special?: boolean}} Row
  * @typedef {{matrix: Matrix, rows: Row[], everything: string}} Part
  */
 
@@ -47,7 +47,7 @@ function partsOf(map) {
   if (map.late) {
     const matrix = decoded(map.late, columns);
     const rows = map.late.query_tokens.map((/** @type {string | null} */ token, /** @type {number} */ place) => ({
-      name: token ?? "◦",
+      name: token,
       label: token === null ? "special token of the query" : `“${token}”`,
       about: matrix.elsewhere[place] > Math.max(...matrix.rows[place]) ? "nearest to a special token" : "",
       greatest: greatestOf(matrix, place),
@@ -170,17 +170,17 @@ function Scales({ part, row, setRow }) {
 
 /** @param {{part: Part, row: number, setRow: (row: number) => void}} props */
 function Tokens({ part, row, setRow }) {
-  const chip = (/** @type {number} */ place, /** @type {string} */ name, /** @type {string} */ label) =>
+  const chip = (/** @type {number} */ place, /** @type {string | null} */ name, /** @type {string} */ label) =>
     html`<button
       key=${place}
       type="button"
       class="chip"
       aria-pressed=${row === place}
-      aria-label=${label}
       title=${label}
       onClick=${() => setRow(place)}
     >
-      ${name} ${place >= 0 && html`<small>${shown(part.rows[place].greatest)}</small>`}
+      ${name ?? html`<span aria-hidden="true">◦</span><span class="visually-hidden">special token</span>`}${" "}
+      ${place >= 0 && html`<small>${shown(part.rows[place].greatest)}</small>`}
     </button>`;
   const labelOf = (/** @type {Row} */ one) =>
     [`${one.label}, greatest cosine ${shown(one.greatest)}`, one.about].filter(Boolean).join(", ");
