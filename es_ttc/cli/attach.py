@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +23,7 @@ from es_ttc.cli.common import (
     stop_on_sigterm,
 )
 from es_ttc.cli.options import check_codec, examples, feature_options, said
+from es_ttc.cli.size_estimates import size_sentence
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,14 +32,19 @@ if TYPE_CHECKING:
     from es_ttc.index.attach import AttachedObjects, FillResult
     from es_ttc.index.attach.feature_locations import Found
     from es_ttc.index.attach.fill import Report
+    from es_ttc.index.ingest.size_estimate import SizeEstimate
     from es_ttc.index.mappings.indices import Index
     from es_ttc.index.mappings.spec import IndexSpec
     from es_ttc.vectors.residual import Bits
+
+_READ = 20
+"""Documents that are read for an estimate of sizes."""
 
 
 @click.command(
     epilog=examples(
         "es-ttc attach products --text-fields title,description",
+        "es-ttc attach products --dry-run",
         "es-ttc attach products --spans scale=10,stride=5",
         "es-ttc attach products --encoder mpnet",
     ),
@@ -54,6 +60,7 @@ if TYPE_CHECKING:
     help="Store the features in the index's own documents instead of a side index; its mapping, its settings and the "
     "documents' versions change.",
 )
+@click.option("--dry-run", is_flag=True, help="Say what the features would take on disk; write nothing.")
 @json_flag
 @click.pass_context
 def attach(
@@ -64,6 +71,7 @@ def attach(
     encoder: str | None,
     adapter: str | None,
     in_index: bool,
+    dry_run: bool,
     as_json: bool,
     **features: Any,
 ) -> int:
@@ -83,6 +91,14 @@ def attach(
     check_codec(context, features["tokens"])
     chosen = said(context, features)
     named = encoder is not None or adapter is not None
+    if dry_run:
+        estimates = asyncio.run(_estimated(settings, name, chosen, encoder_named=named, inside=in_index))
+        if as_json:
+            print_json({"name": name, "indices": [each.as_dict() for each in estimates]})
+        else:
+            for each in estimates:
+                click.echo(f"[{each.index}]: {each.sentence}")
+        return 0
     return _long(
         _attach(settings, name, chosen, encoder_named=named, inside=in_index),
         as_json,
@@ -202,25 +218,58 @@ def _long(work: Any, as_json: bool, how_to_go_on: str) -> int:
     return 1 if failed else 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Estimated:
+    """What the features of one index would take; no size if none of its first documents has text."""
+
+    index: str
+    documents: int
+    spec: "IndexSpec"
+    size: "SizeEstimate | None"
+
+    @property
+    def sentence(self) -> str:
+        if self.size is None:
+            return f"none of the first {_READ} documents has text in {','.join(self.spec.text_fields)}"
+        return size_sentence(self.size, self.spec, self.documents)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"index": self.index, "estimate": self.size and self.size.as_dict(self.documents)}
+
+
+async def _estimated(
+    settings: Settings, name: str, chosen: dict[str, Any], *, encoder_named: bool, inside: bool
+) -> "list[_Estimated]":
+    """Estimate what the features would take, from the first documents of each index."""
+    async with connected(settings) as engine:
+        sources = await _sources(engine, name, inside=inside)
+        spec, encoder = await _requested_spec(engine, settings, sources, chosen, encoder_named=encoder_named)
+        return [await _estimate(engine, source, spec, encoder) for source in sources]
+
+
+async def _estimate(engine: "Engine", source: "Index", spec: "IndexSpec", encoder: "Encoder") -> _Estimated:
+    from es_ttc.index.ingest.size_estimate import estimate_size
+
+    body = {"size": _READ, "query": {"match_all": {}}, "_source": list(spec.text_fields)}
+    hits = (await engine.search(source.index, body))["hits"]["hits"]
+    documents = [hit.get("_source") or {} for hit in hits]
+    size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
+    return _Estimated(source.index, await engine.count(source.index), spec, size)
+
+
 async def _attach(
     settings: Settings, name: str, chosen: dict[str, Any], *, encoder_named: bool, inside: bool
 ) -> "tuple[str, list[FillResult]]":
-    from es_ttc.errors import InvalidRequest
     from es_ttc.index.attach import attach_beside, attach_inside
-    from es_ttc.index.attach.source import sources_of
 
     stop_on_sigterm()
     async with connected(settings) as engine:
-        sources = await sources_of(engine, name)
-        for source in sources:
-            if source.meta and not inside:
-                raise InvalidRequest(
-                    f"the documents of [{source.index}] carry features themselves: `es-ttc fill {source.index}` brings "
-                    "them up to date"
-                )
+        sources = await _sources(engine, name, inside=inside)
         spec, encoder = await _requested_spec(engine, settings, sources, chosen, encoder_named=encoder_named)
-        if inside:
-            for source in sources:
+        for source in sources:
+            told = await _estimate(engine, source, spec, encoder)
+            click.echo(f"[{told.index}]: {told.sentence} (estimated)", err=True)
+            if inside:
                 click.echo(_changes(source), err=True)
         attaching = attach_inside if inside else attach_beside
         with progress_bar() as bar:
@@ -228,6 +277,25 @@ async def _attach(
                 await attaching(engine, source, spec, encoder, report=_reporter(bar, source.index))
                 for source in sources
             ]
+
+
+async def _sources(engine: "Engine", name: str, *, inside: bool) -> "Sequence[Index]":
+    """Return the indices behind a name.
+
+    Raises:
+        InvalidRequest: One has features in its own documents, and they are not to be stored there.
+    """
+    from es_ttc.errors import InvalidRequest
+    from es_ttc.index.attach.source import sources_of
+
+    sources = await sources_of(engine, name)
+    for source in sources:
+        if source.meta and not inside:
+            raise InvalidRequest(
+                f"the documents of [{source.index}] carry features themselves: `es-ttc fill {source.index}` brings "
+                "them up to date"
+            )
+    return sources
 
 
 async def _requested_spec(

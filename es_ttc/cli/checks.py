@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import aiohttp
 import numpy as np
@@ -23,13 +23,21 @@ from es_ttc.index.attach.feature_locations import contents_of, feature_location,
 from es_ttc.index.attach.side_index import attached_sources
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.spec import ROOT, STATE, IndexSpec
-from es_ttc.settings import EngineSettings, Settings
+from es_ttc.settings import EngineSettings, LlmSettings, Settings
+
+if TYPE_CHECKING:
+    from es_ttc.llm import LlmClient
 
 GATEWAY_SECONDS = 3
 QUEUE_SECONDS = 3
 MODEL_SECONDS = 5.0
 MIB = 2**20
 LEAST_FREE_MIB = 2048
+PROBE = (
+    "A heart attack happens when the flow of blood to the heart is blocked, most often by a clot. Doctors open the "
+    "vessel again, or dissolve the clot with drugs."
+)
+PROBE_TOKENS = 64
 
 
 def packages() -> list[Check]:
@@ -232,8 +240,8 @@ async def queue(settings: Settings) -> Check:
     return Check("queue", Verdict.OK, f"Redis {version}, Celery {_version('celery')}")
 
 
-async def model(settings: Settings) -> Check:
-    """Check that the language model answers; enrichment and rewriters need it."""
+async def model(settings: LlmSettings) -> Check:
+    """Check that the language model answers, and with phrases; enrichment and rewriters need it."""
     from es_ttc.llm import LlmClient
 
     if settings.llm_url is None:
@@ -244,12 +252,32 @@ async def model(settings: Settings) -> Check:
             name = await client.model(seconds=MODEL_SECONDS)
             found = await client.models(seconds=MODEL_SECONDS)
             url = client.url
+            silent = await _without_phrases(client, settings.llm_api) if name in found else None
     except EsTtcError as error:
         return Check("model", Verdict.WARNING, str(error), "start it, or set ES_TTC_LLM_URL and ES_TTC_LLM_MODEL")
     if name not in found:
         shown = ", ".join(found[:5]) or "none"
         return Check("model", Verdict.WARNING, f"{url} does not serve [{name}], but {shown}", "set ES_TTC_LLM_MODEL")
-    return Check("model", Verdict.OK, f"{name} at {url}, by {settings.llm_api}")
+    if silent is not None:
+        other = "completions" if settings.llm_api == "chat" else "chat"
+        detail = f"{name} at {url}, by {settings.llm_api}: no phrases in its answer about a passage ({silent!r})"
+        kind = "a base model" if other == "completions" else "an assistant"
+        return Check("model", Verdict.WARNING, detail, f"if it is {kind}, set ES_TTC_LLM_API={other}; else use another")
+    return Check("model", Verdict.OK, f"{name} at {url}, by {settings.llm_api}, finds phrases")
+
+
+async def _without_phrases(client: "LlmClient", api: Literal["chat", "completions"]) -> str | None:
+    """Ask for phrases as enrichment does; return the beginning of an answer that has none."""
+    from es_ttc.enrichment.proposals.plan import DEFAULT_PROMPTS, Plan, prompt_of
+    from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
+
+    prompt = prompt_of(DEFAULT_PROMPTS[api])
+    plan = Plan(prompt=prompt.name, text=prompt.text, model="", api=api, answer_tokens=PROBE_TOKENS, most=3)
+    try:
+        await propose(client, plan, PROBE)
+    except NoReadableProposal as error:
+        return error.sample
+    return None
 
 
 async def gateway(url: str) -> Check:

@@ -24,6 +24,7 @@ from es_ttc.cli.common import (
     stdout,
 )
 from es_ttc.cli.options import check_codec, examples, feature_options
+from es_ttc.cli.size_estimates import a_text, size_sentence
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def create(
 ) -> None:
     """Create the index NAME with the fields for its features. Your own fields stay dynamic."""
     from es_ttc.encoders import load_encoder
+    from es_ttc.index.ingest.size_estimate import estimate_size
     from es_ttc.index.mappings.index import IndexOptions
     from es_ttc.index.mappings.spec import RESIDUAL_BITS, IndexSpec
 
@@ -115,11 +117,14 @@ def create(
     if tokens == "packed":
         codebook = _codebook(sample, spec, loaded, RESIDUAL_BITS[codec]) if sample else b""
         spec = replace(spec, codec=codec, codebook=codebook)
+    size = estimate_size([{spec.text_fields[0]: a_text()}], spec, loaded)
     asyncio.run(_create(settings, name, spec, IndexOptions(analyzer, shards, replicas)))
     if as_json:
-        print_json({"index": name, "spec": spec.as_shown()})
+        print_json({"index": name, "spec": spec.as_shown(), "estimate": size and size.as_dict()})
     else:
         click.echo(f"made index [{name}], encoder {loaded.identity.key}")
+        if size is not None:
+            click.echo(f"{size_sentence(size, spec)} (estimated for a text of 250 tokens)")
 
 
 @index.command(

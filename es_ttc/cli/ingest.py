@@ -26,6 +26,7 @@ from es_ttc.cli.common import (
     stop_on_sigterm,
 )
 from es_ttc.cli.options import examples, text_fields_flag
+from es_ttc.cli.size_estimates import size_sentence
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,9 +37,10 @@ if TYPE_CHECKING:
     from es_ttc.index.ingest.pipeline import Report
     from es_ttc.index.ingest.readers import Record
     from es_ttc.index.mappings.indices import Index
+    from es_ttc.index.mappings.spec import IndexSpec
 
 _PEEKED = 50
-_MERGE_SECONDS = 6 * 3600.0
+_FEW = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,8 @@ class IngestCommand:
 @click.option(
     "--merge",
     is_flag=True,
-    help="Merge the index's segments at the end: int8 token vectors then take less than half of the space. The engine "
-    "reads and writes the index once more.",
+    help="Merge the index's segments at the end: features then take less than half of the space. The engine reads and "
+    "writes the index once more, after up to a minute.",
 )
 @json_flag
 def ingest(
@@ -218,12 +220,11 @@ async def _run(settings: Settings, request: IngestCommand) -> "tuple[IngestResul
 async def _size(engine: "Engine", index: str, *, merge: bool) -> int | None:
     """Return the bytes of an index on disk, after a merge of its segments where it is requested."""
     from es_ttc.index.mappings.contents import stored_bytes
+    from es_ttc.index.mappings.merging import merge_segments
 
     if merge:
-        with stderr.status("merging segments"):
-            params = {"max_num_segments": "1"}
-            await engine.request("POST", f"/{index}/_forcemerge", params=params, timeout=_MERGE_SECONDS)
-            await engine.refresh(index)  # until then the merged segments' files are held open
+        with stderr.status("merging segments (at first up to a minute until the engine can drop what it keeps)"):
+            await merge_segments(engine, index)
     return await stored_bytes(engine, index)
 
 
@@ -251,6 +252,7 @@ async def _ready(
     required = spec or IndexSpec(encoder.identity, **given(text_fields=request.text_fields))
     records = await asyncio.to_thread(inputs.peek, _PEEKED)
     _check_text(records, required.text_fields)
+    await _tell_size(inputs, records, required, encoder)
     if index is None:
         if not records:
             raise InvalidRequest(
@@ -266,6 +268,21 @@ async def _ready(
         if index is None:
             raise EngineError(f"index [{request.name}] was deleted as soon as it was made")
     return index, encoder
+
+
+async def _tell_size(inputs: "Inputs", records: "Sequence[Record]", spec: "IndexSpec", encoder: "Encoder") -> None:
+    """Say what the features will take on disk."""
+    from es_ttc.index.ingest.size_estimate import estimate_size
+
+    documents = [record.document for record in records if record.document]
+    size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
+    if size is None:
+        return
+    read = inputs.fraction
+    total = len(records) if len(records) < _PEEKED else None
+    if total is None and read and read < _FEW:  # files are read ahead: of a small one all is read at once
+        total = round(len(records) / read)
+    click.echo(f"{size_sentence(size, spec, total)} (estimated)", err=True)
 
 
 def _check_text(records: "Sequence[Record]", text_fields: Sequence[str]) -> None:

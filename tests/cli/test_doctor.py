@@ -25,6 +25,7 @@ from es_ttc.index.mappings.index import create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.cli.conftest import Filled
+from tests.support.llm import settings_for
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -186,3 +187,12 @@ def test_a_version_without_maintenance_is_a_warning(version: tuple[int, ...], ve
     check = checks.engine_check("http://engine", found)
     assert (check.verdict, check.mend) == (verdict, mend)
     assert check.detail.startswith(f"Elasticsearch {'.'.join(map(str, version))} at http://engine")
+
+
+@pytest.mark.slow
+@pytest.mark.llm
+@pytest.mark.parametrize(("api", "verdict"), [("completions", Verdict.OK), ("chat", Verdict.WARNING)])
+async def test_a_model_of_the_other_kind_is_told_by_its_answer(llm_url: str, api: str, verdict: Verdict) -> None:
+    found = await checks.model(settings_for(llm_url, llm_api=api))
+    assert found.verdict is verdict, found
+    assert ("ES_TTC_LLM_API=completions" in found.mend) is (api == "chat")

@@ -14,6 +14,8 @@ from es_ttc.cli.app import run
 from tests.serving.client import call
 from tests.support.signals import hear_ctrl_c, ignore_ctrl_c
 
+NDJSON = {"content-type": "application/x-ndjson"}
+
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine_url: str) -> Path:
@@ -53,10 +55,8 @@ def test_make_fill_show_and_delete_an_index(work: Path, index_name: str, capsys:
     assert (shown["documents"], shown["states"], shown["lacking"]) == (2, {"ready": 2}, 0)
     assert shown["spec"] == made["spec"]
     (work / "more.csv").write_text("sku,body\na,first again\nb,second again\nd,third\n")
-    assert run(["ingest", index_name, "more.csv", "--id-field", "sku", "--merge", "--json"]) == 0
+    assert run(["ingest", index_name, "more.csv", "--id-field", "sku", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["bytes"] > 1000
-    found = call(os.environ["ES_TTC_ENGINE"], "GET", f"/{index_name}/_stats/segments").json()
-    assert found["_all"]["primaries"]["segments"]["count"] <= 2  # one in each shard
     assert run(["index", "show", index_name]) == 0
     report = capsys.readouterr().out
     assert "float16, up to 32 a document" in report
@@ -69,6 +69,33 @@ def test_make_fill_show_and_delete_an_index(work: Path, index_name: str, capsys:
     assert "--yes" in capsys.readouterr().err
     assert run(["index", "delete", index_name, "--yes"]) == 0
     assert run(["index", "show", index_name]) == 1
+
+
+def test_features_take_what_was_estimated(here: Path, index_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [json.dumps({"text": f"{number} " * 30 + "has a few words of its own"}) for number in range(60)]
+    (here / "first.jsonl").write_text("\n".join(lines[:30]))
+    (here / "all.jsonl").write_text("\n".join(lines))
+    assert run(["ingest", index_name, "first.jsonl", "--json"]) == 0
+    captured = capsys.readouterr()
+    at_once = json.loads(captured.out)["bytes"]
+    assert "for all 30; before segments are merged 2." in captured.err
+    assert "Less: --codec residual4 (half)" in captured.err
+    assert run(["ingest", index_name, "all.jsonl", "--merge", "--json"]) == 0  # waits for the engine's leases
+    merged = json.loads(capsys.readouterr().out)["bytes"]
+    found = call(os.environ["ES_TTC_ENGINE"], "GET", f"/{index_name}/_stats/segments").json()
+    assert found["_all"]["primaries"]["segments"]["count"] == 1
+    assert merged < 1.2 * at_once  # of twice as many documents
+    documents = {"mappings": {"properties": {"text": {"type": "text"}}}}
+    plain = f"{index_name}-plain"
+    assert call(os.environ["ES_TTC_ENGINE"], "PUT", f"/{plain}", documents).status == 200
+    bulk = "".join(f'{{"index": {{}}}}\n{line}\n' for line in lines).encode()
+    written = call(os.environ["ES_TTC_ENGINE"], "POST", f"/{plain}/_bulk?refresh=true", bulk, NDJSON)
+    assert written.json()["errors"] is False
+    assert run(["attach", plain, "--text-fields", "text", "--dry-run", "--json"]) == 0
+    [one] = json.loads(capsys.readouterr().out)["indices"]
+    assert one["estimate"]["documents"] == 60
+    assert one["estimate"]["bytes"] == pytest.approx(merged, rel=0.25)
+    assert call(os.environ["ES_TTC_ENGINE"], "GET", f"/ttc-*{plain}*").json() == {}
 
 
 @pytest.mark.parametrize(

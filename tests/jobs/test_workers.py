@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -78,7 +79,7 @@ async def test_commands_and_two_workers_on_one_redis(
 
         submitted = await jobs("submit", index_name, "--tau", "0.5", "--lanes", "4", "--json")
         assert submitted["state"] == "running"
-        with worker_at(place), worker_at(place):
+        with worker_at(place) as first, worker_at(place) as second:
             watched = await jobs("watch", submitted["id"], "--every", "0.5")
             assert "completed" in watched
             assert "60 of 60, 120 phrases written" in watched
@@ -94,6 +95,7 @@ async def test_commands_and_two_workers_on_one_redis(
             assert (await jobs("pause", job, "--json"))["state"] == "paused"
             assert (await jobs("resume", job, "--json"))["state"] in ("idle", "running")
             assert (await jobs("cancel", job, "--json"))["state"] == "cancelled"
+            assert [first.stop(signal.SIGINT), second.stop()] == [0, 0], first.log.read_text()[-3000:]
         listed = await jobs("list", "--json")
         assert [(each["id"], each["state"]) for each in listed["jobs"]] == [
             (job, "cancelled"),

@@ -98,9 +98,9 @@ class Worker:
         self.process.wait(20)
         self._log.close()
 
-    def stop(self) -> int:
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> int:
         """End it politely; the exit status."""
-        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(by)
         try:
             status = self.process.wait(60)
         finally:

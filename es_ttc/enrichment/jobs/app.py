@@ -157,14 +157,19 @@ def run_until_stopped(app: Celery, settings: Settings, **options: Any) -> int:
     )
 
     begun = threading.Event()
+    stopped: list[str] = []
 
     def begin(**_: Any) -> None:
         begun.set()
         beat.start()
 
+    def stop(how: str, **_: Any) -> None:
+        stopped.append(how)
+
     # Celery warns of superusers because of pickles, which are not accepted, and names an option that is not ours.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     signals.worker_ready.connect(begin, weak=False)
+    signals.worker_shutting_down.connect(stop, weak=False)
     worker = app.Worker(
         loglevel=logging.getLogger().getEffectiveLevel(), without_mingle=True, without_gossip=True, quiet=True,
         **options,
@@ -173,9 +178,11 @@ def run_until_stopped(app: Celery, settings: Settings, **options: Any) -> int:
         worker.start()
     finally:
         signals.worker_ready.disconnect(begin)
+        signals.worker_shutting_down.disconnect(stop)
         if begun.is_set():  # stopping waits for the end of a thread, which without a Redis never began
             beat.stop()
-    return int(worker.exitcode or 0)
+    # Celery ends with 1 after Ctrl-C, also where all work under way was finished.
+    return 0 if stopped == ["Warm"] else int(worker.exitcode or 0)
 
 
 async def prepare(settings: Settings) -> None:

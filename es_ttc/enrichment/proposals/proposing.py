@@ -40,6 +40,7 @@ class NoReadableProposal(Exception):
 
     def __init__(self, sample: str, usage: Usage) -> None:
         super().__init__(f"the model's answer holds no phrases: {sample!r}")
+        self.sample = sample
         self.usage = usage
 
 

@@ -56,12 +56,26 @@ async def contents(engine: Engine, index: str, spec: IndexSpec) -> IndexCounts:
 
 
 async def stored_bytes(engine: Engine, index: str) -> int | None:
-    """Return the size of an index's primary shards on disk; None if the engine does not tell this user."""
+    """Return the size of an index's primary shards on disk; None if the engine does not tell this user.
+
+    It is the sum of the segments: the sizes of `_stats` are up to ten seconds old.
+    """
+    sizes = "indices.*.shards.*.routing.primary,indices.*.shards.*.segments.*.size_in_bytes"
     try:
-        sizes = await engine.request("GET", f"/{index}/_stats/store")
+        answer = await engine.request("GET", f"/{index}/_segments", params={"filter_path": sizes})
     except EngineError as error:
         if error.upstream_status not in NOT_OFFERED:
             raise
         return None
-    size: int = sizes["_all"]["primaries"]["store"]["size_in_bytes"]
-    return size
+    copies = [
+        copy
+        for each in (answer or {}).get("indices", {}).values()
+        for shard in each.get("shards", {}).values()
+        for copy in shard
+    ]
+    return sum(
+        int(segment["size_in_bytes"])
+        for copy in copies
+        if copy["routing"]["primary"]
+        for segment in copy.get("segments", {}).values()
+    )

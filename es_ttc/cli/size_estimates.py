@@ -1,0 +1,46 @@
+"""What features will take on disk, in a sentence, before they are written."""
+
+from typing import TYPE_CHECKING
+
+from es_ttc.cli.common import mebibytes
+
+if TYPE_CHECKING:
+    from es_ttc.index.ingest.size_estimate import SizeEstimate
+    from es_ttc.index.mappings.spec import IndexSpec
+
+_KIB = 2**10
+_TEXT = "A sentence of some twenty words stands for the documents that are going to be stored in this index later on. "
+_SENTENCES = 12
+
+
+def a_text() -> str:
+    """Return a text of some 250 tokens, for an estimate where there is no document yet."""
+    return _TEXT * _SENTENCES
+
+
+def size_sentence(size: "SizeEstimate", spec: "IndexSpec", documents: int | None = None) -> str:
+    """Return the sizes of a document's features, of those of all documents if their number is known, and what is less.
+
+    Args:
+        size: The estimate.
+        spec: The spec of the index.
+        documents: Number of documents; None if it is not known.
+    """
+    tokens = f" with its {size.tokens:,.0f} token vectors" if size.tokens else ""
+    one = f"features take about {size.merged / _KIB:,.1f} KiB a document{tokens}"
+    if documents is not None:
+        one += f", {mebibytes(round(documents * size.merged))} for all {documents:,}"
+    told = f"{one}; before segments are merged {size.at_once / size.merged:.1f} times that"
+    return f"{told}. {_less(spec)}" if size.tokens else told
+
+
+def _less(spec: "IndexSpec") -> str:
+    """Return the options that would take less, as far as they are not chosen."""
+    options = []
+    if spec.tokens == "packed":
+        options += ["--codec residual4 (half)"] if spec.codec == "int8" else []
+        options += ["--codec int8 (half)"] if spec.codec == "float16" else []
+    else:
+        options += ["--tokens packed (a quarter)"]
+    options += ["--token-pooling 2 (half)"] if spec.token_pooling == 1 else []
+    return f"Less: {', '.join([*options, '--tokens none'])}"

@@ -1,0 +1,87 @@
+"""What features will take on an engine's disk, estimated from the first documents before anything is written."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import orjson
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.ingest.compose import Document, compose
+from es_ttc.index.ingest.encode import encode_documents, feature_fields
+from es_ttc.index.mappings.spec import IndexSpec
+
+DOCUMENTS = 8
+"""Documents that are encoded for an estimate."""
+_FLOAT32 = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SizeEstimate:
+    """Mean size of the features of one document; its own text and its index are not counted.
+
+    Attributes:
+        tokens: Token vectors of a document.
+        at_once: Bytes on disk after it was written: Lucene keeps the JSON of new documents for recovery.
+        merged: Bytes on disk once its segment has been merged.
+    """
+
+    tokens: float
+    at_once: float
+    merged: float
+
+    def as_dict(self, documents: int | None = None) -> dict[str, int | float | None]:
+        """Return a JSON-ready form, with the bytes of some number of documents."""
+        total = {} if documents is None else {"documents": documents, "bytes": round(documents * self.merged)}
+        return {
+            "tokens_a_document": round(self.tokens, 1),
+            "bytes_a_document_at_once": round(self.at_once),
+            "bytes_a_document": round(self.merged),
+            **total,
+        }
+
+
+def estimate_size(documents: Sequence[Document], spec: IndexSpec, encoder: Encoder) -> SizeEstimate | None:
+    """Encode the first documents that have text, and count the bytes of their features; None if none has text.
+
+    Args:
+        documents: Documents of the same kind as those that follow.
+        spec: The spec of the index.
+        encoder: The index's.
+
+    Raises:
+        EncoderError: A text could not be encoded.
+    """
+    sample = list(islice((document for document in documents if _has_text(document, spec)), DOCUMENTS))
+    if not sample:
+        return None
+    features = encode_documents(sample, spec, encoder)
+    stored = [feature_fields(one, spec) for one in features]
+    merged = [sum(map(_stored_bytes, fields.values())) for fields in stored]
+    recovery = [len(orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)) for fields in stored]
+    tokens = [0 if one.tokens is None else len(one.tokens.vectors.values) for one in features]
+    means = (float(np.mean(each)) for each in (tokens, np.add(merged, recovery), merged))
+    return SizeEstimate(*means)
+
+
+def _has_text(document: Document, spec: IndexSpec) -> bool:
+    try:
+        return bool(compose(document, spec.text_fields)[0])
+    except InvalidRequest:  # ingest rejects the document
+        return False
+
+
+def _stored_bytes(value: Any) -> int:
+    """Return the bytes of one field: a blob's, four for each component of a vector, else those of its text."""
+    if isinstance(value, np.ndarray):
+        return int(value.size) * _FLOAT32
+    if isinstance(value, str):
+        return len(value) * 3 // 4  # base64 but for the hash and two short names
+    if isinstance(value, Mapping):
+        return sum(map(_stored_bytes, value.values()))
+    if isinstance(value, Sequence):
+        return sum(map(_stored_bytes, value))
+    return _FLOAT32
