@@ -1,7 +1,7 @@
 """What a rescorer is: a declaration (name, parameters, needs) and one function from a query and a window to scores."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -119,6 +119,22 @@ class Window:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def part(self, places: Sequence[int]) -> "Window":
+        """Return some of the documents as a window of their own, all of which have the features that are present."""
+        picked: dict[str, Any] = {
+            name: [values[place] for place in places]
+            for name in ("ids", "tokens", "norms", "offsets", "chunks")
+            if (values := getattr(self, name)) is not None
+        }
+        rows = np.array(places, np.intp)
+        picked |= {
+            name: values[rows]
+            for name in ("first_pass", "pooled", "reversed")
+            if (values := getattr(self, name)) is not None
+        }
+        numbers = {name: values[rows] for name, values in self.numbers.items()}
+        return replace(self, **picked, numbers=numbers, present={})
+
 
 P = TypeVar("P", bound=Params, contravariant=True)
 
@@ -177,6 +193,15 @@ class PartialRescorer(Rescorer[P], Protocol[P]):
 
     def summary(self, query: Query, window: Window, params: P) -> dict[str, Any]:
         """Return what the response tells about the scoring as a whole (JSON-ready)."""
+        ...
+
+
+@runtime_checkable
+class SelectiveRescorer(Rescorer[P], Protocol[P]):
+    """A rescorer that shows some documents of a window in less time than all: those of the page."""
+
+    def detail_of(self, query: Query, window: Window, params: P, places: Sequence[int]) -> list[dict[str, Any]]:
+        """Return what `detail` shows of the documents at these places of the window, in their order."""
         ...
 
 
