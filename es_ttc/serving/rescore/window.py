@@ -11,6 +11,7 @@ import numpy as np
 
 from es_ttc.errors import EsTtcError
 from es_ttc.rescorers import registry
+from es_ttc.rescorers.base import SelectiveRescorer
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
@@ -125,8 +126,11 @@ class WindowRescoring:
 
     @property
     def reads_bare_hits(self) -> bool:
-        """Whether hits with only content hashes can be ranked."""
-        return True
+        """Whether hits with only content hashes can be ranked.
+
+        Details that depend on the whole window may contain the id of any of its documents.
+        """
+        return not self.method.detail or isinstance(self.method.rescorer, SelectiveRescorer)
 
     async def rank(self, answered: Answered) -> RescoredResponse:
         """Put the engine's response in the method's order, in place.
