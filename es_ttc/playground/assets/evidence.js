@@ -69,7 +69,8 @@ function Origin({ hit }) {
  * @param {boolean} props.counts Whether the ranking is made of them.
  */
 function Signals({ signals, method, counts }) {
-  const shares = Object.values(signals).map(({ share }) => share ?? 0);
+  const shares = Object.values(signals).flatMap(({ share }) => (share === undefined ? [] : [share]));
+  if (!shares.length) return html`<p>${scoresOf(signals)}</p>`;
   const total = shares.reduce((sum, share) => sum + share, 0);
   const widest = Math.max(...shares.map(Math.abs), 1e-9);
   return html`<section>
@@ -108,6 +109,18 @@ function Signals({ signals, method, counts }) {
       html`<p class="hint">Shares compare the document with the others of its window: 0 is an average one.</p>`
     }
   </section>`;
+}
+
+/**
+ * @param {Record<string, {score: number | null}>} signals Of a method that does not add them up.
+ * @returns {string}
+ */
+function scoresOf(signals) {
+  const shownScores = Object.entries(signals).map(([name, { score }]) => {
+    const label = SIGNALS[/** @type {keyof SIGNALS} */ (name)] ?? name;
+    return `${label} ${typeof score === "number" ? score.toPrecision(3) : "–"}`;
+  });
+  return `Signals: ${shownScores.join(", ")}.`;
 }
 
 /** @param {{part: number}} props From -1 to 1. */
