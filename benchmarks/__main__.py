@@ -26,7 +26,7 @@ _PARTS = frozenset(
 )
 WITH_ENGINE = frozenset(
     {
-        "blend_engines", "blend_speed", "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill",
+        "blend_engines", "blend_speed", "detail_map", "gateway", "growth", "soak", "table_iv", "ingest", "ingest_kill",
         "judging_picture", "knn_index_check", "knn_retrieval", "loop_hold", "neighbour_graph", "nested_tokens",
         "playground", "sira", "storage", "workers", "write_latency", "written_documents",
     }

@@ -1,7 +1,7 @@
 """What a rescorer is: a declaration (name, parameters, needs) and one function from a query and a window to scores."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -57,6 +57,8 @@ class Query:
             (the agents' roles of Spectral Retrieval, section V-A).
         tokens: ``(t, d)`` float32 unit rows, the token vectors of the first text; None unless
             ``Feature.QUERY_TOKENS`` is needed.
+        token_spans: ``(t, 2)`` int32, first and end character of each of them in the text, an empty span for special
+            ones; for details, None where they are not known.
         encode: The encoder of the vectors, for methods that encode texts of their own; None unless
             ``Feature.ENCODER`` is needed.
         late: Whether the encoder is a late-interaction model, whose ``tokens`` are always given.
@@ -70,6 +72,7 @@ class Query:
     encode: EncodeFn | None = None
     late: bool = False
     word_means: Float32 | None = None
+    token_spans: NDArray[np.int32] | None = None
 
     @property
     def of_tokens(self) -> Float32:
@@ -115,6 +118,22 @@ class Window:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def part(self, places: Sequence[int]) -> "Window":
+        """Return some of the documents as a window of their own, all of which have the features that are present."""
+        picked: dict[str, Any] = {
+            name: [values[place] for place in places]
+            for name in ("ids", "tokens", "norms", "offsets", "chunks")
+            if (values := getattr(self, name)) is not None
+        }
+        rows = np.array(places, np.intp)
+        picked |= {
+            name: values[rows]
+            for name in ("first_pass", "pooled", "reversed")
+            if (values := getattr(self, name)) is not None
+        }
+        numbers = {name: values[rows] for name, values in self.numbers.items()}
+        return replace(self, **picked, numbers=numbers, present={})
 
 
 P = TypeVar("P", bound=Params, contravariant=True)
@@ -174,6 +193,15 @@ class PartialRescorer(Rescorer[P], Protocol[P]):
 
     def summary(self, query: Query, window: Window, params: P) -> dict[str, Any]:
         """Return what the response tells about the scoring as a whole (JSON-ready)."""
+        ...
+
+
+@runtime_checkable
+class SelectiveRescorer(Rescorer[P], Protocol[P]):
+    """A rescorer that shows some documents of a window in less time than all: those of the page."""
+
+    def detail_of(self, query: Query, window: Window, params: P, places: Sequence[int]) -> list[dict[str, Any]]:
+        """Return what `detail` shows of the documents at these places of the window, in their order."""
         ...
 
 

@@ -57,7 +57,7 @@ from es_ttc.serving.query.rewriting import RewriteService
 from es_ttc.serving.query.shared_model import SharedModel
 from es_ttc.serving.query.stage import RewriteStage
 from es_ttc.serving.rescore.candidates import NearestDocuments
-from es_ttc.serving.rescore.passages import PassageReader
+from es_ttc.serving.rescore.page_evidence import PageEvidence
 from es_ttc.serving.rescore.stage import RescoreStage
 from es_ttc.serving.rescore.window import WindowRescorers
 from es_ttc.serving.schemas.openapi import MODEL_TOKEN, SIDECAR_TOKEN, token_of_path
@@ -267,7 +267,7 @@ def search_pipeline(settings: GatewaySettings, services: Services, callers: Call
             rescorers,
             strategies,
             services.attached,
-            PassageReader(services.scorer, timeout_ms),
+            PageEvidence(services.scorer, timeout_ms),
             services.numbers,
             accepted,
             callers,

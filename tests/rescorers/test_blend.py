@@ -130,6 +130,8 @@ def test_a_document_without_features_is_scored_by_what_it_has() -> None:
     assert detail[4]["signals"]["dense"] == {"score": None, "share": 0.0}
     assert "scale" in detail[3]
     assert "scale" not in detail[4]
+    for places in ([7, 4, 0], [4], []):
+        assert blend.detail_of(query, holes, DEFAULT, places) == [detail[place] for place in places]
 
 
 def test_a_constant_signal_says_nothing() -> None:

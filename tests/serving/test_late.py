@@ -130,6 +130,24 @@ def test_blend_takes_it_and_dense_is_the_mean_of_its_tokens(late: Late, models: 
     np.testing.assert_allclose(found, (1 + means[1:] @ means[0]) / 2, atol=1e-4)
 
 
+def test_the_map_has_a_row_for_each_token_of_the_query_also_the_added_ones(late: Late) -> None:
+    asked = rescored(QUERIES[0], method="maxsim", detail="map")
+    punctuation = str(DOCUMENTS.index("...!"))  # the model keeps no vector of it, so nothing of it can be shown
+    hits = search(late.gateway, late.indices["native"], asked).json()["hits"]["hits"]
+    assert [hit["_id"] for hit in hits if "map" not in hit["_ttc"]] == [punctuation]
+    for hit in hits:
+        if hit["_id"] == punctuation:
+            continue
+        part, columns = hit["_ttc"]["map"]["late"], len(hit["_ttc"]["map"]["tokens"]["field"])
+        rows = np.frombuffer(b64decode(part["values"]), np.uint8).reshape(len(part["query_tokens"]), columns)
+        words = [word for word in part["query_tokens"] if word is not None]
+        assert "".join(words) == QUERIES[0].replace(" ", "")
+        assert len(words) < len(rows)
+        step = (part["high"] - part["low"]) / 255
+        found = np.maximum((part["low"] + rows * step).max(axis=1), part["elsewhere"]).mean()
+        assert hit["_score"] * 2 - 1 == pytest.approx(found, abs=step)
+
+
 def test_the_pooled_query_can_be_asked_for(late: Late) -> None:
     index = late.indices["native"]
     pooled = scores(search(late.gateway, index, rescored("dog", method="maxsim", params={"query": "pooled"})))

@@ -58,6 +58,7 @@ def test_a_section_with_everything() -> None:
         ({}, ["[ttc.method] is missing"]),
         ({"method": 3}, ["[ttc.method]", "got 3"]),
         ({"method": "spectral", "detail": 1}, ["[ttc.detail]", "got 1"]),
+        ({"method": "spectral", "detail": "maps"}, ['got "maps": must be true, false or "map"']),
         ({"method": "spectral", "query_weight": True}, ["[ttc.query_weight]", "got true"]),
         ({"method": "spectral", "query_weight": -1}, ["[ttc.query_weight]", "got -1"]),
         ({"method": "spectral", "query_weight": float("nan")}, ["[ttc.query_weight]"]),

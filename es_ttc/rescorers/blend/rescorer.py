@@ -1,6 +1,6 @@
 """Blend: several signals of relevance, made comparable and added up. The default method."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,6 @@ from es_ttc.rescorers.blend.signals import (
     SignalScores,
     all_signal_scores,
     has_signal,
-    part_of,
     read_by,
     signals_summary,
 )
@@ -102,9 +101,15 @@ class BlendRescorer:
 
     def detail(self, query: Query, window: Window, params: BlendParams) -> list[dict[str, Any]]:
         """Return each signal's score and its share of the mean; with token vectors, spectral retrieval's evidence."""
+        return self.detail_of(query, window, params, range(len(window)))
+
+    def detail_of(
+        self, query: Query, window: Window, params: BlendParams, places: Sequence[int]
+    ) -> list[dict[str, Any]]:
+        """Return the details of some documents; the evidence, which takes longest, is computed for these alone."""
         signals, shares = _shares(query, window, params)
-        details: list[dict[str, Any]] = [
-            {
+        details: dict[int, dict[str, Any]] = {
+            place: {
                 "signals": {
                     name: {
                         "score": round(float(one.scores[place]), 6) if one.known[place] else None,
@@ -113,14 +118,14 @@ class BlendRescorer:
                     for name, one in signals.items()
                 }
             }
-            for place in range(len(window))
-        ]
+            for place in places
+        }
         if "spectral" in signals:
-            known = signals["spectral"].known
-            evidence = _EVIDENCE.detail(query, part_of(window, known), SpectralParams())
-            for place, found in zip(np.flatnonzero(known).tolist(), evidence, strict=True):
+            known = [place for place in details if signals["spectral"].known[place]]
+            evidence = _EVIDENCE.detail(query, window.part(known), SpectralParams())
+            for place, found in zip(known, evidence, strict=True):
                 details[place] |= {key: value for key, value in found.items() if key != "score"}
-        return details
+        return [details[place] for place in places]
 
     def summary(self, query: Query, window: Window, params: BlendParams) -> dict[str, Any]:
         """Return which signals were taken, which the index lacks, and how many documents have no features.

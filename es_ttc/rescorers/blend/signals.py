@@ -1,7 +1,7 @@
 """The signals that a blend adds up: what each reads, and how it scores the documents that have it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -153,17 +153,7 @@ def documents_with(features: frozenset[Feature], window: Window) -> Mask:
 
 def part_of(window: Window, known: Mask) -> Window:
     """Return those documents of a window that have what is read, as a window of their own; all of it where all have."""
-    if known.all():
-        return window
-    places = np.flatnonzero(known).tolist()
-    picked: dict[str, Any] = {
-        name: [values[place] for place in places]
-        for name in ("ids", "tokens", "norms", "offsets", "chunks")
-        if (values := getattr(window, name)) is not None
-    }
-    pooled = None if window.pooled is None else window.pooled[places]
-    numbers = {name: values[places] for name, values in window.numbers.items()}
-    return replace(window, **picked, first_pass=window.first_pass[places], pooled=pooled, numbers=numbers, present={})
+    return window if known.all() else window.part(np.flatnonzero(known).tolist())
 
 
 def _carried(feature: Feature, query: Query, window: Window) -> bool:

@@ -14,6 +14,7 @@ from es_ttc.rescorers.nnn.path import select
 from es_ttc.vectors.tokens import Float32
 
 _MAX_REDUNDANT = 3
+_MAX_SIMILARITIES = 20
 _LEAST_COEFFICIENT = 1e-30
 """Smaller coefficients count as zero: float32 has no values for the scores below them."""
 
@@ -52,7 +53,8 @@ class NnnRescorer:
         inner product with the residual; ``residual_norm``; ``l1`` and ``l2`` as used; ``certified``, whether the
         solution reached its tolerance. For a document above l1 without a coefficient, ``redundant_with``: the selected
         documents that explain most of its relevance, with their ``contribution``; relevance is unexplained plus all
-        contributions.
+        contributions. For such a document and for a selected one, ``similarities``: its cosines with the (other)
+        selected documents, those of the greatest coefficients first, at most 20.
         """
         assert window.pooled is not None  # noqa: S101 - promised by needs
         return details(_solution(query, window, params), window.pooled, mean_of(query), window.ids)
@@ -84,7 +86,9 @@ def details(solution: Solution, rows: Float32, query: Float64, ids: Sequence[str
     vectors = rows.astype(np.float64)
     relevance = vectors @ query
     unexplained = vectors @ solution.residual
-    contributions = (vectors @ vectors[solution.support].T) * solution.coefficients
+    similarities = vectors @ vectors[solution.support].T
+    contributions = similarities * solution.coefficients
+    greatest = np.argsort(-solution.coefficients, kind="stable")[:_MAX_SIMILARITIES].tolist()
     common = {
         "residual_norm": float(np.linalg.norm(solution.residual)),
         "l1": solution.penalty.l1,
@@ -99,7 +103,14 @@ def details(solution: Solution, rows: Float32, query: Float64, ids: Sequence[str
             "unexplained": float(unexplained[place]),
             **common,
         }
-        if coefficient == 0 and relevance[place] > solution.penalty.l1:
+        redundant = coefficient == 0 and relevance[place] > solution.penalty.l1
+        if coefficient > 0 or redundant:
+            detail["similarities"] = [
+                {"id": ids[solution.support[one]], "similarity": round(float(similarities[place, one]), 6)}
+                for one in greatest
+                if solution.support[one] != place
+            ]
+        if redundant:
             detail["redundant_with"] = _largest(contributions[place], solution, ids)
         shown.append(detail)
     return shown

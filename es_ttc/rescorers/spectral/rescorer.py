@@ -68,6 +68,12 @@ class SpectralRescorer:
                 details[place] = roles[best] if len(roles) == 1 else {**roles[best], "role": best, "roles": roles}
         return details
 
+    def detail_of(
+        self, query: Query, window: Window, params: SpectralParams, places: Sequence[int]
+    ) -> list[dict[str, Any]]:
+        """Return the evidence of some documents, which does not depend on the others."""
+        return self.detail(query, window.part(places), params)
+
 
 def _by_role(
     vectors: Float32, tokens: Sequence[TokenVectors], norms: Sequence[ScaleNorms] | None, params: SpectralParams

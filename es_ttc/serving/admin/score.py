@@ -127,7 +127,7 @@ class SidecarService:
             )
         rescorer = registry.load(section.method)
         params, tuned = self._tuned.parse(rescorer, section.params)
-        method = Method(rescorer, params, section.detail)
+        method = Method(rescorer, params, bool(section.detail))
         if method.fields:
             raise InvalidRequest(
                 f"method [{section.method}] reads the numeric fields [{', '.join(method.fields)}], which the engine's "

@@ -200,9 +200,10 @@ class Encoders:
             encodings.tokens[0] if tokens or late else None,
             late=late,
             word_means=word_means(encodings) if words else None,
+            token_spans=encodings.offsets[0] if tokens or late else None,
         )
         key = encoder.identity.key
-        held = (query.vectors, query.tokens, query.word_means)
+        held = (query.vectors, query.tokens, query.word_means, query.token_spans)
         weight = sum(one.nbytes for one in held if one is not None) + sum(map(len, texts))
         self._queries.put((key, texts, tokens), query, weight)
         return EncodedQuery(query, key, time.perf_counter() - started)

@@ -13,7 +13,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EngineError, EsTtcError, MissingFeature
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import CHUNKS, ENCODER, HASH, REVERSED
-from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.rescorers.base import Feature, Query, SelectiveRescorer, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.attached import FeatureLocations, own_key
@@ -200,8 +200,11 @@ class WindowScorer:
         """
         if scored.window is None or scored.query is None or not places:
             return []
+        pool, rescorer = self._services.pool, method.rescorer
+        if isinstance(rescorer, SelectiveRescorer):
+            return await pool.run(rescorer.detail_of, scored.query, scored.window, method.params, places)
         # The whole window, because details may depend on its other documents.
-        details = await self._services.pool.run(method.rescorer.detail, scored.query, scored.window, method.params)
+        details = await pool.run(rescorer.detail, scored.query, scored.window, method.params)
         return [details[place] for place in places]
 
     def summary(self, scored: WindowScores, method: Method) -> dict[str, Any]:

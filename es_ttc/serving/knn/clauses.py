@@ -19,7 +19,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.spec import HASH, ROOT, VECTOR
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
-from es_ttc.serving.search.section import KEY, OF_RESCORE, Section, parse_section
+from es_ttc.serving.search.section import KEY, Section, parse_section, require_clause
 from es_ttc.vectors.tokens import Float32
 
 TEXT = "query_text"
@@ -381,10 +381,8 @@ def _check_keys(
             f"[{where}] searches [{field}], and the index has its vectors in a side index: name [{VECTOR}], or add "
             f"[{KEY}] with a method that searches the others"
         )
-    for key in OF_RESCORE if section is not None else ():
-        if getattr(section, key) != Section.model_fields[key].default:
-            instead = "k" if key == "candidates" else "boost"
-            raise InvalidRequest(f"[{KEY}.{key}] belongs to [rescore]: in [knn] use [{instead}]")
+    if section is not None:
+        require_clause(section, "knn", lambda key: f"in [knn] use [{'k' if key == 'candidates' else 'boost'}]")
     _check_number(given, "k", where, least=1, most=max_k)
     _check_number(given, "num_candidates", where, least=1, most=10_000)
     _check_number(given, "boost", where, least=0, whole=False)

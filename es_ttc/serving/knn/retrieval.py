@@ -201,7 +201,7 @@ class RetrievalService:
         Documents that contain their own vectors are identified by content hash if possible, because ids are slower.
         """
         clause, section = request.clause, request.clause.section
-        details = section is not None and section.detail
+        details = section is not None and bool(section.detail)
         if indices.sides:
             in_side_indices = SideIndexSearch(clause, context, indices, client, self._services, details=details)
             return await self._search(request, method, query, in_side_indices, timings)

@@ -7,7 +7,7 @@ from typing import Any
 from es_ttc.errors import InvalidRequest
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.knn.clauses import Place
-from es_ttc.serving.search.section import KEY, OF_RESCORE, Section, parse_section
+from es_ttc.serving.search.section import KEY, Section, parse_section, require_clause
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +68,11 @@ def _read(place: Place, value: Mapping[str, Any], limits: RequestLimits) -> Quer
         if key != KEY:
             raise InvalidRequest(f"[query] holds [{key}] beside [{KEY}]: join the two by a [bool] query")
     section = parse_section(value[KEY], limits)
-    for key in OF_RESCORE:
-        if getattr(section, key) != Section.model_fields[key].default:
-            instead = "leave it out" if key == "candidates" else f"in [query] give [{KEY}.params] a weight"
-            raise InvalidRequest(f"[{KEY}.{key}] belongs to [rescore]: {instead}")
+    require_clause(
+        section,
+        "query",
+        lambda key: "leave it out" if key == "candidates" else f"in [query] give [{KEY}.params] a weight",
+    )
     if section.query_texts is not None:
         raise InvalidRequest(f"[{KEY}.query_texts] belongs to [rescore]: in [query] give one text in [query_text]")
     if section.query_text is None:

@@ -131,9 +131,9 @@ class RewriteService:
             summary |= expansion.summary
             if section.detail:
                 summary |= _detail(expansion)
-        query = rewriter.query(question.clause.text, fields, expansion, params, named=section.detail)
+        query = rewriter.query(question.clause.text, fields, expansion, params, named=bool(section.detail))
         summary["took"] = {"rewrite": round(ms, 2)}
-        return RewriteResult(question.clause, query, summary, bool(summary["applied"]), section.detail, ms)
+        return RewriteResult(question.clause, query, summary, bool(summary["applied"]), bool(section.detail), ms)
 
     async def _searched(self, engine: CorpusQuestions, context: str, rewriter: Rewriter[Any], params: Params) -> Fields:
         named, needs = list(rewriter.fields(params)), rewriter.enrichment(params)

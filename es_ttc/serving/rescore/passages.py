@@ -1,8 +1,4 @@
-"""The passages of a page's hits: in `_ttc`, and as fragments of `highlight`.
-
-They depend on the query and on the stored token vectors only, so every method has them. Features are read for the hits
-of the page alone, with the caller's rights.
-"""
+"""The passages of a page's hits: in `_ttc`, and as fragments of `highlight`."""
 
 import time
 from collections.abc import Sequence
@@ -14,10 +10,8 @@ from pydantic import Field
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.rescorers.base import Feature, Params, Query, Window
 from es_ttc.rescorers.spectral.passages import Passage, best_passages
-from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
-from es_ttc.serving.features.scoring import WindowScorer
+from es_ttc.serving.rescore.page_details import HitDetail, PageReader
 from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.search.fallback import attempt, budget_ms
 from es_ttc.serving.search.response import add_took
 from es_ttc.serving.search.section import MAX_PASSAGES
 from es_ttc.serving.search.stage import Answered
@@ -63,13 +57,11 @@ class PassageReader:
     """Adds passages to hits.
 
     Args:
-        scorer: Reads features, and runs what is computed.
-        default_timeout_ms: Time budget of a request that sets none.
+        pages: Reads the page's features.
     """
 
-    def __init__(self, scorer: WindowScorer, default_timeout_ms: float) -> None:
-        self._scorer = scorer
-        self._default_timeout_ms = default_timeout_ms
+    def __init__(self, pages: PageReader) -> None:
+        self._pages = pages
 
     async def add(self, answered: Answered, plan: SearchPlan, since: float) -> None:
         """Add passages and fragments to the hits of a page, in place; after a failure the response says why not.
@@ -83,21 +75,14 @@ class PassageReader:
             InvalidRequest: The index lacks token vectors or their places in the text.
             EsTtcError: They cannot be had, and the request says ``on_error: fail``.
         """
-        response, section = answered.response, plan.section
+        response, began = answered.response, time.perf_counter()
         hits: list[dict[str, Any]] = response["hits"]["hits"]
         if not hits:
             return
-        began, total = time.perf_counter(), section.timeout_ms or self._default_timeout_ms
-        budget = max(0.0, total - (began - since) * 1000)
         with span("passages"):
-            found = await attempt(
-                self._of(hits, answered, plan),
-                what="reading passages",
-                method=section.method,
-                budget_ms=budget_ms(budget, plan.timeout_ms, answered.request.started),
-            )
+            found = await self._pages.in_time(self._of(answered, plan), "reading passages", answered, plan, since)
         if isinstance(found, EsTtcError):
-            if section.on_error == "fail":
+            if plan.section.on_error == "fail":
                 raise found
             response["ttc"]["passages"] = {"reason": str(found)}
             found = [[] for _ in hits]
@@ -107,27 +92,24 @@ class PassageReader:
         response["ttc"]["took"]["passages"] = round(ms, 2)
         add_took(response, ms)
 
-    async def _of(self, hits: Sequence[dict[str, Any]], answered: Answered, plan: SearchPlan) -> list[list[Named]]:
+    async def _of(self, answered: Answered, plan: SearchPlan) -> list[list[Named]]:
         """Return the passages of each hit, best first."""
         # A field's fragments are chosen among the passages of all fields, so there must be enough of them.
         count = MAX_PASSAGES if plan.highlights else plan.section.passages
-        method = Method(_METHOD, _Count(count=count), detail=True)
-        request = ScoringRequest(method, plan.texts, None, answered.caller, Timings())
-        scored = await self._scorer.score(hits, request)
-        position = {place: number for place, number in scored.positions().items() if place not in scored.stale}
-        found: list[list[Named]] = [[] for _ in hits]
-        details = await self._scorer.details(scored, method, [*position.values()])
-        for (place, number), detail in zip(position.items(), details, strict=True):
-            names = scored.fields[number]
-            found[place] = [(names[one.field], one) for one in detail["passages"] if one.field < len(names)]
-        encoded = {name for names in scored.fields for name in names}
+        details = await self._pages.details(answered, plan, _METHOD, _Count(count=count))
+        encoded = {name for detail in details if detail is not None for name in detail.fields}
         unknown = [highlight.field for highlight in plan.highlights if highlight.field not in encoded]
         if unknown:
             raise InvalidRequest(
                 f"[highlight.fields] names [{unknown[0]}], which has no token vectors: the page's documents have them "
                 f"of [{', '.join(sorted(encoded))}]"
             )
-        return found
+        return [[] if detail is None else _named(detail) for detail in details]
+
+
+def _named(detail: HitDetail) -> list[Named]:
+    """Return a hit's passages with the names of their fields."""
+    return [(detail.fields[one.field], one) for one in detail.shown["passages"] if one.field < len(detail.fields)]
 
 
 def _show(hit: dict[str, Any], passages: Sequence[Named], plan: SearchPlan) -> None:

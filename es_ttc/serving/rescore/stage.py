@@ -9,13 +9,14 @@ from es_ttc.errors import EsTtcError
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.keys import marks_of
 from es_ttc.serving.features.numbers import FieldsReader, NumericFields
+from es_ttc.serving.features.scores import Method
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.limits import RequestLimits
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.rescore.collapse import WindowGroups, following, rest_of_page
 from es_ttc.serving.rescore.page import shortest, shown_hit
-from es_ttc.serving.rescore.passages import PassageReader
+from es_ttc.serving.rescore.page_evidence import PageEvidence
 from es_ttc.serving.rescore.plan import SearchPlan, plan_search
 from es_ttc.serving.rescore.response import NONE_JOINED, RescoredResponse
 from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, joined_hits, page_hits, with_joined
@@ -40,6 +41,11 @@ class Rescoring(Protocol):
     @property
     def plan(self) -> SearchPlan:
         """The parsed search, with the fields of hits that the method reads."""
+        ...
+
+    @property
+    def method(self) -> Method | None:
+        """The method that scores documents; None for a reranker of the settings."""
         ...
 
     async def rank(self, answered: Answered) -> RescoredResponse:
@@ -70,7 +76,7 @@ class RescoreStage:
         rescorers: The methods that score a window.
         strategies: The methods that rerank under a budget.
         attached: Finds the features of attached indices.
-        passages: Adds passages to hits.
+        evidence: Adds passages and maps to hits.
         numbers: Refuses targets without a numeric field that a method reads.
         accepted: The callers and targets that the engine has answered recently.
         callers: Limits the windows of each caller.
@@ -84,7 +90,7 @@ class RescoreStage:
         rescorers: Rescorers,
         strategies: Strategies,
         attached: AttachedFeatureLocator,
-        passages: PassageReader,
+        evidence: PageEvidence,
         numbers: NumericFields,
         accepted: AcceptedCallers,
         callers: CallerLimits,
@@ -96,7 +102,7 @@ class RescoreStage:
         self._rescorers = rescorers
         self._strategies = strategies
         self._attached = attached
-        self._passages = passages
+        self._evidence = evidence
         self._numbers = numbers
         self._accepted = accepted
         self._callers = callers
@@ -148,7 +154,7 @@ class RescoreStage:
             and not self._attached.expects_ids(request.caller(item))
         )
         item.body = bare_window(plan) if in_two_steps else plan.body
-        completion = RescoreCompletion(plan, rescoring, self._attached, self._passages, in_two_steps=in_two_steps)
+        completion = RescoreCompletion(plan, rescoring, self._attached, self._evidence, in_two_steps=in_two_steps)
         item.completions.append(completion)
 
     async def _require_numbers(self, plan: SearchPlan, caller: Caller) -> None:
@@ -171,7 +177,7 @@ class RescoreCompletion(Completion):
         plan: The parsed search.
         rescoring: Ranks the hits.
         attached: Finds the features of attached indices.
-        passages: Adds passages to hits.
+        evidence: Adds passages and maps to hits.
         in_two_steps: Whether the response is a bare window, so that the page's hits are requested afterwards.
     """
 
@@ -180,14 +186,14 @@ class RescoreCompletion(Completion):
         plan: SearchPlan,
         rescoring: Rescoring,
         attached: AttachedFeatureLocator,
-        passages: PassageReader,
+        evidence: PageEvidence,
         *,
         in_two_steps: bool,
     ) -> None:
         self._plan = plan
         self._rescoring = rescoring
         self._attached = attached
-        self._passages = passages
+        self._evidence = evidence
         self._in_two_steps = in_two_steps
         self._groups: WindowGroups | None = None
         self._joined = NONE_JOINED
@@ -204,8 +210,7 @@ class RescoreCompletion(Completion):
         if beyond is not None:
             groups, ms = await answered.again(beyond)
             self._add_groups(answered.response, groups["hits"]["hits"], ms)
-        if self._plan.reads_passages:
-            await self._passages.add(answered, self._plan, began)
+        await self._evidence.add(answered, self._plan, self._rescoring.method, began)
         hide(answered.response["hits"]["hits"], self._plan)
 
     async def _rank(self, answered: Answered) -> None:

@@ -53,7 +53,6 @@ def can_split(plan: SearchPlan) -> bool:
         and all(name in SAFE_PARAMS for name, _ in plan.params)
         and not plan.hide_ids
         and not plan.explain
-        and not plan.section.detail  # details may contain the id of any document of the window
         and not (plan.body.keys() & _OF_HITS_IN_AGGREGATIONS and has_top_hits(plan.body))
     )
 

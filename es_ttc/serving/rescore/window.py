@@ -11,6 +11,7 @@ import numpy as np
 
 from es_ttc.errors import EsTtcError
 from es_ttc.rescorers import registry
+from es_ttc.rescorers.base import SelectiveRescorer
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
@@ -90,7 +91,7 @@ class WindowRescorers:
         """
         rescorer = registry.load(plan.section.method)
         params, tuned = self._tuned.parse(rescorer, plan.section.params)
-        method = Method(rescorer, params, plan.section.detail)
+        method = Method(rescorer, params, bool(plan.section.detail))
         plan = plan.reading(method.fields)
         begun = self.scorer.begin_encoding(method, plan.texts) if plan.page.fetch and encode else None
         count = candidates_of(plan, method)
@@ -125,8 +126,11 @@ class WindowRescoring:
 
     @property
     def reads_bare_hits(self) -> bool:
-        """Whether hits with only content hashes can be ranked."""
-        return True
+        """Whether hits with only content hashes can be ranked.
+
+        Details that depend on the whole window may contain the id of any of its documents.
+        """
+        return not self.method.detail or isinstance(self.method.rescorer, SelectiveRescorer)
 
     async def rank(self, answered: Answered) -> RescoredResponse:
         """Put the engine's response in the method's order, in place.

@@ -80,6 +80,8 @@ def _section(section: Schema, hook: str, params: Mapping[str, Schema]) -> Schema
     if hook == "rescore":
         keys["method"] = keys["method"] | {"default": DEFAULT_METHOD}
         cases.append(_params_if({"not": {"required": ["method"]}}, params[DEFAULT_METHOD]))
+    else:
+        keys["detail"] = {**{key: one for key, one in keys["detail"].items() if key != "anyOf"}, "type": "boolean"}
     return {
         **section,
         "title": f"The ttc section of [{hook}]",

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,8 @@ MAX_CANDIDATES = 10_000
 MAX_PASSAGES = 10
 OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight", "candidates", "passages")
 """Keys that are valid in `rescore` only."""
+MAP = "map"
+"""The value of `detail` that asks for the cosines of every token."""
 
 _UNIT_MS = {"nanos": 1e-6, "micros": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(nanos|micros|ms|s|m|h|d)")
@@ -73,7 +76,11 @@ class Section(BaseModel):
     on_error: Literal["first_pass", "fail"] = Field(
         "first_pass", description="What is answered when scoring fails or is late: the engine's ranking, or an error."
     )
-    detail: bool = Field(False, description="Whether hits contain their first-pass rank and the method's details.")
+    detail: bool | Literal["map"] = Field(
+        False,
+        description="Whether hits contain their first-pass rank and the method's details. `map`: also the cosines of "
+        "each token of a hit's text with the query, by scale and by query token. In `rescore` only.",
+    )
     score_mode: ScoreMode = Field(ScoreMode.REPLACE, description="How both scores are combined.", strict=False)
     query_weight: Weight = Field(1.0, description="Weight of the first-pass score.")
     rescore_query_weight: Weight = Field(1.0, description="Weight of the method's score.")
@@ -101,12 +108,24 @@ class Section(BaseModel):
     def _have_text(cls, texts: tuple[str, ...] | None) -> tuple[str, ...] | None:
         return None if texts is None else tuple(map(_non_empty, texts))
 
+    @field_validator("detail", mode="before")
+    @classmethod
+    def _is_detail(cls, detail: Any) -> Any:
+        if not isinstance(detail, bool) and detail != MAP:
+            raise ValueError(f'must be true, false or "{MAP}"')
+        return detail
+
     @field_validator("timeout")
     @classmethod
     def _is_time(cls, timeout: str | None) -> str | None:
         if timeout is not None and not milliseconds(timeout) > 0:
             raise ValueError("must be longer than nothing")
         return timeout
+
+    @property
+    def shows_map(self) -> bool:
+        """Whether hits contain the cosines of their tokens."""
+        return self.detail == MAP
 
     @property
     def timeout_ms(self) -> float | None:
@@ -136,6 +155,27 @@ def parse_section(data: Any, limits: RequestLimits = DEFAULT_LIMITS, *, default_
         raise InvalidRequest(f"[{KEY}] takes [query_text] or [query_texts], not both")
     limits.check_query(section.query_texts or (section.query_text or "",))
     return section
+
+
+def require_clause(section: Section, hook: str, instead: Callable[[str], str]) -> None:
+    """Refuse the parts of a section that are valid in `rescore` only.
+
+    Args:
+        section: The section of a clause.
+        hook: `knn` or `query`.
+        instead: Returns for a key what to do instead.
+
+    Raises:
+        InvalidRequest: The section has such a part.
+    """
+    for key in OF_RESCORE:
+        if getattr(section, key) != Section.model_fields[key].default:
+            raise InvalidRequest(f"[{KEY}.{key}] belongs to [rescore]: {instead(key)}")
+    if section.shows_map:
+        raise InvalidRequest(
+            f'[{KEY}.detail] "{MAP}" belongs to [rescore]: in [{hook}] take true, or add a [rescore] with a '
+            f"[{KEY}] section of its own"
+        )
 
 
 def milliseconds(time: str) -> float:

@@ -97,6 +97,13 @@ def test_the_detail_adds_up(request: tuple[Query, Window, dict[str, Any]]) -> No
             assert other["contribution"] == pytest.approx(np.sort(contributions)[-1 - number], rel=1e-6, abs=1e-6)
             assert other["contribution"] > 0
         assert len(shown.get("redundant_with", [])) <= 3
+        assert ("similarities" in shown) == (redundant or shown["coefficient"] > 0)
+        near = {other["id"]: other["similarity"] for other in shown.get("similarities", [])}
+        chosen = [number for number in np.argsort(-coefficients, kind="stable") if coefficients[number] > 0]
+        if near:
+            assert list(near) == [window.ids[number] for number in chosen[:20] if number != place]
+        for other, similarity in near.items():
+            assert similarity == pytest.approx(float(vectors[window.ids.index(other)] @ vectors[place]), abs=1e-5)
 
 
 def test_a_copy_is_redundant_with_its_original() -> None:

@@ -134,3 +134,12 @@ def test_the_score_shown_is_the_aggregated_one() -> None:
     (shown,) = detail(query_of(vector), window, **params)
     assert shown["score"] == spectral.score(query_of(vector), window, SpectralParams.model_validate(params))[0]
     assert shown["cosine"] >= shown["score"]
+
+
+def test_some_documents_are_shown_as_among_all() -> None:
+    random = np.random.default_rng(9)
+    documents = [quantise(unit_rows(random, length, 32), "int8") for length in (40, 7, 300, 1)]
+    window = with_offsets(window_of(documents, DEFAULT_SCALES), [words([0] * len(one)) for one in documents])
+    query, params = query_of(unit_rows(random, 2, 32)), SpectralParams()
+    every = spectral.detail(query, window, params)
+    assert spectral.detail_of(query, window, params, [2, 0]) == [every[2], every[0]]

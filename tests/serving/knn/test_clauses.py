@@ -110,6 +110,7 @@ def test_what_is_not_ours(body: dict[str, Any]) -> None:
         ({"ttc": {"method": "nnn", "query_texts": ["dogs"]}}, "gives the query's text twice"),
         ({"ttc": {"method": "nnn", "score_mode": "total"}}, "[ttc.score_mode] belongs to [rescore]"),
         ({"ttc": {"method": "nnn", "query_weight": 2}}, "[ttc.query_weight] belongs to [rescore]"),
+        ({"ttc": {"method": "nnn", "detail": "map"}}, '[ttc.detail] "map" belongs to [rescore]: in [knn] take true'),
         ({"ttc": {"methd": "nnn"}}, "did you mean [method]"),
         ({"ttc": "nnn"}, "must be an object"),
     ],

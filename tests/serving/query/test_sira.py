@@ -254,6 +254,7 @@ def test_several_indices_are_searched_by_the_fields_named(rewritten: Rewritten) 
         ({"query_text": None, "query_texts": ["a", "b"]}, "[ttc.query_texts] belongs to [rescore]"),
         ({"query_text": None}, "[ttc.query_text] is missing"),
         ({"score_mode": "max"}, "[ttc.score_mode] belongs to [rescore]"),
+        ({"detail": "map"}, '[ttc.detail] "map" belongs to [rescore]: in [query] take true'),
     ],
 )
 def test_what_cannot_be_meant_is_refused(rewritten: Rewritten, section: dict[str, Any], reason: str) -> None:
