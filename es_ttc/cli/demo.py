@@ -389,6 +389,7 @@ def _prompt(console: Console, stage: DemoSession) -> None:
     console.print(heading("Now you"))
     console.print(Text("Type a query, such as: round a number up\n:help lists the commands, Ctrl-D ends.\n"))
     indices = [exhibit.index for exhibit in stage.exhibits]
+    console.print(Text(f"Or in a browser: {page_address(stage.gateway, indices[0])}\n"))
     Prompt(
         Choices(indices[0], SHOWN, PLACES),
         indices=indices,

@@ -25,6 +25,12 @@ export function columnsOf(text) {
 }
 
 /**
+ * @param {URLSearchParams} params Of the address.
+ * @returns {number} Hits of each column.
+ */
+export const sizeOf = (params) => Math.min(100, Math.max(1, Number(params.get("size")) || 10));
+
+/**
  * @param {string} text
  * @returns {Column[]}
  */
