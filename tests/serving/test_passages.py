@@ -36,8 +36,8 @@ def test_fragments_mark_whole_words_of_the_text(behind: Behind) -> None:
     highlight = {"fields": {"text": MARKED, "title": {"type": "plain"}}, "require_field_match": False}
     fields = {"_source": False, "fields": ["title"]}
     reply = search(behind.gateway, behind.index, body(highlight) | fields).json()
-    first = reply["hits"]["hits"][0]
-    assert first["fields"] == {"title": ["The cat"]}
+    # The two best hits are close, and change places with the statistics of the words.
+    [first] = [hit for hit in reply["hits"]["hits"] if hit["fields"] == {"title": ["The cat"]}]
     assert first["highlight"]["title"] == ["The <em>cat</em>"]  # the engine's own
     [fragment] = first["highlight"]["text"]
     plain = fragment.replace("<b>", "").replace("</b>", "")
