@@ -26,7 +26,9 @@ from tests.serving.client import Reply, call, search
 from tests.serving.conftest import corpus
 from tests.serving.relay import Passed, relay
 
-INTERNAL = re.compile(r"^/(_nodes|_cluster|_snapshot|_tasks)\b|/(_stats|_forcemerge|_close|_open|_recovery)\b")
+INTERNAL = re.compile(
+    r"^/(_nodes|_cluster|_snapshot|_tasks)\b|/(_stats|_segments|_flush|_forcemerge|_close|_open|_recovery)\b"
+)
 MANAGED = frozenset(
     {
         "number_of_shards", "number_of_routing_shards", "routing_partition_size", "number_of_replicas",

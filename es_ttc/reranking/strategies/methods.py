@@ -57,7 +57,12 @@ class StrategyParams(Params):
 
 class _GraphParams(StrategyParams):
     depth: int = Field(8, ge=0, le=100, description="Maximum number of steps from the first pass.")
-    fan_out: int = Field(16, ge=1, le=64, description="Maximum number of neighbours per document, nearest first.")
+    fan_out: int = Field(
+        256,
+        ge=1,
+        le=256,
+        description="Maximum number of neighbours per document, nearest first. By default all that a graph can have.",
+    )
 
 
 class RrParams(StrategyParams):
