@@ -1,6 +1,7 @@
 """The claims of the paper on programs for test-time compute and their search."""
 
 import re
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -17,6 +18,7 @@ _PROGRAMS = (
 )  # fmt: skip
 
 
+@cache
 def _cells() -> dict[str, list[float]]:
     """Return each program's differences from dense retrieval, one a cell, as docs/results/programs.md has them."""
     text = (ROOT / "docs" / "results" / "programs.md").read_text().partition("<!-- measured: begin -->")[2]

@@ -110,8 +110,8 @@ def _short_documents() -> Finding:
             gaps.append(max(abs(score - figures.mean_cosine(tokens, query)) for score in scores))
         spreads[length] = float(np.mean(gaps))
     figure = ", ".join(f"{length} tokens {spread:.3f}" for length, spread in spreads.items())
-    held = spreads[3] < spreads[5] < spreads[100]
-    return holds(False, f"mean distance from MeanCos, scales 10 to 30: {figure}", Verdict.PART if held else Verdict.NOT)
+    verdict = Verdict.PART if spreads[3] < spreads[5] < spreads[100] else Verdict.NOT
+    return Finding(verdict, f"mean distance from MeanCos, scales 10 to 30: {figure}")
 
 
 def _noise_floor() -> Finding:

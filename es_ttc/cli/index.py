@@ -24,7 +24,7 @@ from es_ttc.cli.common import (
     stdout,
 )
 from es_ttc.cli.options import check_codec, examples, feature_options
-from es_ttc.cli.size_estimates import a_text, size_sentence
+from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
 from es_ttc.settings import Settings
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def create(
     if tokens == "packed":
         codebook = _codebook(sample, spec, loaded, RESIDUAL_BITS[codec]) if sample else b""
         spec = replace(spec, codec=codec, codebook=codebook)
-    size = estimate_size([{spec.text_fields[0]: a_text()}], spec, loaded)
+    size = estimate_size([{spec.text_fields[0]: SAMPLE_TEXT}], spec, loaded)
     asyncio.run(_create(settings, name, spec, IndexOptions(analyzer, shards, replicas)))
     if as_json:
         print_json({"index": name, "spec": spec.as_shown(), "estimate": size and size.as_dict()})

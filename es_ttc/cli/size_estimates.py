@@ -9,13 +9,10 @@ if TYPE_CHECKING:
     from es_ttc.index.mappings.spec import IndexSpec
 
 _KIB = 2**10
-_TEXT = "A sentence of some twenty words stands for the documents that are going to be stored in this index later on. "
-_SENTENCES = 12
-
-
-def a_text() -> str:
-    """Return a text of some 250 tokens, for an estimate where there is no document yet."""
-    return _TEXT * _SENTENCES
+SAMPLE_TEXT = 12 * (
+    "A sentence of some twenty words stands for the documents that are going to be stored in this index later on. "
+)
+"""A text of some 250 tokens, for an estimate where there is no document yet."""
 
 
 def size_sentence(size: "SizeEstimate", spec: "IndexSpec", documents: int | None = None) -> str:

@@ -1,10 +1,8 @@
 """The maps of a page's hits: with `"detail": "map"`, each hit's cosines with the query, token by token."""
 
 import time
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 from pydantic import Field
 
 from es_ttc.errors import EncoderError, EsTtcError
@@ -12,12 +10,11 @@ from es_ttc.rescorers.base import Feature, Params, Query, Window
 from es_ttc.rescorers.evidence_map import evidence_map
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams
 from es_ttc.serving.features.scores import Method
-from es_ttc.serving.rescore.page_details import HitDetail, PageReader
+from es_ttc.serving.rescore.page_details import HitDetail, PageReader, UnrankedTokens, located_tokens
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.search.response import add_took
 from es_ttc.serving.search.stage import Answered
 from es_ttc.serving.tracing import span
-from es_ttc.vectors.tokens import Float32, ScaleNorms
 
 
 class _Rows(Params):
@@ -25,29 +22,18 @@ class _Rows(Params):
     late: bool = Field(description="Whether the query's tokens have rows too.")
 
 
-class _MapMethod:
+class _MapMethod(UnrankedTokens):
     """The map as the detail of a method that ranks nothing; so it is read and computed as scores are."""
 
     name: ClassVar[str] = "map"
     Params: ClassVar[type[Params]] = _Rows
-    wants: ClassVar[frozenset[Feature]] = frozenset({Feature.NORMS})
-    similarity: ClassVar[bool] = True
 
     def needs(self, params: _Rows) -> frozenset[Feature]:
         of_query = {Feature.QUERY_TOKENS} if params.late else set[Feature]()
         return frozenset({Feature.TOKENS, Feature.OFFSETS, *of_query})
 
-    def score(self, query: Query, window: Window, params: _Rows) -> Float32:  # noqa: ARG002
-        return np.zeros(len(window), np.float32)
-
     def detail(self, query: Query, window: Window, params: _Rows) -> list[dict[str, Any]]:
-        assert window.tokens is not None  # noqa: S101 - promised by needs
-        assert window.offsets is not None  # noqa: S101 - promised by needs
-        norms: Sequence[ScaleNorms | None] = window.norms or [None] * len(window)
-        return [
-            evidence_map(query, *features, params.scales)
-            for features in zip(window.tokens, norms, window.offsets, strict=True)
-        ]
+        return [evidence_map(query, *features, params.scales) for features in located_tokens(window)]
 
 
 _METHOD = _MapMethod()

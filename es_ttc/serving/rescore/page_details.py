@@ -5,19 +5,42 @@ page alone, with the caller's rights, in what is left of the section's time.
 """
 
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from es_ttc.errors import EsTtcError
-from es_ttc.rescorers.base import Params, Rescorer
+from es_ttc.rescorers.base import Feature, Params, Query, Rescorer, Window
 from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
 from es_ttc.serving.features.scoring import WindowScorer
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.search.fallback import attempt, budget_ms
 from es_ttc.serving.search.stage import Answered
+from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 T = TypeVar("T")
+
+
+class UnrankedTokens:
+    """The part of a method that ranks nothing and shows something of token vectors; so they are read as for scores."""
+
+    wants: ClassVar[frozenset[Feature]] = frozenset({Feature.NORMS})
+    similarity: ClassVar[bool] = True
+
+    def score(self, query: Query, window: Window, params: Any) -> Float32:  # noqa: ARG002
+        """Return zeros."""
+        return np.zeros(len(window), np.float32)
+
+
+def located_tokens(window: Window) -> Iterator[tuple[TokenVectors, ScaleNorms | None, NDArray[np.int32]]]:
+    """Yield each document's token vectors, their norms if they are stored, and the tokens' places in the text."""
+    assert window.tokens is not None  # noqa: S101 - promised by needs
+    assert window.offsets is not None  # noqa: S101 - promised by needs
+    norms: Sequence[ScaleNorms | None] = window.norms or [None] * len(window)
+    return zip(window.tokens, norms, window.offsets, strict=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,19 +4,17 @@ import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 from pydantic import Field
 
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.rescorers.base import Feature, Params, Query, Window
 from es_ttc.rescorers.spectral.passages import Passage, best_passages
-from es_ttc.serving.rescore.page_details import HitDetail, PageReader
+from es_ttc.serving.rescore.page_details import HitDetail, PageReader, UnrankedTokens, located_tokens
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.search.response import add_took
 from es_ttc.serving.search.section import MAX_PASSAGES
 from es_ttc.serving.search.stage import Answered
 from es_ttc.serving.tracing import span
-from es_ttc.vectors.tokens import Float32, ScaleNorms
 
 Named = tuple[str, Passage]
 """A passage with the name of its field."""
@@ -26,27 +24,18 @@ class _Count(Params):
     count: int = Field(ge=1, le=MAX_PASSAGES, description="Maximum number of passages of a document.")
 
 
-class _PassageMethod:
+class _PassageMethod(UnrankedTokens):
     """The passages as the details of a method that ranks nothing; so they are read and computed as scores are."""
 
     name: ClassVar[str] = "passages"
     Params: ClassVar[type[Params]] = _Count
-    wants: ClassVar[frozenset[Feature]] = frozenset({Feature.NORMS})
-    similarity: ClassVar[bool] = True
 
     def needs(self, params: _Count) -> frozenset[Feature]:  # noqa: ARG002
         return frozenset({Feature.TOKENS, Feature.OFFSETS})
 
-    def score(self, query: Query, window: Window, params: _Count) -> Float32:  # noqa: ARG002
-        return np.zeros(len(window), np.float32)
-
     def detail(self, query: Query, window: Window, params: _Count) -> list[dict[str, Any]]:
-        assert window.tokens is not None  # noqa: S101 - promised by needs
-        assert window.offsets is not None  # noqa: S101 - promised by needs
-        norms: Sequence[ScaleNorms | None] = window.norms or [None] * len(window)
         return [
-            {"passages": best_passages(query.of_tokens, *features, params.count)}
-            for features in zip(window.tokens, norms, window.offsets, strict=True)
+            {"passages": best_passages(query.of_tokens, *features, params.count)} for features in located_tokens(window)
         ]
 
 
