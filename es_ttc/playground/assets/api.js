@@ -1,21 +1,13 @@
 /** Requests to the gateway, with the credentials of whoever uses the page; they are kept in memory only. */
 
 import { signal } from "./lib.js";
-
-/**
- * @typedef {{status: number, body: any, ms: number}} Reply
- *   Status 0 if nothing answered; `body` is the parsed JSON, or an error in the engines' form.
- * @typedef {{authorization: string, token: string}} Credentials
- *   The value of the `Authorization` header, and the gateway's own token; each may be empty.
- * @typedef {{gateway: boolean, again: boolean, answer: (given: Partial<Credentials> | null) => void}} Asking
- *   The credentials are asked for: by the gateway itself or by the engine, and whether wrong ones were given before.
- */
+import { parsedJson } from "./text.js";
 
 /** The gateway's address, whatever path a proxy serves it at. */
 const ROOT = new URL("../../", document.baseURI);
 
-/** @type {Credentials} */
-let credentials = { authorization: "", token: "" };
+/** The gateway's address as a user would type it, without a slash at its end. */
+export const GATEWAY = ROOT.href.replace(/\/$/, "");
 
 /** What the dialog asks for; null if nothing is asked. */
 export const asking = signal(/** @type {Asking | null} */ (null));
@@ -23,8 +15,23 @@ export const asking = signal(/** @type {Asking | null} */ (null));
 /** Whether credentials are kept. */
 export const signedIn = signal(false);
 
+const NONE = { authorization: "", token: "" };
+/** @type {Credentials} */
+let credentials = NONE;
 /** @type {Promise<boolean> | null} */
 let pending = null;
+
+/** Why a request failed, in one sentence; the status is 0 if nothing answered. */
+export class Refused extends Error {
+  /**
+   * @param {number} status
+   * @param {string} reason
+   */
+  constructor(status, reason) {
+    super(reason);
+    this.status = status;
+  }
+}
 
 /**
  * Send a request below the gateway's root, and ask for credentials when they are refused.
@@ -32,103 +39,68 @@ let pending = null;
  * @param {string} path As in `/index/_search`, with encoded names.
  * @param {unknown} [body] What is sent as JSON.
  * @param {AbortSignal} [abort]
- * @returns {Promise<Reply>}
+ * @returns {Promise<any>} The parsed answer.
+ * @throws {Refused} Any status but 200.
  */
 export async function request(method, path, body, abort) {
   for (;;) {
     const used = credentials;
-    const { reply, realm } = await send(method, path, body, abort);
-    if (reply.status !== 401) return reply;
+    const { response, text } = await send(method, path, body, abort);
+    const answer = parsedJson(text);
+    if (response.status === 200 && answer !== undefined) return answer;
+    const refused = new Refused(response.status, reasonOf(answer, text, response.status));
+    if (response.status !== 401) throw refused;
     if (credentials !== used) continue; // another request has asked for them meanwhile
-    const gateway = realm.includes('realm="es-ttc"');
-    pending ??= ask(gateway, gateway ? used.token !== "" : used.authorization !== "");
-    if (!(await pending)) return reply;
+    const gateway = response.headers.get("www-authenticate")?.includes('realm="es-ttc"') ?? false;
+    pending ??= ask(gateway, (gateway ? used.token : used.authorization) !== "");
+    if (!(await pending)) throw refused;
   }
 }
 
 /** Forget the credentials. */
 export function signOut() {
-  credentials = { authorization: "", token: "" };
+  credentials = NONE;
   signedIn.value = false;
 }
 
-/** @returns {string} The gateway's address as a user would type it, without a slash at its end. */
-export function gatewayAddress() {
-  return ROOT.href.replace(/\/$/, "");
-}
-
-/**
- * @param {Reply} reply
- * @returns {string} Why a request failed, in one sentence.
- */
-export function reasonOf(reply) {
-  const error = reply.body?.error;
-  const cause = error?.root_cause?.[0]?.reason ?? error?.reason ?? error;
-  return typeof cause === "string" && cause ? cause : `status ${reply.status}`;
-}
-
-/**
- * @param {boolean} gateway
- * @param {boolean} again
- * @returns {Promise<boolean>} Whether credentials were given.
- */
+/** @type {(gateway: boolean, again: boolean) => Promise<boolean>} Whether credentials were given. */
 function ask(gateway, again) {
   return new Promise((resolve) => {
-    asking.value = {
-      gateway,
-      again,
-      answer: (given) => {
-        asking.value = null;
-        pending = null;
-        if (given) credentials = { ...credentials, ...given };
-        signedIn.value = credentials.authorization !== "" || credentials.token !== "";
-        resolve(given !== null);
-      },
+    const answer = (/** @type {Partial<Credentials> | null} */ given) => {
+      asking.value = null;
+      pending = null;
+      if (given) credentials = { ...credentials, ...given };
+      signedIn.value = credentials.authorization !== "" || credentials.token !== "";
+      resolve(given !== null);
     };
+    asking.value = { gateway, again, answer };
   });
 }
 
-/**
- * @param {string} method
- * @param {string} path
- * @param {unknown} body
- * @param {AbortSignal} [abort]
- * @returns {Promise<{reply: Reply, realm: string}>}
- */
+/** @type {(method: string, path: string, body: unknown, abort?: AbortSignal) => Promise<{response: Response, text: string}>} */
 async function send(method, path, body, abort) {
-  /** @type {Record<string, string>} */
-  const headers = { accept: "application/json" };
-  if (credentials.authorization) headers.authorization = credentials.authorization;
-  if (credentials.token && path.startsWith("/_ttc/")) headers["x-ttc-token"] = credentials.token;
-  if (body !== undefined) headers["content-type"] = "application/json";
-  const began = performance.now();
+  const headers = new Headers({ accept: "application/json" });
+  if (credentials.authorization) headers.set("authorization", credentials.authorization);
+  if (credentials.token && path.startsWith("/_ttc/")) headers.set("x-ttc-token", credentials.token);
+  if (body !== undefined) headers.set("content-type", "application/json");
   try {
     const response = await fetch(new URL(path.slice(1), ROOT), {
       method,
       headers,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: JSON.stringify(body),
       credentials: "omit", // the browser's own dialog would keep the password
       signal: abort,
     });
-    const text = await response.text();
-    const reply = { status: response.status, body: parsed(text, response.status), ms: performance.now() - began };
-    return { reply, realm: response.headers.get("www-authenticate") ?? "" };
+    return { response, text: await response.text() };
   } catch (error) {
     if (abort?.aborted) throw error;
-    const reason = "the gateway does not answer: it is stopped, or the connection is lost";
-    return { reply: { status: 0, body: { error: { reason } }, ms: performance.now() - began }, realm: "" };
+    throw new Refused(0, "the gateway does not answer: it is stopped, or the connection is lost");
   }
 }
 
-/**
- * @param {string} text
- * @param {number} status
- * @returns {any}
- */
-function parsed(text, status) {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return { error: { reason: text.slice(0, 300) || `an empty answer with status ${status}` } };
-  }
+/** @type {(answer: any, text: string, status: number) => string} */
+function reasonOf(answer, text, status) {
+  if (answer === undefined) return text.slice(0, 300) || `an empty answer with status ${status}`;
+  const cause = answer.error?.root_cause?.[0]?.reason ?? answer.error?.reason ?? answer.error;
+  return typeof cause === "string" && cause ? cause : `status ${status}`;
 }

@@ -1,12 +1,10 @@
-/** The columns of a search: their methods, as they stand in the address and in the form. */
+/** Columns: methods with their parameters, as they stand in the address and in forms. */
 
-import { html } from "./lib.js";
+import { h, html } from "./lib.js";
 import { BM25 } from "./requests.js";
-
-/**
- * @typedef {import("./requests.js").Column} Column
- * @typedef {{method: string, params: string}} Draft A column as it is typed.
- */
+import { info } from "./state.js";
+import { parsedJson } from "./text.js";
+import { Fault, PLAIN, Select, typed } from "./ui.js";
 
 export const MOST = 4;
 export const FEWEST = 2;
@@ -14,133 +12,81 @@ const DEFAULT = [BM25, "blend"];
 /** Offered first when a column is added. */
 const NEXT = ["hybrid", "spectral", "maxsim"];
 
-/**
- * @param {string | null} text From the address.
- * @returns {Column[]} Two to four columns.
- */
+/** @type {(text: string | null) => Column[]} Two to four columns, from the address. */
 export function columnsOf(text) {
-  const columns = (text ? parsed(text) : []).slice(0, MOST);
+  const found = parsedJson(text);
+  const columns = (Array.isArray(found) ? found : []).flatMap(columnOf).slice(0, MOST);
   for (const method of DEFAULT) if (columns.length < FEWEST) columns.push({ method, params: {} });
   return columns;
 }
 
-/**
- * @param {URLSearchParams} params Of the address.
- * @returns {number} Hits of each column.
- */
+/** @type {(params: URLSearchParams) => number} Hits of each column, from the address. */
 export const sizeOf = (params) => Math.min(100, Math.max(1, Number(params.get("size")) || 10));
 
-/**
- * @param {string} text
- * @returns {Column[]}
- */
-function parsed(text) {
-  try {
-    const found = JSON.parse(text);
-    return Array.isArray(found) ? found.flatMap(columnOf) : [];
-  } catch {
-    return [];
-  }
-}
-
-/**
- * @param {any} value A method's name, or an object with `method` and `params`.
- * @returns {Column[]} The column; none if it is no such value.
- */
+/** @type {(value: any) => Column[]} The column that a method's name or an object with `method` and `params` means. */
 function columnOf(value) {
-  if (typeof value === "string") return [{ method: value, params: {} }];
-  if (typeof value?.method !== "string") return [];
-  return [{ method: value.method, params: isObject(value.params) ? value.params : {} }];
+  const { method, params } = typeof value === "string" ? { method: value, params: {} } : (value ?? {});
+  return typeof method === "string" ? [{ method, params: isObject(params) ? params : {} }] : [];
 }
 
-/**
- * @param {Column[]} columns
- * @returns {string} The columns for the address; empty for the usual ones.
- */
+/** @type {(columns: Column[]) => string} The columns for the address; empty for the usual ones. */
 export function columnsAsText(columns) {
-  const short = columns.map(({ method, params }) => (Object.keys(params).length ? { method, params } : method));
-  return JSON.stringify(short) === JSON.stringify(DEFAULT) ? "" : JSON.stringify(short);
+  const short = columns.map((column) => (Object.keys(column.params).length ? column : column.method));
+  const text = JSON.stringify(short);
+  return text === JSON.stringify(DEFAULT) ? "" : text;
 }
 
-/**
- * @param {Column} column
- * @returns {Draft}
- */
+/** @type {(column: Column) => Draft} */
 export function draftOf({ method, params }) {
   return { method, params: Object.keys(params).length ? JSON.stringify(params) : "" };
 }
 
-/**
- * @param {Draft} draft
- * @returns {Column | null} Null if the parameters are no JSON object.
- */
-export function columnOfDraft({ method, params }) {
-  if (!params.trim()) return { method, params: {} };
-  try {
-    const found = JSON.parse(params);
-    return isObject(found) ? { method, params: found } : null;
-  } catch {
-    return null;
-  }
+/** @type {(drafts: Draft[]) => Column[] | null} Null if the parameters of one are no JSON object. */
+export function columnsOfDrafts(drafts) {
+  const columns = drafts.flatMap(({ method, params }) => {
+    const found = params.trim() ? parsedJson(params) : {};
+    return isObject(found) ? [{ method, params: found }] : [];
+  });
+  return columns.length === drafts.length ? columns : null;
 }
 
-/**
- * @param {Draft[]} drafts
- * @returns {Draft} A further column, by a method that none has yet.
- */
-export function another(drafts) {
-  const method = NEXT.find((name) => drafts.every((draft) => draft.method !== name)) ?? "blend";
-  return { method, params: "" };
-}
-
-/** @param {unknown} value */
-function isObject(value) {
-  return value !== null && typeof value === "object" && !Array.isArray(value);
-}
+/** @type {(value: unknown) => boolean} */
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
 /**
- * @param {object} props
- * @param {Draft} props.draft
- * @param {number} props.place From 0.
- * @param {string[]} props.methods
- * @param {(draft: Draft) => void} props.change
- * @param {(() => void) | null} props.remove Null if it cannot be removed.
+ * The form of several columns.
+ * @param {{what: string, drafts: Draft[], change: (drafts: Draft[]) => void, fewest: number, most: number}} props
+ *   What one is called; how many there must and may be.
  */
-export function ColumnEditor({ draft, place, methods, change, remove }) {
-  const valid = columnOfDraft(draft) !== null;
-  const known = methods.includes(draft.method) ? methods : [draft.method, ...methods];
-  const fault = `params-${place}-fault`;
-  return html`
-    <fieldset class="column-editor">
-      <legend class="visually-hidden">Column ${place + 1}</legend>
-      <select
-        aria-label=${`Method of column ${place + 1}`}
-        value=${draft.method}
-        onChange=${(/** @type {any} */ event) => change({ method: event.target.value, params: "" })}
-      >
-        ${known.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
-      </select>
-      ${
-        draft.method !== BM25 &&
-        html`<input
-          class="params"
-          aria-label=${`Parameters of column ${place + 1}, as JSON`}
-          placeholder="parameters: {…}"
-          value=${draft.params}
-          spellcheck=${false}
-          autocomplete="off"
-          aria-invalid=${!valid}
-          aria-describedby=${valid ? undefined : fault}
-          onInput=${(/** @type {any} */ event) => change({ ...draft, params: event.target.value })}
-        />`
-      }
-      ${
-        remove &&
-        html`<button type="button" class="plain" aria-label=${`Remove column ${place + 1}`} onClick=${remove}>
-          ✕
-        </button>`
-      }
-      ${!valid && html`<p class="error" id=${fault} role="alert">A JSON object, as in {"alpha": 0.5}</p>`}
-    </fieldset>
-  `;
+export function ColumnEditors({ what, drafts, change, fewest, most }) {
+  const add = () => {
+    const method = NEXT.find((name) => drafts.every((draft) => draft.method !== name)) ?? "blend";
+    change([...drafts, { method, params: "" }]);
+  };
+  const editor = (/** @type {Draft} */ draft, /** @type {number} */ place) => {
+    const replace = (/** @type {Draft[]} */ ...by) => change(drafts.toSpliced(place, 1, ...by));
+    const remove = drafts.length > fewest && (() => replace());
+    return h(Editor, { key: place, what: `${what} ${place + 1}`, draft, change: replace, remove });
+  };
+  return html`<div class="editors">
+    ${drafts.map(editor)} ${drafts.length < most && html`<button type="button" onClick=${add}>Add a ${what}</button>`}
+  </div>`;
+}
+
+/** @param {{what: string, draft: Draft, change: (draft: Draft) => void, remove: (() => void) | false}} props */
+function Editor({ what, draft: { method, params }, change, remove }) {
+  const valid = columnsOfDrafts([{ method, params }]) !== null;
+  const methods = new Set([method, BM25, ...(info.value?.methods ?? []), ...(info.value?.rewriters ?? [])]);
+  const named = (/** @type {string} */ chosen) => change({ method: chosen, params: "" });
+  const options = [...methods].map((name) => [name]);
+  const label = `Parameters of ${what}, as JSON`;
+  const onInput = typed((text) => change({ method, params: text }));
+  const given = { class: "params", placeholder: "parameters: {…}", value: params, ...PLAIN, onInput };
+  return html`<fieldset class="column-editor">
+    <legend class="visually-hidden">${what}</legend>
+    ${h(Select, { label: `Method of ${what}`, value: method, options, change: named })}
+    ${method !== BM25 && h("input", { ...given, "aria-label": label, "aria-invalid": !valid })}
+    ${remove && html`<button type="button" class="plain" aria-label=${`Remove ${what}`} onClick=${remove}>✕</button>`}
+    ${h(Fault, { text: !valid && 'A JSON object, as in {"alpha": 0.5}' })}
+  </fieldset>`;
 }

@@ -1,213 +1,113 @@
 /** The tab in which results are judged: pools of documents, their grades, and how the methods stand. */
 
+import { request } from "./api.js";
 import { Grader } from "./grader.js";
-import { judgements } from "./judgements.js";
-import { html, useEffect, useState } from "./lib.js";
+import { h, html, useEffect, useState } from "./lib.js";
 import { PoolMaker } from "./pooling.js";
 import { Standing } from "./standing.js";
 import { linkTo, route } from "./state.js";
-
-/**
- * @typedef {{id: string, text: string, methods: string[], pooled: number, judged: number, unjudged: number,
- *   by: Record<string, number>}} Pooled A query and its pool.
- * @typedef {{queries: Pooled[], judges: Record<string, {source: string, judgements: number}>,
- *   agreement: {pairs: {judges: string[], both: number, equal: number, kappa: number | null}[],
- *   documents: number, alpha: number | null}}} Overview
- */
+import { Fault, typed, useAnswer } from "./ui.js";
 
 const NAME = "es-ttc.judge";
+
+/** @type {(index: string) => string} */
+export const judgementsPath = (index) => `/_ttc/judgements/${encodeURIComponent(index)}`;
 
 /** @param {{index: string}} props The chosen index; may be empty. */
 export function Judging({ index }) {
   if (!index) return html`<p class="hint">Name an index above to judge what searches of it find.</p>`;
-  return html`<${OfIndex} key=${index} index=${index} />`;
+  return h(OfIndex, { key: index, index });
 }
 
 /** @param {{index: string}} props */
 function OfIndex({ index }) {
   const [judge, setJudge] = useState(() => localStorage.getItem(NAME) ?? "");
-  const [overview, setOverview] = useState(/** @type {Overview | null} */ (null));
-  const [error, setError] = useState("");
   const [graded, setGraded] = useState(0);
+  const [queries, setQueries] = useState(/** @type {Pooled[]} */ ([]));
+  const ask = /** @type {() => Promise<Overview>} */ (() => request("GET", judgementsPath(index)));
+  const { value: overview, error, again } = useAnswer(ask, []);
+  useEffect(() => setQueries(overview?.queries.filter((one) => one.pooled) ?? []), [overview]);
 
-  const load = async () => {
-    const { body, error } = await judgements("GET", index);
-    if (!error) setOverview(body);
-    setError(error);
+  const named = (/** @type {string} */ name) => {
+    localStorage.setItem(NAME, name.trim());
+    setJudge(name.trim());
   };
-  useEffect(() => {
-    load();
-  }, []);
-
-  /** @param {string} name */
-  const named = (name) => {
-    localStorage.setItem(NAME, name);
-    setJudge(name);
-  };
-  /**
-   * @param {string} query
-   * @param {number} more
-   */
-  const count = (query, more) => {
+  const count = (/** @type {string} */ query, /** @type {number} */ more) => {
     setGraded((before) => before + 1);
-    setOverview(
-      (before) =>
-        before && {
-          ...before,
-          queries: counted(before.queries, query, judge, more),
-        },
-    );
+    const counted = (/** @type {Pooled} */ one) => ({
+      ...one,
+      by: { ...one.by, [judge]: gradesOf(one, judge) + more },
+    });
+    setQueries((all) => all.map((one) => (one.id === query ? counted(one) : one)));
   };
 
-  if (error)
-    return html`<p class="error" role="alert">${error} <button type="button" onClick=${load}>Try again</button></p>`;
+  if (error) return h(Fault, { text: error }, html`<button onClick=${again}>Try again</button>`);
   if (!overview) return html`<p class="hint" role="status">Reading judgements…</p>`;
-  const queries = overview.queries.filter((one) => one.pooled);
-  const current = queryOf(queries, route.value.params.get("query"), judge);
-  return html`
-    <div class="judging">
-      <h1 class="visually-hidden">Judge ${index}</h1>
-      <aside aria-label="Queries and methods">
-        <${Judge} judge=${judge} named=${named} />
-        <${PoolMaker} index=${index} open=${!queries.length} done=${load} />
-        ${
-          queries.length > 0 &&
-          html`<${Queries} index=${index} queries=${queries} judge=${judge} current=${current?.id ?? ""} />
-            <${Standing} index=${index} graded=${graded} />
-            <${Agreement} overview=${overview} />`
-        }
-      </aside>
-      <section class="grading" aria-label="Documents to judge">
-        ${
-          queries.length === 0 &&
-          html`<p class="hint">
-            Nothing is pooled yet. Give some queries: their best documents by each method become a pool, in an order
-            that does not show which method found what.
-          </p>`
-        }
-        ${queries.length > 0 && !judge && html`<p class="hint">Give your name to begin: grades are kept by judge.</p>`}
-        ${
-          judge &&
-          current &&
-          html`<${Grader}
-            key=${`${judge}\n${current.id}`}
-            index=${index}
-            query=${current}
-            judge=${judge}
-            count=${count}
-            next=${nextQuery(index, queries, current.id, judge)}
-          />`
-        }
-      </section>
-    </div>
-  `;
+  const asked = route.value.params.get("query");
+  const query = queries.find((one) => one.id === asked) ?? queries.find((one) => !isDone(one, judge)) ?? queries[0];
+  const key = `${judge}\n${query?.id}`;
+  const field = { value: judge, maxlength: 100, autocomplete: "nickname", placeholder: "as a judge" };
+  const empty = `Nothing is pooled yet. Give some queries: their best documents by each method become a pool, in an order
+    that does not show which method found what.`;
+  return html`<div class="judging">
+    <h1 class="visually-hidden">Judge ${index}</h1>
+    <aside aria-label="Queries and methods">
+      <label class="judge">Your name ${h("input", { ...field, onChange: typed(named) })}</label>
+      ${h(PoolMaker, { index, open: !query, done: again })}
+      ${query && [h(Queries, { index, queries, judge, query }), h(Standing, { index, graded })]}
+      ${overview.agreement.pairs.length > 0 && h(Agreement, overview.agreement)}
+    </aside>
+    <section class="grading" aria-label="Documents to judge">
+      ${!query && html`<p class="hint">${empty}</p>`}
+      ${query && !judge && html`<p class="hint">Give your name to begin: grades are kept by judge.</p>`}
+      ${query && judge && h(Grader, { key, index, query, judge, count, next: nextQuery(index, queries, query, judge) })}
+    </section>
+  </div>`;
 }
 
-/**
- * @param {Pooled[]} queries
- * @param {string} query
- * @param {string} judge
- * @param {number} more
- * @returns {Pooled[]} The queries with so many more grades of a judge.
- */
-function counted(queries, query, judge, more) {
-  return queries.map((one) =>
-    one.id === query ? { ...one, by: { ...one.by, [judge]: (one.by[judge] ?? 0) + more } } : one,
-  );
-}
+/** @type {(query: Pooled, judge: string) => number} */
+const gradesOf = (query, judge) => query.by[judge] ?? 0;
 
-/**
- * @param {Pooled} query
- * @param {string} judge
- */
-const isDone = (query, judge) => (query.by[judge] ?? 0) >= query.pooled;
+/** @type {(query: Pooled, judge: string) => boolean} */
+const isDone = (query, judge) => gradesOf(query, judge) >= query.pooled;
 
-/**
- * @param {Pooled[]} queries
- * @param {string | null} asked
- * @param {string} judge
- * @returns {Pooled | undefined} The query of the address, else the first that the judge has not finished.
- */
-function queryOf(queries, asked, judge) {
-  return queries.find((one) => one.id === asked) ?? queries.find((one) => !isDone(one, judge)) ?? queries[0];
-}
-
-/**
- * @param {string} index
- * @param {Pooled[]} queries
- * @param {string} current
- * @param {string} judge
- * @returns {string} A link to the next query that the judge has not finished; empty if there is none.
- */
+/** @type {(index: string, queries: Pooled[], current: Pooled, judge: string) => string} Empty if none is unfinished. */
 function nextQuery(index, queries, current, judge) {
-  const place = queries.findIndex((one) => one.id === current);
-  const others = [...queries.slice(place + 1), ...queries.slice(0, place)];
-  const next = others.find((one) => !isDone(one, judge));
+  const place = queries.indexOf(current);
+  const next = [...queries.slice(place + 1), ...queries.slice(0, place)].find((one) => !isDone(one, judge));
   return next ? linkTo("judge", { index, query: next.id }) : "";
 }
 
-/** @param {{judge: string, named: (name: string) => void}} props */
-function Judge({ judge, named }) {
-  return html`
-    <label class="judge">
-      Your name
-      <input
-        value=${judge}
-        maxlength="100"
-        autocomplete="nickname"
-        placeholder="as a judge"
-        onChange=${(/** @type {any} */ event) => named(event.target.value.trim())}
-      />
-    </label>
-  `;
-}
-
-/** @param {{index: string, queries: Pooled[], judge: string, current: string}} props */
-function Queries({ index, queries, judge, current }) {
+/** @param {{index: string, queries: Pooled[], judge: string, query: Pooled}} props */
+function Queries({ index, queries, judge, query }) {
   const pooled = queries.reduce((sum, one) => sum + one.pooled, 0);
-  const mine = queries.reduce((sum, one) => sum + (one.by[judge] ?? 0), 0);
-  return html`
-    <details class="queries" open>
-      <summary>${queries.length} queries, ${judge ? `${pooled - mine} left to judge` : `${pooled} documents`}</summary>
-      <progress max=${pooled} value=${mine} aria-label="Judged documents of all"></progress>
-      <ol>
-        ${queries.map(
-          (one) => html`
-            <li key=${one.id}>
-              <a
-                href=${linkTo("judge", { index, query: one.id })}
-                aria-current=${one.id === current ? "true" : undefined}
-              >
-                <span class="text">${one.text}</span>
-                <span class=${isDone(one, judge) ? "count done" : "count"}>${one.by[judge] ?? 0} of ${one.pooled}</span>
-              </a>
-            </li>
-          `,
-        )}
-      </ol>
-    </details>
-  `;
+  const mine = queries.reduce((sum, one) => sum + gradesOf(one, judge), 0);
+  const link = (/** @type {Pooled} */ one) => {
+    const props = { href: linkTo("judge", { index, query: one.id }), "aria-current": one === query };
+    const count = html`<span class=${isDone(one, judge) ? "count done" : "count"}
+      >${gradesOf(one, judge)} of ${one.pooled}</span
+    >`;
+    return h("li", { key: one.id }, h("a", props, html`<span class="text">${one.text}</span> ${count}`));
+  };
+  return html`<details class="queries" open>
+    <summary>${queries.length} queries, ${judge ? `${pooled - mine} left to judge` : `${pooled} documents`}</summary>
+    <progress max=${pooled} value=${mine} aria-label="Judged documents of all"></progress>
+    <ol>
+      ${queries.map(link)}
+    </ol>
+  </details>`;
 }
 
-/** @param {{overview: Overview}} props */
-function Agreement({ overview }) {
-  const { pairs, alpha } = overview.agreement;
-  if (!pairs.length) return null;
-  return html`
-    <details class="agreement">
-      <summary>Agreement of judges</summary>
-      ${pairs.map(
-        ({ judges, both, equal, kappa }) => html`
-          <p>
-            ${judges.join(" and ")}: ${both} documents, ${Math.round(100 * equal)}% equal, kappa
-            ${" "}${kappa === null ? "undefined" : kappa.toFixed(2)}
-          </p>
-        `,
-      )}
-      <p class="hint">
-        Cohen's kappa with linear weights.
-        ${alpha !== null && ` All judges: Krippendorff's alpha ${alpha.toFixed(2)} (ordinal).`}
-      </p>
-    </details>
-  `;
+/** @param {Overview["agreement"]} props */
+function Agreement({ pairs, alpha }) {
+  const pair = (/** @type {typeof pairs[0]} */ { judges, both, equal, kappa }) => {
+    const documents = `${both} documents, ${Math.round(100 * equal)}% equal`;
+    return html`<p>${judges.join(" and ")}: ${documents}, kappa ${kappa?.toFixed(2) ?? "undefined"}</p>`;
+  };
+  const all = alpha !== null && ` All judges: Krippendorff's alpha ${alpha.toFixed(2)} (ordinal).`;
+  return html`<details class="agreement">
+    <summary>Agreement of judges</summary>
+    ${pairs.map(pair)}
+    <p class="hint">Cohen's kappa with linear weights.${all}</p>
+  </details>`;
 }

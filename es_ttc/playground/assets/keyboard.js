@@ -7,37 +7,27 @@ export function useSlashKey() {
   useEffect(() => {
     const listen = (/** @type {KeyboardEvent} */ event) => {
       const typing = /** @type {HTMLElement} */ (event.target).closest("input, select, textarea, dialog");
-      if (event.key !== "/" || typing || event.ctrlKey || event.metaKey) return;
-      event.preventDefault();
-      document.getElementById("query")?.focus();
+      if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) focusOn(event, queryField());
     };
     addEventListener("keydown", listen);
     return () => removeEventListener("keydown", listen);
   }, []);
 }
 
-/**
- * Move the focus between hits by the arrow keys.
- * @param {KeyboardEvent} event
- */
+/** @type {(event: KeyboardEvent) => void} Move the focus between hits by the arrow keys. */
 export function moveFocus(event) {
   const hit = /** @type {HTMLElement} */ (event.target).closest(".hit");
   if (!(hit instanceof HTMLElement)) return;
   const lists = visibleLists();
   const column = lists.findIndex((list) => list.contains(hit));
-  const place = [...lists[column].querySelectorAll(".hit")].indexOf(hit);
+  const place = hitsOf(lists[column]).indexOf(hit);
   if (event.key === "ArrowDown") focusHit(event, column, place + 1);
   else if (event.key === "ArrowUp" && place > 0) focusHit(event, column, place - 1);
-  else if (event.key === "ArrowUp") focusQuery(event);
+  else if (event.key === "ArrowUp") focusOn(event, queryField());
   else if (event.key === "ArrowRight") focusHit(event, column + 1, place, hit.dataset.key);
   else if (event.key === "ArrowLeft") focusHit(event, column - 1, place, hit.dataset.key);
   else if (event.key === "Home") focusHit(event, column, 0);
   else if (event.key === "End") focusHit(event, column, Infinity);
-}
-
-function visibleLists() {
-  const lists = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(".columns ol"));
-  return [...lists].filter((list) => list.offsetParent !== null && list.childElementCount > 0);
 }
 
 /**
@@ -47,15 +37,24 @@ function visibleLists() {
  * @param {string} [key] A hit that is preferred to that place.
  */
 export function focusHit(event, column, place, key) {
-  const hits = /** @type {HTMLElement[]} */ ([...(visibleLists()[column]?.querySelectorAll(".hit") ?? [])]);
-  const chosen = hits.find((hit) => key && hit.dataset.key === key) ?? hits[Math.min(place, hits.length - 1)];
-  if (!chosen) return;
-  event.preventDefault();
-  chosen.focus();
+  const hits = hitsOf(visibleLists()[column]);
+  focusOn(event, hits.find((hit) => key && hit.dataset.key === key) ?? hits[Math.min(place, hits.length - 1)]);
 }
 
-/** @param {Event} event */
-function focusQuery(event) {
+const queryField = () => document.getElementById("query");
+
+/** @type {(event: Event, element: HTMLElement | null | undefined) => void} */
+function focusOn(event, element) {
+  if (!element) return;
   event.preventDefault();
-  document.getElementById("query")?.focus();
+  element.focus();
 }
+
+/** @type {() => HTMLElement[]} */
+function visibleLists() {
+  const lists = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(".columns ol"));
+  return [...lists].filter((list) => list.offsetParent !== null && list.childElementCount > 0);
+}
+
+/** @type {(list: HTMLElement | undefined) => HTMLElement[]} */
+const hitsOf = (list) => [.../** @type {NodeListOf<HTMLElement>} */ (list?.querySelectorAll(".hit") ?? [])];

@@ -1,83 +1,62 @@
 /** Lines between the places of a document in neighbouring columns. */
 
+import { marked } from "./hits.js";
 import { html, useLayoutEffect, useRef, useState } from "./lib.js";
 
 /**
- * @typedef {{key: string, path: string, move: "up" | "down" | "same"}} Line
+ * @typedef {{left: number, right: number, y: number, rank: number}} Place
+ * @typedef {{key: string, path: string, move: string}} Line
  */
 
 /**
  * Drawn behind the columns, which are the other children of the same parent.
- * @param {{marked: string, drawn: unknown}} props The marked hit, and a value that changes when the columns do.
+ * @param {{drawn: unknown}} props A value that changes when the columns do.
  */
-export function Moves({ marked, drawn }) {
+export function Moves({ drawn }) {
   const place = useRef(/** @type {SVGSVGElement | null} */ (null));
   const [lines, setLines] = useState(/** @type {Line[]} */ ([]));
   useLayoutEffect(() => {
     const parent = place.current?.parentElement;
     if (!parent) return undefined;
-    const draw = () => setLines(linesOf(parent));
-    const observer = new ResizeObserver(draw);
+    const observer = new ResizeObserver(() => setLines(linesOf(parent)));
     for (const element of [parent, ...parent.querySelectorAll("ol")]) observer.observe(element);
     return () => observer.disconnect();
   }, [drawn]);
-  return html`
-    <svg ref=${place} class="moves" aria-hidden="true">
-      ${lines.map(
-        ({ key, path, move }) =>
-          html`<path key=${path} d=${path} class=${key === marked ? `${move} marked` : move} data-key=${key} />`,
-      )}
-    </svg>
-  `;
+  const drawnLine = (/** @type {Line} */ { key, path, move }) =>
+    html`<path key=${path} d=${path} class=${key === marked.value ? `${move} marked` : move} data-key=${key} />`;
+  return html`<svg ref=${place} class="moves" aria-hidden="true">${lines.map(drawnLine)}</svg>`;
 }
 
-/**
- * @param {HTMLElement} parent
- * @returns {Line[]}
- */
+/** @type {(parent: HTMLElement) => Line[]} */
 function linesOf(parent) {
   const origin = parent.getBoundingClientRect();
-  const columns = [...parent.querySelectorAll("ol")].map((list) => new Map(placesOf(list, origin)));
-  /** @type {Line[]} */
-  const lines = [];
-  for (const [number, left] of columns.slice(0, -1).entries()) {
-    for (const [key, from] of left) {
-      const to = columns[number + 1].get(key);
-      if (to && to.left > from.right) lines.push({ key, path: curve(from, to), move: moveOf(from.rank, to.rank) });
-    }
-  }
-  return lines;
+  const columns = [...parent.querySelectorAll("ol")].map((list) => placesOf(list, origin));
+  return columns.slice(1).flatMap((right, number) =>
+    [...columns[number]].flatMap(([key, from]) => {
+      const to = right.get(key);
+      return to && to.left > from.right ? [{ key, path: curve(from, to), move: moveOf(from.rank, to.rank) }] : [];
+    }),
+  );
 }
 
-/**
- * @typedef {{left: number, right: number, y: number, rank: number}} Place
- * @param {HTMLElement} list
- * @param {DOMRect} origin
- * @returns {[string, Place][]}
- */
+/** @type {(list: HTMLElement, origin: DOMRect) => Map<string, Place>} */
 function placesOf(list, origin) {
   const hits = /** @type {NodeListOf<HTMLElement>} */ (list.querySelectorAll(".hit"));
-  if (list.offsetParent === null) return []; // a narrow screen shows one column
-  return [...hits].map((hit) => {
-    const { left, right, top } = hit.getBoundingClientRect();
-    const y = top - origin.top + 19; // the middle of a hit's first line
-    const place = { left: left - origin.left, right: right - origin.left, y, rank: Number(hit.dataset.rank) };
-    return [hit.dataset.key ?? "", place];
-  });
+  const shown = list.offsetParent === null ? [] : [...hits]; // a narrow screen shows one column
+  return new Map(
+    shown.map((hit) => {
+      const { left, right, top } = hit.getBoundingClientRect();
+      const y = top - origin.top + 19; // the middle of a hit's first line
+      const place = { left: left - origin.left, right: right - origin.left, y, rank: Number(hit.dataset.rank) };
+      return [hit.dataset.key ?? "", place];
+    }),
+  );
 }
 
-/**
- * @param {number} from
- * @param {number} to
- */
-function moveOf(from, to) {
-  return to < from ? "up" : to > from ? "down" : "same";
-}
+/** @type {(from: number, to: number) => string} */
+const moveOf = (from, to) => (to < from ? "up" : to > from ? "down" : "same");
 
-/**
- * @param {Place} from
- * @param {Place} to
- */
+/** @type {(from: Place, to: Place) => string} */
 function curve(from, to) {
   const middle = (from.right + to.left) / 2;
   return `M${from.right},${from.y} C${middle},${from.y} ${middle},${to.y} ${to.left},${to.y}`;

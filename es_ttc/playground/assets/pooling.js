@@ -1,48 +1,42 @@
 /** The form that makes pools: the searches of several queries by several methods, and what they found, sent at once. */
 
-import { reasonOf, request } from "./api.js";
-import { judgements } from "./judgements.js";
-import { html, useState } from "./lib.js";
-import { searchBody } from "./requests.js";
-import { describe, info } from "./state.js";
+import { request } from "./api.js";
+import { ColumnEditors, columnsOf, columnsOfDrafts, draftOf } from "./columns.js";
+import { judgementsPath } from "./judging.js";
+import { h, html, useState } from "./lib.js";
+import { runBody, searchPath } from "./requests.js";
+import { describe, route } from "./state.js";
+import { Fault, typed } from "./ui.js";
 
-const METHODS = ["blend", "hybrid", "bm25"];
-const FURTHER = ["spectral", "maxsim", "nnn", "mmr"];
+/** What is pooled where the address names no columns. */
+const METHODS = JSON.stringify(["blend", "hybrid", "bm25"]);
+/** The most that a pool takes. */
+const MOST = 8;
 /** Documents of each run that the pool keeps. */
 const KEPT = 100;
 /** Queries that are sent together. */
 const TOGETHER = 10;
 
-/**
- * @param {object} props
- * @param {string} props.index
- * @param {boolean} props.open Whether the form shows at first.
- * @param {() => void} props.done Told when pools are made.
- */
+/** @param {{index: string, open: boolean, done: () => void}} props Told when pools are made. */
 export function PoolMaker({ index, open, done }) {
   const [text, setText] = useState("");
-  const [chosen, setChosen] = useState(METHODS);
-  const [depth, setDepth] = useState(5);
+  const [drafts, setDrafts] = useState(() => columnsOf(route.value.params.get("columns") || METHODS).map(draftOf));
+  const [depth, setDepth] = useState("5");
   const [progress, setProgress] = useState("");
   const [error, setError] = useState("");
-  const offered = [...METHODS, ...FURTHER.filter((name) => info.value?.methods.includes(name))];
 
   /** @param {Event} event */
   async function submit(event) {
     event.preventDefault();
-    const texts = [
-      ...new Set(
-        text
-          .split("\n")
-          .map((line) => line.trim())
-          .filter(Boolean),
-      ),
-    ];
+    const columns = columnsOfDrafts(drafts);
+    const texts = new Set(text.split("\n").map((line) => line.trim()));
+    texts.delete("");
+    if (!columns || !texts.size) return;
     setError("");
     try {
-      const notes = await pool(index, texts, chosen, depth, setProgress);
+      const note = await pool(index, [...texts], columns, Number(depth), setProgress);
       setText("");
-      setError(notes);
+      setError(note);
       done();
     } catch (problem) {
       setError(/** @type {Error} */ (problem).message);
@@ -50,57 +44,36 @@ export function PoolMaker({ index, open, done }) {
     setProgress("");
   }
 
-  /** @param {string} name */
-  const toggle = (name) => setChosen(chosen.includes(name) ? chosen.filter((one) => one !== name) : [...chosen, name]);
-
   return html`
     <details class="pool" open=${open}>
       <summary>Pool queries</summary>
       <form onSubmit=${submit}>
         <label>
           Queries, one a line
-          <textarea
-            rows="5"
-            required
-            value=${text}
-            onInput=${(/** @type {any} */ event) => setText(event.target.value)}
-          ></textarea>
+          <textarea rows="5" required value=${text} onInput=${typed(setText)}></textarea>
         </label>
         <fieldset>
           <legend>Methods</legend>
-          ${offered.map(
-            (name) => html`
-              <label key=${name} class="choice">
-                <input type="checkbox" checked=${chosen.includes(name)} onChange=${() => toggle(name)} />
-                ${name}
-              </label>
-            `,
-          )}
+          ${h(ColumnEditors, { what: "run", drafts, change: setDrafts, fewest: 1, most: MOST })}
         </fieldset>
         <label>
           Documents of each method
-          <input
-            type="number"
-            min="1"
-            max="100"
-            value=${depth}
-            onInput=${(/** @type {any} */ event) => setDepth(Number(event.target.value))}
-          />
+          <input type="number" min="1" max="100" value=${depth} onInput=${typed(setDepth)} />
         </label>
         <div class="actions">
-          <button type="submit" class="primary" disabled=${Boolean(progress) || !chosen.length}>Pool</button>
+          <button type="submit" class="primary" disabled=${Boolean(progress)}>Pool</button>
           <span class="hint" role="status">${progress}</span>
         </div>
-        ${error && html`<p class="error" role="alert">${error}</p>`}
+        ${h(Fault, { text: error })}
       </form>
     </details>
   `;
 }
 
 /**
- * @param {string} name
+ * @param {string} name Of the index.
  * @param {string[]} texts
- * @param {string[]} methods
+ * @param {Column[]} methods
  * @param {number} depth
  * @param {(progress: string) => void} report
  * @returns {Promise<string>} What the server remarks; empty for nothing.
@@ -113,36 +86,21 @@ async function pool(name, texts, methods, depth, report) {
     const queries = [];
     for (const text of texts.slice(from, from + TOGETHER)) {
       report(`query ${from + queries.length + 1} of ${texts.length}`);
-      queries.push({
-        text,
-        runs: await Promise.all(methods.map((method) => run(method, index, text))),
-      });
+      queries.push({ text, runs: await Promise.all(methods.map((method) => run(method, index, text))) });
     }
-    const body = {
-      queries,
-      methods: methods.map((method) => ({ method })),
-      depth,
-    };
-    const made = await judgements("POST", name, "/pool", body);
-    if (made.error) throw new Error(made.error);
-    note = made.body.note;
+    const made = await request("POST", `${judgementsPath(name)}/pool`, { queries, methods, depth });
+    note = made.note;
   }
   return note;
 }
 
-/**
- * @param {string} method
- * @param {import("./state.js").IndexInfo} index
- * @param {string} text
- * @returns {Promise<string[]>} The documents that a method finds, best first.
- */
-async function run(method, index, text) {
-  const { highlight: _, ...body } = searchBody({ method, params: {} }, { index, text, size: KEPT }, []);
-  if (body.rescore) {
-    const { passages: __, ...section } = body.rescore.ttc;
-    body.rescore.ttc = { ...section, on_error: "fail" };
+/** @type {(column: Column, index: IndexInfo, text: string) => Promise<string[]>} The documents found, best first. */
+async function run(column, index, text) {
+  const body = runBody(column, { index, text, size: KEPT });
+  try {
+    const response = /** @type {SearchResponse} */ (await request("POST", searchPath(index.name), body));
+    return response.hits.hits.map((hit) => hit._id);
+  } catch (problem) {
+    throw new Error(`${column.method}: ${/** @type {Error} */ (problem).message}`);
   }
-  const reply = await request("POST", `/${encodeURIComponent(index.name)}/_search`, { ...body, _source: false });
-  if (reply.status !== 200) throw new Error(`${method}: ${reasonOf(reply)}`);
-  return reply.body.hits.hits.map((/** @type {any} */ hit) => hit._id);
 }

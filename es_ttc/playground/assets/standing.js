@@ -1,149 +1,85 @@
 /** How the pooled methods stand, and what tuning would choose: read again after every few judgements. */
 
-import { judgements } from "./judgements.js";
-import { html, useEffect, useState } from "./lib.js";
-
-/**
- * @typedef {{method: string, "ndcg@10": number, low: number, high: number, "unjudged@10": number}} Method
- * @typedef {{weights: Record<string, number> | null, gain: number, low: number, high: number, clear: boolean,
- *   queries: number}} Tuned
- * @typedef {{judged_queries: number, methods: Method[], clear: boolean, best: string | null, tuned: Tuned | null,
- *   why: string}} Stands
- */
+import { request } from "./api.js";
+import { judgementsPath } from "./judging.js";
+import { h, html, useState } from "./lib.js";
+import { signed } from "./text.js";
+import { Fault, Table, useAnswer } from "./ui.js";
 
 /** Judgements after which the figures are computed again. */
 const EVERY = 10;
 
-/**
- * @param {object} props
- * @param {string} props.index
- * @param {number} props.graded Judgements since the page was opened.
- */
+/** @param {{index: string, graded: number}} props Judgements since the page was opened. */
 export function Standing({ index, graded }) {
-  const [stands, setStands] = useState(/** @type {Stands | null} */ (null));
-  const [error, setError] = useState("");
-  const round = Math.floor(graded / EVERY);
-  const read = async () => {
-    const { body, error } = await judgements("GET", index, "/standing");
-    setError(error);
-    if (!error) setStands(body);
-  };
-  useEffect(() => {
-    read();
-  }, [round]);
-
-  return html`
-    <section class="standing" aria-label="How the methods stand">
-      <h2>How the methods stand</h2>
-      ${error && html`<p class="error" role="alert">${error}</p>`}
-      ${stands && stands.methods.length > 0 && html`<${Methods} stands=${stands} />`}
-      ${stands && !stands.methods.length && html`<p class="hint">Judge some documents to see it.</p>`}
-      ${stands && html`<${Choice} index=${index} stands=${stands} />`}
-      <p class="hint">
-        Computed again after every ${EVERY} judgements.${" "}
-        <button type="button" class="plain" onClick=${read}>Now</button>
-      </p>
-    </section>
-  `;
-}
-
-/** @param {{stands: Stands}} props */
-function Methods({ stands }) {
-  const low = Math.max(0, Math.min(...stands.methods.map((one) => one.low)) - 0.05);
-  const high = Math.min(1, Math.max(...stands.methods.map((one) => one.high)) + 0.05);
-  const at = (/** @type {number} */ value) => `${(100 * (value - low)) / (high - low || 1)}%`;
-  const best = stands.methods[0].method;
-  return html`
-    <table>
-      <caption>
-        nDCG@10 of ${stands.judged_queries} judged queries, with 95% intervals
-      </caption>
-      <thead>
-        <tr>
-          <th scope="col">method</th>
-          <th scope="col"><span class="visually-hidden">interval</span></th>
-          <th scope="col">nDCG</th>
-          <th scope="col" title="share of the first ten documents that nobody judged">unjudged</th>
-        </tr>
-      </thead>
-      <tbody>
-        ${stands.methods.map(
-          (one) => html`
-            <tr key=${one.method}>
-              <th scope="row">${one.method}</th>
-              <td class="interval">
-                <svg role="img" aria-label=${`${one.low.toFixed(3)} to ${one.high.toFixed(3)}`}>
-                  <line x1=${at(one.low)} x2=${at(one.high)} y1="50%" y2="50%" />
-                  <circle cx=${at(one["ndcg@10"])} cy="50%" r="4" />
-                </svg>
-              </td>
-              <td>${one["ndcg@10"].toFixed(3)}</td>
-              <td>${Math.round(100 * one["unjudged@10"])}%</td>
-            </tr>
-          `,
-        )}
-      </tbody>
-    </table>
-    <p class=${stands.clear ? "verdict clear" : "verdict"}>
-      ${
-        stands.clear
-          ? `${best} is clearly better than each other method.`
-          : `${best} is ahead, and not clearly yet: judge more queries.`
-      }
+  const ask = /** @type {() => Promise<Stands>} */ (() => request("GET", `${judgementsPath(index)}/standing`));
+  const { value: stands, error, again } = useAnswer(ask, [Math.floor(graded / EVERY)]);
+  const judged = stands && stands.methods.length > 0;
+  return html`<section class="standing" aria-label="How the methods stand">
+    <h2>How the methods stand</h2>
+    ${h(Fault, { text: error })} ${judged && h(Methods, stands)}
+    ${stands && !judged && html`<p class="hint">Judge some documents to see it.</p>`}
+    ${stands?.tuned && h(Tuned, { index, ...stands.tuned })}
+    ${stands && !stands.tuned && html`<p class="hint">Tuning chooses nothing yet: ${stands.why}.</p>`}
+    <p class="hint">
+      Computed again after every ${EVERY} judgements. <button class="plain" onClick=${again}>Now</button>
     </p>
+  </section>`;
+}
+
+/** @param {Stands} props */
+function Methods({ methods, judged_queries: queries, clear }) {
+  const from = Math.max(0, Math.min(...methods.map(({ low }) => low)) - 0.05);
+  const to = Math.min(1, Math.max(...methods.map(({ high }) => high)) + 0.05);
+  const at = (/** @type {number} */ value) => `${(100 * (value - from)) / (to - from || 1)}%`;
+  const rows = methods.map(({ method, low, high, "ndcg@10": ndcg, "unjudged@10": unjudged }) => {
+    const interval = html`<svg role="img" aria-label=${`${low.toFixed(3)} to ${high.toFixed(3)}`}>
+      <line x1=${at(low)} x2=${at(high)} y1="50%" y2="50%" />
+      <circle cx=${at(ndcg)} cy="50%" r="4" />
+    </svg>`;
+    return { key: method, cells: [method, interval, ndcg.toFixed(3), `${Math.round(100 * unjudged)}%`] };
+  });
+  const unjudged = h("span", { title: "share of the first ten documents that nobody judged" }, "unjudged");
+  const caption = `nDCG@10 of ${queries} judged queries, with 95% intervals`;
+  const [{ method: best }] = methods;
+  const verdict = clear
+    ? "is clearly better than each other method."
+    : "is ahead, and not clearly yet: judge more queries.";
+  return html`
+    ${h(Table, { caption, head: ["method", "", "nDCG", unjudged], rows })}
+    <p class=${clear ? "verdict clear" : "verdict"}>${best} ${verdict}</p>
   `;
 }
 
-/** @param {{index: string, stands: Stands}} props */
-function Choice({ index, stands }) {
+/** @param {{index: string} & NonNullable<Stands["tuned"]>} props */
+function Tuned({ index, weights, gain, low, high, clear }) {
   const [error, setError] = useState("");
-  const { tuned, why } = stands;
-  if (!tuned) return html`<p class="hint">Tuning chooses nothing yet: ${why}.</p>`;
-
-  const download = async () => {
-    const { body, error } = await judgements("GET", index, "/tuned");
-    setError(error);
-    if (!error) save(`blend-${index}.json`, JSON.stringify(body, null, 2));
-  };
-  const signed = (/** @type {number} */ value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
+  const download = () =>
+    request("GET", `${judgementsPath(index)}/tuned`)
+      .then((file) => save(`blend-${index}.json`, JSON.stringify(file, null, 2)))
+      .then(() => setError(""))
+      .catch(({ message }) => setError(message));
+  const named = Object.entries(weights ?? {}).map(([name, weight]) => {
+    return html`<div key=${name}>
+      <dt>${name.replaceAll("_", " ")}</dt>
+      <dd>${weight.toFixed(2)}</dd>
+    </div>`;
+  });
+  const saved = clear ? "Download for serve --tuned" : "Download all the same";
   return html`
     <h3>What tuning would choose</h3>
-    ${
-      tuned.weights
-        ? html`<dl class="weights">
-            ${Object.entries(tuned.weights).map(
-              ([name, weight]) =>
-                html`<div key=${name}>
-                  <dt>${name.replaceAll("_", " ")}</dt>
-                  <dd>${weight.toFixed(2)}</dd>
-                </div>`,
-            )}
-          </dl>`
-        : html`<p>Blend's default weights.</p>`
-    }
+    ${weights ? h("dl", { class: "weights" }, named) : "Blend's default weights."}
     <p>
-      ${signed(tuned.gain)} nDCG@10 (${signed(tuned.low)} to ${signed(tuned.high)}), each query with weights that other
-      queries chose. ${!tuned.clear && "No clear gain yet: keep the default weights."}
+      ${signed(gain, 3)} nDCG@10 (${signed(low, 3)} to ${signed(high, 3)}), each query with weights that other queries
+      chose. ${!clear && "No clear gain yet: keep the default weights."}
     </p>
-    ${
-      tuned.weights &&
-      html`<button type="button" class=${tuned.clear ? "primary" : "plain"} onClick=${download}>
-        ${tuned.clear ? "Download for serve --tuned" : "Download all the same"}
-      </button>`
-    }
-    ${error && html`<p class="error" role="alert">${error}</p>`}
+    ${weights && html`<button class=${clear ? "primary" : "plain"} onClick=${download}>${saved}</button>`}
+    ${h(Fault, { text: error })}
   `;
 }
 
-/**
- * @param {string} name
- * @param {string} content
- */
+/** @type {(name: string, content: string) => void} */
 function save(name, content) {
   const address = URL.createObjectURL(new Blob([content], { type: "application/json" }));
-  const link = document.createElement("a");
-  link.href = address;
-  link.download = name;
-  link.click();
+  Object.assign(document.createElement("a"), { href: address, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(address), 10_000); // the browser may still read it
 }

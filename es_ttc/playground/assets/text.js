@@ -1,31 +1,27 @@
-/** Texts of documents. Passages count code points, JavaScript counts UTF-16 units. */
+/** Texts of documents, numbers, JSON. Passages count code points, JavaScript counts UTF-16 units. */
 
-const SURROGATE = /[\ud800-\udfff]/;
+/** @type {(source: Source | null | undefined, field: string) => string} A field's text; several values are joined. */
+export const textOf = (source, field) => flat(valueOf(source, field)).join(" ");
 
-/**
- * @param {Record<string, any> | undefined} source A hit's `_source`.
- * @param {string} field Its name, with dots for what is inside objects.
- * @returns {string} The field's text, several values joined by a space; empty if it has none.
- */
-export function textOf(source, field) {
-  return flat(valueOf(source, field)).join(" ");
+/** @type {(text: string, start: number, end?: number) => string} A part of a text; places are in code points. */
+export const slice = (text, start, end) => [...text].slice(start, end).join("");
+
+/** @type {(cosine: number) => string} */
+export const shown = (cosine) => cosine.toFixed(2);
+
+/** @type {(value: number, digits: number) => string} */
+export const signed = (value, digits) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
+
+/** @type {(text: string | null) => any} The value that a text holds as JSON; undefined if it holds none. */
+export function parsedJson(text) {
+  try {
+    return JSON.parse(text ?? "");
+  } catch {
+    return undefined;
+  }
 }
 
-/**
- * @param {string} text
- * @param {number} start In code points.
- * @param {number} [end]
- * @returns {string}
- */
-export function slice(text, start, end) {
-  return SURROGATE.test(text) ? [...text].slice(start, end).join("") : text.slice(start, end);
-}
-
-/**
- * @param {any} value
- * @param {string} path
- * @returns {any}
- */
+/** @type {(value: any, path: string) => unknown} The value at a path with dots, whose keys may hold dots too. */
 function valueOf(value, path) {
   if (value === null || typeof value !== "object") return undefined;
   if (path in value) return value[path];
@@ -36,10 +32,7 @@ function valueOf(value, path) {
   return Array.isArray(value) ? value.map((one) => valueOf(one, path)) : undefined;
 }
 
-/**
- * @param {any} value
- * @returns {string[]}
- */
+/** @type {(value: unknown) => string[]} */
 function flat(value) {
   if (Array.isArray(value)) return value.flatMap(flat);
   return value === null || value === undefined || typeof value === "object" || value === "" ? [] : [String(value)];
