@@ -51,8 +51,9 @@ CLAIMS: tuple[Claim, ...] = (
         "Equation 2: the score is a sum of two BM25 queries in one call",
         "3",
         Verdict.HOLDS,
-        "on a real engine; enrichment is a field of its own here",
+        "on a real engine, and with atomic phrases as a literal computation has it",
         "serving/query/test_sira.py::test_the_score_is_the_sum_of_both_parts",
+        "serving/query/test_sira_entries.py::test_atomic_phrases_score_as_in_equation_2",
     ),
     tested(
         "A2",

@@ -25,9 +25,14 @@ _INTRODUCTION = re.compile(r"^[^:\n]{0,60}:\s*(?:\n|(?=\S))")
 _LETTER = re.compile(r"[^\W_]")
 
 
-def phrases_schema(most: int) -> JsonSchema:
-    """Return the schema of an answer with a maximum number of proposals, for endpoints that enforce schemas."""
-    phrases = {"type": "array", "items": {"type": "string", "maxLength": 60}, "maxItems": most}
+def phrases_schema(most: int, longest: int = 60) -> JsonSchema:
+    """Return the schema of an answer, for endpoints that enforce schemas.
+
+    Args:
+        most: Maximum number of proposals.
+        longest: Maximum number of characters of a proposal.
+    """
+    phrases = {"type": "array", "items": {"type": "string", "maxLength": longest}, "maxItems": most}
     return JsonSchema(
         "phrases",
         {

@@ -115,3 +115,16 @@ def test_what_a_program_excludes_is_demoted_or_removed(rewritten: Rewritten, ent
     assert told["excluded"] == ["dog bark"]
     assert {"term": "unheard of", "why": "no document has it", "documents": 0} in told["left_out"]
     assert "3" not in scores(program(rewritten, "sudden illness", answer, entries, exclusions="remove"))
+
+
+@pytest.mark.parametrize(("method", "weight"), [("hyde", 1.0), ("query2doc", 0.2)])
+def test_a_written_passage_is_searched_word_by_word(
+    rewritten: Rewritten, entries: str, method: str, weight: float
+) -> None:
+    text, passage = f"night of {method}", "A blood clot, the clot of an artery."
+    rewritten.answers[text] = f"<think>hm</think>{passage}"
+    section = {"method": method, "query_text": text, "params": {"text_fields": ["text"], "enrichment": 0}}
+    found = scores(rewritten.search({"query": {"ttc": {**section, "on_error": "fail"}}}, path=entries))
+    both = {"match": {"text": {"query": passage, "boost": weight}}}
+    expected = {"query": {"bool": {"should": [{"match": {"text": text}}, both]}}}
+    assert found == pytest.approx(scores(rewritten.directly(expected, path=entries)), rel=1e-5)
