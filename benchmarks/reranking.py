@@ -52,6 +52,7 @@ COLLECTIONS = ("cranfield", "npl-vaswani", "scifact")
 BUDGETS = (25, 50, 100, 200)
 ERROR_RATES = (0.0, 0.05, 0.2)
 SEEDS = (5, 10, 20, 50)
+LENGTHS, WINDOWS = (20, 50, 100), (10, 20)
 DEPTH = 1000
 NAMES = ("RR", "GAR", "SlideGAR", "RGS", "best-first")
 METRICS = ("ndcg@10", "recall@100")
@@ -113,6 +114,11 @@ async def slidegar_distinct(ready: Ready, query: int, reranker: Any, budget: int
     return await slidegar(ready.first_pass[query], ready, judge, ready.nearness(query))
 
 
+async def slidegar_kept(ready: Ready, query: int, reranker: Any, budget: int) -> RerankedList:
+    judge = ListwiseBudgetedReranker(reranker, budget, count="distinct")
+    return await slidegar(ready.first_pass[query], ready, judge, ready.nearness(query), frontier="kept")
+
+
 async def rr_shown(ready: Ready, query: int, reranker: Any, budget: int) -> RerankedList:
     return await retrieve_and_rerank(ready.first_pass[query], ListwiseBudgetedReranker(reranker, budget))
 
@@ -136,7 +142,9 @@ GROUPS: dict[str, dict[str, Judged]] = {
     "listwise, shown": {"RR": rr_shown, "SlideGAR": slidegar_shown, "RGS": rgs_shown},
     "listwise, distinct": {"RR": rr_pointwise, "SlideGAR": slidegar_distinct, "RGS": rgs_distinct},
 }
-SCORED: dict[str, Judged] = {**GROUPS["pointwise"], "SlideGAR": slidegar_distinct}
+SCORED: dict[str, Judged] = {
+    **GROUPS["pointwise"], "SlideGAR": slidegar_distinct, "SlideGAR, kept": slidegar_kept,
+}  # fmt: skip
 """What a reranker that gives scores can be asked by; every document is paid for once."""
 
 
@@ -144,7 +152,11 @@ SCORED: dict[str, Judged] = {**GROUPS["pointwise"], "SlideGAR": slidegar_distinc
 @click.option("--out", type=click.Path(path_type=Path), default=FIGURE, help="Where the figure goes.")
 @click.option("--collection", "names", multiple=True, type=click.Choice(COLLECTIONS), help="Some of the collections.")
 @click.option("--quick", is_flag=True, help="Simulated rerankers at a budget of 100 alone.")
-@click.option("--tune", is_flag=True, help="Compare numbers of seeds on scifact's train queries, and nothing else.")
+@click.option(
+    "--tune",
+    is_flag=True,
+    help="Compare seeds, lengths and windows of RGS on scifact's train queries, and nothing else.",
+)
 def main(out: Path, names: tuple[str, ...], *, quick: bool, tune: bool) -> None:
     """Print the tables and draw the budget curves."""
     if tune:
@@ -164,10 +176,10 @@ def main(out: Path, names: tuple[str, ...], *, quick: bool, tune: bool) -> None:
     draw(curves).savefig(out, metadata={"Date": None})
 
 
-def prepared(collection: Collection, queries: int | None = None) -> Ready:
+def prepared(collection: Collection, queries: int | None = None, encoder_name: str = "minilm") -> Ready:
     """Encode a collection, build its graph, and answer its queries by dense retrieval."""
     cache = Settings().cache_dir
-    encoder = CachedEncoder(load_encoder("minilm", cache_dir=cache), cache / "encodings")
+    encoder = CachedEncoder(load_encoder(encoder_name, cache_dir=cache), cache / "encodings")
     titled = any(document.title for document in collection.documents)
     spec = IndexSpec(encoder.identity, text_fields=("title", "text") if titled else ("text",), codec="float16")
     features = encode_corpus(collection.documents, spec, encoder)
@@ -306,6 +318,25 @@ def _tune() -> None:
             cells.append(f"{measured(ready, pointwise, error_rate, 100)[0].mean():.3f}")
         rows.append((error_rate, f"{measured(ready, rr_pointwise, error_rate, 100)[0].mean():.3f}", *cells))
     print(table(("error rate", "RR", *(f"RGS, {seeds} seeds" for seeds in SEEDS)), rows))
+    print("\nA listwise reranker, error rate .05: nDCG@10 by seeds, length of the list and window\n")
+    settings = [(seeds, length, window) for seeds in SEEDS for length in LENGTHS for window in WINDOWS]
+    values = {
+        (count, *one): measured(ready, listwise_rgs(count, *one), 0.05, 100)[0].mean()
+        for count in ("shown", "distinct")
+        for one in settings
+    }
+    rows = [(*one, *(f"{values[count, *one]:.3f}" for count in ("shown", "distinct"))) for one in settings]
+    print(table(("seeds", "length", "window", "every document shown counts", "distinct documents count"), rows))
+
+
+def listwise_rgs(count: Any, seeds: int, length: int, window: int) -> Judged:
+    """Return RGS with a listwise reranker and these parameters."""
+
+    async def method(ready: Ready, query: int, reranker: Any, budget: int) -> RerankedList:
+        judge = ListwiseBudgetedReranker(reranker, budget, window, count)
+        return await rgs(ready.first_pass[query], ready, judge, seeds=seeds, length=length)
+
+    return method
 
 
 def draw(curves: dict[str, Any]) -> Figure:

@@ -3,6 +3,9 @@
     python -m benchmarks.reranking_real spectral [--encoder mpnet] [--collection cranfield ...]
     python -m benchmarks.reranking_real perturbed
     python -m benchmarks.reranking_real why
+    python -m benchmarks.reranking_real embeddings
+    python -m benchmarks.reranking_real seeds
+    python -m benchmarks.reranking_real graph
     python -m benchmarks.reranking_real llm
 
 Each document is paid for once. First passes (BM25, or dense with all-MiniLM-L6-v2) and the graph are those of
@@ -33,6 +36,7 @@ from benchmarks.reranking import (
     BUDGETS,
     COLLECTIONS,
     DATA,
+    DEPTH,
     METRICS,
     SCORED,
     Judged,
@@ -51,20 +55,26 @@ from es_ttc.lab.evaluation.datasets import Document, load_collection
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.llm.local import MODEL, running_llm
-from es_ttc.reranking.graph import build
+from es_ttc.reranking.graph import ABSENT, GraphParams, NeighbourGraph, build
+from es_ttc.reranking.graph.prune import robust_prune
+from es_ttc.reranking.graph.statistics import reachable as reached
+from es_ttc.reranking.graph.statistics import statistics
 from es_ttc.reranking.rerankers import Passage
 from es_ttc.reranking.rerankers.calls import PointwiseCalls
 from es_ttc.reranking.rerankers.llm import LlmRerankerSettings, PointwiseLlm
 from es_ttc.reranking.strategies import PointwiseScorer, RerankedList
+from es_ttc.reranking.strategies.base import StopReason
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.spectral import SpectralRescorer
 from es_ttc.rescorers.spectral.params import SpectralParams
 from es_ttc.settings import LlmSettings, Settings
+from es_ttc.vectors.tokens import Float32
 
 SEED = 2026
 AT = 100
 """The budget of every table but the curves."""
 SEEDS = 20
+EMBEDDINGS = ("minilm", "bge-small", "mpnet")
 SPAN = 0.07
 """nDCG@10 from the lower to the upper end of every panel."""
 LLM_QUERIES, LLM_BUDGET, LLM_CHARACTERS = 15, 25, 500
@@ -185,7 +195,10 @@ def spectral(
 @_chosen
 @_methods
 def perturbed(names: tuple[str, ...], methods: tuple[str, ...]) -> None:
-    """The paper's study: first pass, graph or reranker spoiled by noise; spectral retrieval judges."""
+    """The paper's study: noise in the first pass's query, the graph, the documents (as in the paper) or the reranker.
+
+    Noise in the documents spoils first pass and graph, but not the vectors with which spectral retrieval scores.
+    """
     _head(f"Spoiled, spectral retrieval (minilm) as the reranker, budget {AT}", names)
     generator = np.random.default_rng(SEED)
     chosen = _of(methods)
@@ -197,13 +210,17 @@ def perturbed(names: tuple[str, ...], methods: tuple[str, ...]) -> None:
         rows = []
         for spoiled, weight in [
             ("nothing", 0.0),
-            *((s, w) for s in ("seeds", "graph", "reranker") for w in (0.5, 0.8, 1.0)),
+            *((s, w) for s in ("seeds", "graph", "documents", "reranker") for w in (0.5, 0.8, 1.0)),
         ]:
             started, reranker = ready, sound
             if spoiled == "seeds":
                 started = replace(ready, first_pass=nearest_first(ready.features, noisy(vectors, weight, generator)))
             elif spoiled == "graph":
                 started = replace(ready, graph=build(noisy(ready.features.pooled, weight, generator)))
+            elif spoiled == "documents":
+                rows_of = noisy(ready.features.pooled, weight, generator)
+                found = [np.argsort(-(rows_of @ vector), kind="stable")[:DEPTH].tolist() for vector in vectors]
+                started = replace(ready, graph=build(rows_of), first_pass=found)
             elif spoiled == "reranker":
                 odd = noisy(vectors, weight, generator)
                 queries = [replace(one, vectors=odd[at : at + 1]) for at, one in enumerate(ready.queries)]
@@ -213,6 +230,102 @@ def perturbed(names: tuple[str, ...], methods: tuple[str, ...]) -> None:
             differences = [difference(values[one], values["RR"]) for one in versus]
             rows.append((ready.collection.name, spoiled, weight, *cells, *differences))
         print(table(columns, rows), flush=True)
+
+
+@main.command()
+@_chosen
+def embeddings(names: tuple[str, ...]) -> None:
+    """First pass and graph by several encoders, one reranker: spectral retrieval with minilm."""
+    _head("Encoders of the first pass and the graph, spectral retrieval (minilm) as the reranker", names)
+    rows = []
+    for ready in _collections(names):
+        reranker = Spectral(ready.features, ready.queries)
+        for encoder in EMBEDDINGS:
+            other = ready if encoder == "minilm" else prepared(ready.collection, encoder_name=encoder)
+            started = replace(ready, graph=other.graph, first_pass=other.first_pass)
+            cells = [f"{valued(ready, _as_found(started))[0].mean():.3f}"]
+            for budget in (AT, 500):
+                values = {name: run(started, SCORED[name], reranker, budget) for name in ("RR", "RGS")}
+                cells += [f"{value[0].mean():.3f}" for value in values.values()]
+                cells.append(difference(values["RGS"][0], values["RR"][0]))
+            rows.append((ready.collection.name, encoder, *cells))
+    at = [f"{name}, {budget}" for budget in (AT, 500) for name in ("RR", "RGS", "RGS - RR")]
+    print(table(("collection", "encoder", "first pass", *at), rows), flush=True)
+
+
+def _as_found(ready: Ready) -> dict[str, RerankedList]:
+    """Return the first pass as it is."""
+    return {
+        name: RerankedList(first, 0, 0, StopReason.EXHAUSTED)
+        for name, first in zip(ready.names, ready.first_pass, strict=True)
+    }
+
+
+@main.command()
+@_chosen
+def seeds(names: tuple[str, ...]) -> None:
+    """BM25 as the first pass: seeds of RGS from it, from the nearest vectors, or half from each."""
+    _head(f"Seeds of RGS over BM25, spectral retrieval (minilm) as the reranker, budget {AT}", names)
+    rows = []
+    for ready in _collections(names):
+        reranker, lexical = Spectral(ready.features, ready.queries), by_bm25(ready)
+        mixed = {
+            "BM25": lexical.first_pass,
+            "vectors": _in_front(lexical, ready.first_pass, SEEDS),
+            "both": _in_front(lexical, ready.first_pass, SEEDS // 2),
+        }
+        values = {"RR": run(lexical, SCORED["RR"], reranker, AT)} | {
+            name: run(replace(lexical, first_pass=first), SCORED["RGS"], reranker, AT) for name, first in mixed.items()
+        }
+        for place, metric in enumerate(METRICS):
+            cells = [f"{value[place].mean():.3f}" for value in values.values()]
+            versus = [difference(values[name][place], values["BM25"][place]) for name in ("vectors", "both")]
+            rows.append((ready.collection.name, metric, *cells, *versus))
+    columns = ("collection", "metric", "RR", "seeds: BM25", "vectors", "both", "vectors - BM25", "both - BM25")
+    print(table(columns, rows), flush=True)
+
+
+def _in_front(ready: Ready, others: Sequence[Sequence[int]], count: int) -> list[list[int]]:
+    """Return a first pass with so many documents of another one in front."""
+    return [
+        list(dict.fromkeys([*other[:count], *first])) for first, other in zip(ready.first_pass, others, strict=True)
+    ]
+
+
+@main.command()
+@_chosen
+def graph(names: tuple[str, ...]) -> None:
+    """What a walk can reach in the graph as it is built, and with the back edges of Vamana."""
+    _head("Reachability in the graph from the first 20 documents of a dense first pass", names)
+    rows = []
+    for ready in _collections(names):
+        with_back = back_edges(ready.graph, ready.features.pooled)
+        changed = (ready.graph.table != with_back.table).mean()
+        for name, one in (("as built", ready.graph), ("with back edges", with_back)):
+            steps = [reached(one, first[:SEEDS]) for first in ready.first_pass]
+            unreached = np.mean([(found < 0).mean() for found in steps])
+            farthest = max(int(found.max()) for found in steps)
+            least, median, most = statistics(one).in_degrees
+            rows.append(
+                (ready.collection.name, name, len(one), f"{least}, {median:g}, {most}", f"{unreached:.2%}", farthest)
+            )
+        print(f"{ready.collection.name}: back edges change {changed:.2%} of the table's places")
+    print(table(("collection", "graph", "documents", "in-degree, least, median, most", "unreached", "steps"), rows))
+
+
+def back_edges(graph: NeighbourGraph, vectors: Float32) -> NeighbourGraph:
+    """Offer each document to its neighbours, as Vamana does while it builds (DiskANN, algorithm 3)."""
+    params, every = GraphParams(), np.arange(len(graph), dtype=np.int32)
+    sources, places = np.nonzero(graph.table != ABSENT)
+    targets = graph.table[sources, places]
+    order = np.argsort(targets, kind="stable")
+    ends = np.cumsum(np.bincount(targets, minlength=len(graph)))[:-1]
+    offers = np.split(sources[order], ends)
+    offered = [np.union1d(graph.of(one), offers[one]).astype(np.int32) for one in range(len(graph))]
+    wider = np.full((len(graph), max(map(len, offered))), ABSENT, np.int32)
+    for place, row in enumerate(offered):
+        wider[place, : len(row)] = row
+    return NeighbourGraph(robust_prune(vectors, every, wider, params.degree, params.alpha))
 
 
 @main.command()

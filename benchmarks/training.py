@@ -23,6 +23,7 @@ import torch
 
 from benchmarks.common import heading, kept, table
 from benchmarks.figures import BAR, INK, STRONG, figure, save
+from benchmarks.nnn_penalties import penalties, show
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.encoders.base import Encoder, Float32
 from es_ttc.encoders.heads import unit
@@ -45,9 +46,10 @@ from es_ttc.settings import Settings
 DATA = Path(__file__).parents[2] / "shared" / "data"
 METRICS = ("recall@3", "recall@5", "comp@3", "comp@5")
 OBJECTIVE = "comp@5"
-METHODS = ("frozen", "dense", "MMR", "COLT", "NNN-Fix", "NNN-Tr")
+METHODS = ("frozen", "dense", "MMR", "COLT", "COLT, one setting", "NNN-Fix", "NNN-Tr", "NNN-Tr, 20 epochs")
 FOLDS = 5
 MOST_TUNING = 500
+COLT_SETTINGS = tuple((layers, balance) for layers in (1, 2, 3) for balance in (0.01, 0.04, 0.16))
 LAMBDAS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 FAMILIES = ("whiten", "linear", "low-rank", "mlp")
 LEARNED_FROM = ("scifact", "toollens", "qmsum-meetings")
@@ -122,12 +124,12 @@ def compared(task: Task, how: Plan) -> dict[str, Any]:
     note("MMR", begun)
 
     begun = time.process_time()
-    torch.manual_seed(how.colt.seed)
-    colt = ColtRecipe(tuned, ColtOptions())
-    note("COLT", begun, train(colt, how.colt))
-    moved = tuned.mapped(colt.heads())
-    assert moved.test is not None
-    found["values"]["COLT"] = values(moved.test, by_cosine(moved.test, moved.documents))
+    swept = [colt_with(tuned, how, ColtOptions(layers=one, balance=other)) for one, other in COLT_SETTINGS]
+    course, by_colt, setting = best((one, max(one[0].valid)) for one in swept)
+    note("COLT", begun, course)
+    found["values"]["COLT"] = by_colt
+    found["chosen"]["COLT"] = {"layers": setting.layers, "balance": setting.balance}
+    found["values"]["COLT, one setting"] = colt_with(tuned, how, ColtOptions(scenes="current"))[1]
 
     begun = time.process_time()
     l1, l2 = best((one, comp(choosing, by_nnn(choosing, tuned.documents, *one))) for one in GRID)
@@ -144,9 +146,35 @@ def compared(task: Task, how: Plan) -> dict[str, Any]:
     assert after.test is not None
     found["values"]["NNN-Tr"] = values(after.test, by_nnn(after.test, after.documents, l1, l2))
     found["chosen"]["NNN-Tr"] = {"l1": l1, "l2": l2}
+    found["penalties"] = {
+        "dense": penalties(
+            tuned.valid.part(np.arange(min(MOST_TUNING, len(tuned.valid)))), tuned.test, tuned.documents
+        ),
+        "NNN-Tr": penalties(
+            after.valid.part(np.arange(min(MOST_TUNING, len(after.valid)))), after.test, after.documents
+        ),
+    }
+    torch.manual_seed(how.nnn.seed)
+    longest = NnnRecipe(tuned, options)
+    train(longest, replace(how.nnn, epochs=max(20, how.nnn.epochs)))
+    further = tuned.mapped(longest.heads())
+    assert further.test is not None
+    found["values"]["NNN-Tr, 20 epochs"] = values(further.test, by_nnn(further.test, further.documents, l1, l2))
     found["values"]["NNN-Tr, by cosine"] = values(after.test, by_cosine(after.test, after.documents))
     found["values"]["dense, longer"] = values(*longer(tuned, how))
     return found
+
+
+def colt_with(
+    task: Task, how: Plan, options: ColtOptions
+) -> tuple[TrainingProgress, dict[str, list[float]], ColtOptions]:
+    """Return a COLT's training, and its values on the test queries."""
+    torch.manual_seed(how.colt.seed)
+    recipe = ColtRecipe(task, options)
+    course = train(recipe, how.colt)
+    moved = task.mapped(recipe.heads())
+    assert moved.test is not None
+    return course, values(moved.test, by_cosine(moved.test, moved.documents)), options
 
 
 def longer(task: Task, how: Plan) -> tuple[TrainingQueries, list[list[int]]]:
@@ -394,6 +422,8 @@ def main() -> None:
             print(heads_table(seeds))
             continue
         print(table_of(seeds))
+        if "penalties" in seeds[0]:
+            show({name: [seed["penalties"][name] for seed in seeds] for name in seeds[0]["penalties"]})
         print("chosen:", json.dumps([seed["chosen"] for seed in seeds]))
         spent = {name: float(np.mean([seed["seconds"][name] for seed in seeds])) for name in seeds[0]["seconds"]}
         print("processor seconds a seed:", ", ".join(f"{name} {value:.0f}" for name, value in spent.items()), "\n")

@@ -20,6 +20,7 @@ from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import registry
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
+from es_ttc.serving.rescore.plan import MAX_ITEMS
 from es_ttc.serving.schemas.openapi import OPERATIONS
 from es_ttc.serving.search.section import Section
 from es_ttc.settings import GatewaySettings, Settings
@@ -185,7 +186,8 @@ def section_page() -> str:
     parts = [
         "# The `ttc` section\n",
         NOTICE,
-        "The object by which a request opts in. Put it into `rescore`, alone or last in a list after native rescorers. "
+        "The object by which a request opts in. Put it into `rescore`, alone or last in a list after native rescorers; "
+        f"up to {MAX_ITEMS} items with it [run in order](../how-to/rerank-in-several-steps.md). "
         "`window_size` beside it is the number of first-pass documents that are rescored (default 100).\n",
         f"```json\n{example}\n```\n",
         "In a kNN clause it names the retrieval [method](retrievers.md). `score_mode` and the weights are only for "

@@ -354,8 +354,8 @@ class GatewaySettings(Settings):
     max_caller_windows_per_second: float = Field(
         0,
         ge=0,
-        description="Maximum number of windows that are rescored for one caller per second; further searches are "
-        "answered with 429 and `Retry-After`. 0 for no limit.",
+        description="Maximum number of windows that are rescored for one caller per second; each `ttc` item of a list "
+        "is one. Further searches are answered with 429 and `Retry-After`. 0 for no limit.",
     )
     programs: Path | None = Field(
         None,

@@ -112,6 +112,15 @@ search_argument = click.argument("search", metavar="SEARCH", type=click.Path(fil
     help="Maximum size of history, failures and sources in the prompt, for --proposer llm.",
 )
 @click.option(
+    "--prompt",
+    "asked",
+    type=click.Choice(["full", "blind"]),
+    default="full",
+    show_default=True,
+    help="Prompt for --proposer llm; blind: without the primitives, ideas and initial programs, so that what the model "
+    "finds is its own.",
+)
+@click.option(
     "--answer-tokens",
     type=click.IntRange(16),
     default=2_000,
@@ -138,6 +147,7 @@ def run(
     memory_mb: int,
     most_cost: float,
     prompt_characters: int,
+    asked: str,
     answer_tokens: int,
     encoder: str | None,
     adapter: str | None,
@@ -190,7 +200,7 @@ def run(
             loaded = cached_encoder(Settings(encoder=memory.plan.encoder))
         plan = memory.plan
         assert plan is not None  # noqa: S101 - begun above
-        writer = _proposer(plan, proposer, recording, prompt_characters, answer_tokens)
+        writer = _proposer(plan, proposer, recording, prompt_characters, answer_tokens, blind=asked == "blind")
         with stages(search.name) as progress:
             tasks_ready = load_tasks(plan, loaded, progress=progress)
         evaluator = Evaluator(
@@ -408,7 +418,9 @@ def _require_names(names: Sequence[str]) -> None:
         raise InvalidRequest(f"two tasks are named [{twice[0]}]: tasks go by the names of their folders")
 
 
-def _proposer(plan: "Plan", named: str | None, recording: Path | None, characters: int, tokens: int) -> "Proposer":
+def _proposer(
+    plan: "Plan", named: str | None, recording: Path | None, characters: int, tokens: int, *, blind: bool
+) -> "Proposer":
     """Return the proposer; a resumed search may use another one."""
     from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
     from es_ttc.lab.discovery.proposers.replay import ReplayProposer
@@ -420,7 +432,7 @@ def _proposer(plan: "Plan", named: str | None, recording: Path | None, character
     if (named or plan.proposer) == "llm":
         from es_ttc.lab.discovery.proposers.llm import LlmProposer
 
-        return LlmProposer(LlmSettings(), plan.seed, characters=characters, tokens=tokens)
+        return LlmProposer(LlmSettings(), plan.seed, characters=characters, tokens=tokens, blind=blind)
     return GrammarProposer(plan.seed, plan.distance)
 
 

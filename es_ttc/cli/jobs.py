@@ -55,7 +55,8 @@ def jobs() -> None:
 @click.option(
     "--prompt",
     metavar="NAME|FILE",
-    help="Prompt: general, claims, arguments, duplicates, questions; base for a model that only continues texts; or "
+    help="Prompt: general, claims, arguments, duplicates, questions; base for a model that only continues texts; "
+    "doc2query or doc2query-base, with --whole, for queries; or "
     "a file with {{document}} in it. Default: general, or base if ES_TTC_LLM_API is completions.",
 )
 @click.option(
@@ -80,6 +81,12 @@ def jobs() -> None:
 )
 @click.option(
     "--words", type=click.IntRange(1, 5), default=3, show_default=True, help="Maximum number of words per phrase."
+)
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="Write proposals as they are, as doc2query writes queries: not cut, nor filtered by text and document "
+    "frequency; --min-similarity filters them, as in doc2query--.",
 )
 @click.option(
     "--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True, help="Temperature of the model."

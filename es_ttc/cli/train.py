@@ -229,6 +229,13 @@ def nnn(data: Path, start: Path | None, tune: str, **options: Any) -> None:
 @click.option(
     "--dropped", type=click.FloatRange(0, 0.99), default=0.2, show_default=True, help="Share of edges that are dropped."
 )
+@click.option(
+    "--scenes",
+    type=click.Choice(["initial", "current"]),
+    default="initial",
+    show_default=True,
+    help="Vectors of sets of documents: means of their initial vectors, as published, or of their current ones.",
+)
 @metric_option
 def colt(data: Path, start: Path | None, **options: Any) -> None:
     """Train the baseline COLT, which learns one vector per document.

@@ -6,7 +6,7 @@ all-MiniLM-L6-v2, windows of 100); the first five resemble each other less (mean
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,12 @@ class MmrParams(Params):
         description="Weight of being unlike the documents already picked, against 1 - lambda for being near the "
         "query: 0 orders as `dense` does; the greater, the more diverse. (Some write lambda for the other weight.)",
     )
+    relevance: Literal["cosine", "score"] = Field(
+        "cosine",
+        description="What being near to the query means: the cosine of the pooled vectors, or the score that the "
+        "documents come with, from 0 for the lowest to 1 for the greatest. After a reranker take `score`, so that its "
+        "order counts.",
+    )
     documents: int = Field(
         100, ge=1, le=10_000, description="Documents that are picked; the rest follow in first-pass order."
     )
@@ -41,7 +47,8 @@ class MmrParams(Params):
 class MmrRescorer:
     """Picks the document of greatest `(1 - lambda) relevance - lambda similarity`, again and again.
 
-    Relevance is the cosine of the pooled vectors (with several query texts, the greatest), similarity the greatest
+    Relevance is the cosine of the pooled vectors (with several query texts, the greatest) or, with `relevance: score`,
+    the first pass's score, scaled to [0, 1]. Similarity is the greatest
     cosine with any document already picked, 0 for the first. Greater lambda is more diverse, as in the paper on NNN
     decoding (appendix B.3); Carbonell and Goldstein (SIGIR 1998), who introduced MMR, write 1 - lambda for it.
 
@@ -60,7 +67,7 @@ class MmrRescorer:
     def score(self, query: Query, window: Window, params: MmrParams) -> Float32:
         """Return the scores, ``(k,)``."""
         assert window.pooled is not None  # noqa: S101 - promised by needs
-        picked, _ = greedy(relevance(query, window.pooled), window.pooled, params.trade_off, params.documents)
+        picked, _ = greedy(_relevance(query, window, params), window.pooled, params.trade_off, params.documents)
         order = np.concatenate((picked, np.setdiff1d(np.arange(len(window)), picked)))  # the rest stays ascending
         scores = np.empty(len(window), np.float32)
         scores[order] = np.arange(len(window), 0, -1) / max(1, len(window))
@@ -73,7 +80,7 @@ class MmrRescorer:
         before it, and that one's id as ``nearest``.
         """
         assert window.pooled is not None  # noqa: S101 - promised by needs
-        relevances = relevance(query, window.pooled)
+        relevances = _relevance(query, window, params)
         picked, nearest = greedy(relevances, window.pooled, params.trade_off, params.documents)
         details: list[dict[str, Any]] = [{} for _ in range(len(window))]
         for turn, (place, other) in enumerate(zip(picked.tolist(), nearest.tolist(), strict=True), 1):
@@ -82,6 +89,21 @@ class MmrRescorer:
                 similarity = float(window.pooled[place] @ window.pooled[other])
                 details[place] |= {"similarity": similarity, "nearest": window.ids[other]}
         return details
+
+
+def _relevance(query: Query, window: Window, params: MmrParams) -> Float32:
+    assert window.pooled is not None  # noqa: S101 - promised by needs
+    if params.relevance == "cosine":
+        return relevance(query, window.pooled)
+    return scaled(window.first_pass)
+
+
+def scaled(scores: Float32) -> Float32:
+    """Return scores from 0 for the lowest to 1 for the greatest, ``(k,)``; all 1 where they are equal."""
+    if not len(scores) or scores.max() == scores.min():
+        return np.ones(len(scores), np.float32)
+    spread: Float32 = (scores - scores.min()) / (scores.max() - scores.min())
+    return spread
 
 
 def relevance(query: Query, pooled: Float32) -> Float32:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
-from es_ttc.enrichment.proposals.document_frequency import Frequencies
+from es_ttc.enrichment.proposals.document_frequency import FieldFrequencies, Frequencies
 from es_ttc.enrichment.proposals.phrases import DroppedPhrase, Tokens
 from es_ttc.llm import JsonSchema, Prompt
 from es_ttc.rescorers.base import Params
@@ -22,11 +22,15 @@ class Term:
         text: As it is searched; the fields' analyzers process it.
         weight: Its share of the expansion's weight; 1 if all count the same.
         documents: Its document frequency, if it was counted.
+        group: Terms of one group are alternatives, of which a document's best one counts; None for a term by itself.
+        boosts: Factor of its score in a field, by field; 1 for a field that is not named.
     """
 
     text: str
     weight: float = 1.0
     documents: int | None = None
+    group: int | None = None
+    boosts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +41,15 @@ class Expansion:
         terms: Terms to search in addition to the text.
         dropped: Proposed terms that were dropped, with the reason.
         summary: Values for the summary (JSON-ready), whether or not detail is requested.
+        excluded: Terms that speak against a document.
+        own: The text's own words, each as a term, where they are not scored as one text.
     """
 
     terms: tuple[Term, ...] = ()
     dropped: tuple[DroppedPhrase, ...] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
+    excluded: tuple[Term, ...] = ()
+    own: tuple[Term, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,14 @@ class Corpus(Protocol):
 
     async def frequencies(self, phrases: Sequence[str]) -> Frequencies:
         """Return the document frequencies of phrases in the searched fields, among the caller's documents.
+
+        Raises:
+            EngineError: The engine returned an error, or a partial answer.
+        """
+        ...
+
+    async def field_frequencies(self, words: Sequence[str]) -> FieldFrequencies:
+        """Return the document frequencies of words in each searched field by itself, among the caller's documents.
 
         Raises:
             EngineError: The engine returned an error, or a partial answer.

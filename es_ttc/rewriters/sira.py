@@ -2,18 +2,23 @@
 
 Section 3.2 of *Superintelligent Retrieval Agent*: the model predicts vocabulary that relevant documents would use and
 the query lacks; a phrase is kept if 0 < DF <= tau |C|; the kept phrases are searched in addition to the query. The
-model receives no passage.
+model receives no passage. The answer may be a whole retrieval program (:mod:`es_ttc.rewriters.program`).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from es_ttc.enrichment.proposals.document_frequency import DEFAULT_TAU, by_frequency
 from es_ttc.enrichment.proposals.parsing import proposals
-from es_ttc.enrichment.proposals.phrases import candidates, screen
-from es_ttc.rewriters.base import Corpus, Expansion, Term
+from es_ttc.enrichment.proposals.phrases import Phrase, candidates, screen
+from es_ttc.errors import InvalidRequest
+from es_ttc.rewriters import program
+from es_ttc.rewriters.atomic import as_entries
+from es_ttc.rewriters.base import Corpus, Expansion, Fields, Term
 from es_ttc.rewriters.prompts import SCHEMA
 from es_ttc.rewriters.weighted import FieldParams, WeightedRewriter
 
@@ -21,9 +26,12 @@ _LONGEST_TEXT = 2000
 """Maximum number of characters of the text for the model."""
 _TOKENS_A_PHRASE = 8
 """Maximum number of tokens per phrase of the model's answer, punctuation included."""
-
-
+_TOKENS_OF_A_PROGRAM = 24
+"""The same where each phrase has alternatives and a weight."""
 _EXCERPT = 100
+_DEMOTED = 0.5
+"""Factor of the score of a document that an exclusion matches."""
+_INSTRUCTIONS = files("es_ttc.rewriters").joinpath("sketches", "program.txt")
 
 
 class SiraParams(FieldParams):
@@ -47,6 +55,21 @@ class SiraParams(FieldParams):
     )
     phrases: int = Field(10, ge=1, le=50, description="Maximum number of proposed phrases.")
     words: bool = Field(True, description="Whether the single words of a phrase are also filtered and searched.")
+    phrase_score: Literal["words", "atomic"] = Field(
+        "words",
+        description="`words`: a phrase scores the sum of its words' BM25 in each field, as the engine computes it. "
+        "`atomic`: phrases and words are entries of one BM25 index, with the IDF of the documents that have them in "
+        "any field (SIRA, equation 2).",
+    )
+    program: bool = Field(
+        False,
+        description="Whether the model is also asked for weights of its phrases, alternatives, and exclusions. Not for "
+        "base models.",
+    )
+    exclusions: Literal["demote", "remove", "ignore"] = Field(
+        "demote",
+        description="Documents with a phrase that the model excludes: halve their score, remove them, or keep them.",
+    )
 
 
 class SiraRewriter(WeightedRewriter):
@@ -63,26 +86,111 @@ class SiraRewriter(WeightedRewriter):
 
     async def expand(self, text: str, corpus: Corpus, params: SiraParams) -> Expansion:
         """Request proposals, and keep those that pass the document frequency filter."""
-        if params.weight == 0:
+        if params.weight == 0 and (params.phrase_score == "words" or not corpus.fields.enrichment):
             return Expansion()
+        if params.weight == 0:
+            return Expansion(own=(await as_entries(text, (), corpus))[0])
         prompt = corpus.prompt(params.prompt)
+        question = prompt.render(query=" ".join(text.split())[:_LONGEST_TEXT], most=str(params.phrases))
+        if params.program:
+            if corpus.continues:
+                raise InvalidRequest(
+                    "parameter [program] of method [sira] needs a model that follows instructions, and the gateway's "
+                    "continues texts (ES_TTC_LLM_API=completions): leave it out"
+                )
+            question = f"{question.rstrip()}\n\n{_INSTRUCTIONS.read_text(encoding='utf-8')}"
         answer = await corpus.ask(
-            prompt.render(query=" ".join(text.split())[:_LONGEST_TEXT], most=str(params.phrases)),
-            max_tokens=params.phrases * _TOKENS_A_PHRASE,
+            question,
+            max_tokens=params.phrases * (_TOKENS_OF_A_PROGRAM if params.program else _TOKENS_A_PHRASE),
             stop=("\n",) if corpus.continues else (),
-            schema=None if corpus.continues else SCHEMA,
+            schema=None if corpus.continues else program.SCHEMA if params.program else SCHEMA,
         )
-        proposed = candidates(proposals(answer)[: params.phrases])
-        texts = list(dict.fromkeys([*proposed, *_single_words(proposed)])) if params.words else proposed
-        if not texts:
+        asked = _asked(answer, params)
+        if not asked.marks:
             note = f"the model's answer holds no phrases: {' '.join(answer.split())[:_EXCERPT]!r}"
             return Expansion(summary={"prompt": prompt.version, "note": note})
-        own, *analysed = await corpus.tokens([text, *texts])
-        distinct, dropped = screen(texts, analysed, [own])
-        frequencies = await corpus.frequencies([phrase.text for phrase in distinct])
-        kept, judged = by_frequency(distinct, frequencies, tau=params.tau, present=True)
-        terms = tuple(Term(phrase.text, documents=frequencies.counts[phrase.text]) for phrase in kept)
-        return Expansion(terms, (*dropped, *judged), {"prompt": prompt.version, "documents": frequencies.documents})
+        return await _filtered(text, asked, corpus, params, prompt.version)
+
+    def query(
+        self, text: str, fields: Fields, expansion: Expansion | None, params: FieldParams, *, named: bool
+    ) -> dict[str, Any]:
+        """Return BM25(text) + w BM25(expansion), without or with less of what is excluded."""
+        found = super().query(text, fields, expansion, params, named=named)
+        mode = params.exclusions if isinstance(params, SiraParams) else "ignore"
+        if expansion is None or not expansion.excluded or mode == "ignore" or params.weight == 0:
+            return found
+        unwanted = [_anywhere(term, fields) for term in expansion.excluded]
+        if mode == "remove":
+            return {"bool": {"must": [found], "must_not": unwanted}}
+        return {"boosting": {"positive": found, "negative": {"bool": {"should": unwanted}}, "negative_boost": _DEMOTED}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The candidates of an answer, cut into phrases of up to three words before they are counted.
+
+    Attributes:
+        marks: Weight and group of each candidate.
+        excluded: Candidates that speak against a document.
+    """
+
+    marks: Mapping[str, tuple[float, int | None]]
+    excluded: Sequence[str] = ()
+
+
+def _asked(answer: str, params: SiraParams) -> _Asked:
+    if not params.program:
+        proposed = candidates(proposals(answer)[: params.phrases])
+        texts = [*proposed, *_single_words(proposed)] if params.words else proposed
+        return _Asked(dict.fromkeys(texts, (1.0, None)))
+    read = program.retrieval_program(answer)
+    marks: dict[str, tuple[float, int | None]] = {}
+    words: dict[str, tuple[float, int | None]] = {}
+    for place, one in enumerate(read.phrases[: params.phrases]):
+        mark = (one.weight, place if len(one.alternatives) > 1 else None)
+        cut = candidates(one.alternatives)
+        for phrase in cut:
+            marks.setdefault(phrase, mark)
+        for word in _single_words(cut) if params.words else ():
+            words.setdefault(word, mark)
+    # A word that is also a phrase by itself keeps the phrase's place.
+    return _Asked(
+        {**marks, **{word: mark for word, mark in words.items() if word not in marks}}, candidates(read.excluded)
+    )
+
+
+async def _filtered(text: str, asked: _Asked, corpus: Corpus, params: SiraParams, version: str) -> Expansion:
+    texts = list(asked.marks)
+    own, *analysed = await corpus.tokens([text, *texts, *asked.excluded])
+    distinct, dropped = screen(texts, analysed[: len(texts)], [own])
+    wanted = {phrase.tokens for phrase in distinct}
+    unwanted = [
+        Phrase(one, tokens)
+        for one, tokens in zip(asked.excluded, analysed[len(texts) :], strict=True)
+        if tokens and tokens not in wanted
+    ]
+    frequencies = await corpus.frequencies([phrase.text for phrase in (*distinct, *unwanted)])
+    kept, judged = by_frequency(distinct, frequencies, tau=params.tau, present=True)
+    against, spared = by_frequency(unwanted, frequencies, tau=params.tau, present=True)
+    terms = [
+        Term(phrase.text, asked.marks[phrase.text][0], frequencies.counts[phrase.text], asked.marks[phrase.text][1])
+        for phrase in kept
+    ]
+    expansion = Expansion(
+        tuple(terms),
+        (*dropped, *judged, *spared),
+        {"prompt": version, "documents": frequencies.documents},
+        tuple(Term(phrase.text, documents=frequencies.counts[phrase.text]) for phrase in against),
+    )
+    if params.phrase_score == "words":
+        return expansion
+    words, entries = await as_entries(text, terms, corpus)
+    return replace(expansion, terms=entries, own=words)
+
+
+def _anywhere(term: Term, fields: Fields) -> dict[str, Any]:
+    """Return the clause that matches documents with a phrase in one of the text fields: enrichment excludes nothing."""
+    return {"multi_match": {"query": term.text, "type": "phrase", "fields": [*fields.names]}}
 
 
 def _single_words(phrases: Sequence[str]) -> list[str]:

@@ -65,11 +65,14 @@ def weighted_query(
 ) -> dict[str, Any]:
     """Return the native query: the text's own part, and the expansion's if there is one."""
     searched = _weights(fields, params)
-    own = _summed([_matching(text, fields.text), *_in_enrichment(text, searched)])
+    if expansion is not None and expansion.own:
+        own = _entries(expansion.own, fields, searched)
+    else:
+        own = _summed([_matching(text, fields.text), *_in_enrichment(text, searched)])
     terms = () if expansion is None or params.weight == 0 else expansion.terms
     if not terms:
         return own
-    clauses = [_term(term, fields, searched, named=named) for term in terms]
+    clauses = [_best(each, fields, searched, named=named) for each in _groups(terms)]
     return {"bool": {"should": [own, {"bool": {"should": clauses, "boost": params.weight}}]}}
 
 
@@ -107,15 +110,57 @@ def _weights(fields: Fields, params: FieldParams) -> float:
     return DEFAULT_WEIGHT if params.enrichment is None else params.enrichment
 
 
+def _groups(terms: Sequence[Term]) -> list[list[Term]]:
+    """Return the terms with those of one group together, in order of their first term."""
+    groups: dict[object, list[Term]] = {}
+    for place, term in enumerate(terms):
+        groups.setdefault(("alone", place) if term.group is None else term.group, []).append(term)
+    return list(groups.values())
+
+
+def _best(alternatives: Sequence[Term], fields: Fields, enrichment: float, *, named: bool) -> dict[str, Any]:
+    """Return the clause of a group, which scores by its best term."""
+    clauses = [_term(term, fields, enrichment, named=named) for term in alternatives]
+    return clauses[0] if len(clauses) == 1 else {"dis_max": {"queries": clauses}}
+
+
+def _entries(words: Sequence[Term], fields: Fields, enrichment: float) -> dict[str, Any]:
+    """Return the clause of a text whose words have factors: as a `multi_match` of the text, but word by word."""
+    by_field = []
+    for given in fields.text:
+        name, _, boost = given.partition("^")
+        weight = float(boost or 1)
+        by_field.append(_summed([_word(word, name, weight) for word in words]))
+    best = by_field[0] if len(by_field) == 1 else {"dis_max": {"queries": by_field, "tie_breaker": TIE_BREAKER}}
+    added = [_word(word, ENRICHMENT, enrichment) for word in words] if enrichment else []
+    return _summed([best, *added])
+
+
+def _word(word: Term, field: str, weight: float) -> dict[str, Any]:
+    return {"match": {field: {"query": word.text, "boost": weight * word.weight * word.boosts.get(field, 1.0)}}}
+
+
 def _term(term: Term, fields: Fields, enrichment: float, *, named: bool) -> dict[str, Any]:
     """Return the clause of one term: its adjacent words, in the best field and in the enrichment."""
+    enrichment *= term.boosts.get(ENRICHMENT, 1.0)
     found = _summed(
-        [_matching(term.text, fields.text, phrase=True), *_in_enrichment(term.text, enrichment, phrase=True)]
+        [
+            _matching(term.text, _boosted(fields.text, term.boosts), phrase=True),
+            *_in_enrichment(term.text, enrichment, phrase=True),
+        ]
     )
     if term.weight == 1 and not named:
         return found
     extra: dict[str, Any] = {} if term.weight == 1 else {"boost": term.weight}
     return {"bool": {"should": [found], **extra, **({"_name": name_of(term.text)} if named else {})}}
+
+
+def _boosted(fields: Sequence[str], boosts: Mapping[str, float]) -> Sequence[str]:
+    """Return the fields with their boosts multiplied by the factors."""
+    if not boosts:
+        return fields
+    parts = [(name, float(boost or 1)) for name, _, boost in (field.partition("^") for field in fields)]
+    return [f"{name}^{boost * boosts.get(name, 1.0):.9g}" for name, boost in parts]
 
 
 def _in_enrichment(text: str, weight: float, *, phrase: bool = False) -> list[dict[str, Any]]:

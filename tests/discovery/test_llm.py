@@ -80,6 +80,13 @@ def test_the_prompt_holds_results_failures_and_the_frontier_within_its_room() ->
     assert len(bare) < len(prompt([], 200)) + 200
 
 
+def test_a_blind_prompt_names_no_method() -> None:
+    text = prompt([], 4_000, blind=True).lower()
+    known = ("rrf", "rocchio", "maxsim", "fisher", "rankings", "feedback", "primitives", "z-score", "granularit")
+    assert not [name for name in known if name in text]
+    assert "program(q, d, s, ctx)" in text
+
+
 async def test_a_scripted_model_drives_the_loop(
     tasks: list[Task], evaluator_of: Callable[..., Evaluator], tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from es_ttc.enrichment.proposals.filtering import filtered
 from es_ttc.enrichment.proposals.plan import Plan, prompt_names, prompt_of
 from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
 from es_ttc.errors import ConfigurationError
@@ -32,6 +33,14 @@ async def test_a_chat_model_is_held_to_a_schema_and_told_what_is_wrong() -> None
         assert (await propose(llm, plan(api="chat"), "Aspirin")).phrases == ("MI",)
         assert "json_schema" in str(model.asked[0]["response_format"])
         assert [turn["role"] for turn in model.asked[1]["messages"]] == ["user", "assistant", "user"]
+
+
+async def test_whole_queries_are_neither_cut_nor_counted() -> None:
+    nothing: Any = None  # no engine is asked
+    queries = ["1. does aspirin help the heart in old age", "aspirin", "aspirin"]
+    [found] = await filtered(nothing, nothing, plan(whole=True, most=5), [(queries, ["aspirin helps"])])
+    assert found.kept == ("does aspirin help the heart in old age", "aspirin")
+    assert plan(whole=True).key != plan().key
 
 
 async def test_two_answers_without_phrases_are_a_failure_of_the_document() -> None:

@@ -110,5 +110,18 @@ def test_bad_parameters_are_named(raw: dict[str, Any], message: str) -> None:
 
 def test_parameters_survive_a_round_trip() -> None:
     params = registry.parse_params(mmr, {"lambda": 0.3})
-    assert params.model_dump(mode="json") == {"lambda": 0.3, "documents": 100}
+    assert params.model_dump(mode="json") == {"lambda": 0.3, "relevance": "cosine", "documents": 100}
     assert registry.parse_params(mmr, params.model_dump(mode="json")) == params
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 20), st.floats(0, 1), st.integers(0, 2**32 - 1))
+def test_the_score_can_be_the_relevance(n: int, trade_off: float, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    pooled, scores = unit_rows(random, n, 16), random.random(n).astype(np.float32) * 7
+    window = Window([f"d{place}" for place in range(n)], scores, pooled=pooled)
+    params = MmrParams.model_validate({"lambda": trade_off, "relevance": "score"})
+    low, high = scores.min(), scores.max()
+    relevance = [1.0] * n if low == high else ((scores - low) / (high - low)).tolist()
+    wanted = literal(relevance, (pooled @ pooled.T).tolist(), trade_off, 100)
+    assert np.argsort(-mmr.score(query_of(pooled[:1]), window, params)).tolist() == wanted

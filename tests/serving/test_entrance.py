@@ -184,13 +184,13 @@ def test_windows_are_given_back_with_time() -> None:
     outcomes = []
     for _ in range(9):
         try:
-            limits.window(request_of())
+            limits.windows(request_of())
         except TooManyRequests as error:
             outcomes.append(error.retry_after)
         else:
             outcomes.append(0)
     assert outcomes == [0, 0, 0, 1, 0, 1, 0, 1, 0], "two at once, then two a second"
-    limits.window(request_of("10.0.0.2"))
+    limits.windows(request_of("10.0.0.2"))
 
 
 def test_too_many_windows_are_refused_with_retry_after(behind: Behind) -> None:

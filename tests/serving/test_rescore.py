@@ -337,7 +337,7 @@ def test_the_querys_own_text_is_used(behind: Behind) -> None:
         ({"rescore": ours(), "from": 295}, "too large"),
         ({"rescore": ours(), "size": -1}, "[size]"),
         ({"rescore": ours(), "sort": ["number"]}, "Cannot use [sort] option in conjunction with [rescore]"),
-        ({"rescore": [ours(), ours()]}, "2 times"),
+        ({"rescore": [ours()] * 5}, "5 times"),
         ({"rescore": ours(), "quary": {}}, "quary"),
         ({"rescore": {"ttc": None}}, "[ttc] must be an object"),
     ],

@@ -56,7 +56,7 @@ def test_native_rescorers_stay_before_a_stand_in_that_makes_the_engine_apply_its
     ("rescore", "words"),
     [
         ([{"ttc": {"method": "a"}}, NATIVE], "native rescorers after"),
-        ([{"ttc": {"method": "a"}}, {"ttc": {"method": "a"}}], "2 times"),
+        ([{"ttc": {"method": "a"}}] * 5, "5 times"),
         ({"ttc": {"method": "a"}, "query": {}}, "two items"),
         ({"ttc": {"method": "a"}, "window": 3}, "did you mean [window_size]?"),
         ({"ttc": {"method": "a"}, "window_size": "10"}, "[rescore.window_size]"),

@@ -3,11 +3,14 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ttc.lab.evaluation.simulated_reranker import SimulatedReranker, noise_scale
+from es_ttc.reranking.graph import ABSENT
+from es_ttc.reranking.graph.prune import robust_prune
 from es_ttc.reranking.strategies import (
     BudgetedReranker,
     ListwiseBudgetedReranker,
@@ -21,6 +24,7 @@ from es_ttc.reranking.strategies import (
     slidegar,
 )
 from es_ttc.reranking.strategies.listwise import Count
+from es_ttc.reranking.strategies.slidegar import Frontier
 
 ids = [f"d{number}" for number in range(200)]
 
@@ -182,6 +186,40 @@ async def test_a_window_that_agrees_with_the_first_pass_leaves_it_as_it_was(budg
     found = await slidegar(range(100), Edges({}), judge, near)
     assert list(found.documents) == list(range(100))
     assert found.judged == budget
+
+
+@pytest.mark.parametrize(("frontier", "third"), [("dropped", [16, 17]), ("kept", [12, 13])])
+async def test_neighbours_that_were_not_taken_are_dropped(frontier: Frontier, third: list[int]) -> None:
+    """The last of the first window has four neighbours, of which two are taken, and leaves the window."""
+    edges = Edges({3: [10, 11, 12, 13], 10: [16, 17]})
+    reranker = Counting([-number for number in range(20)])
+    judge = ListwiseBudgetedReranker(reranker, 8, 4, "distinct")
+    await slidegar(range(4), edges, judge, near_zero, frontier=frontier)
+    shown = list(dict.fromkeys(reranker.shown))
+    assert shown == [0, 1, 2, 3, 10, 11, *third]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000))
+async def test_search_on_a_graph_of_vectors_finds_what_is_near_by_the_rerankers_distance(seed: int) -> None:
+    """If both distances differ by a factor of at most C, greedy search errs by a bounded factor (bi-metric framework).
+
+    A graph whose pruning has alpha C under the vectors' distance has at least alpha under the reranker's, and greedy
+    search over it ends at most (alpha + 1) / (alpha - 1) times as far as the nearest document.
+    """
+    random = np.random.default_rng(seed)
+    count, factor, alpha = 40, 1.5, 2.0
+    rows = random.standard_normal((count + 1, 6)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    documents, query = rows[:count], rows[count]
+    every = np.arange(count, dtype=np.int32)
+    table = robust_prune(documents, every, np.tile(every, (count, 1)), count, alpha * factor)
+    turned = np.linalg.qr(random.standard_normal((6, 6)))[0] * random.uniform(1, factor, 6)
+    far = np.linalg.norm((documents - query) @ turned, axis=1)
+    edges = Edges({at: [int(one) for one in row if one != ABSENT] for at, row in enumerate(table)})
+    judge = PointwiseBudgetedReranker(Counting((-far).tolist()), count)
+    found = await rgs([int(random.integers(count))], edges, judge, seeds=1, length=1)
+    assert far[found.documents[0]] <= (alpha + 1) / (alpha - 1) * far.min() + 1e-6
 
 
 async def test_what_the_list_cuts_is_not_expanded_and_ranks_below() -> None:

@@ -75,3 +75,15 @@ def test_an_epoch_leaves_out_edges_and_serving_has_them_all() -> None:
 
 def _unit(rows: Any) -> Float32:
     return unit(np.asarray(rows, np.float32))
+
+
+def test_scenes_keep_their_initial_vectors_or_follow_their_documents() -> None:
+    recipes = {scenes: ColtRecipe(small(), ColtOptions(scenes=scenes)) for scenes in ("initial", "current")}
+    losses = {}
+    for scenes, recipe in recipes.items():
+        before = float(recipe.loss(np.arange(4), np.random.default_rng(0)).detach())
+        with torch.no_grad():
+            recipe.learned.documents += torch.arange(6) / 6  # type: ignore[operator]
+        losses[scenes] = before, float(recipe.loss(np.arange(4), np.random.default_rng(0)).detach())
+    assert losses["initial"][0] == losses["current"][0]
+    assert losses["initial"][1] != losses["current"][1]

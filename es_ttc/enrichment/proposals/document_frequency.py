@@ -31,6 +31,19 @@ class Frequencies:
     counts: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class FieldFrequencies:
+    """What BM25 takes a word's IDF from, field by field.
+
+    Attributes:
+        documents: Number of documents that have a field, by field.
+        counts: Number of documents with a word in a field, by field and word.
+    """
+
+    documents: Mapping[str, int]
+    counts: Mapping[str, Mapping[str, int]]
+
+
 async def document_frequencies(
     engine: SearchApi, index: str, fields: Sequence[str], phrases: Iterable[str]
 ) -> Frequencies:
@@ -46,23 +59,33 @@ async def document_frequencies(
         EngineError: The engine returned an error, or a partial answer.
     """
     distinct = list(dict.fromkeys(phrases))
-    counts: dict[str, int] = {}
-    documents = 0
-    for start in range(0, max(len(distinct), 1), MOST_PHRASES):
-        part = distinct[start : start + MOST_PHRASES]
-        body: dict[str, Any] = {"size": 0, "track_total_hits": True}
-        if part:
-            body["aggs"] = {"phrases": {"filters": {"filters": [_having(phrase, fields) for phrase in part]}}}
-        answer = await engine.search(index, body)
-        if answer.get("timed_out") or answer["_shards"]["failed"]:
-            raise EngineError(
-                f"index [{index}] answered from a part of its shards only, so no document frequency is right"
-            )
-        documents = answer["hits"]["total"]["value"]
-        if part:
-            buckets = answer["aggregations"]["phrases"]["buckets"]
-            counts |= {phrase: bucket["doc_count"] for phrase, bucket in zip(part, buckets, strict=True)}
-    return Frequencies(documents, counts)
+    documents, counts = await _counted(engine, index, [_having(phrase, fields) for phrase in distinct])
+    return Frequencies(documents, dict(zip(distinct, counts, strict=True)))
+
+
+async def field_frequencies(
+    engine: SearchApi, index: str, fields: Sequence[str], words: Iterable[str]
+) -> FieldFrequencies:
+    """Count the documents that have each field, and those with each word in it.
+
+    Args:
+        engine: The engine.
+        index: The index.
+        fields: Text fields.
+        words: Words that a field's analyzer makes one token of; one that it drops counts 0.
+
+    Raises:
+        EngineError: The engine returned an error, or a partial answer.
+    """
+    distinct = list(dict.fromkeys(words))
+    filters: list[dict[str, Any]] = [{"exists": {"field": field}} for field in fields]
+    filters += [{"match": {field: word}} for field in fields for word in distinct]
+    _, counts = await _counted(engine, index, filters)
+    of_words = iter(counts[len(fields) :])
+    return FieldFrequencies(
+        dict(zip(fields, counts, strict=False)),
+        {field: {word: next(of_words) for word in distinct} for field in fields},
+    )
 
 
 def by_frequency(
@@ -104,6 +127,26 @@ def check_tau(tau: float) -> None:
         raise InvalidRequest(
             f"[tau] must lie between 0 and 1, the share of documents that may have a phrase, got {tau:g}"
         )
+
+
+async def _counted(engine: SearchApi, index: str, filters: Sequence[Mapping[str, Any]]) -> tuple[int, list[int]]:
+    """Return the number of documents, and of those that match each filter."""
+    counts: list[int] = []
+    documents = 0
+    for start in range(0, max(len(filters), 1), MOST_PHRASES):
+        part = filters[start : start + MOST_PHRASES]
+        body: dict[str, Any] = {"size": 0, "track_total_hits": True}
+        if part:
+            body["aggs"] = {"phrases": {"filters": {"filters": [*part]}}}
+        answer = await engine.search(index, body)
+        if answer.get("timed_out") or answer["_shards"]["failed"]:
+            raise EngineError(
+                f"index [{index}] answered from a part of its shards only, so no document frequency is right"
+            )
+        documents = answer["hits"]["total"]["value"]
+        if part:
+            counts += [bucket["doc_count"] for bucket in answer["aggregations"]["phrases"]["buckets"]]
+    return documents, counts
 
 
 def _having(phrase: str, fields: Sequence[str]) -> dict[str, Any]:

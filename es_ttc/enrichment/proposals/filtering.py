@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.proposals.document_frequency import by_frequency, document_frequencies
-from es_ttc.enrichment.proposals.phrases import DroppedPhrase, Phrase, analyse, candidates, screen
+from es_ttc.enrichment.proposals.phrases import DroppedPhrase, Phrase, analyse, candidates, clean, screen
 from es_ttc.enrichment.proposals.plan import Plan
 from es_ttc.enrichment.proposals.relevance import Relevance, by_similarity
 from es_ttc.index.mappings.enrichment import EnrichmentTarget
@@ -51,18 +51,12 @@ async def filtered(
         documents: The proposals for each, and the texts of its fields.
         relevance: Compares phrases with documents; None to compare nothing.
     """
-    proposed = [
-        candidates(proposals, most_words=plan.most_words, limit=_CANDIDATES * plan.most) for proposals, _ in documents
-    ]
     owned = [list(texts) for _, texts in documents]
-    everything = [text for each in (*proposed, *owned) for text in each]
-    tokens = iter(await analyse(engine, target.index, ENRICHMENT, everything))
-    of_phrases = [[next(tokens) for _ in each] for each in proposed]
-    of_texts = [[next(tokens) for _ in each] for each in owned]
-    screened = [screen(*each) for each in zip(proposed, of_phrases, of_texts, strict=True)]
-    texts = [phrase.text for phrases, _ in screened for phrase in phrases]
-    frequencies = await document_frequencies(engine, target.index, target.spec.text_fields, texts)
-    rare = [by_frequency(phrases, frequencies, tau=plan.tau, present=False) for phrases, _ in screened]
+    if plan.whole:
+        rare = [(_whole(proposals), list[DroppedPhrase]()) for proposals, _ in documents]
+        early: list[list[DroppedPhrase]] = [[] for _ in documents]
+    else:
+        rare, early = await _rare(engine, target, plan, documents)
     like: list[tuple[list[Phrase], list[DroppedPhrase]]] = [(phrases, []) for phrases, _ in rare]
     similar: list[list[float]] = [[] for _ in rare]
     if relevance is not None:
@@ -75,6 +69,30 @@ async def filtered(
             for (phrases, _), cosines in zip(rare, similar, strict=True)
         ]
     return [
-        FilteredPhrases(tuple(phrase.text for phrase in kept[: plan.most]), (*early, *common, *unlike), tuple(cosines))
-        for (_, early), (_, common), (kept, unlike), cosines in zip(screened, rare, like, similar, strict=True)
+        FilteredPhrases(tuple(phrase.text for phrase in kept[: plan.most]), (*first, *common, *unlike), tuple(cosines))
+        for first, (_, common), (kept, unlike), cosines in zip(early, rare, like, similar, strict=True)
     ]
+
+
+def _whole(proposals: Sequence[str]) -> list[Phrase]:
+    """Return proposals as they are, without list signs and quotes."""
+    return [Phrase(text, ()) for text in dict.fromkeys(map(clean, proposals)) if text]
+
+
+async def _rare(
+    engine: Engine, target: EnrichmentTarget, plan: Plan, documents: Sequence[tuple[Sequence[str], Sequence[str]]]
+) -> tuple[list[tuple[list[Phrase], list[DroppedPhrase]]], list[list[DroppedPhrase]]]:
+    """Return each document's rare phrases with its common ones, and what was dropped before these were counted."""
+    proposed = [
+        candidates(proposals, most_words=plan.most_words, limit=_CANDIDATES * plan.most) for proposals, _ in documents
+    ]
+    owned = [list(texts) for _, texts in documents]
+    everything = [text for each in (*proposed, *owned) for text in each]
+    tokens = iter(await analyse(engine, target.index, ENRICHMENT, everything))
+    of_phrases = [[next(tokens) for _ in each] for each in proposed]
+    of_texts = [[next(tokens) for _ in each] for each in owned]
+    screened = [screen(*each) for each in zip(proposed, of_phrases, of_texts, strict=True)]
+    texts = [phrase.text for phrases, _ in screened for phrase in phrases]
+    frequencies = await document_frequencies(engine, target.index, target.spec.text_fields, texts)
+    rare = [by_frequency(phrases, frequencies, tau=plan.tau, present=False) for phrases, _ in screened]
+    return rare, [dropped for _, dropped in screened]

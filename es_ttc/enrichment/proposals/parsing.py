@@ -5,7 +5,7 @@ Nothing here raises: an answer without proposals gives an empty list, which the 
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from es_ttc.llm.base import JsonSchema
@@ -25,9 +25,14 @@ _INTRODUCTION = re.compile(r"^[^:\n]{0,60}:\s*(?:\n|(?=\S))")
 _LETTER = re.compile(r"[^\W_]")
 
 
-def phrases_schema(most: int) -> JsonSchema:
-    """Return the schema of an answer with a maximum number of proposals, for endpoints that enforce schemas."""
-    phrases = {"type": "array", "items": {"type": "string", "maxLength": 60}, "maxItems": most}
+def phrases_schema(most: int, longest: int = 60) -> JsonSchema:
+    """Return the schema of an answer, for endpoints that enforce schemas.
+
+    Args:
+        most: Maximum number of proposals.
+        longest: Maximum number of characters of a proposal.
+    """
+    phrases = {"type": "array", "items": {"type": "string", "maxLength": longest}, "maxItems": most}
     return JsonSchema(
         "phrases",
         {
@@ -45,7 +50,7 @@ def proposals(text: str) -> list[str]:
     The first of these that occurs is parsed: a JSON list, a JSON object with lists, complete or not; else lines, split
     at commas and semicolons.
     """
-    answer = _THOUGHTS.sub("", text).strip()
+    answer = without_thoughts(text)
     found = first_json(answer)
     if found is not None:
         words: Iterator[str] = _strings(found, 0)
@@ -53,10 +58,18 @@ def proposals(text: str) -> list[str]:
         words = _quoted(answer)
     else:
         words = iter(_SEPARATORS.split(_INTRODUCTION.sub("", answer)))
+    return distinct(words)[:MOST_PROPOSALS]
+
+
+def without_thoughts(answer: str) -> str:
+    """Return an answer without what a model has thought aloud before it."""
+    return _THOUGHTS.sub("", answer).strip()
+
+
+def distinct(words: Iterable[str]) -> list[str]:
+    """Return the words that can be proposals, stripped, each once: with a letter or digit, and not too long."""
     stripped = (word.strip() for word in words)
-    return list(dict.fromkeys(word for word in stripped if len(word) <= _LONGEST and _LETTER.search(word)))[
-        :MOST_PROPOSALS
-    ]
+    return list(dict.fromkeys(word for word in stripped if len(word) <= _LONGEST and _LETTER.search(word)))
 
 
 def _strings(value: Any, depth: int) -> Iterator[str]:

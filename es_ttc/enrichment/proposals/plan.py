@@ -26,6 +26,7 @@ DEFAULT_PROMPTS = {"chat": "general", "completions": "base"}
 _PROMPTS = resources.files("es_ttc.enrichment.proposals") / "prompts"
 
 SCHEMA = phrases_schema(30)
+SCHEMA_OF_QUERIES = phrases_schema(30, longest=150)
 
 
 class Parameters(BaseModel):
@@ -36,6 +37,11 @@ class Parameters(BaseModel):
     characters: int = Field(4000, ge=100, le=200_000, description="Maximum length of a document's text.")
     most: int = Field(10, ge=1, le=50, description="Maximum number of phrases per document.")
     most_words: int = Field(MOST_WORDS, ge=1, le=5, description="Maximum number of words of a phrase.")
+    whole: bool = Field(
+        False,
+        description="Whether proposals are written whole, as doc2query writes queries: not cut into phrases, nor left "
+        "out because they are in the text or common. `min_similarity` still filters them, as in doc2query--.",
+    )
     tau: float = Field(DEFAULT_TAU, description="Maximum share of documents that may have a phrase, 0 to 1.")
     min_similarity: float | None = Field(
         None,
@@ -83,6 +89,8 @@ class Plan(Parameters):
         parts = {"asked": self.asked, "most_words": self.most_words, "tau": self.tau}
         if self.min_similarity is not None:
             parts |= {"min_similarity": self.min_similarity, "encoder": self.encoder}
+        if self.whole:
+            parts |= {"whole": True}
         if self.refreshed:
             parts |= {"refreshed": self.refreshed}
         return _key(parts)

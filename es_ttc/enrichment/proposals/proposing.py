@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from es_ttc.enrichment.proposals.parsing import proposals
-from es_ttc.enrichment.proposals.plan import SCHEMA, Plan
+from es_ttc.enrichment.proposals.plan import SCHEMA, SCHEMA_OF_QUERIES, Plan
 from es_ttc.llm import LanguageModel, Message, Usage
 
 _REPAIR = (
@@ -52,6 +52,7 @@ async def propose(llm: LanguageModel, plan: Plan, text: str) -> Proposals:
         NoReadableProposal: Two answers contained no phrases.
     """
     question = plan.question(text)
+    schema = SCHEMA_OF_QUERIES if plan.whole else SCHEMA
     usage = Usage()
     answer = ""
     for attempt in range(2):
@@ -60,7 +61,7 @@ async def propose(llm: LanguageModel, plan: Plan, text: str) -> Proposals:
             turns = [Message("user", question)]
             if attempt:
                 turns += [Message("assistant", answer[:_MAX_EXCERPT]), Message("user", _REPAIR)]
-            reply = await llm.chat(turns, schema=SCHEMA, max_tokens=plan.answer_tokens, temperature=temperature)
+            reply = await llm.chat(turns, schema=schema, max_tokens=plan.answer_tokens, temperature=temperature)
         else:
             # A base model follows no instructions: the request is repeated with a higher temperature.
             reply = await llm.complete(

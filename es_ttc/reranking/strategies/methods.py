@@ -13,7 +13,7 @@ from es_ttc.reranking.strategies.listwise import Count, ListwiseBudgetedReranker
 from es_ttc.reranking.strategies.pointwise import PointwiseBudgetedReranker
 from es_ttc.reranking.strategies.retrieve_and_rerank import retrieve_and_rerank
 from es_ttc.reranking.strategies.rgs import rgs
-from es_ttc.reranking.strategies.slidegar import Nearness, slidegar
+from es_ttc.reranking.strategies.slidegar import Frontier, Nearness, slidegar
 from es_ttc.rescorers.base import Params
 
 MAX_BUDGET = 1000
@@ -95,6 +95,12 @@ class GarParams(_GraphParams):
 
 class SlideGarParams(_GraphParams):
     """Parameters of SlideGAR."""
+
+    frontier: Frontier = Field(
+        "dropped",
+        description="Whether neighbours that are not reranked at once are dropped, as in the paper, or kept for later "
+        "turns.",
+    )
 
 
 class RgsParams(_GraphParams):
@@ -188,11 +194,11 @@ async def _gar(
 
 
 async def _slidegar(
-    _params: SlideGarParams, first: Sequence[int], graph: Neighbours, reranker: BudgetedReranker, nearness: Nearness
+    params: SlideGarParams, first: Sequence[int], graph: Neighbours, reranker: BudgetedReranker, nearness: Nearness
 ) -> RerankedList:
     if not isinstance(reranker, ListwiseBudgetedReranker):
         raise TypeError("SlideGAR needs a listwise budgeted reranker")
-    return await slidegar(first, graph, reranker, nearness)
+    return await slidegar(first, graph, reranker, nearness, frontier=params.frontier)
 
 
 async def _rgs(

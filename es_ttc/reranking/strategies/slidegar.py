@@ -1,13 +1,17 @@
 """SlideGAR: the sliding window of a listwise reranker, fed in turn from the first pass and from neighbours.
 
 Rathee, MacAvaney and Anand, Guiding Retrieval using LLM-based Listwise Rankers (ECIR 2025), algorithm 1, as the paper
-on Reranker-Guided Search describes it: of the neighbours only the w/2 nearest to the query are taken.
+on Reranker-Guided Search describes it: of the window's neighbours the w/2 nearest to the query are taken, and the
+others are dropped.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal
 
 from es_ttc.reranking.strategies.base import Neighbours, RerankedList, reranked_so_far
 from es_ttc.reranking.strategies.listwise import ListwiseBudgetedReranker
+
+Frontier = Literal["dropped", "kept"]
 
 Nearness = Callable[[Sequence[int]], Awaitable[Sequence[float]]]
 """Returns the similarity of documents to the query by their vectors, greater is nearer."""
@@ -18,6 +22,8 @@ async def slidegar(
     neighbourhood: Neighbours,
     reranker: ListwiseBudgetedReranker,
     nearness: Nearness,
+    *,
+    frontier: Frontier = "dropped",
 ) -> RerankedList:
     """Keep the better half of the window, fill it up, and repeat until the budget is spent.
 
@@ -26,10 +32,11 @@ async def slidegar(
         neighbourhood: The neighbour graph.
         reranker: The budgeted reranker.
         nearness: Returns the nearness of documents to the query.
+        frontier: Whether neighbours that were not taken are dropped, as in the paper, or kept for later turns.
     """
     step = reranker.window // 2
     met: set[int] = set()
-    frontier: dict[int, int] = {}  # document -> the document whose neighbour it is
+    sources: dict[int, int] = {}  # neighbour -> the document whose neighbour it is
     found_from: dict[int, int] = {}
     beaten: list[int] = []
     window = list(dict.fromkeys(first_pass))[: reranker.window]
@@ -40,15 +47,17 @@ async def slidegar(
         ordered = await reranker.order(window)
         if ordered is None:
             break
+        if frontier == "dropped":
+            sources = {}
         for document, neighbours in zip(ordered, await neighbourhood.of(ordered), strict=True):
-            frontier.update((neighbour, document) for neighbour in neighbours if neighbour not in frontier)
+            sources.update((neighbour, document) for neighbour in neighbours if neighbour not in sources)
         pool = [document for document in first_pass if document not in met]
-        reached = await _nearest([document for document in frontier if document not in met], nearness)
+        reached = await _nearest([document for document in sources if document not in met], nearness)
         turn_of_graph = bool(reached) and (from_graph or not pool)
         from_graph = not from_graph
         fresh = (reached if turn_of_graph else pool)[:step]
         if turn_of_graph:
-            found_from.update((document, frontier[document]) for document in fresh)
+            found_from.update((document, sources[document]) for document in fresh)
         if not fresh:
             window = ordered
             break

@@ -77,12 +77,17 @@ class ProgramRescorer:
         """
         return self._run(queries, window, params, lexical_scores, None)
 
+    def channels(self, queries: Sequence[Query], window: Window, params: ProgramParams) -> dict[str, Float32]:
+        """Return the scores of every channel and round by name, ``(q, k)`` each."""
+        seen: dict[str, Float32] = {}
+        self._run(queries, window, params, None, seen)
+        return seen
+
     def detail(self, query: Query, window: Window, params: ProgramParams) -> list[dict[str, Any]]:
         """Return for each document its score in every channel and round, by name."""
-        seen: dict[str, Float32] = {}
-        self._run([query], window, params, None, seen)
+        channels = self.channels([query], window, params)
         return [
-            {"channels": {name: round(float(scores[0, place]), 6) for name, scores in seen.items()}}
+            {"channels": {name: round(float(scores[0, place]), 6) for name, scores in channels.items()}}
             for place in range(len(window))
         ]
 

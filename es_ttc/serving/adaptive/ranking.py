@@ -166,21 +166,26 @@ class AdaptiveRescoring:
     started: float
 
     @property
+    def items(self) -> "tuple[AdaptiveRescoring]":
+        """This one item."""
+        return (self,)
+
+    @property
     def reads_bare_hits(self) -> bool:
         """Whether hits with only content hashes can be ranked; documents are identified by their ids here."""
         return False
 
-    async def rank(self, answered: Answered) -> RescoredResponse:
-        """Put the engine's response into the order of the strategy, in place.
+    async def rank(self, answered: Answered, spent: float | None = None) -> RescoredResponse:
+        """Put the engine's response into the order of the strategy, in place; see :meth:`Rescoring.rank`.
 
         Raises:
             InvalidRequest: The index lacks what the reranker needs.
             EsTtcError: The reranker failed, and the request says ``on_error: fail``.
         """
         plan, metrics, response = self.plan, self.services.metrics, answered.response
-        timings, began = Timings(first_pass=answered.ms), time.perf_counter()
+        timings, began = Timings(first_pass=answered.ms if spent is None else None), time.perf_counter()
         hits = response["hits"]["hits"]
-        result = await self._reranked(hits, answered.caller, timings)
+        result = await self._reranked(hits, answered.caller, timings, spent or 0.0)
         reason = next((error for error in result.failures if isinstance(error, InvalidRequest)), None)
         if reason is not None:
             raise reason
@@ -210,10 +215,13 @@ class AdaptiveRescoring:
             fell_back(metrics, "walk cut short", self.strategy.name, _as_ours(failure))
         return RescoredResponse(applied, window)
 
-    async def _reranked(self, hits: Sequence[dict[str, Any]], caller: Caller, timings: Timings) -> _RerankingResult:
+    async def _reranked(
+        self, hits: Sequence[dict[str, Any]], caller: Caller, timings: Timings, spent: float
+    ) -> _RerankingResult:
         services, plan, params, body = self.services, self.plan, self.params, self.plan.body
         timeout_ms = plan.section.timeout_ms or services.default_timeout_ms
-        end = time.monotonic() + budget_ms(timeout_ms, plan.timeout_ms, self.started) / 1000
+        left = budget_ms(max(0.0, timeout_ms - spent), plan.timeout_ms, self.started)
+        end = time.monotonic() + left / 1000
         documents = CandidateDocuments(
             services.upstream,
             caller,

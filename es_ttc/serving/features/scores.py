@@ -115,7 +115,7 @@ class Method:
 class Timings:
     """Milliseconds of each stage; encoding and the first pass may overlap."""
 
-    first_pass: float = 0.0
+    first_pass: float | None = 0.0
     candidates: float | None = None
     features: float = 0.0
     encode: float = 0.0

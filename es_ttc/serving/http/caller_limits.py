@@ -59,8 +59,10 @@ class CallerLimits:
             if not self._in_flight[key]:
                 del self._in_flight[key]
 
-    def window(self, incoming: RawRequest) -> None:
-        """Count a window that is to be rescored for a caller.
+    def windows(self, incoming: RawRequest, count: int = 1) -> None:
+        """Count windows of one search that are to be rescored for a caller.
+
+        A search is admitted if one window is left. What its further ones take is missing for the next search.
 
         Raises:
             TooManyRequests: The caller has had too many in this second.
@@ -77,7 +79,7 @@ class CallerLimits:
                 "section [max_caller_windows_per_second]",
                 retry_after=max(1, math.ceil((1 - left) / self._windows)),
             )
-        self._allowances.put(key, (left - 1, now))
+        self._allowances.put(key, (left - count, now))
 
     def _key(self, incoming: RawRequest) -> bytes:
         return self._keys.of(incoming.headers, b"" if self._keys.known(incoming.headers) else incoming.client.encode())

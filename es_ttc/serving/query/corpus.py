@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlencode
 
-from es_ttc.enrichment.proposals.document_frequency import Frequencies, document_frequencies
+from es_ttc.enrichment.proposals.document_frequency import (
+    FieldFrequencies,
+    Frequencies,
+    document_frequencies,
+    field_frequencies,
+)
 from es_ttc.enrichment.proposals.phrases import Tokens, analyse
 from es_ttc.errors import EngineError, InvalidRequest, MissingFeature
 from es_ttc.index.ingest.compose import compose
@@ -72,8 +77,15 @@ class CallerCorpus:
 
     async def frequencies(self, phrases: Sequence[str]) -> Frequencies:
         """Return document frequencies among the caller's documents."""
-        fields = (*self.fields.names, *((ENRICHMENT,) if self.fields.enrichment else ()))
-        return await document_frequencies(self.engine, self.engine.target, fields, phrases)
+        return await document_frequencies(self.engine, self.engine.target, self._counted_fields, phrases)
+
+    async def field_frequencies(self, words: Sequence[str]) -> FieldFrequencies:
+        """Return document frequencies of words, field by field, among the caller's documents."""
+        return await field_frequencies(self.engine, self.engine.target, self._counted_fields, words)
+
+    @property
+    def _counted_fields(self) -> tuple[str, ...]:
+        return (*self.fields.names, *((ENRICHMENT,) if self.fields.enrichment else ()))
 
     async def best(self, query: Mapping[str, Any], size: int) -> list[tuple[float, str]]:
         """Return the scores and texts of a query's best documents."""

@@ -198,8 +198,10 @@ def _detail(expansion: Expansion) -> dict[str, Any]:
         "expansion": [
             {"term": term.text, "weight": round(term.weight, 4)}
             | ({} if term.documents is None else {"documents": term.documents})
+            | ({} if term.group is None else {"group": term.group})
             for term in expansion.terms
         ],
+        **({"excluded": [term.text for term in expansion.excluded]} if expansion.excluded else {}),
         "left_out": [
             {"term": one.text, "why": str(one.reason)} | ({} if one.documents is None else {"documents": one.documents})
             for one in expansion.dropped

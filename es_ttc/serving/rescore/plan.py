@@ -1,8 +1,10 @@
-"""A search with a section in `rescore`, parsed: the request for the engine, and what the gateway does with its answer.
+"""A search with sections in `rescore`, parsed: the request for the engine, and what the gateway does with its answer.
 
 The engine gets the caller's request without the section, from the first hit to the end of the last block of the page. A
 native rescorer that matches nothing replaces the section: it changes no score, and so the engine itself applies the
 rules of a native rescore (no `sort`, no `scroll`, `max_rescore_window`) with its own messages.
+
+Several items with a section run in order. Each has a plan of its own, which differs in section, texts and window.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +16,17 @@ from es_ttc.common.validation import shown, unknown_field
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
+from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.limits import DEFAULT_LIMITS, RequestLimits
 from es_ttc.serving.rescore.highlights import Highlight, take_highlights
 from es_ttc.serving.search.query_text import texts_of
-from es_ttc.serving.search.section import DEFAULT_METHOD, KEY, Section, milliseconds, parse_section
+from es_ttc.serving.search.section import DEFAULT_METHOD, KEY, Candidates, Section, milliseconds, parse_section
 
 DEFAULT_WINDOW = 100
 DEFAULT_SIZE = 10
+MAX_ITEMS = 4
+"""Maximum number of items with a section in one `rescore` list."""
 _RESCORE_KEYS = ["window_size", KEY]
 _NO_STORED_FIELDS = "_none_"
 _NEED_STORED_FIELDS = frozenset(
@@ -97,7 +102,8 @@ class SearchPlan:
         explain: Whether the caller requested explanations.
         timeout_ms: The caller's own search timeout, in ms, or None.
         highlights: Fields of `highlight` whose fragments are passages.
-        numbers: Numeric fields of documents that the method reads.
+        numbers: Numeric fields of documents that the methods read.
+        later: The plans of the items that follow, in order; their pages are their windows.
     """
 
     section: Section
@@ -113,11 +119,17 @@ class SearchPlan:
     timeout_ms: float | None
     highlights: tuple[Highlight, ...] = ()
     numbers: tuple[str, ...] = ()
+    later: "tuple[SearchPlan, ...]" = ()
 
     @property
     def reads_passages(self) -> bool:
         """Whether hits contain passages."""
         return bool(self.section.passages or self.highlights)
+
+    @property
+    def completed(self) -> int:
+        """Number of hits that are read completely: those of the page, and those that an item needs with their ids."""
+        return max([self.page.size, *(one.page.asked for one in self.later if one.section.method in STRATEGIES)])
 
     def reading(self, fields: Sequence[str]) -> "SearchPlan":
         """Return the plan of a search whose hits contain the doc values of further fields."""
@@ -126,7 +138,9 @@ class SearchPlan:
         patterns = _doc_value_patterns(self.body, dict(self.params))
         missing = tuple(name for name in fields if not any(fnmatchcase(name, pattern) for pattern in patterns))
         body = {**self.body, "docvalue_fields": [*self.body["docvalue_fields"], *missing]}
-        return replace(self, body=body, hidden=(*self.hidden, *missing), numbers=tuple(fields))
+        return replace(
+            self, body=body, hidden=(*self.hidden, *missing), numbers=tuple(dict.fromkeys((*self.numbers, *fields)))
+        )
 
     @property
     def group_fields(self) -> list[Any]:
@@ -157,7 +171,8 @@ def plan_search(
     found = find_rescore(body.get("rescore"))
     if found is None:
         return None
-    natives, item = found
+    natives, items = found
+    item = items[0]
     section = parse_section(item[KEY], limits, default_method=DEFAULT_METHOD)
     rest = dict(body)
     url = dict(params)
@@ -176,7 +191,7 @@ def plan_search(
     if collapse is not None and collapse.field not in map(_field_name, rest["docvalue_fields"]):
         rest["docvalue_fields"].append(collapse.field)  # not hidden: the engines return it too
     rest |= {"rescore": [*natives, _guard(page.window)], "from": 0, "size": page.fetch}
-    return SearchPlan(
+    plan = SearchPlan(
         section=section,
         texts=texts,
         page=page,
@@ -190,34 +205,96 @@ def plan_search(
         timeout_ms=own_timeout(rest, url),
         highlights=highlights,
     )
+    return replace(plan, later=_later_plans(plan, items[1:], limits))
 
 
-def find_rescore(rescore: Any) -> tuple[list[Any], dict[str, Any]] | None:
-    """Return the native rescorers and the item with the section, or None if no item has one.
+def _later_plans(
+    first: SearchPlan, items: Sequence[Mapping[str, Any]], limits: RequestLimits
+) -> tuple[SearchPlan, ...]:
+    """Return the plans of the items after the first one with a section.
 
     Raises:
-        InvalidRequest: The item is not the last one, there are two, or it has unknown keys.
+        InvalidRequest: One is invalid, or cannot follow another one.
+    """
+    plans = [first]
+    for number, item in enumerate(items, 2):
+        before = plans[-1]
+        section = parse_section(item[KEY], limits, default_method=DEFAULT_METHOD)
+        require_later(section, number)
+        asked = _window_size(item, before.page.asked)
+        if asked > before.page.asked:
+            raise InvalidRequest(
+                f"[rescore.window_size] {asked} of [{KEY}] item {number} is greater than {before.page.asked}, that of "
+                "the item before it: each item reorders the first documents of the one before, so windows may not grow"
+            )
+        texts = section.query_texts or (before.texts if section.query_text is None else (section.query_text,))
+        kept = {"candidates": Candidates(knn=0), "timeout": section.timeout or before.section.timeout}
+        size = asked if first.page.fetch else 0
+        plans.append(
+            replace(
+                first,
+                section=section.model_copy(update=kept),
+                texts=texts,
+                page=Page(0, size, asked, size, asked, asked),
+                collapse=None,
+                highlights=(),
+            )
+        )
+    for key in ("passages", "shows_map"):
+        if sum(bool(getattr(one.section, key)) for one in plans) > 1:
+            shows = "passages" if key == "passages" else 'detail] "map'
+            raise InvalidRequest(
+                f"[{KEY}.{shows}] is asked for by several items of [rescore], and the page is the same for all: keep "
+                "it in one of them"
+            )
+    return tuple(plans[1:])
+
+
+def require_later(section: Section, number: int) -> None:
+    """Refuse a section that fetches documents from outside its window after another item.
+
+    Raises:
+        InvalidRequest: It has candidates, or its method follows neighbours.
+    """
+    if section.candidates is not None and section.candidates.knn:
+        raise InvalidRequest(
+            f"[{KEY}.candidates] of item {number} of [rescore] would join documents that the items before it have not "
+            "seen: give it to the first item"
+        )
+    strategy = STRATEGIES.get(section.method)
+    if strategy is not None and strategy.walks:
+        raise InvalidRequest(
+            f"[{section.method}] finds documents outside its window, so it must be the first [{KEY}] item of "
+            f"[rescore], not item {number}: put it first, or take [rr]"
+        )
+
+
+def find_rescore(rescore: Any) -> tuple[list[Any], list[dict[str, Any]]] | None:
+    """Return the native rescorers and the items with a section, or None if no item has one.
+
+    Raises:
+        InvalidRequest: A native rescorer follows one of ours, there are too many, or one has unknown keys.
     """
     items = rescore if isinstance(rescore, list) else [rescore]
     ours = [position for position, item in enumerate(items) if isinstance(item, dict) and KEY in item]
     if not ours:
         return None
-    if len(ours) > 1:
-        raise InvalidRequest(f"[rescore] holds [{KEY}] {len(ours)} times: keep one, the last of the list")
+    if len(ours) > MAX_ITEMS:
+        raise InvalidRequest(f"[rescore] holds [{KEY}] {len(ours)} times: it may hold it {MAX_ITEMS} times at most")
     position = ours[0]
-    if position != len(items) - 1:
+    if ours != list(range(position, len(items))):
         raise InvalidRequest(f"[rescore] has native rescorers after [{KEY}]: put them before it")
-    item = items[position]
-    if "query" in item:
-        raise InvalidRequest(f"[rescore] holds [query] and [{KEY}] in one item: make them two items of a list")
-    for key in item:
-        if key not in _RESCORE_KEYS:
-            raise unknown_field(key, _RESCORE_KEYS, "rescore")
-    return items[:position], item
+    for item in items[position:]:
+        if "query" in item:
+            raise InvalidRequest(f"[rescore] holds [query] and [{KEY}] in one item: make them two items of a list")
+        for key in item:
+            if key not in _RESCORE_KEYS:
+                raise unknown_field(key, _RESCORE_KEYS, "rescore")
+    return items[:position], items[position:]
 
 
 def with_text(replaced: dict[str, Any], body: Mapping[str, Any], texts: set[tuple[str, ...]]) -> dict[str, Any]:
-    """Return a body with the text of its clauses in the rescoring section, if that has no text of its own.
+    """Return a body with the text of its clauses in the first rescoring section, if that has no text of its own.
 
     Args:
         replaced: The body with native queries in place of the clauses.
@@ -227,12 +304,13 @@ def with_text(replaced: dict[str, Any], body: Mapping[str, Any], texts: set[tupl
     rescore = find_rescore(body.get("rescore"))
     if rescore is None or len(texts) != 1 or any(texts_of(body.get("query"))):
         return replaced
-    section = rescore[1][KEY]
+    natives, [item, *later] = rescore
+    section = item[KEY]
     [several] = texts
     if not several or not isinstance(section, dict) or section.keys() & {"query_text", "query_texts"}:
         return replaced
     text = {"query_text": several[0]} if len(several) == 1 else {"query_texts": list(several)}
-    return {**replaced, "rescore": [*rescore[0], {**rescore[1], KEY: {**section, **text}}]}
+    return {**replaced, "rescore": [*natives, {**item, KEY: {**section, **text}}, *later]}
 
 
 def parse_collapse(data: Any) -> Collapse:
@@ -263,9 +341,7 @@ def plan_page(start: int, size: int, item: Mapping[str, Any], max_window: int) -
     Raises:
         InvalidRequest: The window is no positive integer, or the page ends after ``max_window``.
     """
-    asked = item.get("window_size", DEFAULT_WINDOW)
-    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
-        raise InvalidRequest(f"[rescore.window_size] must be an integer of 1 or more, got {shown(asked)}")
+    asked = _window_size(item, DEFAULT_WINDOW)
     window = max(asked, start + size)
     if window > max_window:
         what = f"[window_size] {asked}" if asked > max_window else f"[from] + [size] {start + size}"
@@ -278,6 +354,13 @@ def plan_page(start: int, size: int, item: Mapping[str, Any], max_window: int) -
         return Page(start, 0, block, 0, window, asked)
     fetch = min(-(-(start + size) // block) * block, max_window)
     return Page(start, size, block, fetch, window, asked)
+
+
+def _window_size(item: Mapping[str, Any], default: int) -> int:
+    asked = item.get("window_size", default)
+    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
+        raise InvalidRequest(f"[rescore.window_size] must be an integer of 1 or more, got {shown(asked)}")
+    return asked
 
 
 def _guard(window: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,8 +88,10 @@ class RescoredResponse:
         applied: Whether the order is the method's.
         groups: The groups of the ranked documents, if the request collapses.
         joined: The candidates that joined the window; their hits on the page still lack their fields.
+        rest: Runs the items that need complete hits, once the response's hits are complete; None if there are none.
     """
 
     applied: bool
     groups: WindowGroups | None = None
     joined: JoinedCandidates = NONE_JOINED
+    rest: "Callable[[], Awaitable[RescoredResponse]] | None" = None

@@ -2,22 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.keys import marks_of
 from es_ttc.serving.features.numbers import FieldsReader, NumericFields
-from es_ttc.serving.features.scores import Method
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.limits import RequestLimits
 from es_ttc.serving.pool import Offload
+from es_ttc.serving.rescore.cascade import begin_cascade
 from es_ttc.serving.rescore.collapse import WindowGroups, following, rest_of_page
 from es_ttc.serving.rescore.page import shortest, shown_hit
 from es_ttc.serving.rescore.page_evidence import PageEvidence
 from es_ttc.serving.rescore.plan import SearchPlan, plan_search
+from es_ttc.serving.rescore.rescoring import Rescoring
 from es_ttc.serving.rescore.response import NONE_JOINED, RescoredResponse
 from es_ttc.serving.rescore.two_requests import bare_window, can_split, filled, joined_hits, page_hits, with_joined
 from es_ttc.serving.search.accepted_callers import AcceptedCallers
@@ -28,29 +29,6 @@ from es_ttc.serving.search.stage import Answered, Completion
 from es_ttc.serving.tracing import span
 
 _BEGUN_AT_ONCE = 20  # searches of one `_msearch`, before the event loop runs other tasks
-
-
-class Rescoring(Protocol):
-    """The rescoring of one search."""
-
-    @property
-    def reads_bare_hits(self) -> bool:
-        """Whether hits with only content hashes can be ranked."""
-        ...
-
-    @property
-    def plan(self) -> SearchPlan:
-        """The parsed search, with the fields of hits that the method reads."""
-        ...
-
-    @property
-    def method(self) -> Method | None:
-        """The method that scores documents; None for a reranker of the settings."""
-        ...
-
-    async def rank(self, answered: Answered) -> RescoredResponse:
-        """Put the engine's response in the method's order, in place."""
-        ...
 
 
 class Rescorers(Protocol):
@@ -138,12 +116,15 @@ class RescoreStage:
         return plans
 
     async def _begin(self, request: SearchRequest, item: SearchItem, plan: SearchPlan) -> None:
-        self._callers.window(request.incoming)
+        self._callers.windows(request.incoming, 1 + len(plan.later))
         known = (request.incoming.headers, request.target(item)) in self._accepted
         item.params = plan.params
-        rescoring = self._strategies.begin(plan, request.started, encode=known)
-        if rescoring is None:
-            rescoring = self._rescorers.begin(request, item, plan, encode=known)
+
+        def begin(one: SearchPlan) -> Rescoring:
+            adaptive = self._strategies.begin(one, request.started, encode=known)
+            return adaptive or self._rescorers.begin(request, item, one, encode=known)
+
+        rescoring: Rescoring = begin_cascade(plan, begin) if plan.later else begin(plan)
         plan = rescoring.plan
         if plan.numbers:
             await self._require_numbers(plan, request.caller(item))
@@ -197,6 +178,7 @@ class RescoreCompletion(Completion):
         self._in_two_steps = in_two_steps
         self._groups: WindowGroups | None = None
         self._joined = NONE_JOINED
+        self._rest: Callable[[], Awaitable[RescoredResponse]] | None = None
 
     async def complete(self, answered: Answered) -> None:
         """Put the response in the method's order, with the parts that the caller requested."""
@@ -206,16 +188,21 @@ class RescoreCompletion(Completion):
         elif not await self._filled(answered, caller):
             answered.response, answered.ms = await answered.again(self._plan.body)
             await self._rank_whole(answered)
+        if self._rest is not None:
+            ranked = await self._rest()
+            self.applied, self._groups = ranked.applied, ranked.groups
         beyond = self._groups_beyond()
         if beyond is not None:
             groups, ms = await answered.again(beyond)
             self._add_groups(answered.response, groups["hits"]["hits"], ms)
-        await self._evidence.add(answered, self._plan, self._rescoring.method, began)
+        for one in self._rescoring.items:
+            await self._evidence.add(answered, one.plan, one.method, began)
         hide(answered.response["hits"]["hits"], self._plan)
 
     async def _rank(self, answered: Answered) -> None:
         ranked = await self._rescoring.rank(answered)
         self.applied, self._groups, self._joined = ranked.applied, ranked.groups, ranked.joined
+        self._rest = ranked.rest
 
     async def _rank_whole(self, answered: Answered) -> None:
         """Rank a window of complete hits, and read the candidates on its page."""

@@ -18,7 +18,7 @@ from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SAFE_PARAMS, Sea
 _MAX_JOINED = 1000
 """Maximum number of hits of candidates: documents of equal content are all returned."""
 _MIN_PAGES = 3
-"""Minimum ratio of the window's size to the page's; measured in benchmarks/gateway.py."""
+"""Minimum ratio of the window's size to the number of complete hits; measured in benchmarks/gateway.py."""
 
 _OF_HITS_IN_AGGREGATIONS = frozenset({"fields", "seq_no_primary_term"})
 """Parts of the search that Elasticsearch's `top_hits` aggregation uses too."""
@@ -45,7 +45,7 @@ def can_split(plan: SearchPlan) -> bool:
     """Return whether a search can be sent in two requests, and is faster so."""
     query = plan.body.get("query", {})
     return (
-        plan.page.fetch >= _MIN_PAGES * plan.page.size > 0
+        plan.page.fetch >= _MIN_PAGES * plan.completed > 0
         and plan.body.keys() <= OF_HITS | OF_THE_SEARCH | _OF_BOTH | _OURS
         and isinstance(query, dict)
         and "hybrid" not in query

@@ -125,6 +125,11 @@ class WindowRescoring:
     started: float
 
     @property
+    def items(self) -> "tuple[WindowRescoring]":
+        """This one item."""
+        return (self,)
+
+    @property
     def reads_bare_hits(self) -> bool:
         """Whether hits with only content hashes can be ranked.
 
@@ -132,22 +137,22 @@ class WindowRescoring:
         """
         return not self.method.detail or isinstance(self.method.rescorer, SelectiveRescorer)
 
-    async def rank(self, answered: Answered) -> RescoredResponse:
-        """Put the engine's response in the method's order, in place.
+    async def rank(self, answered: Answered, spent: float | None = None) -> RescoredResponse:
+        """Put the engine's response in the method's order, in place; see :meth:`Rescoring.rank`.
 
         Raises:
             InvalidRequest: The index lacks a feature that the method needs, or has another encoder.
             EsTtcError: Scoring failed or was late, and the request says ``on_error: fail``.
         """
         plan, metrics, response = self.plan, self.rescorers.metrics, answered.response
-        timings, began = Timings(first_pass=answered.ms), time.perf_counter()
+        timings, began = Timings(first_pass=answered.ms if spent is None else None), time.perf_counter()
         hits = response["hits"]["hits"]
         groups = None if plan.collapse is None else groups_of(hits, plan.collapse.field)
         outcome = await attempt(
             self._scored(answered, timings),
             what="scoring",
             method=plan.section.method,
-            budget_ms=budget_ms(self.budget, plan.timeout_ms, self.started),
+            budget_ms=budget_ms(max(0.0, self.budget - (spent or 0.0)), plan.timeout_ms, self.started),
         )
         if isinstance(outcome, EsTtcError):
             if plan.section.on_error == "fail":

@@ -22,6 +22,7 @@ from es_ttc.settings import LlmSettings
 ORIGIN: Final = "llm"
 
 _PROMPT = Path(__file__).with_name("prompt.md")
+_BLIND = Path(__file__).with_name("blind.md")
 _FENCE = "```"
 _FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _MAX_RESULTS, _MAX_FAILURES = 40, 10
@@ -37,6 +38,7 @@ class LlmProposer:
         characters: Maximum size of history, failures and sources in the prompt; small models need a low value.
         tokens: Maximum length of an answer.
         temperature: Sampling temperature.
+        blind: Whether the prompt names no method and shows no program but the model's own.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class LlmProposer:
         characters: int = 24_000,
         tokens: int = 2_000,
         temperature: float = 0.8,
+        blind: bool = False,
     ) -> None:
         LlmClient(settings)  # errors in the settings are reported before the search begins
         self._settings = settings
@@ -54,6 +57,7 @@ class LlmProposer:
         self._characters = characters
         self._tokens = tokens
         self._temperature = temperature
+        self._blind = blind
 
     def propose(self, generation: int, records: Sequence[Record]) -> Proposal:
         """Return the model's output unchanged.
@@ -61,13 +65,15 @@ class LlmProposer:
         Raises:
             LlmError: The endpoint does not answer; the search stops, and can be resumed later.
         """
-        reply = asyncio.run(self._complete(prompt(records, self._characters), self._seed * 100_000 + generation))
+        shown = [record for record in records if record.proposal.origin == ORIGIN] if self._blind else records
+        text = prompt(shown, self._characters, blind=self._blind)
+        reply = asyncio.run(self._complete(text, self._seed * 100_000 + generation))
         source = program_of(reply.text)
         novelty, hypothesis = claims(source)
         return Proposal(
             source=source,
             origin=ORIGIN,
-            parents=tuple(record.name for record in _best(records)),
+            parents=tuple(record.name for record in _best(shown)),
             novelty=novelty,
             hypothesis=hypothesis,
             llm=LlmUsage(
@@ -90,17 +96,19 @@ class LlmProposer:
             )
 
 
-def prompt(records: Sequence[Record], characters: int) -> str:
+def prompt(records: Sequence[Record], characters: int, *, blind: bool = False) -> str:
     """Return the prompt for a memory.
 
     Args:
         records: The memory.
         characters: Maximum size of the variable part; sources get half of it, results and failures a quarter each.
+        blind: Whether the prompt names neither primitives nor ideas.
     """
-    template = read_prompt(_PROMPT, {"primitives", "history", "failures", "frontier"})
+    named = {} if blind else {"primitives": _primitives()}
+    template = read_prompt(_BLIND if blind else _PROMPT, {*named, "history", "failures", "frontier"})
     return (
         template.render(
-            primitives=_primitives(),
+            **named,
             history=_within(_results(records), characters // 4) or "none yet",
             failures=_within(_failures(records), characters // 4) or "none yet",
             frontier=_within(_sources(records), characters // 2) or "none yet",

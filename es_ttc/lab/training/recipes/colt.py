@@ -5,12 +5,12 @@ train query and every document has a vector of its own, initially the dense enco
 of the same queries similar, in a view of documents and in a view of scenes, and a contrastive loss aligns both views.
 Retrieval is still the inner product of a new query's dense vector with the documents' vectors.
 
-There is one difference to the published code: scenes follow their documents at every step, whereas the code keeps their
-initial vectors. The settings that the comparison does not state are from its configuration for ToolLens.
+The settings that the comparison does not state are from its published configuration for ToolLens.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -38,6 +38,8 @@ class ColtOptions:
         temperature: Of the contrastive loss.
         listed: Number of documents in a query's list: the relevant ones and random others.
         dropped: Share of each graph's edges that is dropped in an epoch.
+        scenes: Vectors of the scenes before the convolution: the mean of their documents' initial vectors, as in the
+            published code, or of their present ones (`current`).
         metric: Validation metric.
     """
 
@@ -46,6 +48,7 @@ class ColtOptions:
     temperature: float = 0.1
     listed: int = 10
     dropped: float = 0.2
+    scenes: Literal["initial", "current"] = "initial"
     metric: str = "comp@5"
 
 
@@ -80,6 +83,7 @@ class ColtRecipe:
         self._members = _edges((number, np.array(found, np.intp)) for found, number in scenes.items())
         self._sizes = (len(sets), len(scenes), len(task.documents))
         self._graphs = self._drawn(None)
+        self._initial_scenes = torch.sparse.mm(self._graphs[2], torch.from_numpy(task.documents))
         self._valid = torch.from_numpy(task.valid.vectors)
         self._wanted = task.valid.mask(len(task.documents))
 
@@ -135,9 +139,17 @@ class ColtRecipe:
         by_query, in_scene, members = graphs
         vectors = self._vectors
         by_document, documents = self._convolved(by_query, vectors.queries, vectors.documents)
-        scenes = torch.sparse.mm(members, vectors.documents)
+        scenes = self._scenes(members)
         by_scene, scenes_alone = self._convolved(in_scene, vectors.queries, scenes)
         return by_document, by_scene, documents, torch.sparse.mm(members, documents), scenes_alone
+
+    def _scenes(self, members: Tensor) -> Tensor:
+        """Return the scenes' vectors before the convolution, ``(s, d)``."""
+        if self._options.scenes == "initial":
+            initial: Tensor = self._initial_scenes.to(self._vectors.documents.device)
+            return initial
+        means: Tensor = torch.sparse.mm(members, self._vectors.documents)
+        return means
 
     def _convolved(self, graph: Tensor, one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
         """Add to both sides of a graph their neighbours' vectors, layer by layer, each normalised."""

@@ -160,7 +160,7 @@ class NnnRecipe:
         return np.unique(np.concatenate([self._near[batch].ravel(), *relevant]))
 
 
-GRID = tuple((l1, l2) for l1 in (0.02, 0.05, 0.1, 0.2, 0.3) for l2 in (0.05, 0.5, 2.0, 5.0))
+GRID = tuple((l1, l2) for l1 in (0.02, 0.05, 0.1, 0.2, 0.3) for l2 in (0.05, 0.5, 2.0, 5.0, 10.0, 20.0, 50.0))
 """Values of l1 and l2 to try; the paper's own grid is not stated."""
 _CHOOSING = 500
 _CHOOSING_STEPS = 60

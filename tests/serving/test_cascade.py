@@ -1,0 +1,210 @@
+"""Several items with a section in one `rescore` list, on a real engine: order, marks, deadline, pages."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.errors import InvalidRequest
+from es_ttc.index.ingest.encode import encode_documents
+from es_ttc.rescorers import registry
+from es_ttc.rescorers.base import Query, Window
+from es_ttc.serving.rescore.plan import plan_search
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import GatewaySettings
+from tests.serving.client import Reply, call
+from tests.serving.conftest import Behind, corpus
+from tests.serving.test_rescore import CATS, WITHOUT_TEXT, in_memory
+
+MATCH = {"match": {"anyway": "creature"}}
+RR: dict[str, Any] = {"method": "rr", "params": {"reranker": "maxsim", "budget": 15}}
+MMR: dict[str, Any] = {"method": "mmr", "params": {"lambda": 0.6}}
+SPECTRAL: dict[str, Any] = {"method": "spectral", "query_text": CATS}
+
+
+def item(window: int, section: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {"window_size": window, "ttc": section | changes}
+
+
+THREE = [item(48, SPECTRAL), item(15, RR), item(6, MMR)]
+
+
+@pytest.fixture(scope="module")
+def hanging(behind: Behind, encoder: Encoder) -> Iterator[str]:
+    """A gateway with a reranker that does not answer, and one that is not there."""
+    released = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            released.wait(60)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        settings = GatewaySettings(
+            engine=behind.engine,
+            port=0,
+            default_timeout_ms=20_000,
+            max_window=300,
+            rerankers={
+                "hanging": {"kind": "http", "url": f"http://127.0.0.1:{server.server_port}/", "timeout_ms": 50_000},
+                "nobody": {"kind": "http", "url": "http://127.0.0.1:9/"},
+            },
+        )
+        try:
+            with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+                yield gateway
+        finally:
+            released.set()
+            server.shutdown()
+
+
+def search(url: str, behind: Behind, rescore: Any, **changes: Any) -> Reply:
+    body = {"query": MATCH, "size": 60, "rescore": rescore} | changes
+    reply = call(url, "POST", f"/{behind.index}/_search", body)
+    assert reply.status == 200, reply.body
+    return reply
+
+
+def composed(behind: Behind, encoder: Encoder, first: list[str]) -> list[str]:
+    """Return the order of :data:`THREE`, from the methods themselves in memory."""
+
+    def ahead(order: list[str], window: int, scores: dict[str, float]) -> list[str]:
+        head = sorted(order[:window], key=lambda one: -scores.get(one, -1.0))  # sorted is stable
+        return [*head, *order[window:]]
+
+    block = ahead(first, 60, in_memory(encoder, behind, "spectral", [CATS]))  # a page of 60 is a block of 60
+    judged = ahead(block, 15, in_memory(encoder, behind, "maxsim", [CATS]))
+    documents = {document["_id"]: document for document in corpus()}
+    features = encode_documents([documents[one] for one in judged[:6]], behind.spec, encoder)
+    pooled = np.stack([one.pooled for one in features if one.pooled is not None])
+    window = Window(judged[:6], np.ones(6, np.float32), pooled=pooled)
+    mmr = registry.load("mmr")
+    encoded = encoder.encode([CATS], role="query")
+    picked = mmr.score(Query(CATS, encoded.pooled), window, registry.parse_params(mmr, MMR["params"]))
+    return ahead(judged, 6, dict(zip(judged[:6], picked.tolist(), strict=True)))
+
+
+def test_items_run_in_order_as_their_methods_do_in_memory(behind: Behind, encoder: Encoder) -> None:
+    first = search(behind.engine, behind, []).ids
+    reply = search(behind.gateway, behind, THREE)
+    assert reply.ids == composed(behind, encoder, first)
+    assert reply.ids != search(behind.gateway, behind, THREE[:2]).ids != search(behind.gateway, behind, THREE[:1]).ids
+    assert reply.scores == sorted(reply.scores, reverse=True)
+    answer = reply.json()
+    assert answer["hits"]["max_score"] == reply.scores[0]
+    told = answer["ttc"]
+    assert told["method"] == "spectral>rr>mmr"
+    assert told["applied"]
+    assert reply.headers["x-ttc-applied"] == "true"
+    assert [one["method"] for one in told["items"]] == ["spectral", "rr", "mmr"]
+    assert [one["window"] for one in told["items"]] == [60, 15, 6]
+    assert all(one["applied"] and "first_pass" not in one["took"] for one in told["items"])
+    two = search(behind.gateway, behind, [item(48, SPECTRAL), item(15, {"method": "maxsim"})]).json()["ttc"]
+    assert two["items"][1]["features_from_memory"] == 15, "token vectors are read once"
+
+
+def test_every_page_is_of_the_same_order(behind: Behind) -> None:
+    """Pages of ten come of a bare window, whose first hits are completed; the page of forty comes of one request."""
+    whole = search(behind.gateway, behind, THREE, size=40)
+    pages = [search(behind.gateway, behind, THREE, size=10, **{"from": start}) for start in range(0, 40, 10)]
+    assert [one for page in pages for one in page.ids] == whole.ids
+    assert [one for page in pages for one in page.scores] == pytest.approx(whole.scores, rel=1e-6)
+    sources = [hit["_source"]["number"] for hit in pages[1].json()["hits"]["hits"]]
+    assert sources == [int(one[1:]) for one in pages[1].ids]
+
+
+def test_a_failing_item_leaves_the_order_before_it_and_says_so(behind: Behind, hanging: str) -> None:
+    away = item(15, RR, params={"reranker": "nobody", "budget": 15})
+    reply = search(hanging, behind, [THREE[0], away, THREE[2]])
+    assert reply.ids == search(hanging, behind, [THREE[0], THREE[2]]).ids
+    told = reply.json()["ttc"]
+    assert [one["applied"] for one in told["items"]] == [True, False, True]
+    assert not told["applied"]
+    assert told["reason"] == told["items"][1]["reason"]
+    assert reply.headers["x-ttc-applied"] == "false"
+    away["ttc"]["on_error"] = "fail"
+    body = {"query": MATCH, "rescore": [THREE[0], away]}
+    assert call(hanging, "POST", f"/{behind.index}/_search", body).status >= 500
+
+
+def test_one_deadline_holds_for_all_items(behind: Behind, hanging: str) -> None:
+    late = item(15, RR, params={"reranker": "hanging", "budget": 15})
+    reply = search(hanging, behind, [item(48, SPECTRAL, timeout="3s"), late, THREE[2]])
+    told = reply.json()["ttc"]
+    assert [one["applied"] for one in told["items"]] == [True, False, False]
+    assert reply.ids == search(hanging, behind, THREE[0]).ids
+    assert told["items"][1]["took"]["total"] < 3_500
+
+
+def test_details_and_explanations_tell_of_every_item(behind: Behind) -> None:
+    shown = [item(48, SPECTRAL, detail="map"), item(15, RR, detail=True), item(6, MMR, passages=2)]
+    plain = search(behind.gateway, behind, THREE, size=20)
+    reply = search(behind.gateway, behind, shown, size=20, explain=True)
+    assert reply.ids == plain.ids
+    first = search(behind.engine, behind, []).ids
+    for rank, hit in enumerate(reply.json()["hits"]["hits"], 1):
+        details = hit["_ttc"]
+        assert details["first_pass_rank"] == first.index(hit["_id"]) + 1
+        assert [one["method"] for one in details["items"]] == (["spectral", "rr"] if rank <= 15 else ["spectral"])
+        assert hit["_explanation"]["value"] == hit["_score"]
+        if hit["_id"] != WITHOUT_TEXT:
+            assert details["map"]["fields"]
+            assert details["passages"]
+    assert "ttc [rr]" in orjson.dumps(reply.json()["hits"]["hits"][0]["_explanation"]).decode()
+
+
+def test_groups_msearch_and_candidates(behind: Behind) -> None:
+    groups = search(behind.gateway, behind, THREE, collapse={"field": "group.keyword"}, size=5)
+    names = [hit["fields"]["group.keyword"][0] for hit in groups.json()["hits"]["hits"]]
+    assert len(set(names)) == len(names) == 5
+    assert groups.scores == sorted(groups.scores, reverse=True)
+    body = {"query": {"match": {"text": "milk"}}, "size": 8, "rescore": [
+        item(20, {"method": "blend", "candidates": {"knn": 30}}), item(12, RR), item(4, MMR)
+    ]}  # fmt: skip
+    one = call(behind.gateway, "POST", f"/{behind.index}/_search", body).json()
+    assert one["ttc"]["items"][0]["candidates"]["joined"] > 0
+    assert all(hit["_source"]["title"] for hit in one["hits"]["hits"])
+    lines = b"".join(orjson.dumps(part) + b"\n" for part in ({"index": behind.index}, body, {}, {"query": MATCH}))
+    several = call(behind.gateway, "POST", "/_msearch", lines, {"content-type": "application/x-ndjson"}).json()
+    of = [hit["_id"] for hit in several["responses"][0]["hits"]["hits"]]
+    assert of == [hit["_id"] for hit in one["hits"]["hits"]]
+    assert several["responses"][0]["ttc"]["applied"]
+
+
+NATIVE = {"window_size": 5, "query": {"rescore_query": {"match_all": {}}}}
+
+
+@pytest.mark.parametrize(
+    ("rescore", "words"),
+    [
+        ([item(9, SPECTRAL)] * 5, "4 times at most"),
+        ([item(9, SPECTRAL), NATIVE, item(9, MMR)], "native rescorers after"),
+        ([item(9, SPECTRAL), item(10, MMR)], "windows may not grow"),
+        ([item(9, SPECTRAL), item(9, {"method": "gar"})], "must be the first"),
+        ([item(9, SPECTRAL), item(9, MMR, candidates={"knn": 5})], "give it to the first item"),
+        ([item(9, SPECTRAL, passages=1), item(9, MMR, passages=1)], "keep it in one of them"),
+        ([item(9, SPECTRAL), item(0, MMR)], "[rescore.window_size]"),
+    ],
+)
+def test_what_no_list_can_mean_is_refused(rescore: Any, words: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        plan_search({"query": MATCH, "rescore": rescore}, [], max_window=300)
+    assert words in str(refused.value)
+
+
+def test_later_items_inherit_text_timeout_and_window() -> None:
+    rescore = [item(9, SPECTRAL, timeout="3s"), {"ttc": {"method": "blend"}}, item(4, MMR, timeout="5s")]
+    plan = plan_search({"rescore": rescore}, [], max_window=300)
+    assert plan is not None
+    blend, mmr = plan.later
+    assert (blend.texts, blend.section.timeout, blend.page.asked) == ((CATS,), "3s", 9)
+    assert (mmr.texts, mmr.section.timeout, mmr.page.asked) == ((CATS,), "5s", 4)
