@@ -123,7 +123,7 @@ async def _take(browser: Browser, address: str, folder: Path) -> None:
     shots: dict[str, tuple[int, int, Any, Callable[[Page], Coroutine[Any, Any, None]]]] = {
         "search": (1280, 760, "light", searched),
         "request": (1280, 760, "dark", request_shown),
-        "hit": (1280, 760, "light", hit_opened),
+        "hit": (1280, 1000, "light", hit_opened),
         "narrow": (360, 700, "dark", nothing),
     }
     for name, (width, height, scheme, act) in shots.items():

@@ -146,10 +146,57 @@ interface Cosines {
   elsewhere?: number[];
 }
 
+/** What a row of cosines is of: a scale or a token of the query. */
+interface EvidenceName {
+  name: Child;
+  label: string;
+  about: string;
+  special?: boolean;
+}
+
+/** Its cosine with each token of the text, and the greatest with a special token. */
+interface EvidenceRow extends EvidenceName {
+  cosines: number[];
+  greatest: number;
+  elsewhere: number;
+}
+
+/** Text whose cosine is not above `pale` is left white: half of all are below it. */
+interface EvidencePart {
+  title: string;
+  rows: EvidenceRow[];
+  high: number;
+  pale: number;
+  everything: string;
+}
+
 /** The order in which documents were judged; `from` is the one whose neighbour a document is. */
 interface Walk {
   reranker: string;
   calls?: { _id: string; from?: string; score?: number }[];
+}
+
+/** A judged document; `from` is the place of the one that led to it, -1 for one of the first pass. */
+interface WalkStep {
+  id: string;
+  from: number;
+  depth: number;
+  score: number | null;
+}
+
+/** Where a hit stands in a column. */
+interface MovePlace {
+  left: number;
+  right: number;
+  y: number;
+  rank: number;
+}
+
+/** A line between the places of a hit in two columns. */
+interface MoveLine {
+  key: string;
+  path: string;
+  move: string;
 }
 
 /** A query and its pool; `by` counts grades by judge. */

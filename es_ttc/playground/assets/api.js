@@ -34,13 +34,12 @@ export class Refused extends Error {
 }
 
 /**
- * Send a request below the gateway's root, and ask for credentials when they are refused.
+ * Send a request to a path with encoded names, as in `/index/_search`, and ask for credentials when they are refused.
  * @param {string} method
- * @param {string} path As in `/index/_search`, with encoded names.
- * @param {unknown} [body] What is sent as JSON.
+ * @param {string} path
+ * @param {unknown} [body]
  * @param {AbortSignal} [abort]
- * @returns {Promise<any>} The parsed answer.
- * @throws {Refused} Any status but 200.
+ * @returns {Promise<any>} The parsed answer of status 200; any other is thrown as `Refused`.
  */
 export async function request(method, path, body, abort) {
   for (;;) {

@@ -54,7 +54,7 @@ function Signals({ signals, method, counts }) {
   const widest = Math.max(...shares.map(Math.abs), 1e-9);
   const rows = named.map(({ name, score, share = 0 }) => {
     const style = { [share < 0 ? "right" : "left"]: "50%", width: `${(50 * Math.abs(share)) / widest}%` };
-    const bars = html`<div class="bars"><i class=${share < 0 ? "less" : "more"} style=${style} /></div>`;
+    const bars = html`<td class="bars"><i class=${share < 0 ? "less" : "more"} style=${style} /></td>`;
     return { key: name, cells: [name, score, bars, signed(share, 2)] };
   });
   const total = shares.reduce((sum, share) => sum + share, 0);
@@ -73,7 +73,7 @@ function Selection({ hit, hits }) {
   const others = redundant.map(({ id, contribution }) => `${id} (${shown(contribution)})`).join(", ");
   const said = coefficient
     ? `Selected, with coefficient ${coefficient.toPrecision(3)}; its cosine with the query is ${shown(relevance)}.`
-    : `Not selected: ${others ? "others say the same" : `its cosine with the query, ${shown(relevance)}, adds less than ${l1}`}.`;
+    : `Not selected: ${others ? "others say the same" : `its cosine with the query, ${shown(relevance)}, adds less than ${l1?.toPrecision(3)}`}.`;
   return html`
     <h3>Its part in the selection</h3>
     <p>${said}</p>
@@ -92,7 +92,7 @@ function Similarities({ hit, hits }) {
   const cell = (/** @type {Hit} */ one, /** @type {Hit} */ other) => {
     const cosine = between(one, other) ?? between(other, one);
     if (cosine === undefined) return "";
-    return html`<span class="cell" style=${{ "--level": Math.max(0, cosine) ** 2 }}>${shown(cosine)}</span>`;
+    return html`<td class="cell" style=${{ "--level": Math.max(0, cosine) ** 2 }}>${shown(cosine)}</td>`;
   };
   const rows = listed.map((one, place) => {
     const name = html`<span>${place + 1}</span> ${one._id}`;

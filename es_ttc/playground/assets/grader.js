@@ -12,12 +12,8 @@ const GRADES = ["not relevant", "on the topic", "answers in part", "answers it"]
 let saving = Promise.resolve();
 
 /**
- * @param {object} props
- * @param {string} props.index
- * @param {Pooled} props.query
- * @param {string} props.judge
- * @param {(query: string, more: number) => void} props.count Told by how many the judge's grades have grown.
- * @param {string} props.next A link to the next unfinished query; empty if there is none.
+ * `count` is told by how many the judge's grades have grown; `next` links to an unfinished query, or is empty.
+ * @param {{index: string, query: Pooled, judge: string, count: (query: string, more: number) => void, next: string}} props
  */
 export function Grader({ index, query, judge, count, next }) {
   const [documents, setDocuments] = useState(/** @type {Judged[]} */ ([]));
@@ -134,7 +130,7 @@ export function Grader({ index, query, judge, count, next }) {
 function Places({ documents, place, setPlace }) {
   const button = (/** @type {Judged} */ { id, grade }, /** @type {number} */ at) => {
     const label = `Document ${at + 1}, ${grade === null ? "not judged" : `grade ${grade}`}`;
-    const props = { class: `place grade-${grade}`, "aria-current": at === place, "aria-label": label };
+    const props = { class: `place grade-${grade}`, "aria-current": at === place || undefined, "aria-label": label };
     return h("li", { key: id }, h("button", { ...props, onClick: () => setPlace(at) }, grade ?? "·"));
   };
   return html`<ol class="places" aria-label="Documents of the pool">

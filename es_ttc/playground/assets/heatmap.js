@@ -4,15 +4,7 @@ import { h, html, useId, useMemo, useRef, useState } from "./lib.js";
 import { shown, slice, textOf } from "./text.js";
 import { Choices, typed } from "./ui.js";
 
-/**
- * @typedef {{name: Child, label: string, about: string, special?: boolean}} Named
- * @typedef {Named & {cosines: number[], greatest: number, elsewhere: number}} Row
- *   A scale or a token of the query: its cosine with each token of the text, and the greatest with a special token.
- * @typedef {{title: string, rows: Row[], high: number, pale: number, everything: string}} Part
- *   Text whose cosine is not above `pale` is left white: half of all are below it.
- */
-
-/** @type {(map: EvidenceMap) => Part[]} In the order in which they are offered. */
+/** @type {(map: EvidenceMap) => EvidencePart[]} In the order in which they are offered. */
 function partsOf({ tokens, spectral, late }) {
   const columns = tokens.start.length;
   const parts = [];
@@ -22,11 +14,8 @@ function partsOf({ tokens, spectral, late }) {
   }
   if (late) {
     const everything = "the greatest of all words of the query";
-    const named = late.query_tokens.map((token) =>
-      token === null
-        ? { name: SPECIAL, label: "special token of the query", about: "", special: true }
-        : { name: token, label: `“${token}”`, about: "" },
-    );
+    const special = { name: SPECIAL, label: "special token of the query", about: "", special: true };
+    const named = late.query_tokens.map((name) => (name !== null ? { name, label: `“${name}”`, about: "" } : special));
     parts.push({ title: "Late interaction", everything, ...decoded(late, columns, named) });
   }
   return parts;
@@ -40,7 +29,7 @@ function aboutScale(scale) {
   return scale === 1 ? "single tokens" : `about ${2 * scale - 1} tokens wide`;
 }
 
-/** @type {(cosines: Cosines, columns: number, named: Named[]) => Pick<Part, "rows" | "high" | "pale">} */
+/** @type {(cosines: Cosines, columns: number, named: EvidenceName[]) => Pick<EvidencePart, "rows" | "high" | "pale">} */
 function decoded({ low, high, values, elsewhere }, columns, named) {
   const bytes = Uint8Array.from(atob(values), (one) => one.charCodeAt(0));
   const all = Array.from(bytes, (byte) => low + (byte / 255) * (high - low));
@@ -54,7 +43,7 @@ function decoded({ low, high, values, elsewhere }, columns, named) {
   return { rows, high, pale: all.sort((one, other) => one - other)[Math.floor(all.length / 2)] };
 }
 
-/** @type {(rows: Row[]) => number[]} The greatest of each column; the query's special tokens, near to any, don't count. */
+/** @type {(rows: EvidenceRow[]) => number[]} The greatest of each column; special tokens, near to any, don't count. */
 function overRows(rows) {
   const words = rows.filter(({ special }) => !special);
   const counted = words.length ? words : rows;
@@ -76,8 +65,8 @@ export function HeatMap({ hit, map, late }) {
     setWanted(one);
     setRow(-1);
   };
-  const scrollTo = (/** @type {string} */ mark) =>
-    text.current?.querySelector(mark)?.scrollIntoView({ block: "center" });
+  const scrollTo = (/** @type {string} */ kind) =>
+    text.current?.querySelector(kind)?.scrollIntoView({ block: "center" });
   const showPassage = (/** @type {number} */ one) => {
     setPlace(one === place ? -1 : one);
     requestAnimationFrame(() => scrollTo(".chosen"));
@@ -86,20 +75,14 @@ export function HeatMap({ hit, map, late }) {
   const found = passages.map(({ field, start, end, score }) => {
     return html`<small>${shown(score)}</small> ${slice(textOf(hit._source, field), start, end)}`;
   });
-  const best = {
-    label: "Passages that match best",
-    kind: "passages",
-    names: found,
-    chosen: place,
-    choose: showPassage,
-  };
+  const label = "Passages that match best";
   const stretch = `each stretch is ${map.tokens_per_cell} tokens, with the greatest of their cosines`;
   return html`<section class="heat" aria-label="Where the evidence lies">
     <div class="controls">
       ${parts.length > 1 && h(Choices, kinds)} ${h(part.title === "Spectral" ? Scales : Tokens, { part, row, setRow })}
       ${h(Legend, { part, row, values, show: () => scrollTo(".peak") })}
     </div>
-    ${found.length > 0 && h(Choices, best)}
+    ${found.length > 0 && h(Choices, { label, kind: "passages", names: found, chosen: place, choose: showPassage })}
     <div ref=${text}>
       ${map.fields.map((_, ordinal) => h(Field, { hit, map, ordinal, part, values, passage: passages[place] }))}
     </div>
@@ -107,7 +90,7 @@ export function HeatMap({ hit, map, late }) {
   </section>`;
 }
 
-/** @param {{part: Part, row: number, setRow: (row: number) => void}} props */
+/** @param {{part: EvidencePart, row: number, setRow: (row: number) => void}} props */
 function Scales({ part: { rows, everything }, row, setRow }) {
   const id = useId();
   const said = row < 0 ? everything : `${rows[row].label}: ${rows[row].about}`;
@@ -120,7 +103,7 @@ function Scales({ part: { rows, everything }, row, setRow }) {
   </div>`;
 }
 
-/** @param {{part: Part, row: number, setRow: (row: number) => void}} props */
+/** @param {{part: EvidencePart, row: number, setRow: (row: number) => void}} props */
 function Tokens({ part: { rows, everything }, row, setRow }) {
   const chips = rows.map(({ name, label, greatest, about }) => {
     const title = [`${label}, greatest cosine ${shown(greatest)}`, about].filter(Boolean).join(", ");
@@ -131,7 +114,7 @@ function Tokens({ part: { rows, everything }, row, setRow }) {
   return h(Choices, { label: "Query token", kind: "tokens", names, chosen: row + 1, choose });
 }
 
-/** @param {{part: Part, row: number, values: number[], show: () => void}} props */
+/** @param {{part: EvidencePart, row: number, values: number[], show: () => void}} props */
 function Legend({ part: { rows, pale, high }, row, values, show }) {
   const inText = Math.max(...values);
   const elsewhere = row < 0 ? Math.max(...rows.map((one) => one.elsewhere)) : rows[row].elsewhere;
@@ -144,7 +127,8 @@ function Legend({ part: { rows, pale, high }, row, values, show }) {
 
 /**
  * A field's text, each token with its colour.
- * @param {{hit: Hit, map: EvidenceMap, ordinal: number, part: Part, values: number[], passage: Passage | undefined}} props
+ * @param {{hit: Hit, map: EvidenceMap, ordinal: number, part: EvidencePart, values: number[],
+ *   passage: Passage | undefined}} props
  *   The field's ordinal, the cosine of each column, the chosen passage of whatever field.
  */
 function Field({ hit, map: { fields, tokens }, ordinal, part, values, passage }) {

@@ -34,11 +34,8 @@ function OfIndex({ index }) {
   };
   const count = (/** @type {string} */ query, /** @type {number} */ more) => {
     setGraded((before) => before + 1);
-    const counted = (/** @type {Pooled} */ one) => ({
-      ...one,
-      by: { ...one.by, [judge]: gradesOf(one, judge) + more },
-    });
-    setQueries((all) => all.map((one) => (one.id === query ? counted(one) : one)));
+    const by = (/** @type {Pooled} */ one) => ({ ...one.by, [judge]: gradesOf(one, judge) + more });
+    setQueries((all) => all.map((one) => (one.id === query ? { ...one, by: by(one) } : one)));
   };
 
   if (error) return h(Fault, { text: error }, html`<button onClick=${again}>Try again</button>`);
@@ -83,10 +80,9 @@ function Queries({ index, queries, judge, query }) {
   const pooled = queries.reduce((sum, one) => sum + one.pooled, 0);
   const mine = queries.reduce((sum, one) => sum + gradesOf(one, judge), 0);
   const link = (/** @type {Pooled} */ one) => {
-    const props = { href: linkTo("judge", { index, query: one.id }), "aria-current": one === query };
-    const count = html`<span class=${isDone(one, judge) ? "count done" : "count"}
-      >${gradesOf(one, judge)} of ${one.pooled}</span
-    >`;
+    const props = { href: linkTo("judge", { index, query: one.id }), "aria-current": one === query || undefined };
+    const kind = isDone(one, judge) ? "count done" : "count";
+    const count = h("span", { class: kind }, `${gradesOf(one, judge)} of ${one.pooled}`);
     return h("li", { key: one.id }, h("a", props, html`<span class="text">${one.text}</span> ${count}`));
   };
   return html`<details class="queries" open>

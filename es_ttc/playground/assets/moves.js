@@ -4,17 +4,12 @@ import { marked } from "./hits.js";
 import { html, useLayoutEffect, useRef, useState } from "./lib.js";
 
 /**
- * @typedef {{left: number, right: number, y: number, rank: number}} Place
- * @typedef {{key: string, path: string, move: string}} Line
- */
-
-/**
  * Drawn behind the columns, which are the other children of the same parent.
  * @param {{drawn: unknown}} props A value that changes when the columns do.
  */
 export function Moves({ drawn }) {
   const place = useRef(/** @type {SVGSVGElement | null} */ (null));
-  const [lines, setLines] = useState(/** @type {Line[]} */ ([]));
+  const [lines, setLines] = useState(/** @type {MoveLine[]} */ ([]));
   useLayoutEffect(() => {
     const parent = place.current?.parentElement;
     if (!parent) return undefined;
@@ -22,12 +17,12 @@ export function Moves({ drawn }) {
     for (const element of [parent, ...parent.querySelectorAll("ol")]) observer.observe(element);
     return () => observer.disconnect();
   }, [drawn]);
-  const drawnLine = (/** @type {Line} */ { key, path, move }) =>
+  const drawnLine = (/** @type {MoveLine} */ { key, path, move }) =>
     html`<path key=${path} d=${path} class=${key === marked.value ? `${move} marked` : move} data-key=${key} />`;
   return html`<svg ref=${place} class="moves" aria-hidden="true">${lines.map(drawnLine)}</svg>`;
 }
 
-/** @type {(parent: HTMLElement) => Line[]} */
+/** @type {(parent: HTMLElement) => MoveLine[]} */
 function linesOf(parent) {
   const origin = parent.getBoundingClientRect();
   const columns = [...parent.querySelectorAll("ol")].map((list) => placesOf(list, origin));
@@ -39,7 +34,7 @@ function linesOf(parent) {
   );
 }
 
-/** @type {(list: HTMLElement, origin: DOMRect) => Map<string, Place>} */
+/** @type {(list: HTMLElement, origin: DOMRect) => Map<string, MovePlace>} */
 function placesOf(list, origin) {
   const hits = /** @type {NodeListOf<HTMLElement>} */ (list.querySelectorAll(".hit"));
   const shown = list.offsetParent === null ? [] : [...hits]; // a narrow screen shows one column
@@ -56,7 +51,7 @@ function placesOf(list, origin) {
 /** @type {(from: number, to: number) => string} */
 const moveOf = (from, to) => (to < from ? "up" : to > from ? "down" : "same");
 
-/** @type {(from: Place, to: Place) => string} */
+/** @type {(from: MovePlace, to: MovePlace) => string} */
 function curve(from, to) {
   const middle = (from.right + to.left) / 2;
   return `M${from.right},${from.y} C${middle},${from.y} ${middle},${to.y} ${to.left},${to.y}`;

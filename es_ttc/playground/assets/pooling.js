@@ -71,13 +71,9 @@ export function PoolMaker({ index, open, done }) {
 }
 
 /**
- * @param {string} name Of the index.
- * @param {string[]} texts
- * @param {Column[]} methods
- * @param {number} depth
- * @param {(progress: string) => void} report
- * @returns {Promise<string>} What the server remarks; empty for nothing.
- * @throws {Error} A search or the pooling failed.
+ * What the server remarks; empty for nothing. It throws if a search or the pooling fails.
+ * @type {(name: string, texts: string[], methods: Column[], depth: number, report: (progress: string) => void) =>
+ *   Promise<string>}
  */
 async function pool(name, texts, methods, depth, report) {
   const index = await describe(name);

@@ -68,11 +68,8 @@ function withDetail({ highlight: _, ...body }, detail) {
 }
 
 /**
- * @param {string} index
- * @param {any[]} bodies Each is tried if the one before is refused as invalid.
- * @param {AbortSignal} [abort]
- * @returns {Promise<Found>}
- * @throws {Refused} None is accepted: why the first one is not.
+ * Each body is tried if the one before is refused as invalid; it throws why the first one is not accepted.
+ * @type {(index: string, bodies: any[], abort?: AbortSignal) => Promise<Found>}
  */
 async function firstAccepted(index, bodies, abort) {
   let fault;

@@ -8,11 +8,8 @@ const KINDS = [
   ["ApiKey", "API key"],
   ["Bearer", "bearer token"],
 ];
-const SECRETS = /** @type {Record<string, string>} */ ({
-  Basic: "Password",
-  ApiKey: "API key, encoded",
-  Bearer: "Token",
-});
+/** @type {Record<string, string>} */
+const SECRETS = { Basic: "Password", ApiKey: "API key, encoded", Bearer: "Token" };
 
 /** @param {{asking: Asking}} props */
 export function SignIn({ asking: { gateway, again, answer } }) {
@@ -44,9 +41,8 @@ export function SignIn({ asking: { gateway, again, answer } }) {
 
 /** @param {{label: string, name: string, type: string}} props */
 function Field({ label, name, type }) {
-  return html`<label
-    ><span>${label}</span> ${h("input", { name, type, required: true, autofocus: true, ...PLAIN })}</label
-  >`;
+  const input = h("input", { name, type, required: true, autofocus: true, ...PLAIN });
+  return html`<label><span>${label}</span> ${input}</label>`;
 }
 
 /** @type {(user: string, password: string) => string} In UTF-8, as both engines read them. */

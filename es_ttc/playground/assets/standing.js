@@ -32,10 +32,12 @@ function Methods({ methods, judged_queries: queries, clear }) {
   const to = Math.min(1, Math.max(...methods.map(({ high }) => high)) + 0.05);
   const at = (/** @type {number} */ value) => `${(100 * (value - from)) / (to - from || 1)}%`;
   const rows = methods.map(({ method, low, high, "ndcg@10": ndcg, "unjudged@10": unjudged }) => {
-    const interval = html`<svg role="img" aria-label=${`${low.toFixed(3)} to ${high.toFixed(3)}`}>
-      <line x1=${at(low)} x2=${at(high)} y1="50%" y2="50%" />
-      <circle cx=${at(ndcg)} cy="50%" r="4" />
-    </svg>`;
+    const interval = html`<td class="interval">
+      <svg role="img" aria-label=${`${low.toFixed(3)} to ${high.toFixed(3)}`}>
+        <line x1=${at(low)} x2=${at(high)} y1="50%" y2="50%" />
+        <circle cx=${at(ndcg)} cy="50%" r="4" />
+      </svg>
+    </td>`;
     return { key: method, cells: [method, interval, ndcg.toFixed(3), `${Math.round(100 * unjudged)}%`] };
   });
   const unjudged = h("span", { title: "share of the first ten documents that nobody judged" }, "unjudged");

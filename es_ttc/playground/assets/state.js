@@ -73,11 +73,7 @@ function withFeatures(mappings) {
   return [...byName.values()].sort((a, b) => a.name.localeCompare(b.name));
 }
 
-/**
- * @param {string} index A name, alias or pattern.
- * @returns {Promise<IndexInfo>} Its text fields, of features or else of its mapping.
- * @throws {Error} The mapping cannot be read, or has no text field.
- */
+/** @type {(index: string) => Promise<IndexInfo>} Text fields of an index, alias or pattern; it throws if there are none. */
 export async function describe(index) {
   const known = indices.value.find((one) => one.name === index);
   if (known) return known;

@@ -52,7 +52,7 @@ export function Choices({ label, kind, names, chosen, choose }) {
 }
 
 /**
- * A table whose rows begin with what they are about.
+ * A table whose rows begin with what they are about. What is no `td` itself is put into one.
  * @param {{kind?: string, caption?: Child, head?: Child[], rows: TableRow[], foot?: Child[]}} props
  * @typedef {{key: string, on?: boolean, cells: Child[]}} TableRow
  */
@@ -60,7 +60,7 @@ export function Table({ kind, caption, head, rows, foot }) {
   const row = (/** @type {TableRow} */ { key, on, cells: [first, ...others] }) =>
     html`<tr key=${key} class=${on ? "on" : undefined}>
       <th scope="row">${first}</th>
-      ${others.map((cell) => h("td", null, cell))}
+      ${others.map((cell) => (isCell(cell) ? cell : h("td", null, cell)))}
     </tr>`;
   const names = head?.map((name) => (name ? h("th", { scope: "col" }, name) : h("td", null)));
   return html`<table class=${kind}>
@@ -71,6 +71,9 @@ export function Table({ kind, caption, head, rows, foot }) {
     ${foot && h("tfoot", null, row({ key: "foot", cells: foot }))}
   </table>`;
 }
+
+/** @type {(child: any) => boolean} */
+const isCell = (child) => child?.type === "td";
 
 /** @param {{title: string, kind: string, close: () => void, closedby?: string, children?: Child}} props */
 export function Dialog({ title, kind, close, closedby = "any", children }) {

@@ -3,11 +3,6 @@
 import { h, html } from "./lib.js";
 import { shown } from "./text.js";
 
-/**
- * @typedef {{id: string, from: number, depth: number, score: number | null}} Step
- *   A judged document: the place of the one that led to it, -1 for one of the first pass; how far it is from there.
- */
-
 const WIDTH = 720;
 const NARROWEST = 6; // between two dots
 const WIDEST = 16;
@@ -15,10 +10,10 @@ const ROW = 46;
 const MARGIN = 16;
 const LEFT = 84;
 
-/** @type {(calls: NonNullable<Walk["calls"]>) => Step[]} In the order of judging. */
+/** @type {(calls: NonNullable<Walk["calls"]>) => WalkStep[]} In the order of judging. */
 function stepsOf(calls) {
   const places = new Map(calls.map(({ _id: id }, place) => [id, place]));
-  /** @type {Step[]} */
+  /** @type {WalkStep[]} */
   const steps = [];
   for (const { _id: id, from: source = "", score = null } of calls) {
     const place = places.get(source) ?? -1;
@@ -28,7 +23,7 @@ function stepsOf(calls) {
   return steps;
 }
 
-/** @type {(steps: Step[], place: number) => number[]} The places from the first pass to this one. */
+/** @type {(steps: WalkStep[], place: number) => number[]} The places from the first pass to this one. */
 const pathTo = (steps, place) => (place < 0 ? [] : [...pathTo(steps, steps[place].from), place]);
 
 /** @param {{hit: Hit, walk: Walk, calls: NonNullable<Walk["calls"]>}} props */
@@ -48,7 +43,7 @@ export function WalkTree({ hit, walk, calls }) {
   </section>`;
 }
 
-/** @type {(steps: Step[], path: number[]) => string} */
+/** @type {(steps: WalkStep[], path: number[]) => string} */
 function said(steps, path) {
   if (!path.length) return "This document was not judged: the budget was spent before its turn.";
   const names = path.map((place) => `${steps[place].id} (judged ${ordinal(place + 1)})`);
@@ -61,7 +56,7 @@ function ordinal(number) {
   return `${number}${last > 10 && last < 14 ? "th" : (["th", "st", "nd", "rd"][number % 10] ?? "th")}`;
 }
 
-/** @param {{steps: Step[], path: number[]}} props */
+/** @param {{steps: WalkStep[], path: number[]}} props */
 function Tree({ steps, path }) {
   const depth = Math.max(...steps.map((one) => one.depth));
   const between = Math.min(WIDEST, Math.max(NARROWEST, (WIDTH - LEFT - MARGIN) / steps.length));
