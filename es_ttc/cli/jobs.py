@@ -278,8 +278,7 @@ def watch(job: str, engine: str | None, every: float, as_json: bool) -> None:
 
 
 def _job_request(index: str, options: dict[str, Any]) -> "JobRequest":
-    from pydantic import ValidationError
-
+    from es_ttc.common.validation import Fault, read_object, sentence
     from es_ttc.enrichment.jobs.record import Budget, Price
     from es_ttc.enrichment.jobs.service import JobRequest
     from es_ttc.errors import InvalidRequest
@@ -288,9 +287,9 @@ def _job_request(index: str, options: dict[str, Any]) -> "JobRequest":
     price = Price(read=options.pop("price_read"), written=options.pop("price_written"))
     named = {"most": options.pop("phrases"), "most_words": options.pop("words")}
     try:
-        return JobRequest(index=index, budget=budget, price=price, **named, **options)
-    except ValidationError as error:
-        raise InvalidRequest(str(error.errors()[0]["msg"])) from error
+        return read_object(JobRequest, {"index": index, "budget": budget, "price": price, **named, **options})
+    except Fault as fault:
+        raise InvalidRequest(sentence(fault, "job")) from fault
 
 
 def _run(url: str | None, call: "Callable[[Engine, Settings], Awaitable[Any]]") -> Any:

@@ -65,7 +65,7 @@ class JobSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    index: str = Field(description="The index.")
+    index: str = Field(min_length=1, description="The index.")
     query: dict[str, Any] | None = Field(None, description="The documents, as an engine's query; null for all of them.")
     redo: bool = Field(False, description="Whether documents that another plan has enriched are enriched again.")
     continuous: bool = Field(False, description="Whether the job continues with documents that arrive later.")

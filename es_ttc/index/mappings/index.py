@@ -94,8 +94,10 @@ async def one_mapping(engine: Engine, name: str) -> tuple[str, Mapping[str, Any]
     """Return the concrete index behind a name or alias, and its mapping.
 
     Raises:
-        InvalidRequest: The name matches several indices.
+        InvalidRequest: The name is empty, which engines read as every index, or it matches several indices.
     """
+    if not name:
+        raise InvalidRequest("[] does not name one index: give the name of a single index or alias")
     mappings: Mapping[str, Any] = await engine.mapping(name)
     if len(mappings) != 1:
         raise several(name, mappings)
