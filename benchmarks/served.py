@@ -28,7 +28,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.ingest.encode import DocumentFeatures, action_lines, token_features
 from es_ttc.index.mappings.index import IndexOptions, create_index
-from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.index.mappings.spec import Blobs, IndexSpec
 from es_ttc.settings import EngineSettings
 from es_ttc.vectors.tokens import Float32
 
@@ -76,10 +76,10 @@ async def delete(engine: Engine, *indices: str) -> None:
             await engine.delete_index(index)
 
 
-async def fill(engine: Engine, index: str, *, groups: int = GROUPS) -> None:
+async def fill(engine: Engine, index: str, *, groups: int = GROUPS, blobs: Blobs = "doc_values") -> None:
     """Make the index anew: groups of :data:`WINDOW` documents, each found by a word of its own."""
     await delete(engine, index)
-    spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",))
+    spec = IndexSpec(load_encoder(ENCODER).identity, text_fields=("text",), blobs=blobs)
     await create_index(engine, index, spec, IndexOptions(shards=1, replicas=0))
     for group in range(groups):
         lines: list[bytes] = []

@@ -87,13 +87,13 @@ VARIANTS = {
     "float16": Variant({"codec": "float16"}),
     "residual4": Variant({"codec": "residual4"}),
     "residual2": Variant({"codec": "residual2"}),
-    "int8, doc values": Variant({"codec": "int8", "blobs": "doc_values"}),
-    "residual2, doc values": Variant({"codec": "residual2", "blobs": "doc_values"}),
+    "int8, stored fields": Variant({"codec": "int8", "blobs": "stored"}),
+    "residual2, stored fields": Variant({"codec": "residual2", "blobs": "stored"}),
     "int8, no recovery source": Variant({"codec": "int8"}, recovery=False),
     "text only, best_compression": Variant(features=False, settings={"codec": "best_compression"}),
     "int8, best_compression": Variant({"codec": "int8"}, {"codec": "best_compression"}),
-    "int8, doc values, best_compression": Variant(
-        {"codec": "int8", "blobs": "doc_values"}, {"codec": "best_compression"}
+    "int8, stored fields, best_compression": Variant(
+        {"codec": "int8", "blobs": "stored"}, {"codec": "best_compression"}
     ),
     "int8 and spans 10/5": Variant({"codec": "int8", "spans": (SpanGrid(10, 5),)}),
     "nested": Variant({"tokens": "nested"}, share=0.2),

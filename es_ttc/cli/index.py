@@ -452,7 +452,7 @@ def _stored(spec: dict[str, Any]) -> str:
     codec = spec["codec"] if spec["tokens"] == "packed" else spec["tokens"]
     if "codebook" in spec:
         codec += f" ({spec['codebook']['centroids']} centroids)"
-    where = " in doc values" if spec.get("blobs") == "doc_values" else ""
+    where = " in stored fields" if spec["tokens"] == "packed" and "blobs" not in spec else ""
     kept = f"{codec}{where}, up to {spec['max_tokens']} a document"
     pooled = f", one vector for {spec['token_pooling']} tokens" if "token_pooling" in spec else ""
     return f"{kept}{pooled}{_DROPPED.get(spec.get('drop_tokens', ''), '')}"

@@ -170,9 +170,9 @@ def feature_options(learned: str) -> Callable[[Callable[..., Any]], Callable[...
         click.option(
             "--blobs",
             type=click.Choice(["stored", "doc_values"]),
-            default="stored",
+            default="doc_values",
             show_default=True,
-            help="Lucene storage of the blobs: stored fields, or doc values for an index with best_compression.",
+            help="Lucene storage of the blobs: doc values, or stored fields where the engine allows no inline scripts.",
         ),
         click.option(
             "--scales",
@@ -238,13 +238,16 @@ fewer_tokens_options = all_of(
 
 
 def check_codec(context: click.Context, tokens: str) -> None:
-    """Raise an error for a codec together with a storage of tokens that has none.
+    """Raise an error for a codec, or a storage of blobs, together with a storage of tokens that has none.
 
     Raises:
         UsageError: Both were given.
     """
-    if "codec" in said(context, {"codec": None}) and tokens != "packed":
+    given_too = said(context, {"codec": None, "blobs": None})
+    if "codec" in given_too and tokens != "packed":
         raise click.UsageError(f"--codec goes with --tokens packed, not with {tokens}: leave it out")
+    if "blobs" in given_too and tokens not in ("packed", "none"):
+        raise click.UsageError(f"--blobs goes with --tokens packed or none, not with {tokens}: leave it out")
 
 
 def said(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:

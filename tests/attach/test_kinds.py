@@ -99,7 +99,7 @@ async def test_a_data_stream_and_its_next_index(
     assert [(one.written, one.removed) for one in filled] == [(0, 0), (0, 0)]
 
 
-@pytest.mark.parametrize("storage", ["nested", "residual2", "residual4", "doc_values"])
+@pytest.mark.parametrize("storage", ["nested", "residual2", "residual4", "stored"])
 async def test_every_storage_in_a_side_index(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, storage: str
 ) -> None:
@@ -107,8 +107,8 @@ async def test_every_storage_in_a_side_index(
     float16 = scores(ask(gateway, shop))
     if storage == "nested":
         chosen = replace(spec, tokens="nested")
-    elif storage == "doc_values":
-        chosen = replace(spec, blobs="doc_values")
+    elif storage == "stored":
+        chosen = replace(spec, blobs="stored")
     else:
         bits = int(storage[-1])
         codebook = await first_codebook(engine, await sources_of(engine, shop), FIELDS, encoder, bits)  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ async def test_every_storage_in_a_side_index(
     assert (filled.written, filled.failed) == (20, 0)
     reply = ask(gateway, shop)
     assert (reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == (19, None)
-    near = {"nested": 1e-3, "doc_values": 1e-6, "residual4": 0.02, "residual2": 0.08}[storage]
+    near = {"nested": 1e-3, "stored": 1e-6, "residual4": 0.02, "residual2": 0.08}[storage]
     assert scores(reply) == pytest.approx(float16, abs=near)
     await update(engine, shop, "d2", {"body": "Our cat drinks milk, every day and every night."})
     [filled] = await fill_attached(engine, shop, encoder)

@@ -112,7 +112,7 @@ def test_a_grid_of_spans_that_means_nothing_is_refused(grid: str, capsys: pytest
         ("--codec residual2", "--codec residual2 or residual4 and --sample FILE go together"),
         ("--sample docs.jsonl", "--codec residual2 or residual4 and --sample FILE go together"),
         ("--tokens nested --codec int8", "--codec goes with --tokens packed, not with nested"),
-        ("--tokens nested --blobs doc_values", "[blobs] doc_values goes with packed tokens"),
+        ("--tokens nested --blobs doc_values", "--blobs goes with --tokens packed or none, not with nested"),
         ("--tokens nested --max-tokens 20000", "20,000 nested vectors, and engines take up to 10,000"),
         ("--tokens rank_vectors", "rank_vectors field, which Elasticsearch has"),
         ("--codec residual4 --sample docs.jsonl --text-fields body", "no document of the sample has text in body"),

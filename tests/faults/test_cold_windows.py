@@ -18,6 +18,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineUnavailable
 from es_ttc.index.ingest.encode import DocumentFeatures, action_lines, token_features
 from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.readers import marked
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
@@ -62,7 +63,8 @@ def fill(node: str, encoder: Encoder) -> None:
             for start in range(0, DOCUMENTS, 3):
                 lines: list[bytes] = []
                 for number in range(start, start + 3):
-                    features = DocumentFeatures(f"hash{number}", matrix[0], tokens, truncated=False)
+                    content = marked(f"hash{number}", spec.layout)
+                    features = DocumentFeatures(content, matrix[0], tokens, truncated=False)
                     source = orjson.dumps({"text": f"document {number}", "number": number})
                     lines += action_lines(str(number), source, "", features, spec)
                 await write(engine, lines)

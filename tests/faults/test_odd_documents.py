@@ -34,6 +34,11 @@ def b64(blob: bytes) -> str:
     return b64encode(blob).decode()
 
 
+def padded(text: str) -> str:
+    """Return base64 as engines accept it; OpenSearch returns doc values without padding."""
+    return text + "=" * (-len(text) % 4)
+
+
 def rows(number: int, dims: int, factor: float = 1.0) -> TokenVectors:
     matrix = RNG.standard_normal((number, dims)).astype(np.float32)
     return TokenVectors((factor * matrix / np.linalg.norm(matrix, axis=1, keepdims=True)).astype(np.float32))
@@ -75,15 +80,14 @@ def odd(opensearch_url: str, encoder: Encoder) -> Iterator[Behind]:
     spec = make_index(opensearch_url, INDEX, encoder, codec="int8")
     body = {
         "query": {"ids": {"values": ["d1"]}},
-        "stored_fields": [*FIELDS, "ttc.offsets"],
-        "docvalue_fields": ["ttc.hash", "ttc.encoder"],
+        "docvalue_fields": [*FIELDS, "ttc.offsets", "ttc.hash", "ttc.encoder"],
     }
     [hit] = search(opensearch_url, INDEX, body).json()["hits"]["hits"]
-    own = {name: hit["fields"][f"ttc.{name}"][0] for name in ("tokens", "norms", "pooled", "offsets")}
+    own = {name: padded(hit["fields"][f"ttc.{name}"][0]) for name in ("tokens", "norms", "pooled", "offsets")}
     identity = spec.encoder.key
     vector = unpack_tokens(b64decode(own["pooled"])).values[0].astype(float).tolist()
     for name, (_, changes) in odd_documents(own, identity, hit["fields"]["ttc.hash"][0]).items():
-        marks = {"hash": f"hash_of_{name}".replace("-", "_"), "encoder": identity, "vector": vector}
+        marks = {"hash": f"hash_of_{name}".replace("-", "_") + "-doc_values", "encoder": identity, "vector": vector}
         document = {"title": name, "anyway": "creature", "ttc": {**own, **marks, **changes}}
         reply = call(opensearch_url, "PUT", f"/{INDEX}/_doc/{name}?refresh=true", document)
         assert reply.status == 201, reply.body

@@ -30,7 +30,7 @@ from tests.support.cluster import Cluster
 
 STORAGE: dict[str, dict[str, Any]] = {
     "recovery-packed": {"spans": (SpanGrid(10, 5),)},
-    "recovery-doc-values": {"blobs": "doc_values"},
+    "recovery-stored": {"blobs": "stored"},
     "recovery-nested": {"tokens": "nested"},
 }
 SHORT = "recovery-short"

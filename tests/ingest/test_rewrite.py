@@ -36,7 +36,7 @@ DOCUMENTS = [
 ]
 STORAGES: dict[str, dict[str, Any]] = {
     "packed": {"spans": (SpanGrid(3, 2),), "chunks": True},
-    "doc_values": {"blobs": "doc_values", "codec": "float16"},
+    "stored": {"blobs": "stored", "codec": "float16"},
     "nested": {"tokens": "nested", "spans": (SpanGrid(3, 2),)},
     "residual": {"codec": "residual4", "spans": (SpanGrid(3, 2),)},
     "none": {"tokens": "none"},

@@ -30,16 +30,17 @@ def test_comes_back_from_json() -> None:
 
 def test_what_is_not_packed_in_stored_fields_comes_back_too() -> None:
     blob = pack_codebook(learn(np.eye(4, dtype=np.float32), 2))
-    residual = replace(SPEC, codec="residual2", codebook=blob, blobs="doc_values")
+    residual = replace(SPEC, codec="residual2", codebook=blob)
     for spec, layout in (
-        (SPEC, "stored"),
+        (SPEC, "doc_values"),
+        (replace(SPEC, blobs="stored"), "stored"),
         (residual, "doc_values"),
-        (replace(SPEC, tokens="none", blobs="doc_values"), "doc_values"),
+        (replace(SPEC, tokens="none", blobs="stored"), "stored"),
         (replace(SPEC, tokens="nested"), "nested_vectors"),
         (replace(SPEC, tokens="nested", outside_source=False), "nested"),
-        (replace(SPEC, token_pooling=3, drop_tokens="english"), "stored"),
+        (replace(SPEC, token_pooling=3, drop_tokens="english"), "doc_values"),
         (replace(SPEC, tokens="rank_vectors"), "rank_vectors"),
-        (replace(SPEC, chunks=True, reversed=True), "stored"),
+        (replace(SPEC, chunks=True, reversed=True), "doc_values"),
     ):
         mapping = {"_meta": {"ttc": orjson.loads(orjson.dumps(spec.as_meta()))}}
         assert IndexSpec.from_mapping("articles", mapping) == spec
@@ -50,7 +51,7 @@ def test_what_is_not_packed_in_stored_fields_comes_back_too() -> None:
 
 def test_documents_as_queries_are_known_by_the_mapping_and_change_no_other_index() -> None:
     """Content hashes of indices without them are those of earlier releases."""
-    chunks = replace(SPEC, chunks=True)
+    chunks = replace(SPEC, chunks=True, blobs="stored")
     assert chunks.storage.hex() == "ebf54daa85721844c73dfa4485889777"
     assert "reversed" not in chunks.as_meta()
     assert not IndexSpec.from_mapping("articles", {"_meta": {"ttc": chunks.as_meta()}}).reversed
@@ -64,7 +65,6 @@ def test_documents_as_queries_are_known_by_the_mapping_and_change_no_other_index
     [
         ({"codec": "residual4"}, "needs a codebook"),
         ({"codebook": b"any"}, "has no use for a codebook"),
-        ({"tokens": "nested", "blobs": "doc_values"}, "goes with packed tokens"),
         ({"token_pooling": 7}, r"\[token_pooling\] must be from 1 to 6, got \[7\]"),
         ({"tokens": "none", "spans": (), "token_pooling": 2}, "go with token vectors"),
         ({"tokens": "none", "spans": (), "drop_tokens": "english"}, "go with token vectors"),

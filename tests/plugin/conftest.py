@@ -69,8 +69,8 @@ def _plugged(product: str, make: Callable[[Plugin], Distribution], encoder: Enco
         plugin = Plugin.of(archive, product, sidecar.url, SecretStr(SIDECAR_TOKEN), **more)
         node = OwnNode("plugin", make(plugin))
         try:
-            make_index(node.url, STORED, encoder, shards=1)
-            make_index(node.url, DOC_VALUES, encoder, shards=1, blobs="doc_values")
+            make_index(node.url, STORED, encoder, shards=1, blobs="stored")
+            make_index(node.url, DOC_VALUES, encoder, shards=1)
             make_index(node.url, SHARDED, encoder, shards=5)
             make_index(node.url, NESTED, encoder, shards=1, tokens="nested", spans=(SpanGrid(10, 5),))
             settings = GatewaySettings(

@@ -7,7 +7,7 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.vectors.packed import unpack_tokens
-from tests.faults.test_odd_documents import GOOD, ODD, odd_documents
+from tests.faults.test_odd_documents import GOOD, ODD, odd_documents, padded
 from tests.plugin.conftest import Plugged
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import make_index
@@ -30,18 +30,17 @@ def odd(plugged: Plugged, encoder: Encoder) -> Plugged:
     spec = make_index(url, INDEX, encoder, codec="int8")
     body = {
         "query": {"ids": {"values": ["d1"]}},
-        "stored_fields": [*FIELDS, "ttc.offsets"],
-        "docvalue_fields": ["ttc.hash"],
+        "docvalue_fields": [*FIELDS, "ttc.offsets", "ttc.hash"],
     }
     [hit] = search(url, INDEX, body).json()["hits"]["hits"]
-    own = {name: hit["fields"][f"ttc.{name}"][0] for name in ("tokens", "norms", "pooled", "offsets")}
+    own = {name: padded(hit["fields"][f"ttc.{name}"][0]) for name in ("tokens", "norms", "pooled", "offsets")}
     vector = unpack_tokens(b64decode(own["pooled"])).values[0].astype(float).tolist()
     identity = spec.encoder.key
     odd_ones = {
         name: changes for name, (_, changes) in odd_documents(own, identity, hit["fields"]["ttc.hash"][0]).items()
     }
     for name, changes in (odd_ones | LONG).items():
-        marks = {"hash": f"hash_of_{name}".replace("-", "_"), "encoder": identity, "vector": vector}
+        marks = {"hash": f"hash_of_{name}".replace("-", "_") + "-doc_values", "encoder": identity, "vector": vector}
         document = {"title": name, "anyway": "creature", "ttc": {**own, **marks, **changes}}
         reply = call(url, "PUT", f"/{INDEX}/_doc/{name}?refresh=true", document)
         assert reply.status == 201, reply.body

@@ -21,7 +21,7 @@ class Passed:
     @property
     def reads_features(self) -> bool:
         """Whether it is the gateway's own read of stored features."""
-        return b'"stored_fields":["ttc.' in self.body
+        return b'"collapse":{"field":"ttc.hash"}' in self.body
 
 
 Before = Callable[[Passed], Reply | None]

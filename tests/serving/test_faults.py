@@ -219,7 +219,7 @@ def test_a_damaged_blob_is_no_feature(behind: Behind, gateway: str, index_name: 
     damaged = {
         "anyway": "creature",
         "ttc": {
-            "hash": "damaged",
+            "hash": "damaged-doc_values",
             "encoder": hit["fields"]["ttc.encoder"][0],
             "tokens": "VFRDAQECAwQ=",
             "norms": "VFRDAQECAwQ=",
@@ -246,6 +246,24 @@ def test_features_are_read_once_and_only_what_is_needed(behind: Behind, relayed:
         assert b'"ttc.offsets"' not in read.body
         assert read.headers["accept"] == "application/cbor"
         assert read.headers["accept-encoding"] == "identity"
+
+
+NO_SCRIPTS = b'{"error":{"type":"search_phase_execution_exception","reason":"all shards failed"},"status":400}'
+
+
+def test_features_are_read_without_scripts_where_the_engine_allows_none(
+    behind: Behind, relayed: Relay, encoder: Encoder
+) -> None:
+    refused = Reply(400, {}, NO_SCRIPTS)  # as engines answer with `script.allowed_types: none`
+    relayed.before = lambda request: refused if b'"script"' in request.body else None
+    settings = GatewaySettings(engine=relayed.url, port=0, feature_cache_mb=0, default_timeout_ms=20_000)
+    body = {"query": EVERYTHING, "size": 60, "rescore": ours("cats") | {"window_size": 20}}
+    expected = search(behind.gateway, behind.index, body).scores
+    with running_gateway(settings, load=lambda _name, _folder: encoder) as url:
+        assert search(url, behind.index, body).scores == expected
+        relayed.passed.clear()
+        assert search(url, behind.index, body).scores == expected
+    assert not [one for one in relayed.passed if b'"script"' in one.body]  # they are not tried again
 
 
 def test_a_memory_smaller_than_one_window_still_serves(behind: Behind, encoder: Encoder) -> None:

@@ -106,10 +106,10 @@ def rescored(gateway: str, index: str, method: str, query: str = QUERIES[0], **p
 def stored(url: str, index: str) -> dict[str, Float32]:
     """Return the documents as queries, as an index stores them."""
     call(url, "POST", f"/{index}/_refresh")
-    body = {"query": EVERYTHING, "size": 100, "stored_fields": ["ttc.reversed"]}
+    body = {"query": EVERYTHING, "size": 100, "docvalue_fields": ["ttc.reversed"]}
     hits = call(url, "POST", f"/{index}/_search", body).json()["hits"]["hits"]
     blobs = {hit["_id"]: hit["fields"]["ttc.reversed"][0] for hit in hits if "fields" in hit}
-    return {name: unpack_feature(Feature.REVERSED, b64decode(blob)) for name, blob in blobs.items()}
+    return {name: unpack_feature(Feature.REVERSED, b64decode(blob + "==")) for name, blob in blobs.items()}
 
 
 def as_queries(encoder: Encoder, texts: tuple[str, ...] = TEXTS) -> Float32:

@@ -56,8 +56,7 @@ def first_pass(behind: Behind, index: str = "") -> tuple[list[dict[str, Any]], d
         "query": EVERYTHING,
         "size": 100,
         "_source": False,
-        "stored_fields": list(FIELDS),
-        "docvalue_fields": ["ttc.hash", "ttc.encoder"],
+        "docvalue_fields": [*FIELDS, "ttc.hash", "ttc.encoder"],
     }
     documents, blobs = [], {}
     for hit in search(behind.engine, index or behind.index, body).json()["hits"]["hits"]:
@@ -66,7 +65,7 @@ def first_pass(behind: Behind, index: str = "") -> tuple[list[dict[str, Any]], d
         told = {"hash": content, "encoder": fields.get("ttc.encoder", [None])[0], "score": hit["_score"]}
         documents.append(told | {"index": hit["_index"]})
         if content is not None:
-            blobs[content] = {name: b64decode(fields[name][0]) for name in FIELDS if name in fields}
+            blobs[content] = {name: b64decode(fields[name][0] + "==") for name in FIELDS if name in fields}
     return documents, blobs
 
 

@@ -35,7 +35,7 @@ def built(product: str) -> Path:
     """
     target = SOURCES / product / "target"
     changed = max(path.stat().st_mtime for path in SOURCES.rglob("*") if "target" not in path.parts and path.is_file())
-    with locked(make_folder(SOURCES / "target") / "build.lock"):
+    with locked(make_folder(SOURCES.parent / "build") / "plugin.lock"):  # Maven empties its own folders
         found = sorted(target.glob(f"es-ttc-{product}-*.zip"))
         if not found or found[-1].stat().st_mtime < changed:
             _build()

@@ -145,7 +145,9 @@ def field_mapping(field: Field, spec: IndexSpec, capabilities: Capabilities) -> 
         case "vector":
             return _vector(spec.encoder.dims, capabilities)
         case "blob":
-            return {"type": "binary", "store": spec.blobs == "stored", "doc_values": spec.blobs == "doc_values"}
+            # Hits of kNN return the pooled vector as a stored field; it is short.
+            stored = spec.blobs == "stored" or field.name == POOLED
+            return {"type": "binary", "store": stored, "doc_values": spec.blobs == "doc_values"}
         case "rank_vectors":
             return _rank_vectors(spec.encoder.dims, capabilities)
         case "keyword":

@@ -104,8 +104,8 @@ class IndexSpec:
         scales: The scales whose norms are stored (L = 1 needs none); norms of other scales are computed on request.
         max_tokens: Maximum number of rows of one document's token matrix.
         spans: Grids of smoothed spans that are stored as nested vectors for the engine's own kNN; may be empty.
-        blobs: Storage of blobs: stored fields, or doc values (for an index whose stored fields are compressed
-            strongly).
+        blobs: Storage of blobs: doc values or stored fields; those beside ``nested`` and ``rank_vectors`` are always in
+            stored fields.
         codebook: Packed codebook of the ``residual`` codecs; it is stored in the mapping, so it is copied with the
             index. Otherwise empty.
         chunks: Whether vectors of sentences, pairs of sentences and paragraphs are stored, for programs.
@@ -126,7 +126,7 @@ class IndexSpec:
     spans: tuple[SpanGrid, ...] = ()
     chunks: bool = False
     reversed: bool = False
-    blobs: Blobs = "stored"
+    blobs: Blobs = "doc_values"
     codebook: bytes = b""
     outside_source: bool = True
     token_pooling: int = 1
@@ -134,8 +134,8 @@ class IndexSpec:
 
     def __post_init__(self) -> None:
         packed = self.tokens == "packed"
-        if self.blobs != "stored" and self.tokens not in ("packed", "none"):
-            raise InvalidRequest(f"[blobs] {self.blobs} goes with packed tokens, not with {self.tokens}")
+        if self.tokens not in ("packed", "none"):
+            object.__setattr__(self, "blobs", "stored")
         if not 1 <= self.token_pooling <= MAX_TOKEN_POOLING:
             raise InvalidRequest(f"[token_pooling] must be from 1 to {MAX_TOKEN_POOLING}, got [{self.token_pooling}]")
         if not self.encodes_tokens and self.reduces_tokens:

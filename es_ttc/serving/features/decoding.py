@@ -32,7 +32,7 @@ from es_ttc.serving.features.skip_reasons import SkipReason, fault_in
 from es_ttc.serving.logs import log
 from es_ttc.vectors.packed import NO_CODEBOOKS, Codebooks, UnknownCodebook
 
-_SENT = BlobReader("stored_fields")
+_SENT = BlobReader()
 """Reads what a plugin has sent: blobs, whatever the layout."""
 
 ABSENT = ReadFeature(object(), 64)
@@ -60,7 +60,7 @@ class DecodedFeatures:
 
 
 def read_request(
-    keys: Sequence[DocumentKey], features: Sequence[Feature], product: Product, *further: Query
+    keys: Sequence[DocumentKey], features: Sequence[Feature], product: Product, *further: Query, bare: bool = False
 ) -> dict[str, Any]:
     """Return the search that reads stored features by content, for documents of one index, encoder and layout.
 
@@ -71,11 +71,13 @@ def read_request(
         features: The features.
         product: The engine's product.
         further: Further queries that all documents must match.
+        bare: Whether inline scripts are allowed; see :meth:`FeatureReader.request`.
     """
     reader = reader_for(keys)
-    request = reader.request(features)
-    if asked := request.get("docvalue_fields"):
-        request["docvalue_fields"] = [HASH, *asked]  # older engines cannot add the collapsed field to a list without it
+    request = reader.request(features, bare=bare)
+    if "docvalue_fields" in request or "script_fields" in request:
+        # Older engines cannot add the collapsed field to a list without it.
+        request["docvalue_fields"] = [HASH, *request.get("docvalue_fields", ())]
     query: Query = {
         "bool": {
             "filter": [
@@ -120,7 +122,7 @@ def decode_sent(
         EngineError: The documents' layout is one that only the gateway reads.
     """
     require_sendable(keys[0])
-    hits = ((key, {"_id": key.hash, "fields": {name: [b] for name, b in sent[key.hash].items()}}) for key in keys)
+    hits = ((key, {"fields": {name: [b] for name, b in sent[key.hash].items()}}) for key in keys)
     return _decoded(hits, _SENT, features, codebooks)
 
 
@@ -212,7 +214,7 @@ def _decoded(
                 unknown.add(error.identifier)
                 stored[feature] = SkipReason.CODEBOOK
             except ValueError as error:
-                log.warning("damaged features", index=key.index, id=hit["_id"], error=str(error))
+                log.warning("damaged features", index=key.index, hash=key.hash, error=str(error))
                 stored[feature] = SkipReason.DAMAGED
     return DecodedFeatures(fetched, frozenset(unknown))
 

@@ -45,6 +45,7 @@ _AT_ONCE = 2  # parts of one window that are read at the same time
 _ONE_HASH = {"script": {"script": f"doc['{HASH}'].size() == 1"}}
 """Excludes documents with several content hashes, by which a search cannot be collapsed."""
 _REFUSED_AS_A_WHOLE = (400, 500)
+_NO_SCRIPTS = 400
 _MAX_CODEBOOKS = 4  # of one read; an index has one
 
 _UNEXPECTED = (cbor2.CBORError, LookupError, TypeError, ValueError, EOFError)
@@ -138,6 +139,7 @@ class FeatureStore:
         self._side_caller = side_caller
         self._budget = budget
         self._reads: set[asyncio.Task[Fetched]] = set()
+        self._scripts = True
 
     async def window(self, keys: Sequence[DocumentKey], features: Iterable[Feature], caller: Caller) -> WindowFeatures:
         """Return features of documents; a document that lacks one is returned without it.
@@ -306,12 +308,21 @@ class FeatureStore:
     async def _read_as(
         self, caller: Caller, kind: Kind, keys: Sequence[DocumentKey], features: Sequence[Feature]
     ) -> Fetched:
-        product = await self._upstream.product()
+        request = partial(read_request, keys, features, await self._upstream.product())
+        by_script = request(bare=self._scripts)
         try:
-            return await self._read_once(caller, kind, keys, features, read_request(keys, features, product))
+            return await self._read_once(caller, kind, keys, features, by_script)
         except ShardsFailed:  # one document with several hashes prevents collapsing
-            body = read_request(keys, features, product, _ONE_HASH)
+            body = request(_ONE_HASH, bare=self._scripts)
+        try:
             return await self._read_once(caller, kind, keys, features, body)
+        except ShardsFailed as error:
+            if error.upstream_status != _NO_SCRIPTS or by_script == request():
+                raise
+        fetched = await self._read_once(caller, kind, keys, features, request())
+        self._scripts = False
+        log.warning("the engine allows no inline scripts: features are read more slowly", index=keys[0].index)
+        return fetched
 
     async def _read_once(
         self,

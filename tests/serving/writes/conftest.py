@@ -105,14 +105,16 @@ def followed(engine_url: str, index_name: str, spec: IndexSpec) -> Iterator[Call
         unfollow(engine_url, name)
 
 
+FEATURE_FIELDS = ("hash", "encoder", "state", "document", "tokens", "norms", "offsets", "pooled")
+
+
 def stored(url: str, index: str) -> dict[str, dict[str, Any]]:
     """Return of each document what is stored of its features, and its source."""
     call(url, "POST", f"/{index}/_refresh")
     body = {
         "size": 1000,
         "query": {"match_all": {}},
-        "stored_fields": ["_source", "ttc.tokens", "ttc.norms", "ttc.offsets", "ttc.pooled"],
-        "docvalue_fields": ["ttc.hash", "ttc.encoder", "ttc.state", "ttc.document"],
+        "docvalue_fields": [f"ttc.{name}" for name in FEATURE_FIELDS],
         "_source": True,
     }
     hits = call(url, "POST", f"/{index}/_search", body).json()["hits"]["hits"]

@@ -1,0 +1,196 @@
+"""The processor time of a search, of gateway and engine apart, and where the gateway spends it. Needs a running engine.
+
+    python -m benchmarks.search_cost --engine http://127.0.0.1:9200
+    python -m benchmarks.search_cost --engine http://127.0.0.1:9200 --blobs stored --py-spy PATH
+
+Warm searches of window 100, documents of 256 tokens, in an index whose segments are merged. The kinds of searches are
+measured in turns. The engine must run on this machine: its process is the one that listens on the URL's port. With
+`--py-spy` (the program of the package py-spy) the gateway is sampled during blended searches, and the samples are
+grouped by the module in which the time was spent; threads that wait are left out.
+"""
+
+import argparse
+import asyncio
+import os
+import re
+import statistics
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import get_args
+from urllib.parse import urlsplit
+
+import orjson
+import psutil
+
+from benchmarks.common import heading, table
+from benchmarks.served import (
+    GROUPS,
+    QUERY,
+    TOKENS,
+    WINDOW,
+    Client,
+    Gateway,
+    answered,
+    delete,
+    fill,
+    gateway,
+    opened,
+    query,
+)
+from es_ttc.index.mappings.merging import merge_segments
+from es_ttc.index.mappings.spec import Blobs
+
+INDEX = "benchmark-search-cost"
+CLIENTS = (1, 8)
+SECONDS = 3.0
+TURNS = 4
+METHODS = ("hybrid", "spectral", "blend")
+
+_SAMPLES_A_SECOND = 400
+_PROFILE_SECONDS = 20
+_WAITING = ("_worker (concurrent/futures/thread.py", "wait (threading.py", "run (asyncio/runners.py")
+"""Frames of threads that wait for work: the sampler takes some of them for busy."""
+_PARTS = (
+    ("kernels (rescorers, vectors)", "es_ttc/(rescorers|vectors)/"),
+    ("features: found and collected", "es_ttc/(serving/features|index|common)/"),
+    ("rescoring: plan, order, page", "es_ttc/serving/rescore/"),
+    ("search pipeline", "es_ttc/serving/search/"),
+    ("JSON", "es_ttc/serving/http/json"),
+    ("logs", "structlog/|logging/|es_ttc/serving/logs"),
+    ("requests, limits, metrics", "es_ttc/|prometheus_client/|starlette/"),
+    ("requests to the engine (aiohttp)", "aiohttp/|yarl/|multidict/"),
+    ("HTTP server (uvicorn)", "uvicorn/"),
+    ("validation (pydantic)", "pydantic/"),
+    ("numpy", "numpy/"),
+)
+
+
+def main() -> None:
+    """Run and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", default="http://127.0.0.1:9200")
+    parser.add_argument("--blobs", choices=get_args(Blobs), default="doc_values", help="storage of the blobs")
+    parser.add_argument("--py-spy", metavar="PATH", help="the program py-spy")
+    options = parser.parse_args()
+    asyncio.run(_fill(options.engine, options.blobs))
+    try:
+        with gateway(options.engine) as served:
+            _report(options.engine, served, options.blobs, options.py_spy)
+    finally:
+        asyncio.run(_clear(options.engine))
+
+
+def _report(engine: str, served: Gateway, blobs: str, py_spy: str | None) -> None:
+    with Client(served.url) as client:
+        for method in METHODS:
+            for _ in range(5):
+                for group in range(GROUPS):
+                    assert client.search(body_of(method, group), INDEX)["ttc"]["applied"]
+    data = f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens x 384, int8, {blobs}, merged, loopback"
+    print(heading("Processor time of a search", data=data, packages=("aiohttp", "uvicorn", "numpy", "numba")))
+    print(f"Load average before: {os.getloadavg()[0]:.1f}\n")
+    columns = ("search", "clients", "p50 ms", "gateway, processor ms", "engine, processor ms", "searches/s")
+    print(table(columns, _costs(engine, served)))
+    if py_spy is not None:
+        print(table(("where the gateway spends a blended search", "share"), _profile(py_spy, served)))
+
+
+async def _fill(url: str, blobs: Blobs) -> None:
+    async with opened(url) as engine:
+        await fill(engine, INDEX, blobs=blobs)
+        await merge_segments(engine, INDEX)
+
+
+async def _clear(url: str) -> None:
+    async with opened(url) as engine:
+        await delete(engine, INDEX)
+
+
+def body_of(method: str | None, group: int) -> bytes:
+    """Return a search of a group's documents, ten hits with `_source`; without rescoring where no method is named."""
+    body = orjson.loads(query(group, rescore=False))
+    del body["_source"]
+    if method is not None:
+        body["rescore"] = {"window_size": WINDOW, "ttc": {"method": method, "query_text": QUERY}}
+    return orjson.dumps(body)
+
+
+def _costs(engine: str, served: Gateway) -> Sequence[tuple[str, ...]]:
+    """Return the medians of the turns: ms, processor time in ms of gateway and engine, searches a second."""
+    kinds = {
+        "BM25, the engine alone": (engine, body_of(None, 0)),
+        "BM25, passed through": (served.url, body_of(None, 0)),
+        **{method: (served.url, body_of(method, 0)) for method in METHODS},
+    }
+    spent = {"gateway": _clock(served.pid), "engine": _clock(_listener(engine))}
+    rows = []
+    for clients in CLIENTS:
+        found: dict[str, list[tuple[float, ...]]] = {name: [] for name in kinds}
+        for turn in range(TURNS + 1):
+            for name, (url, body) in kinds.items():
+                before = [clock() for clock in spent.values()]
+                times = asyncio.run(answered(url, INDEX, body, connections=clients, seconds=SECONDS))
+                used = [1000 * (clock() - at) / len(times) for clock, at in zip(spent.values(), before, strict=True)]
+                if turn:
+                    found[name].append((statistics.median(times), *used, len(times) / SECONDS))
+        for name, turns in found.items():
+            p50, ours, theirs, rate = (statistics.median(values) for values in zip(*turns, strict=True))
+            rows.append((name, str(clients), f"{p50:.1f}", f"{ours:.2f}", f"{theirs:.2f}", f"{rate:.0f}"))
+    return rows
+
+
+def _clock(pid: int) -> Callable[[], float]:
+    """Return a function that returns a process's processor time, in seconds."""
+    process = psutil.Process(pid)
+
+    def seconds() -> float:
+        times = process.cpu_times()
+        return float(times.user + times.system)
+
+    return seconds
+
+
+def _listener(url: str) -> int:
+    """Return the process that listens on a URL's port; of another user only for root."""
+    port = urlsplit(url).port
+    for one in psutil.net_connections("tcp"):
+        if one.status == psutil.CONN_LISTEN and one.laddr and one.pid is not None and one.laddr.port == port:
+            return one.pid
+    raise SystemExit(f"no process of this machine listens on port {port}: run this where the engine runs, as root")
+
+
+def _profile(py_spy: str, served: Gateway) -> Sequence[tuple[str, ...]]:
+    """Return the share of each part of the gateway in the samples, and below it the functions with the most."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "samples"
+        duration, rate = str(_PROFILE_SECONDS), str(_SAMPLES_A_SECOND)
+        flags = ["-p", str(served.pid), "-d", duration, "-r", rate, "-f", "raw", "-o", str(file)]
+        with subprocess.Popen(
+            [py_spy, "record", *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as sampler:
+            body = body_of("blend", 0)
+            asyncio.run(answered(served.url, INDEX, body, connections=8, seconds=_PROFILE_SECONDS + 1))
+            assert sampler.wait() == 0, "py-spy failed: it needs the right to trace the gateway's process"
+        lines = file.read_text().splitlines()
+    parts: Counter[str] = Counter()
+    functions: Counter[str] = Counter()
+    for line in lines:
+        stack, _, number = line.rpartition(" ")
+        frame = re.sub(r":\d+\)$", ")", stack.rpartition(";")[2])
+        if not any(waiting in frame for waiting in _WAITING):
+            parts[_part(frame)] += int(number)
+            functions[frame] += int(number)
+    total = parts.total()
+    rows = [(part, f"{number / total:.0%}") for part, number in parts.most_common()]
+    return rows + [(f"`{frame}`", f"{number / total:.1%}") for frame, number in functions.most_common(15)]
+
+
+def _part(frame: str) -> str:
+    return next((name for name, pattern in _PARTS if re.search(pattern, frame)), "event loop, threads, other")
+
+
+if __name__ == "__main__":
+    main()
