@@ -68,6 +68,8 @@ class Ready:
     queries: Sequence[Query]
     graph: NeighbourGraph
     first_pass: Sequence[Sequence[int]]
+    pooled: Float32 | None = None
+    """Vectors that tell how near documents are to a query, where they are not the features' own."""
 
     @property
     def names(self) -> list[str]:
@@ -84,9 +86,10 @@ class Ready:
     def nearness(self, query: int) -> Nearness:
         """Return what tells how near documents are to a query."""
         vector = self.queries[query].vectors[0]
+        pooled = self.features.pooled if self.pooled is None else self.pooled
 
         async def near(documents: Sequence[int]) -> list[float]:
-            found: list[float] = (self.features.pooled[np.asarray(documents, np.intp)] @ vector).tolist()
+            found: list[float] = (pooled[np.asarray(documents, np.intp)] @ vector).tolist()
             return found
 
         return near

@@ -220,7 +220,7 @@ def perturbed(names: tuple[str, ...], methods: tuple[str, ...]) -> None:
             elif spoiled == "documents":
                 rows_of = noisy(ready.features.pooled, weight, generator)
                 found = [np.argsort(-(rows_of @ vector), kind="stable")[:DEPTH].tolist() for vector in vectors]
-                started = replace(ready, graph=build(rows_of), first_pass=found)
+                started = replace(ready, graph=build(rows_of), first_pass=found, pooled=rows_of)
             elif spoiled == "reranker":
                 odd = noisy(vectors, weight, generator)
                 queries = [replace(one, vectors=odd[at : at + 1]) for at, one in enumerate(ready.queries)]
