@@ -174,7 +174,7 @@ def real(name: str) -> list[tuple[str, ...]]:
     queries = encode_queries(list(ready.collection.queries.values()), encoder, tokens=True)
     ready = replace(ready, queries=queries)
     by_vectors = np.stack([_distance(ready.features.pooled @ query.vectors[0]) for query in queries])
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for reranker, distances in (("spectral", _spectral(ready)), ("late interaction", _late(ready))):
         factors = distances / by_vectors
         own = factors.max(axis=1) / factors.min(axis=1)
@@ -215,7 +215,8 @@ def _distance(cosines: NDArray[np.float32]) -> Float64:
 
 def _unit(random: np.random.Generator, count: int) -> Float64:
     rows = random.standard_normal((count, DIMS))
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows
 
 
 if __name__ == "__main__":

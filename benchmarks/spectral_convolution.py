@@ -71,9 +71,8 @@ def of_similarities(
         signals = np.zeros((DOCUMENTS, 1, size), np.float32)
         signals[:, 0, :length] = random.standard_normal((DOCUMENTS, length))
         rows, kernels = signals[:, 0, :length].astype(np.float64), kernel_bank(length, scales)
-        every = [partial(direct, rows, kernel) for kernel in kernels]
         found[length] = times_longer(
-            lambda every=every: [one() for one in every],
+            partial(direct_all, rows, kernels),
             partial(smooth, signals, [length] * DOCUMENTS, scales, scratch),
             repeat,
         )
@@ -83,6 +82,12 @@ def of_similarities(
 def direct(rows: Float64, kernel: Float64) -> Float64:
     """Convolve each row with a kernel by its definition."""
     return np.stack([np.convolve(row, kernel, "same") for row in rows])
+
+
+def direct_all(rows: Float64, kernels: Float64) -> None:
+    """Convolve each row with several kernels."""
+    for kernel in kernels:
+        direct(rows, kernel)
 
 
 def transformed(rows: Float64, kernel: Float64) -> Float64:

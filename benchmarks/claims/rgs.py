@@ -133,5 +133,5 @@ CLAIMS: tuple[Claim, ...] = (
         "",
         _guarantee,
     ),
-    unmeasured("R14", "No method improves AoPS and LeetCode", "", "BRIGHT was not available"),
+    unmeasured("R14", "No method improves AoPS and LeetCode", "", "BRIGHT, which both are parts of, was not available"),
 )
