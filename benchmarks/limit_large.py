@@ -1,6 +1,7 @@
 """LIMIT with distractors: the 46 profiles and 1,000 queries of LIMIT-small among up to 50,000 profiles.
 
-    python -m benchmarks.limit_large --sizes 46 1000 10000 50000 --queries 1000
+    python -m benchmarks.limit_large
+    python -m benchmarks.limit_large --sizes 50000 --queries 1000
 
 The recipe is that of LIMIT (Weller et al., arXiv 2508.21038, whose own 50,000 documents are not used): a distractor is
 a person who likes 45 things, drawn at random from those that no query asks for. The things are those of LIMIT-small
@@ -46,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA / "limit-small", help="the BEIR folder of LIMIT-small")
     parser.add_argument("--encoder", default="minilm@onnx")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[46, 1000, 10_000], help="documents of each corpus")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[46, 1000, 7000], help="documents of each corpus")
     parser.add_argument("--queries", type=int, default=300, help="queries, drawn at random")
     parser.add_argument("--window", type=int, default=100, help="BM25's first documents, and as many nearest ones")
     arguments = parser.parse_args()
