@@ -1,5 +1,7 @@
 """The page of claims is what its script finds; what takes seconds is left to `make reproduce`."""
 
+from collections import Counter
+
 import pytest
 
 from benchmarks.claims import model
@@ -18,6 +20,15 @@ def test_every_claim_has_a_verdict() -> None:
 def test_the_page_is_the_files() -> None:
     rows, about = kept()
     assert PAGE.read_text() == as_page(list(rows.values()), about)
+
+
+def test_the_overview_counts_the_verdicts() -> None:
+    counts = Counter(row.verdict for row in kept()[0].values())
+    told = f"{counts[Verdict.HOLDS]} hold, {counts[Verdict.PART]} in part, {counts[Verdict.NOT]} do not, "
+    told += f"{counts[Verdict.CONTRADICTED]} are contradicted by the text itself, "
+    assert (
+        f"{told}{counts[Verdict.UNMEASURED]} could not be measured here" in (PAGE.parents[1] / "results.md").read_text()
+    )
 
 
 def test_what_verdicts_rest_on_still_says_so() -> None:

@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from es_ttc.enrichment.proposals.plan import Plan, prompt_names, prompt_of
 from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
 from es_ttc.errors import ConfigurationError
 from es_ttc.llm import LlmClient, Usage
+from es_ttc.rewriters.prompts import Api, Prompts
 from tests.support.llm import reply, scripted_model, settings_for
 
 
@@ -71,6 +73,12 @@ def test_every_prompt_that_comes_along_can_be_asked(name: str) -> None:
     question = plan(prompt=name, text=prompt.text).question("A document with {{most}} braces.")
     assert "A document with {{most}} braces." in question
     assert "{{document}}" not in question
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+@pytest.mark.parametrize("name", ["claims", "duplicates", "general", "multihop", "questions"])
+def test_a_prompt_for_vocabulary_of_a_query_forbids_a_guess(name: str, api: Api) -> None:
+    assert re.search(r"\b(Do not|No) (guess|answer)\b", Prompts().named(name, api).text)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,15 @@ def test_a_name_chooses_the_program_itself() -> None:
     assert isinstance(choice, ProgramChoice)
 
 
+def test_a_program_from_the_table_has_the_channels_that_it_was_measured_with() -> None:
+    choice = load("program")
+    program = load(str(within(20.0)))
+    params = parse_params(choice, {"budget": 20})
+    assert choice.needs(params) == program.needs(parse_params(program, {"lexical": "paper"}))
+    named = parse_params(choice, {"name": program.name})
+    assert choice.needs(named) == program.needs(parse_params(program, {"lexical": "engine"})) != choice.needs(params)
+
+
 def test_without_either_there_is_a_program() -> None:
     chosen = ChoiceParams().chosen
     assert CATALOGUE[chosen].passes == 0
