@@ -154,15 +154,19 @@ def _smoothed(table: Any, signals: Any, smoothing: int, floor: Any, buffers: Any
         for k in range(documents):
             length = table[k, LENGTH]
             norms = floats(table[k, NORMS], smoothing * length)
+            greatest = best[k, 0]
             for scale in range(smoothing):
-                row = scale if apart else 0
-                greatest = best[k, row]
+                if apart:
+                    greatest = best[k, scale]
                 part, lane, start = buffers[now + scale % 2], scale // 2 * documents + k, scale * length
                 for t in range(tile, min(tile + _TILE, length)):
                     value, norm = part[t * lanes + lane], max(norms[start + t], floor)
                     if value > greatest * norm:
                         greatest = value / norm
-                best[k, row] = greatest
+                if apart:
+                    best[k, scale] = greatest
+            if not apart:
+                best[k, 0] = greatest
 
 
 @compiled

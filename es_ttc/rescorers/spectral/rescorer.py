@@ -140,10 +140,12 @@ def _by_scale(block: Block, params: SpectralParams) -> Float32:
 
 def _most_part(by_scale: Float32, params: SpectralParams) -> NDArray[np.intp]:
     """Return the place of the scale that has most part in each score, ``(..., s)`` to ``(...)``."""
-    if params.pool != "mean":
-        return by_scale.argmax(axis=-1)
-    weights = shares(by_scale, params)
-    return np.where(weights > 0, weights * by_scale, -np.inf).argmax(axis=-1)
+    parts = by_scale
+    if params.pool == "mean":
+        weights = shares(by_scale, params)
+        parts = np.where(weights > 0, weights * by_scale, -np.inf)
+    most: NDArray[np.intp] = parts.argmax(axis=-1)
+    return most
 
 
 def _of_roles(query: Query, roles: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: ARG001 - as the other one

@@ -19,7 +19,7 @@ from tests.rescorers.windows import query_of, unit_rows, window_of
 spectral = SpectralRescorer()
 
 
-def detail(query: Query, window: Window, **params: Any) -> list[dict[str, Any]]:
+def detail(query: Query, window: Window, /, **params: Any) -> list[dict[str, Any]]:
     return spectral.detail(query, window, SpectralParams(**params))
 
 
@@ -180,6 +180,6 @@ def test_query_tokens_show_the_best_of_them_with_text() -> None:
     assert shown["score"] == spectral.score(query, window, SpectralParams(query="tokens"))[0]
     assert orjson.loads(orjson.dumps(shown)) == shown
     (unnamed, _) = detail(query_of(query.vectors, tokens), window, query="tokens")
-    assert unnamed["query_token"] == 0
+    assert {one["query_token"] for one in unnamed["query_tokens"]} == {0, 1, 2}
     assert "text" not in unnamed
     assert detail(query_of(query.vectors, tokens[:0]), window, query="tokens") == [{}, {}]

@@ -20,7 +20,7 @@ CODECS: tuple[Codec, ...] = ("float32", "float16", "int8")
 spectral = SpectralRescorer()
 
 
-def score(query: Query, window: Window, **params: Any) -> Float32:
+def score(query: Query, window: Window, /, **params: Any) -> Float32:
     return spectral.score(query, window, SpectralParams(**params))
 
 
