@@ -30,7 +30,7 @@ class SpectralParams(Params):
         "pooled",
         description="`pooled`: one vector of the query, the paper's score. `tokens`: every token of the query has a "
         "spectral score of its own, and they are averaged (sections IV-A, XI: the paper's sum, divided by the number "
-        "of tokens). It takes as many times longer as the query has tokens.",
+        "of tokens). It takes up to as many times longer as the query has tokens.",
     )
     scales: tuple[float, ...] = Field(
         DEFAULT_SCALES,
