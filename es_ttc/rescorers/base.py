@@ -1,8 +1,9 @@
 """What a rescorer is: a declaration (name, parameters, needs) and one function from a query and a window to scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import product
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -45,6 +46,16 @@ class Params(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     GRID: ClassVar[Mapping[str, Sequence[Any]]] = {}
+
+    def tried(self) -> Iterator[Mapping[str, Any]]:
+        """Yield what `es-ttc tune` tries beside these parameters, as a request writes it.
+
+        By default all combinations of the values of `GRID`, without the parameters that are given.
+        """
+        given = self.model_dump(by_alias=True, exclude_unset=True)
+        declared = {name: values for name, values in self.GRID.items() if name not in given}
+        for combination in product(*declared.values()) if declared else ():
+            yield dict(zip(declared, combination, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

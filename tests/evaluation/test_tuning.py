@@ -36,9 +36,8 @@ def test_the_defaults_come_first_and_each_combination_once() -> None:
 @pytest.mark.parametrize("name", [*RETRIEVAL, *registry.names()])
 def test_every_declared_grid_fits_its_method(name: str) -> None:
     method = resolve_one(name)
-    for key, values in method.params.GRID.items():
-        for value in values:
-            resolve_one(name, {key: value})
+    for tried in method.params.tried():
+        resolve_one(name, tried)
 
 
 @pytest.mark.parametrize(

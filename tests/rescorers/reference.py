@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,19 @@ def aggregate(values: Sequence[float], how: str, top_m: int, percentile: float) 
     return float(np.percentile(values, percentile))
 
 
+def pooled(scores: Sequence[float], pool: str, temperature: float, weights: Sequence[float] | None) -> float:
+    """One number for all scales; the paper has the maximum alone."""
+    if pool == "max":
+        best = -math.inf  # 0, as printed in section III-E, is wrong for negative cosines
+        for score in scores:
+            best = max(best, score)
+        return best
+    if pool == "softmax":
+        weights = [math.exp((score - max(scores)) / temperature) for score in scores]
+    weights = weights or [1] * len(scores)
+    return math.fsum(weight * score for weight, score in zip(weights, scores, strict=True)) / math.fsum(weights)
+
+
 def spectral_score(
     query: Float32,
     tokens: Float32,
@@ -58,13 +72,21 @@ def spectral_score(
     how: str = "max",
     top_m: int = 3,
     percentile: float = 95.0,
+    pool: str = "max",
+    temperature: float = 0.05,
+    weights: Sequence[float] | None = None,
 ) -> float:
-    """Section III-E, with the maximum starting at minus infinity (0, as printed, is wrong for negative cosines)."""
-    best = -math.inf
+    """Section III-E."""
+    scores = []
     for scale in scales:
         values = cosines(query.astype(np.float64), tokens.astype(np.float64), scale)
-        best = max(best, aggregate(values, how, top_m, percentile))
-    return best
+        scores.append(aggregate(values, how, top_m, percentile))
+    return pooled(scores, pool, temperature, weights)
+
+
+def spectral_of_query_tokens(query_tokens: Float32, tokens: Float32, scales: Sequence[float], **how: Any) -> float:
+    """Sections IV-A and XI: the sum over query tokens in place of the one query vector."""
+    return sum(spectral_score(token, tokens, scales, **how) for token in query_tokens)
 
 
 def maxsim(query: Float32, tokens: Float32) -> float:

@@ -64,6 +64,7 @@ def in_memory(encoder: Encoder, behind: Behind, method: str, texts: Sequence[str
     [
         ("spectral", {}),
         ("spectral", {"scales": [1, 3, 12, "mean"], "aggregation": "top_mean"}),
+        ("spectral", {"query": "tokens", "scales": [5, 1], "pool": "mean", "scale_weights": [1, 2]}),
         ("maxsim", {}),
         ("maxsim", {"query": "tokens"}),
         ("dense", {}),

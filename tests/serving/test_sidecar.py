@@ -84,6 +84,7 @@ def what_is_missing(found: dict[str, Any], blobs: dict[str, dict[str, bytes]]) -
         {"method": "dense"},
         {"method": "maxsim", "score_mode": "total", "query_weight": 0.2},
         {"method": "spectral", "params": {"scales": [1, 3, "mean"]}, "query_text": None, "query_texts": [CATS, "owl"]},
+        {"method": "spectral", "params": {"query": "tokens", "pool": "softmax", "temperature": 0.1}},
         {"method": "mmr"},
         {"method": "nnn", "score_mode": "max", "rescore_query_weight": 3.0},
     ],

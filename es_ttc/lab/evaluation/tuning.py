@@ -65,29 +65,32 @@ def candidates(name: str, params: Mapping[str, Any] | None = None, grid: Grid | 
     Args:
         name: The method.
         params: Parameters that stay as they are.
-        grid: Values by parameter; what the method declares (``Params.GRID``) where it is None.
+        grid: Values by parameter; what the method declares (``Params.tried``) where it is None.
 
     Raises:
         InvalidRequest: The method is unknown, a value does not fit it, there is no grid, or it is too large.
     """
     default = resolve_one(name, params)
-    declared = {key: values for key, values in default.params.GRID.items() if key not in (params or {})}
-    values = declared if grid is None else grid
-    if not values:
+    tried = list(default.params.tried()) if grid is None else _combinations(grid)
+    if not tried:
         raise InvalidRequest(
             f'method [{name}] declares no values to try: give them with --grid, e.g. {{"PARAMETER": [0.1, 0.2]}}'
         )
-    for key, tried in values.items():
-        if not (isinstance(tried, list | tuple) and tried):
-            raise InvalidRequest(f"[grid] gives [{key}] no list of values: write e.g. [0.1, 0.2]")
-    size = prod(len(tried) for tried in values.values())
-    if size > MOST_CANDIDATES:
-        raise InvalidRequest(f"[grid] has {size:,} combinations, and up to {MOST_CANDIDATES:,} are tried: give fewer")
     found = {default.params.model_dump_json(): default}
-    for combination in product(*values.values()):
-        method = resolve_one(name, {**(params or {}), **dict(zip(values, combination, strict=True))})
+    for combination in tried:
+        method = resolve_one(name, {**(params or {}), **combination})
         found.setdefault(method.params.model_dump_json(), method)
     return tuple(found.values())
+
+
+def _combinations(grid: Grid) -> list[dict[str, Any]]:
+    for key, values in grid.items():
+        if not (isinstance(values, list | tuple) and values):
+            raise InvalidRequest(f"[grid] gives [{key}] no list of values: write e.g. [0.1, 0.2]")
+    size = prod(len(values) for values in grid.values())
+    if size > MOST_CANDIDATES:
+        raise InvalidRequest(f"[grid] has {size:,} combinations, and up to {MOST_CANDIDATES:,} are tried: give fewer")
+    return [dict(zip(grid, combination, strict=True)) for combination in product(*grid.values())] if grid else []
 
 
 def tune(

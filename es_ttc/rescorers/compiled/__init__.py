@@ -65,7 +65,7 @@ def _try_all() -> None:
         TokenVectors(np.ones((2, 2), dtype=np.int8), np.ones(2, dtype=np.float32)),
     )
     norms, spectra = ScaleNorms((2.0,), np.ones((1, 2), dtype=np.float32)), np.ones((1, 2, 4), dtype=np.float32)
-    out = np.empty((1, 6), dtype=np.float32)
+    out = np.empty((1, 1, 6), dtype=np.float32)
     for tokens in kinds:
         table = window.Table([tokens], [norms], norms.scales, lambda *_: norms.values, lambda _: spectra)
         window.greatest_cosines(

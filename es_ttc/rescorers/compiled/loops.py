@@ -49,7 +49,7 @@ def greatest_cosines(
     tiles: Any,
     out: Any,
 ) -> None:
-    """Write the greatest cosine, over scales and positions, of documents with every query vector.
+    """Write the greatest cosine, over positions, of documents with every query vector: over scales, or for each scale.
 
     Args:
         table: ``(k, COLUMNS)`` int64, documents in the order of their lengths; none is empty.
@@ -65,12 +65,14 @@ def greatest_cosines(
         room: Room: float32, r times the length of every document that goes together with one, see :func:`together`;
             query vectors that tiles read do not count.
         tiles: Room for the tiles.
-        out: ``(k, r)`` float32, written.
+        out: ``(k, c, r)`` float32, written: c = 1 for the greatest over all scales, or one row for each scale. Those
+            last query vectors have the first row alone.
     """
     tiled = len(asked.vectors)
     roles = len(queries) - tiled
     smoothed = len(queries) - plain
     pairs = (smoothing + 1) // 2
+    apart = out.shape[1] > 1
     first, last = 0, len(table)
     while first < last:
         size = table[first, SIZE]
@@ -82,15 +84,24 @@ def greatest_cosines(
         for k in range(first, end):  # one read of a document's vectors from memory, for whatever is compared with them
             similarities(table[k], queries[:roles], found[k - first])
             if tiled:
-                greatest_products(table[k], table[min(k + 1, last - 1), VALUES], asked, tiles, out[k, roles:])
+                greatest_products(table[k], table[min(k + 1, last - 1), VALUES], asked, tiles, out[k, 0, roles:])
         for role in range(smoothed, roles):
             for k in range(end - first):
-                out[first + k, role] = _endpoints(table[first + k], found[k, role], True, 0, False, floor)
+                out[first + k, 0, role] = _endpoints(table[first + k], found[k, role], True, 0, False, floor)
         for role in range(smoothed):
             for k in range(end - first):
-                out[first + k, role] = _endpoints(table[first + k], found[k, role], identity, smoothing, mean, floor)
+                best = out[first + k, :, role]
+                if apart:
+                    best[:] = np.float32(-np.inf)
+                    if mean:
+                        best[-1] = _endpoints(table[first + k], found[k, role], False, smoothing, True, floor)
+                    if identity:
+                        best[0] = _endpoints(table[first + k], found[k, role], True, smoothing, False, floor)
+                else:
+                    best[0] = _endpoints(table[first + k], found[k, role], identity, smoothing, mean, floor)
             if smoothing:
-                _smoothed(table[first:end], found[:, role], smoothing, floor, buffers, out[first:end, role])
+                row = int(identity) if apart else 0
+                _smoothed(table[first:end], found[:, role], smoothing, floor, buffers, out[first:end, row:, role])
         first = end
 
 
@@ -122,11 +133,13 @@ def _endpoints(document: Any, signal: Any, identity: bool, smoothing: int, mean:
 def _smoothed(table: Any, signals: Any, smoothing: int, floor: Any, buffers: Any, best: Any) -> None:
     """Raise the greatest cosines of documents of one size of transform by those of their smoothed rows.
 
+    ``best`` is ``(k, c)``: with c = 1 all scales raise the same number, otherwise the i-th scale raises the i-th one.
     Kernels are real, so two of them make one complex kernel, and the smoothed signals of two scales stand in the real
     and in the imaginary part of one outcome.
     """
     documents, size, pairs = len(table), table[0, SIZE], (smoothing + 1) // 2
     lanes = documents * pairs
+    apart = best.shape[1] > 1
     twiddles = numba.carray(pointer(table[0, TWIDDLES]), (2, size), np.float32)
     buffers[:2, : size * documents] = np.float32(0)
     for tile in range(0, size, _TILE):
@@ -141,14 +154,19 @@ def _smoothed(table: Any, signals: Any, smoothing: int, floor: Any, buffers: Any
         for k in range(documents):
             length = table[k, LENGTH]
             norms = floats(table[k, NORMS], smoothing * length)
-            greatest = best[k]
+            greatest = best[k, 0]
             for scale in range(smoothing):
+                if apart:
+                    greatest = best[k, scale]
                 part, lane, start = buffers[now + scale % 2], scale // 2 * documents + k, scale * length
                 for t in range(tile, min(tile + _TILE, length)):
                     value, norm = part[t * lanes + lane], max(norms[start + t], floor)
                     if value > greatest * norm:
                         greatest = value / norm
-            best[k] = greatest
+                if apart:
+                    best[k, scale] = greatest
+            if not apart:
+                best[k, 0] = greatest
 
 
 @compiled

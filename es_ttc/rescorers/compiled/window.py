@@ -168,7 +168,8 @@ def greatest_cosines(
         part: Which of them, with a start and a stop.
         vectors: ``(r, d)`` float32, C-contiguous.
         asked: What :func:`tiled` returns for them.
-        out: ``(k, r)`` float32, C-contiguous, of which this part is written.
+        out: ``(k, c, r)`` float32, C-contiguous, of which this part is written: c = 1 for the greatest over all scales,
+            or one row for each scale.
         plain: How many of the query vectors, the last ones, are compared with the tokens themselves alone.
         identity: Whether the tokens themselves count for the others.
         smoothing: The number of finite scales above 1.

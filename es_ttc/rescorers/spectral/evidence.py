@@ -11,29 +11,29 @@ from es_ttc.vectors.tokens import Float32
 
 
 def evidence(
-    scores: Float32, cosines: Float32, scales: tuple[float, ...], offsets: NDArray[np.int32] | None
+    score: float, best: int, cosines: Float32, scales: tuple[float, ...], offsets: NDArray[np.int32] | None
 ) -> dict[str, Any]:
     """Describe one document's score for one query vector, JSON-ready.
 
     Args:
-        scores: ``(s,)`` the aggregated cosine of each scale.
-        cosines: ``(s, n)`` the cosines behind them, n 1 or more.
+        score: The score.
+        best: Place of the scale that has most part in it.
+        cosines: ``(s, n)`` the cosines behind it, n 1 or more.
         scales: The s scales.
         offsets: ``(n, 3)`` int32 field ordinal, start and end character of each token, if the index has them.
 
     Returns:
-        ``score``; ``scale`` (a number of tokens, or ``"mean"``) that gave it; the ``position`` of that scale's
-        greatest cosine and this ``cosine``; ``tokens`` ``[first, end)`` under the main lobe there; and, given offsets
-        and at least one token with text of its own, ``field`` (ordinal), ``start`` and ``end`` (characters).
+        ``score``; this ``scale`` (a number of tokens, or ``"mean"``); the ``position`` of its greatest cosine and this
+        ``cosine``; ``tokens`` ``[first, end)`` under the main lobe there; and, given offsets and at least one token
+        with text of its own, ``field`` (ordinal), ``start`` and ``end`` (characters).
     """
-    best = int(np.argmax(scores))
     position = int(np.argmax(cosines[best]))
     first, end = main_lobe(cosines.shape[1], scales[best], position)
     shown: dict[str, Any] = {
-        "score": _cosine(scores[best]),
+        "score": cosine_of(score),
         "scale": "mean" if scales[best] == MEAN else scales[best],
         "position": position,
-        "cosine": _cosine(cosines[best, position]),
+        "cosine": cosine_of(cosines[best, position]),
         "tokens": [first, end],
     }
     return shown if offsets is None else shown | characters_under(offsets, first, end, position)
@@ -53,7 +53,7 @@ def main_lobe(length: int, scale: float, position: int) -> tuple[int, int]:
     return max(0, math.floor(centre - scale) + 1), min(length, math.ceil(centre + scale))
 
 
-def _cosine(value: np.float32) -> float:
+def cosine_of(value: float | np.floating[Any]) -> float:
     """Return a cosine without what rounding puts beyond its range, as scores are."""
     return min(1.0, max(-1.0, float(value)))
 

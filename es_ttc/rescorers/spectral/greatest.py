@@ -1,4 +1,4 @@
-"""Each document's greatest cosine over scales and positions, by compiled loops where they are at hand."""
+"""Each document's greatest cosine over positions, of all scales or of each; compiled loops where at hand."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -48,13 +48,29 @@ def greatest_cosines(
     every = vectors if plain is None else np.concatenate([vectors, plain])
     best = np.full((len(tokens), len(every)), EMPTY_DOCUMENT, dtype=np.float32)
     if compiled.prepared():
-        _compiled(best, every, further, tokens, norms, scales)
+        _compiled(best[:, None], every, further, tokens, norms, scales)
     else:
         for block in blocks(vectors, tokens, norms, scales):  # one pass over scales and positions together
             best[block.documents, : len(vectors)] = maximum(block.cosines.reshape(*block.cosines.shape[:2], -1))
         for block in blocks(every[len(vectors) :], tokens, None, (IDENTITY,)) if further else ():
             best[block.documents, len(vectors) :] = maximum(block.cosines.reshape(*block.cosines.shape[:2], -1))
     return best
+
+
+def greatest_by_scale(
+    vectors: Float32,
+    tokens: Sequence[TokenVectors],
+    norms: Sequence[ScaleNorms] | None,
+    scales: tuple[float, ...],
+) -> Float32:
+    """Return the greatest cosine over positions at each scale, ``(k, r, s)``; see :func:`greatest_cosines`."""
+    best = np.full((len(tokens), len(scales), len(vectors)), EMPTY_DOCUMENT, dtype=np.float32)
+    if compiled.prepared():
+        _compiled(best, vectors, 0, tokens, norms, scales)
+    else:
+        for block in blocks(vectors, tokens, norms, scales):
+            best[block.documents] = maximum(block.cosines).swapaxes(1, 2)
+    return np.ascontiguousarray(best.swapaxes(1, 2))
 
 
 def _compiled(
@@ -65,6 +81,7 @@ def _compiled(
     norms: Sequence[ScaleNorms] | None,
     scales: tuple[float, ...],
 ) -> None:
+    """Write the greatest cosines, ``(k, c, r)``: over all scales where c = 1, otherwise those of each scale."""
     from es_ttc.rescorers.compiled import window
 
     identity, mean = scales[0] == IDENTITY, scales[-1] == MEAN
@@ -83,7 +100,7 @@ def _compiled(
         return
     queries = np.ascontiguousarray(vectors, dtype=np.float32)
     asked = window.tiled(queries, plain)
-    found = np.empty((len(table.places), len(vectors)), dtype=np.float32)
+    found = np.empty((len(table.places), *best.shape[1:]), dtype=np.float32)
 
     def work(part: slice) -> None:
         window.greatest_cosines(

@@ -92,6 +92,49 @@ def test_one_window_may_hold_every_codec_and_arrays_of_any_layout() -> None:
         np.testing.assert_allclose(*both(SPECTRAL, query, asked, SpectralParams()), rtol=0, atol=1e-6)
 
 
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    lengths=st.lists(st.one_of(st.integers(0, 40), st.integers(0, 400)), max_size=9),
+    codec=st.sampled_from(["float32", "float16", "int8"]),
+    scales=st.sampled_from(GRIDS),
+    query_tokens=st.sampled_from([0, 1, 7, 40]),
+    stored=st.booleans(),
+    params=st.sampled_from([{"pool": "mean"}, {"pool": "softmax", "temperature": 0.1}, {"pool": "max"}]),
+)
+def test_pooled_scores_are_the_same(
+    seed: int,
+    lengths: list[int],
+    codec: Codec,
+    scales: tuple[float, ...],
+    query_tokens: int,
+    stored: bool,
+    params: dict[str, Any],
+    small_parts: None,
+) -> None:
+    random = np.random.default_rng(seed)
+    documents = random_documents(random, lengths, 24, codec)
+    query = query_of(unit_rows(random, 2, 24), unit_rows(random, query_tokens, 24))
+    window = window_of(documents, DEFAULT_SCALES if stored else None)
+    for read in ("pooled", "tokens"):
+        asked = SpectralParams(scales=scales, query=read, **params)
+        np.testing.assert_allclose(*both(SPECTRAL, query, window, asked), rtol=0, atol=1e-6)
+
+
+def test_scores_by_scale_are_those_of_each_scale_alone() -> None:
+    random = np.random.default_rng(12)
+    documents = random_documents(random, [200, 3, 0, 90], 32, "int8")
+    vectors, scales = unit_rows(random, 2, 32), (1.0, 3.0, 7.0, math.inf)
+    for use in (compiled.disuse, compiled.prepare):
+        use()
+        found = greatest.greatest_by_scale(vectors, documents, None, scales)
+        assert found.shape == (4, 2, 4)
+        for place, scale in enumerate(scales):
+            alone = greatest.greatest_cosines(vectors, documents, None, (scale,))
+            np.testing.assert_allclose(found[:, :, place], alone, rtol=0, atol=1e-6)
+        np.testing.assert_array_equal(found.max(axis=2), greatest.greatest_cosines(vectors, documents, None, scales))
+
+
 def test_a_long_document_beside_short_ones() -> None:
     random = np.random.default_rng(2)
     documents = random_documents(random, [20_000, 3, 700, 1, 0, 5000, 701], 32, "int8")

@@ -19,7 +19,7 @@ from tests.rescorers.windows import query_of, unit_rows, window_of
 spectral = SpectralRescorer()
 
 
-def detail(query: Query, window: Window, **params: Any) -> list[dict[str, Any]]:
+def detail(query: Query, window: Window, /, **params: Any) -> list[dict[str, Any]]:
     return spectral.detail(query, window, SpectralParams(**params))
 
 
@@ -143,3 +143,43 @@ def test_some_documents_are_shown_as_among_all() -> None:
     query, params = query_of(unit_rows(random, 2, 32)), SpectralParams()
     every = spectral.detail(query, window, params)
     assert spectral.detail_of(query, window, params, [2, 0]) == [every[2], every[0]]
+
+
+@pytest.mark.parametrize(
+    ("params", "scale"),
+    [
+        ({"pool": "softmax"}, 3.0),
+        ({"pool": "mean"}, 3.0),
+        ({"pool": "mean", "scale_weights": [1, 0, 9]}, 15.0),
+    ],
+)
+def test_a_pooled_score_shows_the_scale_with_most_part_in_it(params: dict[str, Any], scale: float) -> None:
+    random = np.random.default_rng(3)
+    vector = unit_rows(random, 1, 64)
+    window = window_of([quantise(planted(random, vector, 120, slice(60, 63)), "float32")])
+    asked = {"scales": (1.0, 3.0, 15.0), **params}
+    (shown,) = detail(query_of(vector), window, **asked)
+    assert shown["scale"] == scale
+    assert abs(shown["position"] - 61) <= 2
+    assert shown["score"] == spectral.score(query_of(vector), window, SpectralParams(**asked))[0]
+
+
+def test_query_tokens_show_the_best_of_them_with_text() -> None:
+    random = np.random.default_rng(6)
+    tokens = unit_rows(random, 3, 64)
+    document = planted(random, tokens[:1], 100, slice(80, 83))
+    document[20:23] = planted(random, tokens[1:2], 3, slice(0, 3))
+    spans = np.array([[0, 0], [0, 4], [5, 9]], np.int32)  # the first one is special
+    query = Query("cats milk", unit_rows(random, 1, 64), tokens, token_spans=spans)
+    window = window_of([quantise(document, "float32"), quantise(document[:0], "float32")])
+    shown, nothing = detail(query, window, query="tokens")
+    assert nothing == {}
+    assert (shown["query_token"], shown["text"]) == (1, "cats")
+    assert abs(shown["position"] - 21) <= 1
+    assert [one["text"] for one in shown["query_tokens"]] == ["cats", "milk"]
+    assert shown["score"] == spectral.score(query, window, SpectralParams(query="tokens"))[0]
+    assert orjson.loads(orjson.dumps(shown)) == shown
+    (unnamed, _) = detail(query_of(query.vectors, tokens), window, query="tokens")
+    assert {one["query_token"] for one in unnamed["query_tokens"]} == {0, 1, 2}
+    assert "text" not in unnamed
+    assert detail(query_of(query.vectors, tokens[:0]), window, query="tokens") == [{}, {}]

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.rescorers.maxsim import MaxSimParams, MaxSimRescorer
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams, SpectralRescorer
 from es_ttc.vectors.quantise import Codec, dequantise, quantise
 from es_ttc.vectors.tokens import Float32
@@ -19,7 +20,7 @@ CODECS: tuple[Codec, ...] = ("float32", "float16", "int8")
 spectral = SpectralRescorer()
 
 
-def score(query: Query, window: Window, **params: Any) -> Float32:
+def score(query: Query, window: Window, /, **params: Any) -> Float32:
     return spectral.score(query, window, SpectralParams(**params))
 
 
@@ -31,6 +32,17 @@ def aggregations(draw: st.DrawFn) -> dict[str, Any]:
     if how == "percentile":
         return {"aggregation": how, "percentile": draw(st.floats(0, 100))}
     return {"aggregation": how}
+
+
+@st.composite
+def pools(draw: st.DrawFn, scales: int) -> dict[str, Any]:
+    pool = draw(st.sampled_from(["max", "mean", "softmax"]))
+    if pool == "softmax":
+        return {"pool": pool, "temperature": draw(st.floats(0.001, 1000))}
+    if pool == "mean" and draw(st.booleans()):
+        weights = st.lists(st.sampled_from([0.0, 0.1, 1.0, 7.0]), min_size=scales, max_size=scales)
+        return {"pool": pool, "scale_weights": draw(weights.filter(any))}
+    return {"pool": pool}
 
 
 @settings(deadline=None)
@@ -68,6 +80,37 @@ def test_scores_are_those_of_the_literal_method(
         by_role = [reference.spectral_score(vector, dequantise(tokens), scales, **how) for vector in vectors]
         wanted = max(by_role) if roles == "max" else sum(by_role) / len(by_role)
         assert found == pytest.approx(wanted, abs=1e-6)
+
+
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    lengths=st.lists(st.one_of(st.integers(0, 12), st.integers(0, 100)), max_size=5),
+    scales=st.lists(st.sampled_from([*DEFAULT_SCALES, 2.5, math.inf]), min_size=1, max_size=4, unique=True),
+    codec=st.sampled_from(CODECS),
+    query_tokens=st.one_of(st.none(), st.integers(0, 3), st.integers(30, 40)),
+    data=st.data(),
+)
+def test_pools_and_query_tokens_are_those_of_the_literal_method(
+    seed: int, lengths: list[int], scales: list[float], codec: Codec, query_tokens: int | None, data: st.DataObject
+) -> None:
+    random = np.random.default_rng(seed)
+    documents = random_documents(random, lengths, 8, codec)
+    pool, aggregation = data.draw(pools(len(scales))), data.draw(aggregations())
+    query = query_of(unit_rows(random, 1, 8), unit_rows(random, query_tokens or 0, 8))
+    asked = {"query": "pooled" if query_tokens is None else "tokens", "scales": scales}
+    scores = score(query, window_of(documents, DEFAULT_SCALES), **asked, **pool, **aggregation)
+
+    named = {"aggregation": "how", "scale_weights": "weights"}
+    how = {named.get(name, name): value for name, value in {**pool, **aggregation}.items()}
+    vectors = query.vectors if query_tokens is None else query.tokens
+    assert vectors is not None
+    for tokens, found in zip(documents, scores, strict=True):
+        if not len(tokens):
+            assert found == -1
+            continue
+        total = reference.spectral_of_query_tokens(vectors, dequantise(tokens), scales, **how)
+        assert found == pytest.approx(total / max(len(vectors), 1), abs=1e-6)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -211,6 +254,36 @@ def test_a_documents_score_depends_on_nothing_else_in_the_window() -> None:
     np.testing.assert_array_equal(alone, whole)
 
 
+@pytest.mark.parametrize("pool", [{"pool": "mean", "query": "tokens"}, {"pool": "softmax"}])
+def test_a_pooled_score_depends_on_nothing_else_in_the_window_either(pool: dict[str, Any]) -> None:
+    vectors, window = ragged_window()
+    query = query_of(vectors.vectors, unit_rows(np.random.default_rng(2), 3, 32))
+    whole = score(query, window, **pool)
+    alone = np.concatenate([score(query, only(window, [place]), **pool) for place in range(0, len(window), 5)])
+    np.testing.assert_array_equal(alone, whole[::5])
+
+
+def test_the_pools_limits_and_what_lies_between() -> None:
+    query, window = ragged_window()
+    greatest, mean = score(query, window), score(query, window, pool="mean")
+    np.testing.assert_allclose(score(query, window, pool="softmax", temperature=0.001), greatest, atol=1e-3)
+    np.testing.assert_allclose(score(query, window, pool="softmax", temperature=1000), mean, atol=1e-3)
+    between = score(query, window, pool="softmax")
+    assert ((mean <= between + 1e-6) & (between <= greatest + 1e-6)).all()
+    weights = [0.0] * len(DEFAULT_SCALES)
+    weights[2] = 4
+    only_one = score(query, window, pool="mean", scale_weights=weights)
+    np.testing.assert_array_equal(only_one, score(query, window, scales=[DEFAULT_SCALES[2]]))
+
+
+def test_query_tokens_at_scale_one_are_late_interaction() -> None:
+    random = np.random.default_rng(13)
+    query = query_of(unit_rows(random, 1, 32), unit_rows(random, 7, 32))
+    window = window_of(random_documents(random, [3, 0, 50, 400], 32, "int8"))
+    late = MaxSimRescorer().score(query, window, MaxSimParams(query="tokens"))
+    np.testing.assert_allclose(score(query, window, query="tokens", scales=[1]), late, atol=1e-6)
+
+
 def test_threads_do_not_disturb_each_other() -> None:
     query, window = ragged_window()
     parts = [only(window, list(range(start, len(window), 7))) for start in range(7)]
@@ -273,6 +346,7 @@ def test_a_planted_token_is_found_above_the_noise_floor_only(alpha: float, at_le
 
 def test_it_needs_tokens_and_only_wants_the_rest() -> None:
     assert spectral.needs(SpectralParams()) == {Feature.TOKENS}
+    assert spectral.needs(SpectralParams(query="tokens")) == {Feature.TOKENS, Feature.QUERY_TOKENS}
     assert spectral.wants == {Feature.NORMS, Feature.OFFSETS}
 
 

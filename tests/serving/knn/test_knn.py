@@ -85,7 +85,8 @@ def expected(
     """What the retriever finds over arrays."""
     memory, ids = in_memory(behind, encoder, only=only)
     retriever = registry.load(method)
-    query = Query(CATS, encoder.encode([CATS], role="query").pooled)
+    encoded = encoder.encode([CATS], role="query")
+    query = Query(CATS, encoded.pooled, encoded.tokens[0])
     found = asyncio.run(retriever.retrieve(query, memory, k, registry.parse_params(retriever, params)))
     scores = shown_similarity(found.scores) if retriever.similarity else found.scores
     return dict(zip([ids[one] for one in found.documents], scores.tolist(), strict=True))
@@ -103,6 +104,7 @@ METHODS = [
     ("spectral", {}),
     ("spectral", {"exact": True, "candidates": 3}),
     ("spectral", {"pooled": False, "scales": [1, 5, "mean"]}),
+    ("spectral", {"query": "tokens", "pool": "mean"}),
 ]
 
 

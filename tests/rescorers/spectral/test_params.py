@@ -1,0 +1,66 @@
+from typing import Any
+
+import pytest
+
+from es_ttc.errors import InvalidRequest
+from es_ttc.lab.evaluation.tuning import candidates, given_params
+from es_ttc.rescorers.registry import load, parse_params
+
+
+def parsed(**raw: Any) -> dict[str, Any]:
+    return parse_params(load("spectral"), raw).model_dump(mode="json", exclude_unset=True)
+
+
+def test_weights_follow_their_scales() -> None:
+    given = parsed(pool="mean", scales=["mean", 5, 1], scale_weights=[3, 2, 0])
+    assert given == {"pool": "mean", "scales": [1, 5, "mean"], "scale_weights": [0, 2, 3]}
+    assert parsed(**given) == given
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"query": "text"}, r"\[query\] .* is \"text\": input should be 'pooled' or 'tokens'"),
+        ({"pool": "sum"}, r"\[pool\] .* is \"sum\": input should be 'max', 'mean' or 'softmax'"),
+        ({"pool": "softmax", "temperature": 0}, r"\[temperature\] .* is 0: .*greater than or equal to 0.001"),
+        ({"temperature": 0.1}, r"\[temperature\] belongs to pool \"softmax\": set that, or leave \[temperature\] out"),
+        ({"pool": "softmax", "scale_weights": [1] * 8}, r"\[scale_weights\] belongs to pool \"mean\": set that"),
+        ({"pool": "mean", "scale_weights": [1, 2]}, r"2 weights for 8 different \[scales\]: give one for each scale"),
+        ({"pool": "mean", "scales": [3, 3.0], "scale_weights": [1, 2]}, r"2 weights for 1 different \[scales\]"),
+        (
+            {"pool": "mean", "scales": [1, 3], "scale_weights": [0, 0]},
+            r"all 0: give at least one scale a weight above 0",
+        ),
+        (
+            {"pool": "mean", "scales": [1, 3], "scale_weights": [1, -2]},
+            r"\[scale_weights.1\] .* is -2: .*or equal to 0",
+        ),
+        ({"pool": "mean", "scales": [1, 3], "scale_weights": 2}, r"\[scale_weights\] .* is 2: .*array"),
+        (
+            {"pool": "mean", "scales": [0, 3], "scale_weights": [1, 2]},
+            r"\[scales\] .* is \[0, 3\]: a scale is a number",
+        ),
+        (
+            {"query": "tokens", "roles": "mean"},
+            r"\[roles\] belongs to query \"pooled\": set that, or leave \[roles\] out",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(raw: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        parsed(**raw)
+
+
+def test_tune_tries_pools_and_weights_of_the_given_scales() -> None:
+    tried = [given_params(method) for method in candidates("spectral", {"scales": [1, 5, "mean"]})]
+    assert tried[0] == {"scales": [1, 5, "mean"]}
+    assert all(params["scales"] == [1, 5, "mean"] for params in tried)
+    weights = [params["scale_weights"] for params in tried if params.get("pool") == "mean"]
+    assert [1, 1, 1] in weights
+    assert weights[0][0] > weights[0][2]
+    assert weights[-1][0] < weights[-1][2]
+    assert {params["temperature"] for params in tried if params.get("pool") == "softmax"} > {0.05}
+    only = [given_params(method) for method in candidates("knn:spectral", {"pool": "softmax", "candidates": 5})]
+    assert {params["pool"] for params in only} == {"softmax"}
+    with pytest.raises(InvalidRequest, match="declares no values to try"):
+        candidates("spectral", {"pool": "max"})
