@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -37,9 +38,7 @@ class ThreeNodes:
         self, product: str = "opensearch", *, heap: str = "384m", port: int = 0, short_lived: bool = True
     ) -> None:
         self.product = product
-        self._distribution: Distribution = (
-            OpenSearchDistribution() if product == "opensearch" else ElasticsearchDistribution()
-        )
+        self._distribution = distribution_of(product)
         self._spec = NodeSpec(
             Settings().cache_dir,
             f"tests-{os.getpid()}-three-{uuid.uuid4().hex[:6]}",
@@ -73,9 +72,12 @@ class ThreeNodes:
 
     def await_status(self, status: str = "green", *, node: int = 0, seconds: float = 120.0) -> None:
         """Wait until the cluster has a status."""
-        asked = f"/_cluster/health?wait_for_status={status}&wait_for_no_initializing_shards=true&timeout={seconds:g}s"
-        reply = call(self.urls[node], "GET", asked)
-        assert reply.status == 200, reply.body
+        deadline = time.monotonic() + seconds
+        while True:
+            reply = call(self.urls[node], "GET", f"/_cluster/health?wait_for_status={status}&timeout=5s")
+            if reply.status == 200:
+                return
+            assert time.monotonic() < deadline, f"not {status} in {seconds:g} s: {reply.body!r}"
 
     def stop(self) -> None:
         """End it, and remove its data."""
@@ -91,6 +93,11 @@ def three_nodes(product: str = "opensearch", **options: object) -> Iterator[Thre
         yield running
     finally:
         running.stop()
+
+
+def distribution_of(product: str) -> Distribution:
+    """Return what nodes of a product are started from."""
+    return OpenSearchDistribution() if product == "opensearch" else ElasticsearchDistribution()
 
 
 def free_ports(count: int) -> int:
