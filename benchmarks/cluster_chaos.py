@@ -198,13 +198,9 @@ async def kills(
         await asyncio.to_thread(nodes.restart)
         await asyncio.to_thread(nodes.await_status, node=number, seconds=WHOLE_SECONDS)
         left = (end - time.monotonic()) / 60
-        done = sum(map(Counter.total, report.verdicts.values()))
+        so_far = dict(sum(report.verdicts.values(), Counter()))
         ended = sum(task.done() for task in tasks)
-        print(
-            f"{report.kills} kills, {done} searches, {len(report.faults)} faults, {ended} ended, {left:.1f} min left",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"{report.kills} kills, {so_far}, {ended} ended, {left:.1f} min left", file=sys.stderr, flush=True)
 
 
 async def client(

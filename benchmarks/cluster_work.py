@@ -31,6 +31,7 @@ DOCUMENTS = 60
 """Documents of each run; they are encoded anew every time."""
 RETRY_SECONDS = 120
 LONGEST_SECONDS = 300
+PAUSE_SECONDS = 5
 TWO_COPIES = IndexOptions(shards=3, replicas=1)
 
 
@@ -40,7 +41,7 @@ class Work:
 
     Attributes:
         name: Its name.
-        runs: Runs that ended.
+        runs: Runs that ended well.
         documents: Documents that were looked at, and were as they must be.
         refused: Runs that ended with an error of their own, which said so; each is run again.
         faults: What was lost, doubled or wrong.
@@ -125,10 +126,13 @@ async def repeated(work: Work, once: Callable[[int], Awaitable[None]], ends: asy
         number += 1
         try:
             await once(number)
-        except (AssertionError, EsTtcError, OSError) as error:
-            work.faults.append(f"{work.name}: {type(error).__name__}: {error}")
-        work.runs += 1
-        await asyncio.sleep(1)
+        except EsTtcError as error:
+            work.refused.append(f"{type(error).__name__}: {error}")
+        except (AssertionError, OSError) as error:
+            work.faults.append(f"{type(error).__name__}: {error}")
+        else:
+            work.runs += 1
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def succeed(place: Place, work: Work, *arguments: str) -> None:
