@@ -25,27 +25,26 @@ class ThreeNodes:
 
     Args:
         product: One of `PRODUCTS`.
+        name: The cluster's name; by default one of its own.
         heap: Java heap of each node.
         port: The first node's HTTP port, the others have the next ones; 0 for any free ones.
-        short_lived: See :class:`es_ttc.engine.node.spec.NodeSpec`.
+        owned: Whether it ends with this process.
 
     Attributes:
-        product: As in the arguments.
         urls: The nodes' addresses.
     """
 
     def __init__(
-        self, product: str = "opensearch", *, heap: str = "384m", port: int = 0, short_lived: bool = True
+        self, product: str = "opensearch", *, name: str = "", heap: str = "384m", port: int = 0, owned: bool = True
     ) -> None:
-        self.product = product
         self._distribution = distribution_of(product)
         self._spec = NodeSpec(
             Settings().cache_dir,
-            f"tests-{os.getpid()}-three-{uuid.uuid4().hex[:6]}",
+            name or f"tests-{os.getpid()}-three-{uuid.uuid4().hex[:6]}",
             port or free_ports(NODES),
             heap=heap,
-            owned=True,
-            short_lived=short_lived,
+            owned=owned,
+            short_lived=True,
         )
         self._cluster = cluster.start(self._spec, NODES, distribution=self._distribution)
         self.urls = self._cluster.urls
@@ -81,14 +80,13 @@ class ThreeNodes:
 
     def stop(self) -> None:
         """End it, and remove its data."""
-        self._cluster.stop(drop_data=True)
         process.stop(self._spec.name, self._spec.cache_dir, drop_data=True)
 
 
 @contextmanager
-def three_nodes(product: str = "opensearch", **options: object) -> Iterator[ThreeNodes]:
+def three_nodes(product: str = "opensearch", *, heap: str = "384m", port: int = 0) -> Iterator[ThreeNodes]:
     """Run the cluster for a while."""
-    running = ThreeNodes(product, **options)  # type: ignore[arg-type]
+    running = ThreeNodes(product, heap=heap, port=port)
     try:
         yield running
     finally:
