@@ -18,6 +18,8 @@ from tests.support.elasticsearch import ElasticsearchDistribution
 
 NODES = 3
 PRODUCTS = ("opensearch", "elasticsearch")
+START_SECONDS = 400.0
+"""Three nodes start at once, on the few cores of one machine."""
 
 
 class ThreeNodes:
@@ -45,6 +47,7 @@ class ThreeNodes:
             heap=heap,
             owned=owned,
             short_lived=True,
+            timeout=START_SECONDS,
         )
         self._cluster = cluster.start(self._spec, NODES, distribution=self._distribution)
         self.urls = self._cluster.urls
