@@ -12,7 +12,7 @@ from urllib.parse import quote
 import orjson
 
 from es_ttc.engine.addresses import engine_addresses
-from es_ttc.engine.exchange import Answer, answer_of, not_json, reason_of
+from es_ttc.engine.exchange import Answer, answer_of, not_json, reason_of, require_all_shards
 from es_ttc.engine.protocol import BulkItem, Capabilities
 from es_ttc.engine.versions import (
     NOT_OFFERED,
@@ -222,7 +222,11 @@ class ClientEngine(ABC):
     async def scan(
         self, index: str, query: Mapping[str, Any], *, source: Sequence[str] | bool, batch: int = 1000
     ) -> AsyncIterator[dict[str, Any]]:
-        """Yield every hit of a query in a stable order through a point in time."""
+        """Yield every hit of a query in a stable order through a point in time.
+
+        Raises:
+            EngineUnavailable: A shard did not answer.
+        """
         order = "_shard_doc" if await self._sorts_by_position() else "_id"
         pit = self.point_in_time
         opened = await self.request("POST", f"/{index}/{pit.opened_at}", params={"keep_alive": PIT_KEEP_ALIVE})
@@ -239,6 +243,7 @@ class ClientEngine(ABC):
                 body["pit"] = {"id": identifier, "keep_alive": PIT_KEEP_ALIVE}
                 page = await self.request("POST", "/_search", body=body)
                 identifier = page["pit_id"]
+                require_all_shards(page, index)
                 hits = page["hits"]["hits"]
                 for hit in hits:
                     yield hit
@@ -256,9 +261,14 @@ class ClientEngine(ABC):
         await self.request("POST", f"/{_path(index)}/_refresh")
 
     async def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
-        """Return the number of matching documents."""
+        """Return the number of matching documents.
+
+        Raises:
+            EngineUnavailable: A shard did not answer.
+        """
         body = {"query": query} if query is not None else None
         answer = await self.request("POST", f"/{_path(index)}/_count", body=body)
+        require_all_shards(answer, index)
         return int(answer["count"])
 
     async def _sorts_by_position(self) -> bool:

@@ -115,6 +115,20 @@ async def answer_of(
     raise AssertionError("stamina ends in an answer or in an error")
 
 
+def require_all_shards(answer: Mapping[str, Any], index: str) -> None:
+    """Raise an error for a partial answer: missing documents would be taken for deleted ones, or for none.
+
+    Args:
+        answer: The decoded answer to a search or a count.
+        index: The searched index, for the message.
+
+    Raises:
+        EngineUnavailable: Shards failed, or the search timed out.
+    """
+    if answer.get("timed_out") or answer["_shards"]["failed"]:
+        raise EngineUnavailable(f"index [{index}] answered from a part of its shards only: try again")
+
+
 def not_json(engine: str, method: str, path: str) -> EngineError:
     """Return the error for a response that cannot be decoded."""
     return EngineError(f"{engine} answered {method} {path} with something that is not JSON")

@@ -2,10 +2,11 @@
 
 A caller's own request is streamed by :class:`es_ttc.serving.http.upstream.Upstream`. A status of 401 or 403 is
 NotForCaller, 404 is NotThere, any other status than 200 is an EngineError. No request is sent again, because the first
-pass is the fallback. No answer, or none in time, is EngineUnavailable.
+pass is the fallback. No answer, or none in time, is EngineUnavailable. An answer to a search from a part of the
+documents is IncompleteAnswer: the others would be taken for absent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -47,6 +48,10 @@ class NotForCaller(EngineError):
 
 class NotThere(EngineError):
     """There is no such index."""
+
+
+class IncompleteAnswer(EngineError):
+    """Only a part of the documents was searched."""
 
 
 _KINDS: dict[int, type[EngineError]] = {401: NotForCaller, 403: NotForCaller, 404: NotThere}
@@ -186,10 +191,12 @@ class EngineRequests:
         Raises:
             EngineError: The engine returned an error; see the module.
             EngineUnavailable: No answer came in time.
+            IncompleteAnswer: Only a part of the documents was searched.
             ValueError: The answer is not JSON.
         """
         path, query_string, body = self._search_target(concrete, body, query_string)
         found: dict[str, Any] = await self.json("POST", path, query_string, body, failing=failing)
+        require_complete(found, failing)
         return found
 
     async def search_as_cbor(self, concrete: Sequence[str], body: dict[str, Any], *, failing: str) -> bytes:
@@ -214,6 +221,23 @@ class EngineRequests:
         if self._caller is None:
             raise RuntimeError("a request needs a request context: call as_caller or as_gateway first")
         return self._caller
+
+
+def require_complete(answer: Mapping[str, Any], failing: str) -> None:
+    """Raise an error if a search's answer covers only a part of the documents: it timed out, or shards failed.
+
+    Args:
+        answer: The engine's decoded answer.
+        failing: Beginning of the error message.
+
+    Raises:
+        IncompleteAnswer: It does.
+    """
+    failed = answer.get("_shards", {}).get("failed", 0)
+    if failed:
+        raise IncompleteAnswer(f"{failing}: [{failed}] shards did not answer")
+    if answer.get("timed_out"):
+        raise IncompleteAnswer(f"{failing}: the search's timeout ended it before all documents were searched")
 
 
 def _refused(failing: str, answer: Answer, *, in_own_words: bool) -> EngineError:

@@ -1,31 +1,56 @@
-"""`es-ttc engine up --nodes 3`: one command for a cluster, which outlives one of its nodes and comes back whole."""
+"""Three nodes of OpenSearch: they rank as one does, also while one is killed and returns; and the command for them.
 
+Three nodes of Elasticsearch, and work that goes on meanwhile, are in benchmarks/cluster_chaos.py: they take longer.
+"""
+
+import asyncio
+import itertools
 import json
 import os
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
 import pytest
 
+from benchmarks.cluster import DFS, SEARCHES, WITHOUT_US
 from es_ttc.cli.app import run
-from es_ttc.engine.node import cluster, process
-from es_ttc.engine.node.spec import NodeSpec
-from es_ttc.settings import Settings
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.reranking.graph import GraphParams
+from es_ttc.reranking.index_graph import build_graph
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.serving.client import call
+from tests.serving.conftest import corpus, fill
+from tests.support.rankings import Ranking
+from tests.support.three_nodes import ThreeNodes
+from tests.support.verdicts import Verdict, verdict
 
 pytestmark = pytest.mark.engine
 
 NAME = f"tests-{os.getpid()}-up3"
+ONE, THREE = (f"test-{shards}-{os.getpid()}" for shards in ("one-shard", "three-shards"))
+TEXTS = ("a cat drinks milk before rain", "which animal hunts at night")
+DOCUMENTS = 30
+NOT_HERE = ("sira",)
+"""A search that needs a language model."""
 
 Command = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _removed() -> Iterator[None]:
-    yield
-    process.stop(NAME, Settings().cache_dir, drop_data=True)
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[ThreeNodes]:
+    running = ThreeNodes(name=NAME, owned=False)
+    try:
+        yield running
+    finally:
+        running.stop()
 
 
 @pytest.fixture
@@ -38,9 +63,86 @@ def es_ttc(capsys: pytest.CaptureFixture[str]) -> Command:
     return command
 
 
+def test_they_rank_as_one_and_searches_survive_the_death_of_one(nodes: ThreeNodes, encoder: Encoder) -> None:
+    asyncio.run(fill_and_link(nodes.urls[0], ONE, encoder, shards=1))
+    asyncio.run(fill_and_link(nodes.urls[1], THREE, encoder, shards=3))
+    call(nodes.urls[0], "PUT", f"/{THREE}/_settings", {"index": {"number_of_replicas": 1}})
+    nodes.await_status()
+    settings = GatewaySettings(engine=nodes.engine, port=0, default_timeout_ms=60_000)
+    with (
+        running_gateway(settings, load=lambda *_: encoder) as first,
+        running_gateway(settings, load=lambda *_: encoder) as second,
+    ):
+        known = []
+        for name, body_of in SEARCHES.items():
+            for text in TEXTS if name not in NOT_HERE else ():
+                one, three = (answered(first, index, body_of(text)) for index in (ONE, THREE))
+                assert one.same(three), (name, text, one, three)
+                known.append((name, body_of(text), one))
+        engines_own = {json.dumps(body): right for name, body, right in known if name == WITHOUT_US}
+        ends, found = threading.Event(), Counter[Verdict]()
+
+        def client(gateway: str, start: int) -> list[object]:
+            faults: list[object] = []
+            for number in itertools.count(start):
+                if ends.is_set():
+                    return faults
+                name, body, right = known[number % len(known)]
+                first_pass = json.dumps({key: value for key, value in body.items() if key != "rescore"})
+                reply = call(gateway, "POST", f"/{THREE}/_search?{DFS}", body)
+                worth = verdict(reply.status, reply.json(), right, engines_own.get(first_pass))
+                found[worth] += 1
+                if worth.is_fault:
+                    faults.append((name, worth, reply.body, right))
+            raise AssertionError
+
+        with ThreadPoolExecutor(2) as pool:
+            clients = [pool.submit(client, gateway, start) for start, gateway in enumerate((first, second))]
+            try:
+                until_answered(found, 4)
+                nodes.kill(1)
+                until_answered(found, 10)
+                nodes.restart()
+                nodes.await_status()
+            finally:
+                ends.set()
+            assert [fault for one in clients for fault in one.result()] == []
+        assert found[Verdict.RIGHT] > found.total() / 2, found
+
+
+def until_answered(found: "Counter[Verdict]", more: int) -> None:
+    """Wait until the clients have so many more answers."""
+    wanted, deadline = found.total() + more, time.monotonic() + 120
+    while found.total() < wanted:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+async def fill_and_link(url: str, index: str, encoder: Encoder, *, shards: int) -> None:
+    """Make an index of a part of the corpus with its neighbour graph.
+
+    Documents with equal scores in the first pass follow each other in another order where they are in other shards. So
+    each text has a length of its own, and Lucene keeps lengths up to 40 tokens exactly.
+    """
+    documents = [{**one, "text": f"{one['text']}{' snow' * one['number']}"} for one in corpus()[:DOCUMENTS]]
+    await fill(url, index, IndexSpec(encoder.identity, max_tokens=64), encoder, documents, shards)
+    engine = await connect(EngineSettings(engine=url))
+    try:
+        await build_graph(engine, index, GraphParams(degree=6, candidates=20))
+    finally:
+        await engine.close()
+
+
+def answered(gateway: str, index: str, body: dict[str, Any]) -> Ranking:
+    """Return the ranking of a search that is answered in whole and by the method."""
+    answer = call(gateway, "POST", f"/{index}/_search?{DFS}", body).json()
+    assert not answer["_shards"]["failed"]
+    assert answer.get("ttc", {"applied": True})["applied"], answer["ttc"]
+    return Ranking.of(answer)
+
+
+@pytest.mark.usefixtures("nodes")
 def test_a_cluster_from_the_command_line(es_ttc: Command) -> None:
-    spec = NodeSpec(Settings().cache_dir, NAME, 0, heap="384m", short_lived=True)
-    assert not cluster.start(spec, 3).reused
     up = ("up", "--name", NAME, "--nodes", "3", "--port", "0", "--json")
     status, out, err = es_ttc(*up)
     assert status == 0, err

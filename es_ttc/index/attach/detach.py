@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.attach.in_index import FINAL_PIPELINE, NO_PIPELINE, pipeline_name
 from es_ttc.index.attach.side_index import sides_of
-from es_ttc.index.attach.source import MOST_DOCUMENTS, DocumentVersion, require_all_shards, sources_of
+from es_ttc.index.attach.source import MOST_DOCUMENTS, DocumentVersion, sources_of
 from es_ttc.index.attach.target import BulkLines, bulk_line, routed
 from es_ttc.index.ingest.bulk import write
 from es_ttc.index.mappings.indices import Index

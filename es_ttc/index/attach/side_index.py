@@ -10,11 +10,12 @@ from typing import Any
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.trained import TrainedEncoder
+from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
 from es_ttc.index.attach.fill import FillOptions, FillResult, Report, fill
 from es_ttc.index.attach.map_vectors import can_carry, carry_over
-from es_ttc.index.attach.source import MOST_DOCUMENTS, Checkpoint, DocumentVersion, require_all_shards
+from es_ttc.index.attach.source import MOST_DOCUMENTS, Checkpoint, DocumentVersion
 from es_ttc.index.attach.source_checks import require_readable
 from es_ttc.index.attach.target import (
     BulkLines,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
 from es_ttc.index.mappings.indices import Index, indices_behind
@@ -230,16 +231,6 @@ class TextReader:
         if documents:
             longest = max(sum(map(_length, document.values())) for _, document in documents)
             self._at_once = max(1, min(MOST_DOCUMENTS, 2 * self._at_once, _MOST_CHARACTERS // max(longest, 1)))
-
-
-def require_all_shards(answer: Mapping[str, Any], index: str) -> None:
-    """Raise an error for a partial answer: missing documents would be taken for deleted ones.
-
-    Raises:
-        EngineUnavailable: Shards failed, or the search timed out.
-    """
-    if answer.get("timed_out") or answer["_shards"]["failed"]:
-        raise EngineUnavailable(f"index [{index}] answered from a part of its shards only: try again")
 
 
 def _routing(routing: str | None) -> dict[str, str]:

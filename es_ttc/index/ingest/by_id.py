@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.engine.versions import VECTORS_OUTSIDE_SOURCE
-from es_ttc.errors import EngineUnavailable
 
 _MOST_HITS = 10_000
 
@@ -74,7 +74,6 @@ async def hits_by_id(engine: Engine, index: str, ids: Sequence[str], parts: Mapp
         **parts,
     }
     answer = await engine.exact_search(index, body)
-    if answer.get("timed_out") or answer["_shards"]["failed"]:
-        raise EngineUnavailable(f"index [{index}] answered from a part of its shards only: try again")
+    require_all_shards(answer, index)
     found: list[dict[str, Any]] = answer["hits"]["hits"]
     return found

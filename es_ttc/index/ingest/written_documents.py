@@ -10,8 +10,8 @@ from typing import Self
 import numpy as np
 import orjson
 
+from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EngineUnavailable
 
 _IN_MEMORY = 4 * 2**20
 _PAGE = 1000
@@ -61,12 +61,12 @@ async def missing_from(engine: Engine, index: str, ids: WrittenIds) -> tuple[int
         if await _count(engine, index, query) < len(page):
             body = {"query": query, "size": len(page), "_source": False, "track_total_hits": False}
             answer = await engine.search(index, body)
+            require_all_shards(answer, index)
             missing |= set(page) - {hit["_id"] for hit in answer["hits"]["hits"]}
     return len(missing), sorted(missing)[:_MAX_EXAMPLES]
 
 
 async def _count(engine: Engine, index: str, query: Mapping[str, object]) -> int:
     answer = await engine.search(index, {"query": query, "size": 0, "track_total_hits": True})
-    if answer.get("timed_out") or answer["_shards"]["failed"]:
-        raise EngineUnavailable(f"index [{index}] answered from a part of its shards only: try again")
+    require_all_shards(answer, index)
     return int(answer["hits"]["total"]["value"])

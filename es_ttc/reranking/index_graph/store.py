@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError
-from es_ttc.index.attach.source import require_all_shards
 from es_ttc.index.attach.target import BulkLines, bulk_line
 from es_ttc.index.ingest.bulk import write
 from es_ttc.index.mappings.attached import ID

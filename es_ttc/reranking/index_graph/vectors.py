@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from es_ttc.engine.exchange import require_all_shards
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location
-from es_ttc.index.attach.source import Checkpoint, require_all_shards
+from es_ttc.index.attach.source import Checkpoint
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import nearest
 from es_ttc.index.mappings.readers import FeatureReader, reader_of

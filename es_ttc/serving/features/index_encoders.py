@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.common.caches import ExpiringCache
-from es_ttc.errors import EncoderMismatch, EngineError
+from es_ttc.errors import EncoderMismatch, EngineError, EngineUnavailable
 from es_ttc.index.mappings.spec import ENCODER
-from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.engine_requests import EngineRequests, IncompleteAnswer
 from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.features.scores import no_features
 from es_ttc.serving.features.skip_reasons import SkipReason
@@ -145,12 +145,18 @@ class IndexEncoderLookup:
         }
 
     async def _counts(self, index: str, caller: Caller, *, side: bool) -> Mapping[str, int]:
-        """Return the number of documents per encoder of an index, among those that the caller may read; cached."""
+        """Return the number of documents per encoder of an index, among those that the caller may read.
+
+        They are cached, unless the engine does not answer for now: then the window's counts decide.
+        """
         place = (index, caller.indices)
         cached = self._cache.get(place)
         if cached is not None:
             return cached.value
-        counts = await self._read_counts(index, self._side_caller(caller) if side else caller)
+        try:
+            counts = await self._read_counts(index, self._side_caller(caller) if side else caller)
+        except (EngineUnavailable, IncompleteAnswer):
+            return {}
         self._cache.put(place, counts)
         return counts
 
@@ -164,6 +170,8 @@ class IndexEncoderLookup:
         try:
             answer = await self._engine.as_caller(caller).search([index], body, failing="encoders could not be counted")
             return {bucket["key"]: bucket["doc_count"] for bucket in answer["aggregations"]["encoders"]["buckets"]}
+        except (EngineUnavailable, IncompleteAnswer):
+            raise
         except (EngineError, ValueError, LookupError, TypeError):
             return {}  # the counts of the window decide
 

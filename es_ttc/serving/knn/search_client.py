@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.errors import EngineError
+from es_ttc.serving import engine_requests
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
@@ -119,13 +120,12 @@ def require_complete(answer: Mapping[str, Any]) -> None:
     """Raise an error if the answer to a search is an error, or covers only a part of the documents.
 
     Raises:
-        EngineError: It is an error, it timed out, or shards failed.
+        EngineError: It is an error.
+        IncompleteAnswer: It timed out, or shards failed.
     """
     if "error" in answer:
         raise search_error(answer.get("status"), answer)
-    shards = answer.get("_shards", {})
-    if answer.get("timed_out") or shards.get("failed"):
-        raise EngineError(f"a kNN search was answered from a part of the documents only: {shards.get('failed')} shards")
+    engine_requests.require_complete(answer, "a kNN search was answered from a part of the documents only")
 
 
 def search_error(status: int | None, answer: Any) -> EngineError:

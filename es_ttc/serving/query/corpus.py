@@ -19,11 +19,12 @@ from es_ttc.index.mappings.spec import ENRICHMENT
 from es_ttc.llm import JsonSchema, Prompt
 from es_ttc.rewriters.base import Fields
 from es_ttc.rewriters.prompts import Prompts
-from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.engine_requests import EngineRequests, require_complete
 from es_ttc.serving.features.index_meta import meta_of
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.query.shared_model import SharedModel
+from es_ttc.serving.search.request import Pairs
 
 _WORD = re.compile(r"\w+")
 _FAILING = "the engine refused a question about the corpus"
@@ -104,13 +105,15 @@ class CorpusQuestions:
         upstream: The engine.
         caller: The request context.
         shared: Parts of the caller's body that hold for all its searches: a point in time, runtime fields.
+        shards: URL parameters that hold for all its searches: which shards and copies, which statistics.
     """
 
-    def __init__(self, upstream: Upstream, caller: Caller, shared: Mapping[str, Any]) -> None:
+    def __init__(self, upstream: Upstream, caller: Caller, shared: Mapping[str, Any], shards: Pairs = ()) -> None:
         self._upstream = upstream
         self._engine = EngineRequests(upstream, caller)
         self._caller = caller
         self._shared = shared
+        self._shards = dict(shards)
 
     @property
     def target(self) -> str:
@@ -142,12 +145,18 @@ class CorpusQuestions:
         )
 
     async def search(self, index: str, body: Mapping[str, Any], **params: str) -> dict[str, Any]:  # noqa: ARG002
-        """Run one `_search` on the caller's target, whatever index is named."""
+        """Run one `_search` on the caller's target, whatever index is named, as the caller's own search is run.
+
+        Raises:
+            EngineError: The engine returned an error, or searched a part of the documents only.
+            EngineUnavailable: The engine does not answer.
+        """
         path = f"/{self._caller.indices}/_search" if self._caller.indices else "/_search"
         naming = {} if "pit" in self._shared else dict(self._caller.params)
         found: dict[str, Any] = await self.request(
-            "POST", path, params={**naming, **params}, body={**self._shared, **body}
+            "POST", path, params={**naming, **self._shards, **params}, body={**self._shared, **body}
         )
+        require_complete(found, _FAILING)
         return found
 
     async def fields(self, named: Sequence[str], *, enrichment: bool | None, method: str) -> Fields:

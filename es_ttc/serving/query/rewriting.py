@@ -23,6 +23,7 @@ from es_ttc.serving.query.clauses import QueryClause
 from es_ttc.serving.query.corpus import CallerCorpus, CorpusQuestions
 from es_ttc.serving.query.shared_model import SharedModel
 from es_ttc.serving.search.fallback import attempt, budget_ms, fell_back
+from es_ttc.serving.search.request import Pairs
 from es_ttc.serving.tracing import span
 
 _FRESH_SECONDS = 300.0
@@ -42,6 +43,7 @@ class RewriteRequest:
         clause: The query.
         body: The body that contains it.
         caller: The request context with which the corpus is read.
+        shards: The URL parameters that decide which shards and copies are searched, and their statistics.
         timeout_ms: The search timeout of the request, in ms, or None.
         started: `time.perf_counter` when the request arrived.
     """
@@ -49,6 +51,7 @@ class RewriteRequest:
     clause: QueryClause
     body: Mapping[str, Any]
     caller: Caller
+    shards: Pairs
     timeout_ms: float | None
     started: float
 
@@ -113,7 +116,7 @@ class RewriteService:
             self._model.require(rewriter.name)
         began = time.perf_counter()
         context = self._context_key(question)
-        engine = CorpusQuestions(self._upstream, question.caller, _shared(question.body))
+        engine = CorpusQuestions(self._upstream, question.caller, _shared(question.body), question.shards)
         fields = await self._searched(engine, context, rewriter, params)
         corpus = CallerCorpus(engine, self._model, self._prompts, fields)
         with span("rewrite"):
@@ -174,7 +177,7 @@ class RewriteService:
         return outcome, False
 
     def _context_key(self, question: RewriteRequest) -> str:
-        """Return a key for the caller's rights and target, as a hash.
+        """Return a key for the caller's rights, target and shards, as a hash.
 
         Document frequencies count documents that the caller may read, so a cached value is used for that caller only.
         """
@@ -183,7 +186,7 @@ class RewriteService:
         rights = sorted((name, value) for name, value in callers(caller.headers) if name not in _NOT_RIGHTS)
         for name, value in rights:
             digest.update(b"%d:%b=%d:%b" % (len(name), name, len(value), value))
-        digest.update(jsonio.dumps([caller.indices, caller.params, _shared(question.body)]))
+        digest.update(jsonio.dumps([caller.indices, caller.params, question.shards, _shared(question.body)]))
         return digest.hexdigest()[:32]
 
 

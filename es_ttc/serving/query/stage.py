@@ -44,9 +44,10 @@ class RewriteStage(ClauseStage[QueryClause, RewriteResult]):
 
         async def rewritten(one: SearchWithClauses[QueryClause]) -> list[RewriteResult] | EsTtcError:
             caller = request.caller(one.item)
+            shards = request.shard_params(one.item)
             timeout_ms = own_timeout(one.body, request.params.url)
             questions = [
-                RewriteRequest(clause, one.body, caller, timeout_ms, request.started) for clause in one.clauses
+                RewriteRequest(clause, one.body, caller, shards, timeout_ms, request.started) for clause in one.clauses
             ]
             async with room:
                 try:

@@ -194,6 +194,7 @@ class RescoreCompletion(Completion):
         beyond = self._groups_beyond()
         if beyond is not None:
             groups, ms = await answered.again(beyond)
+            add_lost_shards(answered.response, groups)
             self._add_groups(answered.response, groups["hits"]["hits"], ms)
         for one in self._rescoring.items:
             await self._evidence.add(answered, one.plan, one.method, began)
@@ -214,6 +215,7 @@ class RescoreCompletion(Completion):
         filters, named = self._joined.filters, self._joined.named
         with span("page"):
             full, ms = await answered.again(joined_hits(self._plan.body, joined, filters, named=named))
+        add_lost_shards(answered.response, full)
         answered.response["hits"]["hits"] = with_joined(page, joined, full["hits"]["hits"], named=named)
         add_to_first_pass(answered.response, ms)
 
@@ -273,6 +275,15 @@ def add_to_first_pass(response: dict[str, Any], ms: float) -> None:
     """Add the time of a further request to that of the first pass."""
     response["ttc"]["took"]["first_pass"] = round(response["ttc"]["took"]["first_pass"] + ms, 2)
     add_took(response, ms)
+
+
+def add_lost_shards(response: dict[str, Any], further: Mapping[str, Any]) -> None:
+    """Report the shards that did not answer a further request, or its timeout, as the engine reports them."""
+    shards = further.get("_shards", {})
+    if shards.get("failed", 0) > response.get("_shards", {}).get("failed", 0):
+        response["_shards"] = shards
+    if further.get("timed_out"):
+        response["timed_out"] = True
 
 
 def hide(hits: Sequence[dict[str, Any]], plan: SearchPlan) -> None:

@@ -20,6 +20,7 @@ Pairs = Sequence[tuple[str, str]]
 
 _ANSWERED_HERE = frozenset({"filter_path", "format", "pretty", "source", "source_content_type"})
 _NAMING = frozenset({"allow_no_indices", "expand_wildcards", "ignore_unavailable"})
+_OF_SHARDS = frozenset({"preference", "routing", "search_type"})
 _JSON_ACCEPTED = ("", "*/*", "application/*")
 _TEMPLATE = b"/template"
 _UNKNOWN_SIZE = 2**20
@@ -148,13 +149,23 @@ class SearchRequest:
         """
         segments = self.incoming.segments
         indices = "" if segments[0] in tuple(Api) else segments[0]
-        naming = list(self.params.engine)
-        if item.header.strip():
-            header = jsonio.loads_object(item.header, "the header of an item")
-            indices = quote(_joined(header.get("index") or header.get("indices") or ""), safe=",:*") or indices
-            naming += [(name, _joined(value)) for name, value in header.items()]
-        params = tuple((name, value) for name, value in naming if name in _NAMING)
+        header = _header(item)
+        indices = quote(_joined(header.get("index") or header.get("indices") or ""), safe=",:*") or indices
+        params = self._given(header, _NAMING)
         return Caller(self.incoming.headers, indices, params, (item.body or {}).get("pit"))
+
+    def shard_params(self, item: SearchItem) -> Pairs:
+        """Return the parameters of a search that decide which shards and copies are searched, and their statistics.
+
+        Raises:
+            InvalidRequest: The search's header line is no JSON object.
+        """
+        return self._given(_header(item), _OF_SHARDS)
+
+    def _given(self, header: Mapping[str, Any], names: frozenset[str]) -> tuple[tuple[str, str], ...]:
+        """Return some parameters from the URL and from a header line."""
+        given = [*self.params.engine, *((name, _joined(value)) for name, value in header.items())]
+        return tuple((name, value) for name, value in given if name in names)
 
     def target(self, item: SearchItem) -> bytes:
         """Return a key of a search's target."""
@@ -281,6 +292,11 @@ def parse_params(query_string: str) -> list[tuple[str, str]]:
 def shared_parts(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a body that its filters may depend on."""
     return {key: body[key] for key in SHARED_PARTS if key in body}
+
+
+def _header(item: SearchItem) -> Mapping[str, Any]:
+    """Return the decoded header line of a search; empty without one."""
+    return jsonio.loads_object(item.header, "the header of an item") if item.header.strip() else {}
 
 
 def _joined(value: Any) -> str:

@@ -1,0 +1,189 @@
+"""A further search that some shards do not answer: the response says so, and nothing of it is kept."""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pytest
+
+from es_ttc.encoders.base import Encoder
+from es_ttc.engine.connect import connect
+from es_ttc.engine.protocol import Engine
+from es_ttc.index.attach import attach_beside, detach, traces_of
+from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.attached import side_alias
+from es_ttc.index.mappings.graph import graph_alias
+from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.reranking.graph import GraphParams
+from es_ttc.reranking.index_graph import build_graph, delete_graphs
+from es_ttc.serving.server import running_gateway
+from es_ttc.settings import EngineSettings, GatewaySettings
+from tests.serving.client import Reply, call
+from tests.serving.conftest import corpus, make_index
+from tests.serving.relay import Passed, Relay, relay
+
+CATS = "a cat drinks milk"
+MATCH = {"query": {"match": {"text": "cat"}}, "size": 10}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A gateway behind whose back shards are lost, an index with a graph, and one with attached features."""
+
+    engine: str
+    gateway: str
+    relay: Relay
+    index: str
+    attached: str
+
+    def search(self, body: dict[str, Any], index: str = "", query: str = "") -> Reply:
+        return call(self.gateway, "POST", f"/{index or self.index}/_search{query}", body)
+
+
+@pytest.fixture(scope="module")
+def place(engine_url: str, encoder: Encoder) -> Iterator[Place]:
+    index, attached = (f"test-lost-{kind}-{uuid.uuid4().hex[:8]}" for kind in ("graph", "attached"))
+    spec = make_index(engine_url, index, encoder)
+    _with(engine_url, lambda engine: _prepare(engine, index, attached, spec, encoder))
+    try:
+        with relay(engine_url) as watched:
+            settings = GatewaySettings(engine=watched.url, port=0, default_timeout_ms=20_000, feature_cache_mb=0)
+            with running_gateway(settings, load=lambda _name, _folder: encoder) as gateway:
+                yield Place(engine_url, gateway, watched, index, attached)
+    finally:
+        _with(engine_url, lambda engine: _remove(engine, index, attached))
+
+
+def _with(url: str, work: Callable[[Engine], Awaitable[None]]) -> None:
+    async def run() -> None:
+        engine = await connect(EngineSettings(engine=url))
+        try:
+            await work(engine)
+        finally:
+            await engine.close()
+
+    asyncio.run(run())
+
+
+async def _prepare(engine: Engine, index: str, attached: str, spec: IndexSpec, encoder: Encoder) -> None:
+    await build_graph(engine, index, GraphParams(degree=6, candidates=20))
+    lines: list[bytes] = []
+    for document in corpus():
+        lines += [orjson.dumps({"index": {"_id": document.pop("_id")}}), orjson.dumps(document)]
+    await engine.bulk(attached, lines)
+    await engine.refresh(attached)
+    [source] = await sources_of(engine, attached)
+    await attach_beside(engine, source, spec, encoder)
+
+
+async def _remove(engine: Engine, index: str, attached: str) -> None:
+    await delete_graphs(engine, index)
+    for traces in await traces_of(engine, attached):
+        await detach(engine, traces)
+    for name in (index, attached):
+        await engine.delete_index(name)
+
+
+def losing(place: Place, concerned: Callable[[Passed], bool]) -> list[Passed]:
+    """Let the searches concerned lose a shard and half of their hits; return those that did."""
+    lost: list[Passed] = []
+
+    def before(request: Passed) -> Reply | None:
+        if not concerned(request):
+            return None
+        kept = {name: value for name, value in request.headers.items() if name not in ("host", "content-length")}
+        reply = call(place.engine, request.method, request.target, request.body, kept)
+        answer = reply.json()
+        answer["_shards"] |= {"failed": 1, "successful": answer["_shards"]["total"] - 1}
+        hits = answer["hits"]["hits"]
+        answer["hits"]["hits"] = hits[: len(hits) // 2]
+        lost.append(request)
+        return Reply(200, reply.headers, orjson.dumps(answer))
+
+    place.relay.before = before
+    return lost
+
+
+@pytest.fixture(autouse=True)
+def _none_lost(place: Place) -> Iterator[None]:
+    yield
+    place.relay.before = lambda _: None
+    place.relay.passed.clear()
+
+
+@pytest.mark.parametrize("method", ["gar", "rgs"])
+@pytest.mark.parametrize("which", ["neighbours", "documents"])
+def test_of_a_graph_traversal(place: Place, method: str, which: str) -> None:
+    concerned = {
+        "neighbours": lambda request: graph_alias(place.index) in request.target,
+        "documents": lambda request: b'"ids"' in request.body and b'"_index"' in request.body,
+    }[which]
+    section = {"method": method, "query_text": CATS, "params": {"budget": 30}}
+    body = {**MATCH, "rescore": {"window_size": 10, "ttc": section}}
+    whole = place.search(body)
+    assert "reason" not in whole.json()["ttc"]
+    lost = losing(place, concerned)
+    told = place.search(body).json()["ttc"]
+    assert lost
+    assert told["walk"]["graph"] == "unread"
+    assert "shards did not answer" in told["reason"]
+    assert told["partial"] or not told["applied"]
+    place.relay.before = lambda _: None
+    again = place.search(body)
+    assert (again.ids, again.scores) == (whole.ids, whole.scores)
+
+
+def test_of_the_features_of_an_attached_index(place: Place) -> None:
+    body = {**MATCH, "rescore": {"ttc": {"method": "spectral", "query_text": CATS}}}
+    whole = place.search(body, place.attached)
+    assert whole.json()["ttc"]["applied"], whole.body
+    lost = losing(place, lambda request: side_alias(place.attached) in request.target and b'"ids"' in request.body)
+    told = place.search(body, place.attached).json()["ttc"]
+    assert lost
+    assert not told["applied"]
+    assert "shards did not answer" in told["reason"]
+
+
+def test_of_candidates_on_the_page(place: Place) -> None:
+    """Their hits are read after they were ranked; a shard that does not answer then takes some of them away."""
+    section = {"method": "dense", "query_text": "bees in the snow", "candidates": {"knn": 30}}
+    body = {**MATCH, "rescore": {"window_size": 10, "ttc": section}}
+    whole = place.search(body)
+    assert not whole.json()["_shards"]["failed"]
+    lost = losing(place, lambda request: b'"size":1000' in request.body and b'"terms":{"ttc.hash"' in request.body)
+    less = place.search(body)
+    assert lost
+    assert less.json()["_shards"]["failed"] == 1
+    assert len(less.ids) < len(whole.ids)
+
+
+def test_of_feedback(place: Place) -> None:
+    body = {"query": {"ttc": {"method": "rm3", "query_text": CATS, "params": {"tau": 1.0, "weight": 0.5}}}}
+    lost = losing(place, lambda request: b'"_source":["title","text"]' in request.body)
+    told = place.search(body).json()["ttc"]
+    assert lost
+    assert told["applied"] is False
+    assert "shards did not answer" in told["reason"]
+    place.relay.before = lambda _: None
+    sound = place.search(body).json()["ttc"]
+    assert (sound["applied"], sound["kept"]) == (True, False)
+    assert sound["terms"]
+
+
+def test_further_searches_are_run_as_the_callers_own(place: Place) -> None:
+    """Feedback by each shard's own statistics would be that of other documents."""
+    body = {"query": {"ttc": {"method": "rm3", "query_text": f"{CATS} at night", "params": {"tau": 1.0}}}}
+    assert place.search(body).json()["ttc"]["kept"] is False
+    place.relay.passed.clear()
+    dfs = place.search(body, query="?search_type=dfs_query_then_fetch").json()["ttc"]
+    assert dfs["kept"] is False
+    searches = [request.target for request in place.relay.passed if "/_search" in request.target]
+    assert len(searches) > 1
+    assert all("search_type=dfs_query_then_fetch" in target for target in searches)
+    header = {"search_type": "dfs_query_then_fetch", "index": place.index}
+    lines = b"".join(orjson.dumps(line) + b"\n" for line in (header, body))
+    several = call(place.gateway, "POST", "/_msearch", lines, {"content-type": "application/x-ndjson"})
+    assert several.json()["responses"][0]["ttc"]["kept"] is True
