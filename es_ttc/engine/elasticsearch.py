@@ -73,9 +73,11 @@ class ElasticsearchEngine(ClientEngine):
         except elastic_transport.SerializationError as error:
             raise self._not_json(method, path) from error
         except elastic_transport.TransportError as error:
-            unmade = [cause for cause in error.errors if isinstance(cause, aiohttp.ClientConnectorError)]
-            reason = why_unconnected(unmade[0]) if unmade else error.message
-            raise Unreachable(reason, may_repeat=True, unsent=bool(unmade)) from error
+            cause = error.__context__  # `errors` has those of the client's own earlier attempts only
+            unsent = isinstance(cause, aiohttp.ClientConnectorError)
+            raise Unreachable(
+                why_unconnected(cause) if unsent else error.message, may_repeat=True, unsent=unsent
+            ) from error
         return Answer(meta.status, answer)
 
     async def _detect(self, nodes: Mapping[str, Any]) -> Detected:

@@ -125,7 +125,7 @@ def require_all_shards(answer: Mapping[str, Any], index: str) -> None:
     Raises:
         EngineUnavailable: Shards failed, or the search timed out.
     """
-    if answer.get("timed_out") or answer["_shards"]["failed"]:
+    if answer.get("timed_out") or answer.get("_shards", {}).get("failed"):
         raise EngineUnavailable(f"index [{index}] answered from a part of its shards only: try again")
 
 

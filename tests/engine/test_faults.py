@@ -4,6 +4,7 @@ A small real server stands for the engine: real ones cannot be made to fail on d
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -85,7 +86,7 @@ async def opened(adapter: type[ClientEngine], url: str, **settings: Any) -> Asyn
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 async def test_a_busy_engine_is_asked_again_for_reads(adapter: type[ClientEngine], status: int) -> None:
-    server = Server(error(status), error(status), answer({"count": 3}))
+    server = Server(error(status), error(status), answer({"count": 3, "_shards": {"failed": 0}}))
     async with server.running() as url, opened(adapter, url) as engine:
         assert await engine.count("index") == 3
     assert [request.path for request in server.requests] == ["/index/_count"] * 3
@@ -98,6 +99,20 @@ async def test_a_busy_engine_is_given_up_after_four_attempts(adapter: type[Clien
             await engine.count("index")
     assert gone.value.upstream_status == 503
     assert len(server.requests) == 4
+
+
+async def test_a_write_goes_to_another_node_where_one_cannot_be_reached(adapter: type[ClientEngine]) -> None:
+    server = Server(answer({"acknowledged": True}))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{free.getsockname()[1]}"  # bound, so that no one else listens there
+        async with server.running() as url, opened(adapter, f"{dead},{url}") as engine:
+            for number in range(3):
+                await engine.create_index(f"index{number}", {})
+        async with opened(adapter, dead) as engine:
+            with pytest.raises(EngineUnavailable, match=r"nothing listens on port \d+ \(connection refused\)"):
+                await engine.create_index("index", {})
+    assert [request.path for request in server.requests] == ["/index0", "/index1", "/index2"]
 
 
 async def test_writes_are_never_sent_twice(adapter: type[ClientEngine]) -> None:
