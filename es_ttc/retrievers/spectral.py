@@ -69,7 +69,8 @@ class SpectralRetriever:
         summary = {"candidates": len(union)} | {f"from_{among}": len(part.documents) for among, part in found.items()}
         if not len(union):
             return Retrieved(union, np.empty(0, np.float32), summary=summary)
-        known = await search.window(union, self.needs(params), _rescorer.wants)
+        of_documents = self.needs(params) - {Feature.QUERY_TOKENS}
+        known = await search.window(union, of_documents, _rescorer.wants)
         scores = await search.compute(_rescorer.score, query, known.window, params)
         places, kept = best(np.arange(len(known.documents)), scores, k)
         documents = known.documents[places]

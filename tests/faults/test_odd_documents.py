@@ -127,7 +127,8 @@ def test_good_documents_are_scored_as_if_the_odd_ones_were_not_there(
         bad &= USELESS - OF_TOKENS
     alone = rescored(odd, sorted(good), method, detail=detail)
     mixed = rescored(odd, sorted(good | bad), method, detail=detail)
-    assert scores_of(mixed, good) == pytest.approx(scores_of(alone, good), abs=1e-7)
+    # Three units in the last place of float32: how many rows a product has decides its rounding.
+    assert scores_of(mixed, good) == pytest.approx(scores_of(alone, good), abs=2e-7)
     told = mixed.json()["ttc"]
     without = told.get("skipped", {"count": 0})["count"]
     assert told["scored"] == len(good | bad) - without

@@ -130,8 +130,9 @@ async def test_stored_vectors_are_mapped_and_serve_with_the_scores_of_training(
 
     # What is mapped is what would have been written by encoding, but for the rounding of what was stored.
     features = (Feature.POOLED, Feature.TOKENS, Feature.NORMS, Feature.CHUNKS, Feature.REVERSED)
-    reader = reader_of("stored")
-    body = {"query": {"term": {"ttc.id": "music"}}, **reader.request(features), "docvalue_fields": ["ttc.hash"]}
+    reader = reader_of(wanted.layout)
+    body = {"query": {"term": {"ttc.id": "music"}}, **reader.request(features)}
+    body["docvalue_fields"] = [*body["docvalue_fields"], "ttc.hash"]
     [hit] = (await engine.search(side_alias(shop), body))["hits"]["hits"]
     [fresh] = encode_documents([{"text": f"music: {TOOLS['music']}"}], wanted, trained)
     assert hit["fields"]["ttc.hash"] == [fresh.hash]
